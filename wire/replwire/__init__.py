@@ -1,0 +1,1 @@
+"""What broker, workers and clients say to each other. Data and rules only: nothing here does I/O."""

@@ -1,0 +1,142 @@
+"""One broker's settings from four layers: defaults, file, environment, flags. Later ones win, key by key.
+
+Keys are written as on the wire: `[limits] max-eval-time-ms = 5000`, `REPLCTL_LIMITS_MAX_EVAL_TIME_MS=5000`,
+`--set limits.max-eval-time-ms=5000`. An unknown key or a value out of range is an error, wherever it stands.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from replwire.limits import DAY_MS, MINUTE_MS, Limits
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used; the text names the key and where it came from."""
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    pass
+
+
+class BrokerSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """Addresses and habits of the broker."""
+
+    endpoint: Annotated[str, Meta(description="address of the broker; empty: the user's own ipc socket")] = ""
+    idle_exit_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=30 * DAY_MS,
+            description="a broker started by a command ends after this long without sessions; 0: never",
+        ),
+    ] = 30 * MINUTE_MS
+    warm_workers: Annotated[int, Meta(ge=0, le=100, description="workers kept ready for new sessions and resets")] = 2
+
+
+class PythonSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """The python runtime."""
+
+    interpreter: Annotated[str, Meta(description="python that sessions run; empty: the one that runs replctl")] = ""
+
+
+class SessionSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """What sessions get."""
+
+    pass_env: Annotated[
+        list[str],
+        Meta(description="environment variables of the broker that sessions may see, beyond the usual ones"),
+    ] = []
+
+
+class Config(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """All settings."""
+
+    broker: BrokerSection = BrokerSection()
+    python: PythonSection = PythonSection()
+    session: SessionSection = SessionSection()
+    limits: Limits = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The settings in force, and for each dotted key that is not a default, where it came from."""
+
+    config: Config
+    sources: dict[str, str]
+
+
+def keys() -> Iterator[tuple[str, str, Any]]:
+    """Every setting: section, key, default."""
+    for section in msgspec.structs.fields(Config):
+        for field in msgspec.structs.fields(type(section.default)):
+            default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+            yield section.encode_name, field.encode_name, default
+
+
+def load(
+    text: str | None = None, origin: str = "file", environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+) -> Loaded:  # fmt: skip
+    """Merge the layers. `flags` maps dotted keys to text. Raises ConfigError."""
+    merged: dict[str, dict[str, Any]] = {}
+    sources: dict[str, str] = {}
+    known = {(section, key) for section, key, _ in keys()}
+
+    def put(section: str, key: str, value: Any, source: str) -> None:
+        if (section, key) not in known:
+            raise ConfigError(f"{source}: unknown setting {section}.{key}")
+        merged.setdefault(section, {})[key] = value
+        sources[f"{section}.{key}"] = source
+
+    for section, table in _table(text, origin).items():
+        if not isinstance(table, dict):
+            raise ConfigError(f"{origin}: {section} stands outside a section")
+        for key, value in table.items():
+            put(section, key, value, origin)
+    for section, key in sorted(known):
+        name = env_name(section, key)
+        if environ is not None and name in environ:
+            put(section, key, _scalar(environ[name]), f"environment {name}")
+    for dotted, value in (flags or {}).items():
+        section, _, key = dotted.partition(".")
+        put(section, key, _scalar(value), f"flag {dotted}")
+    return Loaded(_build(merged, sources), sources)
+
+
+def env_name(section: str, key: str) -> str:
+    """The environment variable of a setting. `broker.endpoint` has the short one that every command reads."""
+    if (section, key) == ("broker", "endpoint"):
+        return "REPLCTL_ENDPOINT"
+    return f"REPLCTL_{section}_{key}".replace("-", "_").upper()
+
+
+def _table(text: str | None, origin: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text or "")
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{origin}: {error}") from None
+
+
+def _scalar(text: str) -> Any:
+    """A value from the environment or a flag, written as in TOML; what is no TOML value is a string."""
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _build(merged: dict[str, dict[str, Any]], sources: dict[str, str]) -> Config:
+    try:
+        return msgspec.convert(merged, Config)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at ")
+        dotted = re.sub(r"\[.*", "", where.strip("`").removeprefix("$."))
+        raise ConfigError(f"{sources.get(dotted, 'settings')}: {dotted}: {what}") from None

@@ -1,0 +1,150 @@
+"""Every status word that may stand on the wire, once: its meaning, whose fault it is, may it be retried.
+
+`docs/faults.md`, the client's exit codes and the refusals of the broker are all made from this table.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+
+class Whose(enum.StrEnum):
+    """Who has to act to make a fault go away."""
+
+    CALLER = "caller"
+    CODE = "code"
+    WORKER = "worker"
+    BROKER = "broker"
+
+
+class Exit(enum.IntEnum):
+    """Exit codes of the command line; part of its contract (`docs/faults.md`)."""
+
+    OK = 0
+    RAISED = 1
+    USAGE = 2
+    NO_BROKER = 3
+    NAME = 4
+    REFUSED = 5
+    TIMED_OUT = 6
+    INTERRUPTED = 7
+    WORKER_LOST = 8
+    RUNNING = 9
+
+
+EXIT_MEANING = {
+    Exit.OK: "done",
+    Exit.RAISED: "the code raised",
+    Exit.USAGE: "usage, or a request that is not well formed",
+    Exit.NO_BROKER: "no broker answers, or it went away",
+    Exit.NAME: "no such session or eval, or the name is taken",
+    Exit.REFUSED: "refused by a limit or a policy",
+    Exit.TIMED_OUT: "the code ran past its time limit",
+    Exit.INTERRUPTED: "interrupted",
+    Exit.WORKER_LOST: "the session's worker was lost or reset while the code ran",
+    Exit.RUNNING: "still running: the answer can be read later",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One row: a status word that stands beside `error`."""
+
+    word: str
+    meaning: str
+    whose: Whose
+    retry: bool
+    exit: Exit
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One row: a status word that is no fault."""
+
+    word: str
+    meaning: str
+    terminal: bool
+
+
+_CALLER, _CODE, _WORKER, _BROKER = Whose.CALLER, Whose.CODE, Whose.WORKER, Whose.BROKER
+
+FAULTS: dict[str, Fault] = {
+    fault.word: fault
+    for fault in (
+        Fault("malformed-request", "not one JSON object", _CALLER, False, Exit.USAGE),
+        Fault("invalid-request", "a field is missing, of the wrong type or out of range", _CALLER, False, Exit.USAGE),
+        Fault("missing-code", "eval without `code`", _CALLER, False, Exit.USAGE),
+        Fault("unknown-op", "no operation of this name", _CALLER, False, Exit.USAGE),
+        Fault("not-supported", "the operation does not exist for this runtime or kind", _CALLER, False, Exit.USAGE),
+        Fault("message-too-large", "longer than `max-message-bytes`", _CALLER, False, Exit.REFUSED),
+        Fault("session-not-found", "no session of this name or id", _CALLER, False, Exit.NAME),
+        Fault("session-already-exists", "the name is taken", _CALLER, False, Exit.NAME),
+        Fault("eval-not-found", "no such eval in this session, or its output was given up", _CALLER, False, Exit.NAME),
+        Fault("epoch-conflict", "the session is not in the epoch that `expect-epoch` names", _CALLER, False, Exit.NAME),
+        Fault("idempotency-conflict", "the key was used for other code", _CALLER, False, Exit.NAME),
+        Fault("session-limit-reached", "as many sessions as `max-sessions` allows", _CALLER, True, Exit.REFUSED),
+        Fault("concurrency-limit-reached", "the queue for evals is full", _CALLER, True, Exit.REFUSED),
+        Fault("rate-limited", "more requests in a minute than `rate-limit-per-min`", _CALLER, True, Exit.REFUSED),
+        Fault("connection-limit-reached", "as many clients as `max-connections` allows", _CALLER, True, Exit.REFUSED),
+        Fault("stdin-buffer-full", "unread input has reached `max-stdin-bytes`", _CALLER, True, Exit.REFUSED),
+        Fault("runtime-not-allowed", "no such runtime here", _CALLER, False, Exit.REFUSED),
+        Fault("timeout", "ran, or waited to run, past its time limit", _CODE, True, Exit.TIMED_OUT),
+        Fault("session-reset", "the session was reset before this ended", _CALLER, True, Exit.WORKER_LOST),
+        Fault("worker-lost", "the session's process died; `cause` says how", _WORKER, True, Exit.WORKER_LOST),
+        Fault("busy", "the session is running an eval, and this needs it idle", _CALLER, True, Exit.REFUSED),
+        Fault("shutdown", "the broker is shutting down", _BROKER, True, Exit.NO_BROKER),
+        Fault("internal-error", "a defect of the broker; `correlation-id` finds it in its log", _BROKER, True,
+              Exit.RAISED),
+        # The two below are said by the client library: nobody is there to say them on the wire.
+        Fault("no-broker", "no broker answers at the endpoint", _BROKER, True, Exit.NO_BROKER),
+        Fault("broker-lost", "the broker went away before it answered", _BROKER, True, Exit.NO_BROKER),
+    )
+}  # fmt: skip
+
+STATUSES: dict[str, Status] = {
+    status.word: status
+    for status in (
+        Status("done", "the last message for this request id", True),
+        Status("error", "it failed; `err` says why in a sentence, and a word from the table of faults names it", True),
+        Status("interrupted", "ended by an interrupt; not an error", True),
+        Status("running", "the wait is over, the code is not: read it later by `eval-id`", True),
+        Status("pong", "answer to ping", True),
+        Status("session-closed", "the session is gone, as asked", True),
+        Status("shutdown-started", "the broker ends once this is said", True),
+        Status("queued", "not yet running; `queue-position` says how many evals go before it", False),
+        Status("need-input", "the code waits for input: send it with `stdin`", False),
+        Status("output-dropped", "this client reads too slowly; `dropped-bytes` of live output were not sent to it, "
+               "`read` has them", False),
+    )
+}  # fmt: skip
+
+
+def fault_in(status: list[str]) -> Fault | None:
+    """The fault that a status array names, or None. `error` alone means that the code raised."""
+    for word in status:
+        if (fault := FAULTS.get(word)) is not None:
+            return fault
+    return None
+
+
+def exit_of(status: list[str]) -> Exit:
+    """The exit code for a terminal status array."""
+    if (fault := fault_in(status)) is not None:
+        return fault.exit
+    if "error" in status:
+        return Exit.RAISED
+    if "interrupted" in status:
+        return Exit.INTERRUPTED
+    return Exit.RUNNING if "running" in status else Exit.OK
+
+
+class Refusal(Exception):
+    """A request that will not be served. `word` is a fault of the table, `more` goes on the wire with it."""
+
+    def __init__(self, word: str, err: str, **more: Any) -> None:
+        super().__init__(err)
+        self.word = FAULTS[word].word
+        self.err = err
+        self.more = {key.replace("_", "-"): value for key, value in more.items()}

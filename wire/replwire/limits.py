@@ -1,0 +1,183 @@
+"""Every bound, once: name, unit, default, ceiling and the reason for it.
+
+The config file, the flags, `describe`, `docs/limits.md` and the code that enforces all read this struct.
+Defaults are the seed's (REPLy) where it names one. 0 means "no limit" only where the text says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+KIB = 1024
+MIB = 1024 * KIB
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+
+
+def _bound(unit: str, low: int, high: int, why: str) -> Meta:
+    return Meta(ge=low, le=high, description=why, extra={"unit": unit})
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """All bounds of one broker. A value outside its range is refused, never clamped."""
+
+    max_eval_time_ms: Annotated[
+        int,
+        _bound(
+            "ms",
+            1,
+            DAY_MS,
+            "how long code may run when its caller waits for the end; `timeout-ms` asks for less",
+        ),
+    ] = 30_000
+    max_job_time_ms: Annotated[
+        int,
+        _bound(
+            "ms",
+            1,
+            30 * DAY_MS,
+            "the same for an eval sent with `wait-ms`: its caller said it will come back",
+        ),
+    ] = HOUR_MS
+    interrupt_grace_ms: Annotated[
+        int,
+        _bound(
+            "ms",
+            0,
+            10 * MINUTE_MS,
+            "how long code may take to obey the interrupt at its time limit; then its worker is killed",
+        ),
+    ] = 2_000
+    max_wait_ms: Annotated[int, _bound("ms", 0, DAY_MS, "the longest `wait-ms` that a caller may ask for")] = HOUR_MS
+    max_queue_wait_ms: Annotated[
+        int,
+        _bound(
+            "ms",
+            1,
+            DAY_MS,
+            "how long an eval may wait for its turn; one with `timeout-ms` waits that long at most",
+        ),
+    ] = 5 * MINUTE_MS
+    max_value_bytes: Annotated[int, _bound("bytes", 16, 16 * MIB, "text of a value")] = 10 * KIB
+    max_output_bytes: Annotated[
+        int,
+        _bound(
+            "bytes",
+            16,
+            1024 * MIB,
+            "live output of one eval, for stdout and stderr each; past it the end alone is kept",
+        ),
+    ] = 1_000_000
+    output_tail_bytes: Annotated[
+        int,
+        _bound("bytes", 0, 16 * MIB, "the end of an output that was cut, for each stream, kept for `read`"),
+    ] = 64 * KIB
+    output_store_bytes: Annotated[
+        int,
+        _bound(
+            "bytes",
+            4 * KIB,
+            4096 * MIB,
+            "output of finished evals that a session keeps for `read`; the oldest goes first",
+        ),
+    ] = 8 * MIB
+    background_bytes: Annotated[
+        int,
+        _bound(
+            "bytes",
+            0,
+            64 * MIB,
+            "what a session's threads and children print between evals; the newest is kept",
+        ),
+    ] = 64 * KIB
+    max_trace_bytes: Annotated[int, _bound("bytes", 256, MIB, "text of a traceback")] = 16 * KIB
+    max_trace_frames: Annotated[
+        int, _bound("frames", 2, 1000, "frames of a traceback; the first and the last half are kept")
+    ] = 20
+    max_history: Annotated[int, _bound("evals", 0, 1_000_000, "finished evals that a session remembers (`jobs`)")] = (
+        1_000
+    )
+    max_sessions: Annotated[int, _bound("sessions", 0, 100_000, "live sessions, throw-away ones included")] = 100
+    max_concurrent_evals: Annotated[
+        int, _bound("evals", 0, 10_000, "evals that run at once in the whole broker; 0 refuses all")
+    ] = 10
+    max_queued_evals: Annotated[
+        int,
+        _bound("evals", 0, 100_000, "evals of one agent that wait for their turn; beyond it the next is refused"),
+    ] = 20
+    max_queued_total: Annotated[int, _bound("evals", 0, 1_000_000, "evals of all agents that wait for their turn")] = (
+        200
+    )
+    rate_limit_per_min: Annotated[
+        int,
+        _bound(
+            "requests",
+            0,
+            10_000_000,
+            "requests of one connection in any 60 s, refused ones included; 0 means no limit",
+        ),
+    ] = 600
+    max_connections: Annotated[int, _bound("clients", 1, 100_000, "clients that were heard in the last minute")] = 100
+    max_message_bytes: Annotated[int, _bound("bytes", KIB, 256 * MIB, "one request")] = MIB
+    max_stdin_bytes: Annotated[int, _bound("bytes", 1, 16 * MIB, "input that a session has not read yet")] = 64 * KIB
+    max_waiting_reads: Annotated[
+        int, _bound("requests", 1, 100_000, "requests of one session, other than evals, not yet answered")
+    ] = 100
+    ask_timeout_ms: Annotated[
+        int,
+        _bound(
+            "ms",
+            100,
+            HOUR_MS,
+            "how long a worker may take over anything but an eval before it is answered for",
+        ),
+    ] = 10_000
+    max_idempotency_keys: Annotated[
+        int, _bound("keys", 0, 1_000_000, "idempotency keys that are remembered; the oldest goes first")
+    ] = 1_000
+    session_idle_timeout_ms: Annotated[
+        int, _bound("ms", 0, 365 * DAY_MS, "a session that was idle this long is closed; 0 means never")
+    ] = HOUR_MS
+    worker_start_ms: Annotated[int, _bound("ms", 100, HOUR_MS, "how long a worker may take to become ready")] = 20_000
+    worker_silence_ms: Annotated[
+        int,
+        _bound(
+            "ms",
+            1_000,
+            HOUR_MS,
+            "a worker that says nothing for this long is taken for dead; it beats at a third of it",
+        ),
+    ] = 60_000
+    close_grace_ms: Annotated[
+        int,
+        _bound(
+            "ms",
+            0,
+            HOUR_MS,
+            "how long a broker that shuts down lets running evals end before it interrupts and kills them",
+        ),
+    ] = 5_000
+
+
+class Bound(NamedTuple):
+    """One limit as a row: what the docs, `describe` and the config listing show."""
+
+    name: str
+    unit: str
+    default: int
+    low: int
+    high: int
+    why: str
+
+
+def bounds() -> Iterator[Bound]:
+    """All limits as rows, in the order of the struct."""
+    hints = get_type_hints(Limits, include_extras=True)
+    for field in msgspec.structs.fields(Limits):
+        meta: Any = hints[field.name].__metadata__[0]
+        yield Bound(field.encode_name, meta.extra["unit"], field.default, meta.ge, meta.le, meta.description)

@@ -1,0 +1,115 @@
+"""What broker and worker say to each other: one frame a message, a fixed header and then the body.
+
+The broker reads the header and never the body of an answer: that goes to the client as the worker wrote it.
+Broker to worker: CLAIM, ASK, CANCEL. Worker to broker: HELLO, READY, CLAIMED, BEAT, OUT, SAY, GONE.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import NamedTuple
+
+import msgspec
+
+from replwire.limits import Limits
+
+_HEADER = struct.Struct("!BBIIQ")
+HEADER_BYTES = _HEADER.size
+
+
+class Kind(enum.IntEnum):
+    """What a frame is."""
+
+    HELLO = 1  # worker: here I am, with the one-time token I was started with
+    READY = 2  # worker: the interpreter is up
+    CLAIM = 3  # broker: you belong to this session now
+    CLAIMED = 4  # worker: folder and environment are set, or why not
+    ASK = 5  # broker: a client's request, its bytes untouched
+    CANCEL = 6  # broker: interrupt the eval of this route
+    OUT = 7  # worker: live output for the client of a route; may be dropped for a slow one
+    SAY = 8  # worker: a message for the client of a route; never dropped
+    BEAT = 9  # worker: still here
+    GONE = 10  # worker: the interpreter died; kill me
+
+
+class Outcome(enum.IntEnum):
+    """How a route ended, readable without the body. NONE: it has not."""
+
+    NONE = 0
+    OK = 1
+    ERROR = 2
+    INTERRUPTED = 3
+    TIMEOUT = 4
+    LOST = 5
+
+
+class Header(NamedTuple):
+    """Route is the broker's number for one request; eval is the session's number for one eval, 0 for none."""
+
+    kind: int
+    outcome: int
+    epoch: int
+    eval: int
+    route: int
+
+
+def pack(kind: int, body: bytes = b"", *, outcome: int = 0, epoch: int = 0, eval: int = 0, route: int = 0) -> bytes:
+    """Header and body as one frame."""
+    return _HEADER.pack(kind, outcome, epoch, eval, route) + body
+
+
+def unpack(frame: bytes) -> Header:
+    """The header of a frame. Raises ValueError when it is shorter than one."""
+    try:
+        return Header._make(_HEADER.unpack_from(frame))
+    except struct.error:
+        raise ValueError("frame shorter than its header") from None
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """Body of HELLO."""
+
+    token: str
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """Body of READY: what the interpreter is."""
+
+    runtime: str
+    version: str
+    implementation: str
+    executable: str
+    pid: int
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of CLAIM. `lost` says how the session lost the worker before this one, to be told once."""
+
+    session: str
+    name: str | None
+    cwd: str | None
+    env: list[str]
+    limits: Limits
+    lost: str | None = None
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """Body of CLAIMED."""
+
+    error: str | None = None
+
+
+class Cancel(msgspec.Struct, frozen=True):
+    """Body of CANCEL. `limit_ms` is set when a time limit asks."""
+
+    limit_ms: int | None = None
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """Body of GONE: how the interpreter ended, in words."""
+
+    cause: str
+
+
+encode = msgspec.json.Encoder().encode

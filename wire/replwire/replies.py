@@ -1,0 +1,154 @@
+"""What comes back: one struct for every message to a client, so that each key has one type and one meaning.
+
+All messages for a request carry its `id`; exactly one has `done` in `status`, and it is the last.
+`out` and `err` chunks come before `value`, `value` before `done`. Keys that are not set are absent.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+TRUNCATED = "…[truncated]"  # stands at the end of a text that was cut at a UTF-8 boundary
+
+
+def _says(text: str) -> Meta:
+    return Meta(description=text)
+
+
+class Ex(msgspec.Struct, frozen=True):
+    """An exception of the user's code."""
+
+    type: str
+    message: str
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """One frame of a stack trace, the user's own; the harness is never shown."""
+
+    func: str
+    file: str
+    line: int
+
+
+class Variable(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A name the session's code bound. Nothing of the user's is run to describe it."""
+
+    name: str
+    type: str
+    size: int | None = None
+    shape: list[int] | None = None
+    preview: str | None = None
+
+
+class SessionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
+    """One line of `ls-sessions`. Times are ISO 8601, UTC; `created-at` is the same in Unix seconds."""
+
+    session: str
+    name: str | None
+    state: str
+    runtime: str
+    epoch: int
+    created: str
+    created_at: float
+    last_activity: str
+    eval_count: int
+    queued: int
+    running: int | None
+    owner: str | None
+    cwd: str | None
+    type: str = "light"
+    module: str = "__main__"
+    trusted: bool = False
+    pid: int | None = None
+
+
+class JobEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
+    """One eval of a session as `jobs` lists it. `status` is its terminal status once it has ended."""
+
+    eval_id: int
+    state: str
+    status: list[str]
+    epoch: int
+    agent: str | None
+    submitted: str
+    started: str | None
+    duration_ms: float | None
+    code: str
+
+
+class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
+    """One message to a client."""
+
+    id: Annotated[str, _says("the request's id, verbatim")]
+    status: Annotated[list[str] | None, _says("words of the table of statuses and faults; `done` ends the answer")] = (
+        None
+    )
+    out: Annotated[str | None, _says("text the code printed to stdout, as it came")] = None
+    err: Annotated[
+        str | None, _says("with `error` in status: what went wrong, in a sentence; else text from stderr")
+    ] = None
+    value: Annotated[str | None, _says("the value of the last expression as text; `None` (python) for nothing")] = None
+    ns: Annotated[str | None, _says("namespace the code ran in")] = None
+    mime: Annotated[dict[str, Any] | None, _says("MIME type to data, Jupyter's convention; images in base64")] = None
+    repr_error: Annotated[str | None, _says("the value's own repr raised this; there is no `value`")] = None
+    ex: Annotated[Ex | None, _says("the exception that ended the code")] = None
+    stacktrace: Annotated[list[Frame] | None, _says("the user's frames, bounded, outermost first")] = None
+    traceback: Annotated[str | None, _says("the same as text, as the runtime prints it, bounded")] = None
+    eval_id: Annotated[int | None, _says("number of the eval in its session, from 1")] = None
+    epoch: Annotated[
+        int | None, _says("which worker of the session this is about; counts up at each reset or loss")
+    ] = None
+    state: Annotated[str | None, _says("`kept` or `lost`: are the variables from before this request still there")] = (
+        None
+    )
+    cause: Annotated[str | None, _says("what ended a worker, in words")] = None
+    hint: Annotated[str | None, _says("what to do about it")] = None
+    ephemeral: Annotated[bool | None, _says("true: it ran in a throw-away session")] = None
+    created: Annotated[bool | None, _says("true: this request opened the session")] = None
+    session: Annotated[str | None, _says("id of the session")] = None
+    name: Annotated[str | None, _says("its name")] = None
+    truncated: Annotated[bool | None, _says("true: output or value was cut")] = None
+    dropped_bytes: Annotated[int | None, _says("how many bytes are missing from what was sent")] = None
+    duration_ms: Annotated[float | None, _says("how long the code ran")] = None
+    changed: Annotated[list[str] | None, _says("names that the eval created or rebound, at most 100")] = None
+    background_bytes: Annotated[
+        int | None, _says("bytes the session printed between evals and nobody read: `read` eval-id 0")
+    ] = None
+    max_eval_time_ms: Annotated[int | None, _says("the time limit that was in force")] = None
+    queue_position: Annotated[int | None, _says("evals that go before this one")] = None
+    retry_after_ms: Annotated[int | None, _says("when it is worth asking again")] = None
+    limit: Annotated[str | None, _says("name of the limit that refused")] = None
+    limit_value: Annotated[int | None, _says("and its value")] = None
+    correlation_id: Annotated[str | None, _says("finds an internal error in the broker's log")] = None
+    offset: Annotated[int | None, _says("where the next `read` goes on")] = None
+    interrupted: Annotated[list[str] | None, _says("sessions in which something was interrupted")] = None
+    interrupted_id: Annotated[int | None, _says("eval-id of what was interrupted while it ran")] = None
+    delivered: Annotated[list[str] | None, _says("sessions whose running eval got the input")] = None
+    buffered: Annotated[list[str] | None, _says("sessions that keep the input for later")] = None
+    sessions: list[SessionEntry] | None = None
+    jobs: list[JobEntry] | None = None
+    count: int | None = None
+    info: dict[str, Any] | None = None
+    ops: dict[str, Any] | None = None
+    limits: dict[str, Any] | None = None
+    versions: dict[str, str] | None = None
+    encodings_available: list[str] | None = None
+    encoding_current: str | None = None
+    stats: dict[str, Any] | None = None
+
+
+encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder(Reply).decode
+
+
+def reply_fields() -> dict[str, str]:
+    """Every key that may come back, with its meaning; made from the struct, for the docs."""
+    hints = get_type_hints(Reply, include_extras=True)
+    table = {}
+    for field in msgspec.structs.fields(Reply):
+        meta = getattr(hints[field.name], "__metadata__", None)
+        table[field.encode_name] = meta[0].description if meta else "see the operation of this name"
+    return table
