@@ -141,10 +141,10 @@ def exit_of(status: list[str]) -> Exit:
 
 
 class Refusal(Exception):
-    """A request that will not be served. `word` is a fault of the table, `more` goes on the wire with it."""
+    """A request that will not be served. `word` is a fault of the table, `more` are fields of the reply."""
 
     def __init__(self, word: str, err: str, **more: Any) -> None:
         super().__init__(err)
         self.word = FAULTS[word].word
         self.err = err
-        self.more = {key.replace("_", "-"): value for key, value in more.items()}
+        self.more = more

@@ -92,6 +92,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     env: list[str]
     limits: Limits
     lost: str | None = None
+    ephemeral: bool = False
 
 
 class Claimed(msgspec.Struct, frozen=True):

@@ -78,13 +78,15 @@ class Read(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
     grep: Annotated[str, Meta(max_length=1000)] | None = None
 
 
-class Interrupt(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
-    """Interrupt the running eval, or the running or queued one that `interrupt-id` names; `all` also empties
-    the session's queue. A session with nothing to interrupt is no error."""
+class Interrupt(Request, frozen=True, kw_only=True, rename="kebab"):
+    """Interrupt the session's running eval, or the running or queued one that `interrupt-id` names; `all` also
+    empties the queue. `request-id` names an eval that this connection sent, whatever its session. Nothing to
+    interrupt is no error."""
 
     returns: ClassVar[tuple[str, ...]] = ("interrupted", "interrupted-id")
 
     interrupt_id: Natural | None = None
+    request_id: str | None = None
     all: bool = False
 
 

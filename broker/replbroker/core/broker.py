@@ -1,0 +1,222 @@
+"""The core's door: what clients and workers say comes in here, with the moment; effects go out.
+
+No socket, no clock, no process, no randomness: the same calls give the same effects, which is what the
+simulator in the tests lives on.
+"""
+
+from __future__ import annotations
+
+import traceback
+
+import msgspec
+
+from replbroker.core.effects import Effect, Exit, Peer, ToClient
+from replbroker.core.evals import Evals
+from replbroker.core.ops import Ops
+from replbroker.core.rate import Window
+from replbroker.core.session import IDLE, STARTING, VACANT, Ask, Job
+from replbroker.core.staff import Worker
+from replbroker.core.state import Setup, State
+from replwire.faults import Refusal
+from replwire.link import HEADER_BYTES, Claimed, Gone, Header, Kind, Outcome, unpack
+from replwire.requests import parse, typed
+
+_BIG = 4096  # bodies above this are passed on as a view of the frame, below it a copy is cheaper
+_decode_claimed = msgspec.json.Decoder(Claimed).decode
+_decode_gone = msgspec.json.Decoder(Gone).decode
+
+
+class Core:
+    """One broker's decisions. Every method that takes `now` (monotonic seconds) returns the effects to do."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.state = State(setup)
+        self.evals = Evals(self.state)
+        self.staff = self.evals.staff
+        self._ops = Ops(self.state, self.evals)
+        self._swept = setup.started
+        limits = setup.limits
+        paces = [limits.worker_silence_ms / 3, limits.session_idle_timeout_ms / 4, setup.idle_exit_ms / 4, 15_000]
+        self._sweep_s = max(0.05, min(pace for pace in paces if pace > 0) / 1000)
+
+    def start(self, now: float) -> list[Effect]:
+        """Warm the pool, wind the clock."""
+        self.state.last_request = now
+        self._swept = now
+        self.state.deadlines.at(now + self._sweep_s, self._sweep)
+        self.staff.refill(now)
+        return self._effects(now)
+
+    def remember_lost(self, names: list[str], why: str) -> None:
+        """Sessions of a broker before this one that did not say goodbye."""
+        for name in names:
+            self.state.sessions.note(name, why)
+
+    def set_connections(self, count: int) -> None:
+        """How many clients are connected, as the transports see it."""
+        self.state.connections = count
+
+    # --- clients ---
+
+    def hear(self, peer: Peer, body: bytes, now: float) -> list[Effect]:
+        """One request, as it came."""
+        state = self.state
+        state.last_request = now
+        request_id = ""
+        try:
+            if len(body) > state.limits.max_message_bytes:
+                text = f"message exceeds maximum size of {state.limits.max_message_bytes} bytes"
+                raise state.full("message-too-large", "max-message-bytes", text)
+            raw = parse(body)
+            request_id = raw["id"]
+            self._admit(peer, now)
+            request = typed(raw)
+            self._ops.table[type(request)](request, peer, body, now)
+        except Refusal as refusal:
+            state.refuse(peer, refusal.more.get("id", request_id), refusal)
+        except Exception:  # noqa: BLE001 - a defect in one op must not take every session along
+            self._defect(peer, request_id)
+        return self._effects(now)
+
+    def _admit(self, peer: Peer, now: float) -> None:
+        state = self.state
+        window = state.peers.get(peer)
+        if window is None:
+            if state.connections > state.limits.max_connections:
+                raise state.full("connection-limit-reached", "max-connections", "Too many clients")
+            window = state.peers[peer] = Window()
+        limit = state.limits.rate_limit_per_min
+        if limit and (retry := window.admit(limit, now)):
+            raise state.full("rate-limited", "rate-limit-per-min", "Rate limit exceeded", retry_after_ms=retry)
+
+    def _defect(self, peer: Peer, request_id: str) -> None:
+        number = self.state.setup.new_id()
+        self.state.note(f"internal error {number}\n{traceback.format_exc()}")
+        text = f"Internal server error: look for {number} in the broker's log"
+        self.state.refuse(peer, request_id, Refusal("internal-error", text, correlation_id=number))
+
+    def peer_gone(self, peer: Peer) -> None:
+        """A client cannot be reached: its evals go on, nobody is told."""
+        self.state.peers.pop(peer, None)
+        for owned in [job for (who, _), job in self.state.by_request.items() if who == peer]:
+            self.evals.detach(owned)
+        for route in self.state.routes.values():
+            if isinstance(route, Ask) and route.peer == peer:
+                route.peer = None
+
+    # --- workers ---
+
+    def worker_said(self, number: int, frame: bytes, now: float) -> list[Effect]:
+        """One frame from a worker that is known by its token. A malformed one costs it its life."""
+        worker = self.staff.workers.get(number)
+        if worker is None:
+            return []
+        worker.heard = now
+        try:
+            self._worker_frame(worker, frame, now)
+        except (ValueError, msgspec.MsgspecError) as error:
+            self._worker_lost(worker, f"protocol: {error}", now, dead=False)
+        return self._effects(now)
+
+    def _worker_frame(self, worker: Worker, frame: bytes, now: float) -> None:
+        header = unpack(frame)
+        kind = header.kind
+        if kind == Kind.OUT or kind == Kind.SAY:
+            self._pass_on(worker, header, frame, now)
+        elif kind == Kind.READY:
+            self.staff.ready(worker, now)
+        elif kind == Kind.CLAIMED:
+            session = worker.session
+            if session is not None and header.epoch == session.epoch:
+                self.evals.claimed(session, _decode_claimed(frame[HEADER_BYTES:]).error, now)
+        elif kind == Kind.GONE:
+            self._worker_lost(worker, _decode_gone(frame[HEADER_BYTES:]).cause, now, dead=False)
+        elif kind not in (Kind.BEAT, Kind.HELLO):
+            raise ValueError(f"a worker does not say {kind}")
+
+    def _pass_on(self, worker: Worker, header: Header, frame: bytes, now: float) -> None:
+        """An answer on its way to a client. Its route must be this worker's, in this epoch, else it is dropped."""
+        target = self.state.routes.get(header.route)
+        if target is None or target.session.worker != worker.number or header.epoch != target.session.epoch:
+            return
+        if target.peer is not None:
+            body = memoryview(frame)[HEADER_BYTES:] if len(frame) > _BIG else frame[HEADER_BYTES:]
+            output_of = target.request_id if header.kind == Kind.OUT else None
+            self.state.out.append(ToClient(target.peer, body, output_of))
+        if header.outcome == Outcome.NONE:
+            return
+        if isinstance(target, Job):
+            if target.state is Job.RUNNING:
+                self.evals.ended(target, header.outcome, now)
+        else:
+            self.evals.end_ask(target)
+
+    def worker_gone(self, number: int, cause: str, now: float) -> list[Effect]:
+        """A worker process died."""
+        worker = self.staff.workers.get(number)
+        if worker is not None:
+            self._worker_lost(worker, cause, now, dead=True)
+        return self._effects(now)
+
+    def _worker_lost(self, worker: Worker, cause: str, now: float, *, dead: bool) -> None:
+        session = worker.session
+        if session is None:
+            self.staff.unclaimed_gone(worker, cause, now, dead=dead)
+        elif session.state == STARTING:
+            self.evals.start_failed(session, cause, now)
+        else:
+            self.state.note(f"session {session.label}: worker {worker.number} lost: {cause}")
+            self.evals.lose(session, cause, now)
+        self.staff.refill(now)
+
+    # --- time ---
+
+    def tick(self, now: float) -> list[Effect]:
+        """Do what is due."""
+        self.state.deadlines.run_due(now)
+        return self._effects(now)
+
+    def next_deadline(self) -> float | None:
+        """When `tick` is wanted next."""
+        return self.state.deadlines.next()
+
+    def drain(self, why: str, now: float) -> list[Effect]:
+        """Begin the end, as `shutdown` does."""
+        self._ops.drain(why, now)
+        return self._effects(now)
+
+    def _sweep(self, now: float) -> None:
+        state = self.state
+        if now - self._swept > 2 * self._sweep_s + 1:
+            self.staff.forgive_silence(now)
+        self._swept = now
+        state.deadlines.at(now + self._sweep_s, self._sweep)
+        self._sweep_sessions(now)
+        for worker in self.staff.silent(now):
+            if worker.number in self.staff.workers:
+                self._worker_lost(worker, f"silent for {state.limits.worker_silence_ms} ms", now, dead=False)
+        waiting = {peer for peer, _ in state.by_request}
+        for peer in [peer for peer, window in state.peers.items() if window.idle(now) and peer not in waiting]:
+            del state.peers[peer]
+        idle_s = state.setup.idle_exit_ms / 1000
+        if idle_s and not len(state.sessions) and now - state.last_request >= idle_s:
+            self._ops.drain(f"no sessions and no requests for {idle_s:g} s", now)
+
+    def _sweep_sessions(self, now: float) -> None:
+        timeout = self.state.limits.session_idle_timeout_ms / 1000
+        if not timeout:
+            return
+        for session in self.state.sessions:
+            idle = session.state in (IDLE, VACANT) and not session.occupied and not session.asks
+            if idle and now - session.active >= timeout:
+                self.evals.close(session, f"closed after {timeout:g} s without an eval", now)
+
+    def _effects(self, now: float) -> list[Effect]:
+        state = self.state
+        if state.draining and state.gate.taken == 0 and not any(isinstance(e, Exit) for e in state.out):
+            state.deadlines.cancel(state.drain_deadline)
+            if state.drain_deadline is not None:
+                state.drain_deadline = None
+                self._ops.finish_drain("drained", now)
+        out, state.out = state.out, []
+        return out

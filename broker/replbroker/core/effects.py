@@ -1,0 +1,57 @@
+"""What the core wants done. The shell around it does it, in order, and reports back what failed."""
+
+from __future__ import annotations
+
+import msgspec
+
+Peer = bytes  # a transport's name for one connection; opaque here
+
+
+class ToClient(msgspec.Struct, frozen=True, gc=False):
+    """Send these bytes to a client. `output_of` is set for live output: the id of the request that it belongs to.
+    Such a message is lost, and counted under that id, when the client reads too slowly."""
+
+    peer: Peer
+    body: bytes | memoryview
+    output_of: str | None = None
+
+
+class ToWorker(msgspec.Struct, frozen=True, gc=False):
+    """Send this frame to a worker that has said hello."""
+
+    worker: int
+    frame: bytes
+
+
+class Spawn(msgspec.Struct, frozen=True, gc=False):
+    """Start a worker under this number, with an interpreter of this runtime."""
+
+    worker: int
+    runtime: str
+
+
+class Kill(msgspec.Struct, frozen=True, gc=False):
+    """Kill a worker and all it started. Nothing more will be heard of it."""
+
+    worker: int
+
+
+class Roster(msgspec.Struct, frozen=True):
+    """The named sessions are these now: keep the list, so that a successor can say what was lost."""
+
+    names: list[str]
+
+
+class Note(msgspec.Struct, frozen=True, gc=False):
+    """A line for the broker's log."""
+
+    text: str
+
+
+class Exit(msgspec.Struct, frozen=True, gc=False):
+    """Everything is answered: end the process."""
+
+    why: str
+
+
+Effect = ToClient | ToWorker | Spawn | Kill | Roster | Note | Exit

@@ -1,0 +1,355 @@
+"""The life of an eval: taken in, queued, given a slot, run, cancelled, ended. One at a time in a session.
+
+First the session's own queue, then a slot at the gate, then the worker. An eval runs in the epoch it was
+sent for or not at all: when the worker goes, what was queued behind it ends too, instead of running
+without the names it counts on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from replbroker.core.effects import Peer, ToWorker
+from replbroker.core.session import BUSY, CLOSED, IDLE, STARTING, VACANT, Ask, Job, Session
+from replbroker.core.staff import Staff
+from replbroker.core.state import State
+from replwire.faults import Refusal
+from replwire.link import Cancel, Kind, Outcome, encode, pack
+from replwire.requests import Eval
+
+STATUS_OF = {
+    Outcome.OK: ["done"],
+    Outcome.ERROR: ["done", "error"],
+    Outcome.INTERRUPTED: ["done", "interrupted"],
+    Outcome.TIMEOUT: ["done", "error", "timeout"],
+}
+
+
+class Evals:
+    """All evals and the sessions they run in."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.staff = Staff(state, self.start_failed)
+
+    # --- in ---
+
+    def submit(self, session: Session, request: Eval, peer: Peer, body: bytes, agent: str, now: float) -> Job:
+        """Take an eval in. Raises Refusal `concurrency-limit-reached` when it would wait and may not."""
+        state, limits = self._state, self._state.limits
+        would_wait = session.occupied or state.gate.taken >= state.gate.slots
+        if would_wait:
+            self._check_queue(agent)
+        job = Job(session, state.next_route(), peer, agent, request, now)
+        job.body = body
+        cap = limits.max_eval_time_ms if request.wait_ms is None else limits.max_job_time_ms
+        job.limit_ms = min(request.timeout_ms or cap, cap)
+        state.routes[job.route] = job
+        state.by_request[peer, request.id] = job
+        state.touch(session, now)
+        session.jobs.append(job)
+        while len(session.jobs) > limits.max_history and session.jobs[0].state is Job.DONE:
+            session.jobs.popleft()
+        session.queue.append(job)
+        state.queued[agent] += 1
+        self._promote(session, now)
+        if job.state is Job.QUEUED:
+            self._arm_queue(job, request, now)
+        if request.wait_ms is not None:
+            when = now + min(request.wait_ms, limits.max_wait_ms) / 1000
+            job.wait_deadline = state.deadlines.at(when, lambda _: self._wait_over(job))
+        return job
+
+    def _check_queue(self, agent: str) -> None:
+        state = self._state
+        if state.gate.slots == 0:
+            raise state.full("concurrency-limit-reached", "max-concurrent-evals", "Too many concurrent evals")
+        for limit, waiting in (("max-queued-evals", state.queued[agent]), ("max-queued-total", state.queued.total())):
+            if waiting >= getattr(state.limits, limit.replace("-", "_")):
+                err = f"Too many concurrent evals: {waiting} wait already"
+                raise state.full("concurrency-limit-reached", limit, err, queue_position=waiting)
+
+    def _arm_queue(self, job: Job, request: Eval, now: float) -> None:
+        wait_ms = self._state.limits.max_queue_wait_ms
+        if request.timeout_ms is not None and request.wait_ms is None:
+            wait_ms = min(wait_ms, request.timeout_ms)
+        job.deadline = self._state.deadlines.at(
+            now + wait_ms / 1000, lambda at: self._queued_too_long(job, wait_ms, at)
+        )
+        position = job.session.position(job, len(self._state.gate))
+        self._state.say(
+            job.peer, job.request_id, status=["queued"], queue_position=position, eval_id=job.eval_id
+        )  # fmt: skip
+
+    # --- on ---
+
+    def _promote(self, session: Session, now: float) -> None:
+        """Bring the next eval of the session to the gate."""
+        if session.running is not None or session.head is not None or not session.queue:
+            return
+        job = session.queue.popleft()
+        if self._state.gate.enter(job.agent, job):
+            self._start(job, now)
+        else:
+            session.head = job
+
+    def _start(self, job: Job, now: float) -> None:
+        """The eval has a slot."""
+        session = job.session
+        session.head, session.running = None, job
+        self._unqueue(job)
+        job.state = Job.STARTING
+        if session.state == IDLE:
+            self._dispatch(job, now)
+        elif session.state == VACANT:
+            self.staff.take(session, now)
+
+    def _unqueue(self, job: Job) -> None:
+        queued = self._state.queued
+        queued[job.agent] -= 1
+        if queued[job.agent] <= 0:
+            del queued[job.agent]
+        self._state.deadlines.cancel(job.deadline)
+        job.deadline = None
+
+    def _dispatch(self, job: Job, now: float) -> None:
+        session, state = job.session, self._state
+        session.move("dispatch")
+        job.state, job.started = Job.RUNNING, now
+        self._send(session, Kind.ASK, job.body or b"", job)
+        job.body = None
+        job.deadline = state.deadlines.at(now + job.limit_ms / 1000, lambda at: self._time_limit(job, at))
+        for ask in [ask for ask in session.held if ask.eval_id == job.eval_id]:
+            session.held.remove(ask)
+            self.forward(ask)
+
+    def _send(self, session: Session, kind: Kind, body: bytes, job: Job) -> None:
+        assert session.worker is not None
+        frame = pack(kind, body, epoch=session.epoch, eval=job.eval_id, route=job.route)
+        self._state.out.append(ToWorker(session.worker, frame))
+
+    def claimed(self, session: Session, error: str | None, now: float) -> None:
+        """The worker took the session's folder and environment, or could not."""
+        if session.state != STARTING:
+            return
+        if error is not None:
+            self.start_failed(session, error, now, word="invalid-request")
+            return
+        self._state.deadlines.cancel(session.start_deadline)
+        session.start_deadline = None
+        session.move("claimed")
+        session.claimed_once = True
+        for waiter in session.waiters:
+            self._state.say(
+                waiter.peer, waiter.request_id, status=["done"], session=session.id, name=session.name,
+                epoch=session.epoch, created=waiter.created,
+            )  # fmt: skip
+        session.waiters.clear()
+        if session.running is not None:
+            self._dispatch(session.running, now)
+        for ask in [ask for ask in session.held if not ask.eval_id]:
+            session.held.remove(ask)
+            self.forward(ask)
+
+    def forward(self, ask: Ask) -> None:
+        """Send a request that is not an eval to the session's worker."""
+        session = ask.session
+        assert session.worker is not None
+        ask.worker = session.worker
+        frame = pack(Kind.ASK, ask.body, epoch=session.epoch, eval=ask.eval_id, route=ask.route)
+        self._state.out.append(ToWorker(session.worker, frame))
+
+    # --- out ---
+
+    def ended(self, job: Job, outcome: int, now: float) -> None:
+        """The worker said the terminal message of a running eval."""
+        job.session.move("finish")
+        self._finish(job, STATUS_OF[Outcome(outcome)], now)
+        self._state.counts[f"evals.{Outcome(outcome).name.lower()}"] += 1
+
+    def _finish(self, job: Job, status: list[str], now: float) -> None:
+        """An eval that had a slot is over: the slot goes on, the session's next one comes up."""
+        session = job.session
+        session.running = None
+        self._close_job(job, status, now)
+        if session.state is not CLOSED:
+            if session.ephemeral:
+                self.close(session, "throw-away", now)
+            else:
+                self._promote(session, now)
+        self._hand_on(now)
+
+    def _hand_on(self, now: float) -> None:
+        following = self._state.gate.release()
+        if following is not None:
+            self._start(following, now)
+
+    def _close_job(self, job: Job, status: list[str], now: float) -> None:
+        state = self._state
+        state.deadlines.cancel(job.deadline)
+        state.deadlines.cancel(job.wait_deadline)
+        state.routes.pop(job.route, None)
+        self.detach(job)
+        job.state, job.status, job.body = Job.DONE, status, None
+        if job.started is not None:
+            job.duration = round((now - job.started) * 1000, 3)
+        state.touch(job.session, now)
+
+    def detach(self, job: Job) -> None:
+        """Nobody waits for this eval's answer any more; it goes on."""
+        if job.peer is not None:
+            self._state.by_request.pop((job.peer, job.request_id), None)
+            job.peer = None
+
+    def _answer(self, job: Job, status: list[str], err: str | None, now: float, **more: Any) -> None:
+        """A terminal message that the broker writes itself, because the worker cannot."""
+        session = job.session
+        duration = None if job.started is None else round((now - job.started) * 1000, 3)
+        self._state.say(
+            job.peer, job.request_id, status=status, err=err, eval_id=job.eval_id, epoch=session.epoch,
+            ephemeral=True if session.ephemeral else None, duration_ms=duration, **more,
+        )  # fmt: skip
+
+    def end_waiting(self, job: Job, status: list[str], err: str | None, now: float, **more: Any) -> None:
+        """End an eval that has no slot."""
+        session = job.session
+        if session.head is job:
+            session.head = None
+            self._state.gate.leave(job.agent, job)
+        else:
+            session.queue.remove(job)
+        self._unqueue(job)
+        self._answer(job, status, err, now, **more)
+        self._close_job(job, status, now)
+
+    def _wait_over(self, job: Job) -> None:
+        position = None
+        if job.state is Job.QUEUED:
+            position = job.session.position(job, len(self._state.gate))
+        self._state.say(
+            job.peer, job.request_id, status=["done", "running"], eval_id=job.eval_id, epoch=job.session.epoch,
+            session=job.session.id, name=job.session.name, queue_position=position,
+        )  # fmt: skip
+        self.detach(job)
+
+    # --- cut short ---
+
+    def interrupt(self, job: Job, now: float) -> None:
+        """Cancel one eval on somebody's wish: a waiting one ends at once, a running one is signalled."""
+        session = job.session
+        if job.state is Job.RUNNING:
+            job.cancelled = job.cancelled or "interrupt"
+            self._send(session, Kind.CANCEL, encode(Cancel()), job)
+        elif job.state is Job.STARTING:
+            self._answer(job, ["done", "interrupted"], None, now, state="kept")
+            self._finish(job, ["done", "interrupted"], now)
+        elif job.state is Job.QUEUED:
+            self.end_waiting(job, ["done", "interrupted"], None, now, state="kept")
+            self._promote(session, now)
+
+    def _queued_too_long(self, job: Job, wait_ms: int, now: float) -> None:
+        session = job.session
+        err = f"eval timed out after {wait_ms} ms in the queue and never ran"
+        hint = "another eval of the session, or the limit of concurrent evals, held it up"
+        self.end_waiting(job, ["done", "error", "timeout"], err, now, state="kept", max_eval_time_ms=wait_ms, hint=hint)
+        self._promote(session, now)
+
+    def _time_limit(self, job: Job, now: float) -> None:
+        """The code ran for as long as it may: ask it to stop, and after the grace kill it."""
+        if job.cancelled != "timeout":
+            job.cancelled = "timeout"
+            self._send(job.session, Kind.CANCEL, encode(Cancel(limit_ms=job.limit_ms)), job)
+            grace = self._state.limits.interrupt_grace_ms / 1000
+            job.deadline = self._state.deadlines.at(now + grace, lambda at: self._time_limit(job, at))
+            return
+        cause = f"killed: it ignored the interrupt at its time limit of {job.limit_ms} ms"
+        self.lose(job.session, cause, now, timed_out=True)
+
+    def lose(
+        self, session: Session, cause: str, now: float, *, word: str = "worker-lost", timed_out: bool = False
+    ) -> None:
+        """The session's worker is dead or is to be: everything that counted on it is answered, the epoch goes up.
+
+        The next eval gets a fresh worker and is told how the last one went, unless somebody has been told.
+        """
+        state = self._state
+        self.staff.dismiss(session)
+        if session.state != VACANT:
+            session.move("lose")
+        session.epoch += 1
+        told = any(job.peer is not None for job in (session.running, *session.waiting_jobs()) if job)
+        session.lost = cause if word == "worker-lost" and not told else None
+        err = {"worker-lost": f"worker lost: {cause}", "session-reset": f"session reset: {cause}"}[word]
+        for job in session.waiting_jobs():
+            queued = f"{err}; this eval was queued and never ran"
+            self.end_waiting(job, ["done", "error", word], queued, now, state="lost", cause=cause)
+        self.drop_asks(session, Refusal(word, err, cause=cause, epoch=session.epoch))
+        job_running = session.running
+        if job_running is None:
+            return
+        if timed_out:
+            status, err = ["done", "error", "timeout"], f"eval timed out after {job_running.limit_ms} ms"
+            hint = f"the code did not obey its interrupt within {state.limits.interrupt_grace_ms} ms"
+            self._answer(
+                job_running, status, err, now, state="lost", cause=cause, hint=hint,
+                max_eval_time_ms=job_running.limit_ms,
+            )  # fmt: skip
+        else:
+            status = ["done", "error", word]
+            self._answer(job_running, status, err, now, state="lost", cause=cause)
+        state.counts["evals.timeout" if timed_out else "evals.lost"] += 1
+        self._finish(job_running, status, now)
+
+    def drop_asks(self, session: Session, refusal: Refusal) -> None:
+        """Answer everything but evals that the session's worker will not answer any more."""
+        for ask in [*session.asks.values()]:
+            self.end_ask(ask)
+            self._state.refuse(ask.peer, ask.request_id, refusal)
+        for waiter in session.waiters:
+            self._state.refuse(waiter.peer, waiter.request_id, refusal)
+        session.waiters.clear()
+
+    def end_ask(self, ask: Ask) -> None:
+        """Forget a request that was answered."""
+        self._state.routes.pop(ask.route, None)
+        self._state.deadlines.cancel(ask.deadline)
+        ask.session.asks.pop(ask.route, None)
+        if ask in ask.session.held:
+            ask.session.held.remove(ask)
+
+    def start_failed(self, session: Session, cause: str, now: float, word: str = "worker-lost") -> None:
+        """The session got no worker. One that never had any goes, nothing half-made is left."""
+        refusal = Refusal(word, f"session {session.label}: {cause}", cause=cause)
+        job = session.running
+        self.staff.dismiss(session)
+        session.move("lose")
+        self.drop_asks(session, refusal)
+        if job is not None:
+            status = ["done", "error", word]
+            self._answer(job, status, refusal.err, now, cause=cause)
+            self._finish(job, status, now)
+        if not session.claimed_once and session.state is not CLOSED:
+            self.close(session, f"never started: {cause}", now)
+
+    def close(self, session: Session, why: str, now: float) -> None:
+        """End a session: its processes are killed, its evals are answered, its name is free."""
+        state = self._state
+        job = session.running
+        self.staff.dismiss(session)
+        session.move("close")
+        state.sessions.remove(session, why)
+        for waiting in session.waiting_jobs():
+            err = f"Session not found: {session.label}"
+            self.end_waiting(waiting, ["done", "error", "session-not-found"], err, now, state="lost", cause=why)
+        self.drop_asks(session, Refusal("session-not-found", f"Session not found: {session.label}", cause=why))
+        if job is not None:
+            status = ["done", "interrupted", "session-closed"]
+            self._answer(job, status, None, now, state="lost", cause=why)
+            self._finish(job, status, now)
+        if not session.ephemeral:
+            state.roster()
+        self.staff.refill(now)
+
+    def busy(self, session: Session) -> bool:
+        """Whether the interpreter runs an eval or is about to."""
+        return session.state == BUSY or session.occupied

@@ -1,0 +1,173 @@
+"""One session: its states and moves as a table, its queue, and the evals it remembers."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+from replbroker.core.effects import Peer
+from replwire.deadlines import Deadline
+from replwire.requests import Eval
+
+VACANT: Final = "vacant"  # no worker: it was lost, and the next eval takes a fresh one
+STARTING: Final = "starting"  # a worker is on its way or being told whose it is
+IDLE: Final = "idle"
+BUSY: Final = "busy"
+CLOSED: Final = "closed"
+
+# docs/concepts.md draws this table.
+MOVES: Final[dict[tuple[str, str], str]] = {
+    (VACANT, "take"): STARTING,
+    (STARTING, "claimed"): IDLE,
+    (IDLE, "dispatch"): BUSY,
+    (BUSY, "finish"): IDLE,
+    (STARTING, "lose"): VACANT,
+    (IDLE, "lose"): VACANT,
+    (BUSY, "lose"): VACANT,
+    (VACANT, "close"): CLOSED,
+    (STARTING, "close"): CLOSED,
+    (IDLE, "close"): CLOSED,
+    (BUSY, "close"): CLOSED,
+}
+
+
+class Job:
+    """One eval, from its request to its end. `peer` is None once nobody waits for its answer."""
+
+    __slots__ = (
+        "agent", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "label", "limit_ms",
+        "peer", "request_id", "route", "session", "started", "state", "status", "submitted", "wait_deadline",
+    )  # fmt: skip
+
+    QUEUED: Final = "queued"
+    STARTING: Final = "starting"  # has its slot, the worker does not have it yet
+    RUNNING: Final = "running"
+    DONE: Final = "done"
+
+    def __init__(self, session: Session, route: int, peer: Peer, agent: str, request: Eval, now: float) -> None:
+        self.session = session
+        self.route = route
+        self.peer: Peer | None = peer
+        self.agent = agent
+        self.label = request.agent
+        self.request_id = request.id
+        self.eval_id = session.next_eval_id()
+        self.epoch = session.epoch
+        self.body: bytes | None = None
+        self.code = (request.code or "")[:80]
+        self.limit_ms = 0
+        self.state: str = self.QUEUED
+        self.status: list[str] = []
+        self.submitted = now
+        self.started: float | None = None
+        self.duration: float | None = None
+        self.cancelled: str | None = None
+        self.deadline: Deadline | None = None
+        self.wait_deadline: Deadline | None = None
+
+
+class Ask:
+    """A request that the session's worker answers: everything but an eval."""
+
+    __slots__ = ("body", "deadline", "eval_id", "op", "peer", "request_id", "route", "session", "wait_ms", "worker")
+
+    def __init__(self, session: Session, route: int, peer: Peer, request_id: str, op: str, body: bytes) -> None:
+        self.session = session
+        self.route = route
+        self.peer: Peer | None = peer
+        self.request_id = request_id
+        self.op = op
+        self.body = body
+        self.eval_id = 0
+        self.wait_ms = 0
+        self.worker: int | None = None
+        self.deadline: Deadline | None = None
+
+
+class Waiter:
+    """A client that hears when the session has its worker: who asked for `new-session` or `reset`."""
+
+    __slots__ = ("created", "peer", "request_id")
+
+    def __init__(self, peer: Peer, request_id: str, created: bool | None) -> None:
+        self.peer = peer
+        self.request_id = request_id
+        self.created = created
+
+
+class Session:
+    """What the broker knows of a session. Its variables live in the interpreter, nowhere else."""
+
+    def __init__(self, id: str, name: str | None, runtime: str, owner: str | None, now: float) -> None:
+        self.id = id
+        self.name = name
+        self.runtime = runtime
+        self.owner = owner
+        self.cwd: str | None = None
+        self.env: list[str] = []
+        self.state: str = VACANT
+        self.epoch = 1
+        self.worker: int | None = None
+        self.ephemeral = False
+        self.created = now
+        self.active = now
+        self.lost: str | None = None  # how the last worker went, until somebody was told
+        self.claimed_once = False
+        self.running: Job | None = None  # has a slot
+        self.head: Job | None = None  # first in line, waits at the gate
+        self.queue: deque[Job] = deque()
+        self.jobs: deque[Job] = deque()
+        self.asks: dict[int, Ask] = {}
+        self.held: list[Ask] = []  # asks that wait for the worker, or for their eval to start
+        self.waiters: list[Waiter] = []
+        self.start_deadline: Deadline | None = None
+        self._evals = 0
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return self.name or self.id
+
+    @property
+    def eval_count(self) -> int:
+        """Evals ever taken in."""
+        return self._evals
+
+    @property
+    def occupied(self) -> bool:
+        """Whether an eval runs or waits."""
+        return self.running is not None or self.head is not None or bool(self.queue)
+
+    def next_eval_id(self) -> int:
+        """Numbers of evals are the session's own, from 1, and go on across epochs."""
+        self._evals += 1
+        return self._evals
+
+    def move(self, move: str) -> None:
+        """Make a move of the table. Raises KeyError for one that is not in it: a defect of the broker."""
+        self.state = MOVES[self.state, move]
+
+    def find(self, eval_id: int) -> Job | None:
+        """A running, queued or remembered eval by its number."""
+        for job in reversed(self.jobs):
+            if job.eval_id == eval_id:
+                return job
+        return None
+
+    def waiting_jobs(self) -> list[Job]:
+        """Evals that have no slot yet, first in line first."""
+        return ([self.head] if self.head is not None else []) + list(self.queue)
+
+    def position(self, job: Job, at_gate: int) -> int:
+        """How many evals go before this waiting one, those of other sessions at the gate included."""
+        ahead = self.waiting_jobs().index(job)
+        return ahead + (1 if self.running is not None else max(0, at_gate - 1))
+
+    def as_info(self) -> dict[str, Any]:
+        """The broker's part of `info`."""
+        return {
+            "session": self.id, "name": self.name, "runtime": self.runtime, "owner": self.owner, "cwd": self.cwd,
+            "env": [pair.split("=", 1)[0] for pair in self.env], "epoch": self.epoch, "state": self.state,
+            "eval-count": self.eval_count, "queued": len(self.waiting_jobs()),
+            "running": self.running.eval_id if self.running else None, "sandbox": "none",
+        }  # fmt: skip

@@ -1,0 +1,103 @@
+"""Everything the core knows, and how it speaks to clients. The moves are made in staff, evals and ops."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from replbroker.core.effects import Effect, Note, Peer, Roster, ToClient
+from replbroker.core.gate import Gate
+from replbroker.core.keys import Keys
+from replbroker.core.rate import Window
+from replbroker.core.registry import Registry
+from replbroker.core.session import Ask, Job, Session
+from replwire.deadlines import Deadline, Deadlines
+from replwire.faults import FAULTS, Refusal
+from replwire.limits import Limits
+from replwire.replies import Reply, encode
+
+RETRY_AFTER_MS = 1_000  # asked of a caller that met a full queue: about the length of a short eval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What the core is told once. `new_id` gives fresh unguessable ids: the core has no randomness of its own."""
+
+    limits: Limits
+    warm_workers: int
+    idle_exit_ms: int  # 0: never
+    new_id: Callable[[], str]
+    wall: Callable[[], float]  # Unix time of monotonic zero: moves when the wall clock is set
+    started: float = 0.0  # monotonic
+    runtimes: tuple[str, ...] = ("python",)
+    versions: tuple[tuple[str, str], ...] = ()
+
+
+class State:
+    """Plain data with two helpers: `say` to a client, `refuse` a request."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.limits = setup.limits
+        self.out: list[Effect] = []
+        self.sessions = Registry()
+        self.gate: Gate[Job] = Gate(setup.limits.max_concurrent_evals)
+        self.deadlines = Deadlines()
+        self.keys = Keys(setup.limits.max_idempotency_keys)
+        self.routes: dict[int, Job | Ask] = {}
+        self.by_request: dict[tuple[Peer, str], Job] = {}  # evals whose sender still waits
+        self.peers: dict[Peer, Window] = {}
+        self.connections = 0
+        self.queued: Counter[str] = Counter()  # evals without a slot, by agent
+        self.counts: Counter[str] = Counter()
+        self.last_request = 0.0
+        self.draining = False
+        self.drain_deadline: Deadline | None = None
+        self._route = 0
+
+    def next_route(self) -> int:
+        """A number that was never used for another request."""
+        self._route += 1
+        return self._route
+
+    def say(self, peer: Peer | None, request_id: str, **fields: Any) -> None:
+        """One message to a client, or to nobody when it has gone or stopped waiting."""
+        if peer is not None:
+            self.out.append(ToClient(peer, encode(Reply(id=request_id, **fields))))
+
+    def refuse(self, peer: Peer | None, request_id: str, refusal: Refusal) -> None:
+        """The terminal message for a request that is not served."""
+        self.counts[f"refused.{refusal.word}"] += 1
+        more = dict(refusal.more)
+        more.pop("id", None)
+        if FAULTS[refusal.word].retry:
+            more.setdefault("retry_after_ms", RETRY_AFTER_MS)
+        self.say(peer, request_id, status=["done", "error", refusal.word], err=refusal.err, **more)
+
+    def full(self, word: str, limit: str, err: str, **more: Any) -> Refusal:
+        """A refusal by a limit, which is named with its value."""
+        value = getattr(self.limits, limit.replace("-", "_"))
+        return Refusal(word, f"{err} ({limit} = {value})", limit=limit, limit_value=value, **more)
+
+    def note(self, text: str) -> None:
+        """A line for the log."""
+        self.out.append(Note(text))
+
+    def roster(self) -> None:
+        """The list of sessions changed."""
+        self.out.append(Roster(self.sessions.named()))
+
+    def iso(self, when: float) -> str:
+        """A monotonic moment as ISO 8601, UTC, in today's wall time."""
+        return datetime.fromtimestamp(self.setup.wall() + when, UTC).isoformat(timespec="milliseconds")
+
+    def unix(self, when: float) -> float:
+        """A monotonic moment as Unix seconds."""
+        return round(self.setup.wall() + when, 3)
+
+    def touch(self, session: Session, now: float) -> None:
+        """The session was used: the idle sweep starts counting anew."""
+        session.active = now

@@ -1,0 +1,1 @@
+"""Where workers come from: one face, one file for each kind of place."""

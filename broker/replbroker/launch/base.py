@@ -1,0 +1,35 @@
+"""What a launcher does. No pid, path or descriptor of a worker is known above this face."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+
+class Died(NamedTuple):
+    """A worker is dead."""
+
+    worker: int
+    cause: str
+
+
+class Launcher(Protocol):
+    """Starts and kills workers without ever blocking the loop that calls it."""
+
+    def watch(self, register: Callable[[int, Callable[[], None]], None], drop: Callable[[int], None]) -> None:
+        """How to have descriptors polled: `register(fd, when_readable)` and `drop(fd)`."""
+
+    def spawn(self, worker: int, runtime: str, token: str) -> None:
+        """Start one; it will say hello with this token, or `died` tells that it did not come to that."""
+
+    def kill(self, worker: int) -> None:
+        """Kill it and all it started; a no-op for one that is dead or was never known."""
+
+    def died(self) -> list[Died]:
+        """Workers that died since the last call, those that were killed left out."""
+
+    def sweep(self) -> None:
+        """Bury what dead workers left behind; called when a child of the broker has ended."""
+
+    def close(self, deadline_s: float) -> None:
+        """Kill everything and wait, up to this long, until it is gone."""

@@ -1,0 +1,194 @@
+"""Workers on this machine, forked from multiprocess's fork server, where everything they need is loaded.
+
+The only file that knows multiprocess and the worker's code. One thread, which lives as long as the broker,
+makes all calls into multiprocess: starting a process blocks for some milliseconds, and its bookkeeping is not
+thread safe. Death is seen through a pidfd, at once and by the loop itself; killing goes through it too, so a
+pid that was used again is never hit.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import types
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+from multiprocess import forkserver, resource_tracker
+from multiprocess.context import ForkServerContext
+
+from replbroker.launch.base import Died
+from replbroker.launch.strays import become_subreaper, children, sweep
+from replwire.limits import Limits
+from replworker.boot import Order, main
+
+_JOIN_S = 5.0  # a process whose pidfd says it is dead is reaped by the fork server well before
+
+
+class Local:
+    """The launcher for this machine."""
+
+    def __init__(self, endpoint: str, interpreter: str, env: dict[str, str], limits: Limits) -> None:
+        self._endpoint = endpoint
+        self._interpreter = interpreter
+        self._env = env
+        self._limits = limits
+        self._context = ForkServerContext()
+        self._context.set_forkserver_preload(["replworker.boot"])
+        self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._results: deque[Callable[[], None]] = deque()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._processes: dict[int, Any] = {}  # the spawner thread's
+        self._starting = threading.Lock()
+        self._pidfds: dict[int, int] = {}
+        self._doomed: set[int] = set()  # killed: their death is no news
+        self._live: set[int] = set()
+        self._died: list[Died] = []
+        _hide_main()
+        become_subreaper()
+        self._thread = threading.Thread(target=self._spawner, name="spawner", daemon=True)
+        self._thread.start()
+
+    def watch(self, register: Callable[[int, Callable[[], None]], None], drop: Callable[[int], None]) -> None:
+        self._register, self._drop = register, drop
+        register(self._wake, self._collect)
+
+    # --- the spawner thread ---
+
+    def _spawner(self) -> None:
+        while (order := self._orders.get()) is not None:
+            order()
+
+    def _report(self, result: Callable[[], None]) -> None:
+        self._results.append(result)
+        os.eventfd_write(self._wake, 1)
+
+    def _start(self, worker: int, order: Order) -> None:
+        process = self._context.Process(target=main, args=(order,), name=f"worker-{worker}", daemon=True)
+        try:
+            with self._starting:
+                process.start()
+            pidfd = os.pidfd_open(process.pid)
+        except (OSError, EOFError) as error:
+            cause = f"could not be started: {error}"
+            self._report(lambda: self._gone(worker, cause))
+            return
+        self._processes[worker] = process
+        self._report(lambda: self._started(worker, pidfd))
+
+    def _reap(self, worker: int) -> None:
+        process = self._processes.pop(worker)
+        process.join(_JOIN_S)
+        code = process.exitcode
+        if code is not None:
+            process.close()
+        how = f"exited with code {code}" if not code or code > 0 else f"was killed by {signal.Signals(-code).name}"
+        self._report(lambda: self._gone(worker, f"the worker process {how}"))
+
+    # --- the loop's thread ---
+
+    def spawn(self, worker: int, runtime: str, token: str) -> None:
+        order = Order(self._endpoint, token, runtime, self._interpreter, self._env, self._limits)
+        self._live.add(worker)
+        self._orders.put(lambda: self._start(worker, order))
+
+    def _collect(self) -> None:
+        try:
+            os.eventfd_read(self._wake)
+        except BlockingIOError:
+            pass
+        while self._results:
+            self._results.popleft()()
+
+    def _started(self, worker: int, pidfd: int) -> None:
+        self._pidfds[worker] = pidfd
+        self._register(pidfd, lambda: self._readable(worker))
+        if worker in self._doomed:
+            self._signal(pidfd)
+
+    def _readable(self, worker: int) -> None:
+        """Its pidfd says that it is dead."""
+        pidfd = self._pidfds.pop(worker)
+        self._drop(pidfd)
+        os.close(pidfd)
+        self.sweep()
+        self._orders.put(lambda: self._reap(worker))
+
+    def _gone(self, worker: int, cause: str) -> None:
+        self._live.discard(worker)
+        if worker in self._doomed:
+            self._doomed.discard(worker)
+        else:
+            self._died.append(Died(worker, cause))
+
+    def kill(self, worker: int) -> None:
+        if worker not in self._live:
+            return
+        self._doomed.add(worker)
+        pidfd = self._pidfds.get(worker)
+        if pidfd is not None:
+            self._signal(pidfd)
+
+    @staticmethod
+    def _signal(pidfd: int) -> None:
+        try:
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def died(self) -> list[Died]:
+        died, self._died = self._died, []
+        return died
+
+    def sweep(self) -> None:
+        """Kill what dead workers left behind. Also to be called on SIGCHLD."""
+        if not self._starting.acquire(blocking=False):
+            return  # a fork server may just be starting and is not to be taken for a stray; SIGCHLD comes again
+        try:
+            sweep(self._own())
+        finally:
+            self._starting.release()
+
+    def _own(self) -> set[int]:
+        """Children that the broker started: the fork server and multiprocess's resource tracker."""
+        pids = (forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid)
+        return {pid for pid in pids if pid is not None}
+
+    def close(self, deadline_s: float) -> None:
+        for pidfd in self._pidfds.values():
+            self._signal(pidfd)
+        end = time.monotonic() + deadline_s
+        for pidfd in list(self._pidfds.values()):
+            select.select([pidfd], [], [], max(0.0, end - time.monotonic()))
+            os.close(pidfd)
+        self._pidfds.clear()
+        self._orders.put(None)
+        self._thread.join(max(0.1, end - time.monotonic()))
+        while sweep(self._own()) and time.monotonic() < end:
+            select.select([], [], [], 0.002)
+        self._stop_fork_server()
+        os.close(self._wake)
+
+    def _stop_fork_server(self) -> None:
+        forkserver._forkserver._stop()
+        resource_tracker._resource_tracker._stop()
+        for pid in children():
+            try:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            except (ProcessLookupError, ChildProcessError):
+                continue
+
+
+def _hide_main() -> None:
+    """Keep the caller's `__main__` out of the workers: multiprocess would import it again in each of them."""
+    main_module = sys.modules["__main__"]
+    blank = types.ModuleType("__main__")
+    blank.__dict__["original"] = main_module  # its frames may still run
+    sys.modules["__main__"] = blank

@@ -1,0 +1,46 @@
+"""The list of live sessions on disk, so that a broker that was killed leaves word of what went with it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+
+
+class Kept(msgspec.Struct):
+    """What the file holds."""
+
+    pid: int
+    sessions: list[str]
+
+
+class Roster:
+    """One file an endpoint. A full disk costs the list, never a session: `save` tells, and goes on."""
+
+    def __init__(self, state_dir: str, endpoint: str) -> None:
+        name = hashlib.blake2b(endpoint.encode(), digest_size=6).hexdigest()
+        self._path = Path(state_dir) / f"roster-{name}.json"
+
+    def previous(self) -> list[str]:
+        """Sessions of a broker at this endpoint that never said goodbye."""
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=Kept).sessions
+        except (OSError, msgspec.MsgspecError):
+            return []
+
+    def save(self, sessions: list[str]) -> str | None:
+        """Write the list; why it could not be written, or None."""
+        scratch = self._path.with_suffix(".new")
+        try:
+            scratch.write_bytes(msgspec.json.encode(Kept(os.getpid(), sessions)))
+            scratch.replace(self._path)
+        except OSError as error:
+            return f"{self._path}: {error.strerror}"
+        return None
+
+    def remove(self) -> None:
+        """A clean end: nothing was lost that nobody was told about."""
+        for path in (self._path, self._path.with_suffix(".new")):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,183 @@
+"""The broker's loop: hear, ask the core, do its effects, sleep until something comes or is due."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+from replbroker.core.broker import Core
+from replbroker.core.effects import Effect, Exit, Kill, Note, Spawn, ToClient, ToWorker
+from replbroker.core.effects import Roster as RosterChanged
+from replbroker.launch.base import Launcher
+from replbroker.roster import Roster
+from replbroker.transports.auth import Zap
+from replbroker.transports.router import RETRY_S, Clients
+from replbroker.transports.workers import Workers
+
+_LINGER_MS = 1_000  # for the last answers of a broker that ends
+
+
+class Serve:
+    """One thread, one epoll. Sockets of ZeroMQ are edge-triggered: each is asked again after any activity."""
+
+    def __init__(
+        self, core: Core, clients: Clients, workers: Workers, zap: Zap, launcher: Launcher,
+        roster: Roster, token: Callable[[], str],
+    ) -> None:  # fmt: skip
+        self._core = core
+        self._clients = clients
+        self._workers = workers
+        self._zap = zap
+        self._launcher = launcher
+        self._roster = roster
+        self._token = token
+        self._epoll = select.epoll()
+        self._handlers: dict[int, Callable[[], None]] = {}
+        self._exit: str | None = None
+        self._roster_broken = False
+        for fd in (*clients.filenos(), *workers.filenos(), zap.socket.fileno()):
+            self._epoll.register(fd, select.EPOLLIN)
+        launcher.watch(self._register, self._drop)
+
+    def remember_lost(self, names: list[str], why: str) -> None:
+        """Sessions of a broker before this one that did not say goodbye."""
+        self._core.remember_lost(names, why)
+
+    def _register(self, fd: int, handler: Callable[[], None]) -> None:
+        self._handlers[fd] = handler
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def _drop(self, fd: int) -> None:
+        del self._handlers[fd]
+        self._epoll.unregister(fd)
+
+    def run(self, signals: Signals) -> str:
+        """Serve until the core says Exit; returns why."""
+        self._register(signals.fd, lambda: self._signalled(signals))
+        self._do(self._core.start(time.monotonic()))
+        while self._exit is None:
+            busy = self._sockets()
+            for fd, _ in self._epoll.poll(0 if busy else self._timeout()):
+                handler = self._handlers.get(fd)
+                if handler is not None:
+                    handler()
+            for worker, cause in self._launcher.died():
+                self._workers.forget(worker)
+                self._do(self._core.worker_gone(worker, cause, time.monotonic()))
+            if self._clients.backlogged:
+                for peer in self._clients.retry():
+                    self._core.peer_gone(peer)
+            now = time.monotonic()
+            due = self._core.next_deadline()
+            if due is not None and due <= now:
+                self._do(self._core.tick(now))
+        return self._exit
+
+    def _timeout(self) -> float:
+        due = self._core.next_deadline()
+        wait = 3600.0 if due is None else max(0.0, due - time.monotonic())
+        return min(wait, RETRY_S) if self._clients.backlogged else wait
+
+    def _sockets(self) -> bool:
+        """One turn of each socket. Workers first: an answer frees a slot for the next request."""
+        core = self._core
+        busy = False
+        for number, frame in self._workers.receive():
+            busy = True
+            self._do(core.worker_said(number, frame, time.monotonic()))
+        requests = self._clients.receive()
+        if requests:
+            busy = True
+            core.set_connections(self._clients.count())
+            for peer, body in requests:
+                self._do(core.hear(peer, body, time.monotonic()))
+        return self._zap.answer() or busy
+
+    def _do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            kind = type(effect)
+            if kind is ToClient:
+                if not self._clients.send(effect.peer, effect.body, effect.output_of):  # type: ignore[union-attr]
+                    self._core.peer_gone(effect.peer)  # type: ignore[union-attr]
+            elif kind is ToWorker:
+                self._workers.send(effect.worker, effect.frame)  # type: ignore[union-attr]
+            else:
+                self._do_rare(effect)
+
+    def _do_rare(self, effect: Effect) -> None:
+        if isinstance(effect, Spawn):
+            token = self._token()
+            self._workers.expect(effect.worker, token)
+            self._launcher.spawn(effect.worker, effect.runtime, token)
+        elif isinstance(effect, Kill):
+            self._workers.forget(effect.worker)
+            self._launcher.kill(effect.worker)
+        elif isinstance(effect, RosterChanged):
+            self._save(effect.names)
+        elif isinstance(effect, Note):
+            log(effect.text)
+        elif isinstance(effect, Exit):
+            self._exit = effect.why
+
+    def _save(self, names: list[str]) -> None:
+        trouble = self._roster.save(names)
+        if trouble is not None and not self._roster_broken:
+            log(f"the list of sessions cannot be kept: {trouble}")
+        self._roster_broken = trouble is not None
+
+    def _signalled(self, signals: Signals) -> None:
+        for number in signals.take():
+            if number == signal.SIGCHLD:
+                self._launcher.sweep()
+            elif self._core.state.draining:
+                self._exit = f"a second {signal.Signals(number).name}"
+            else:
+                self._do(self._core.drain(signal.Signals(number).name, time.monotonic()))
+
+    def close(self) -> None:
+        """Let the last answers leave, kill every worker, leave nothing behind."""
+        self._clients.close(_LINGER_MS)
+        self._workers.close()
+        self._launcher.close(deadline_s=5.0)
+        self._zap.close()
+        self._epoll.close()
+
+
+class Signals:
+    """Signals as bytes on a descriptor, to be handled in the loop and nowhere else."""
+
+    HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+
+    def __init__(self) -> None:
+        self.fd, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        self._before = {number: signal.signal(number, lambda *_: None) for number in self.HANDLED}
+
+    def take(self) -> set[int]:
+        """Signals that came since the last call."""
+        try:
+            return set(os.read(self.fd, 4096))
+        except BlockingIOError:
+            return set()
+
+    def close(self) -> None:
+        """As before."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
+        os.close(self.fd)
+        os.close(self._write)
+
+
+def log(text: str) -> None:
+    """A line in the broker's log, which is its stderr. A log that cannot be written must not stop the broker."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    try:
+        sys.stderr.write(f"{stamp} {text}\n")
+        sys.stderr.flush()
+    except OSError:
+        pass

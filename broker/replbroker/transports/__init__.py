@@ -1,0 +1,1 @@
+"""How bytes come to the core and leave it."""

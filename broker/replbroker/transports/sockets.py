@@ -1,0 +1,44 @@
+"""What both ROUTERs share: the settings that keep strangers' bytes out, and receiving without waiting."""
+
+from __future__ import annotations
+
+import zmq
+
+ZAP_DOMAIN = b"replctl"
+_TURN = 64  # messages taken from one socket before the others get their turn
+
+
+def bound_router(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, max_bytes: int, hwm: int) -> zmq.Socket[bytes]:
+    """A ROUTER on this endpoint. Without a ZAP domain libzmq would hand raw garbage up as messages."""
+    socket = context.socket(zmq.ROUTER)
+    socket.linger = 0
+    socket.router_mandatory = True
+    socket.router_handover = False
+    socket.maxmsgsize = max_bytes
+    socket.sndhwm = hwm
+    socket.rcvhwm = 0 if hwm == 0 else 1000
+    socket.zap_domain = ZAP_DOMAIN
+    socket.setsockopt(zmq.HANDSHAKE_IVL, 5_000)
+    socket.bind(endpoint)
+    return socket
+
+
+def readable(socket: zmq.Socket[bytes]) -> bool:
+    """Whether a message waits. Asked before receiving: an exception for 'no' costs three times as much."""
+    return bool(socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)  # type: ignore[operator,arg-type]
+
+
+def take(socket: zmq.Socket[bytes]) -> list[tuple[bytes, bytes]]:
+    """Some messages of two parts, sender and body; whatever has another number of parts is dropped."""
+    messages: list[tuple[bytes, bytes]] = []
+    while len(messages) < _TURN and readable(socket):
+        sender = socket.recv(zmq.NOBLOCK)
+        if not socket.getsockopt(zmq.RCVMORE):
+            continue
+        body = socket.recv(zmq.NOBLOCK)
+        extra = 0
+        while socket.getsockopt(zmq.RCVMORE):
+            socket.recv(zmq.NOBLOCK)
+            extra += 1
+        messages.append((sender, b"" if extra else body))
+    return messages

@@ -1,0 +1,77 @@
+"""Workers over a second ROUTER. A worker is known by the one-time token it was started with."""
+
+from __future__ import annotations
+
+import msgspec
+import zmq
+
+from replbroker.transports.sockets import bound_router, take
+from replwire.link import HEADER_BYTES, Hello, Kind, unpack
+
+_MAX_FRAME = 64 * 1024 * 1024
+_decode_hello = msgspec.json.Decoder(Hello).decode
+
+
+class Workers:
+    """Numbers of workers on the inside, routing ids on the outside."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.socket = bound_router(context, endpoint, _MAX_FRAME, hwm=0)
+        self._tokens: dict[str, int] = {}
+        self._numbers: dict[bytes, int] = {}
+        self._ids: dict[int, bytes] = {}
+
+    def filenos(self) -> list[int]:
+        """To be polled; edge-triggered."""
+        return [self.socket.fileno()]
+
+    def expect(self, number: int, token: str) -> None:
+        """A worker was started with this token."""
+        self._tokens[token] = number
+
+    def receive(self) -> list[tuple[int, bytes]]:
+        """Frames that wait, as (worker, frame). Who has not said hello with a token of ours is not heard."""
+        frames = []
+        for sender, frame in take(self.socket):
+            number = self._numbers.get(sender)
+            if number is None:
+                self._greet(sender, frame)
+            else:
+                frames.append((number, frame))
+        return frames
+
+    def _greet(self, sender: bytes, frame: bytes) -> None:
+        try:
+            if unpack(frame).kind != Kind.HELLO:
+                return
+            number = self._tokens.pop(_decode_hello(frame[HEADER_BYTES:]).token, None)
+        except (ValueError, msgspec.MsgspecError):
+            return
+        if number is not None:
+            self._numbers[sender] = number
+            self._ids[number] = sender
+
+    def send(self, number: int, frame: bytes) -> bool:
+        """Send to a worker. False when it is not there."""
+        identity = self._ids.get(number)
+        if identity is None:
+            return False
+        try:
+            self.socket.send(identity, zmq.NOBLOCK | zmq.SNDMORE)
+            self.socket.send(frame, zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def forget(self, number: int) -> None:
+        """Hear no more of this worker."""
+        identity = self._ids.pop(number, None)
+        if identity is not None:
+            del self._numbers[identity]
+        for token in [token for token, expected in self._tokens.items() if expected == number]:
+            del self._tokens[token]
+
+    def close(self) -> None:
+        """Close at once: workers die by this."""
+        self.socket.close(0)

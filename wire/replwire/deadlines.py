@@ -1,0 +1,64 @@
+"""Things that are due at a moment, and when the next one is."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+_SMALL = 64  # below this many dead entries the heap is left alone
+
+
+class Deadline:
+    """One thing that is due; `cancel` it through the Deadlines that made it."""
+
+    __slots__ = ("action", "when")
+
+    def __init__(self, when: float, action: Callable[[float], None]) -> None:
+        self.when = when
+        self.action: Callable[[float], None] | None = action
+
+
+class Deadlines:
+    """A heap with lazy deletion: an eval sets one and nearly always cancels it, so both must be cheap."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Deadline]] = []
+        self._count = 0
+        self._dead = 0
+
+    def __len__(self) -> int:
+        return len(self._heap) - self._dead
+
+    def at(self, when: float, action: Callable[[float], None]) -> Deadline:
+        """Call `action(now)` in the first `run_due` at or after `when` (seconds, monotonic)."""
+        deadline = Deadline(when, action)
+        self._count += 1
+        heapq.heappush(self._heap, (when, self._count, deadline))
+        return deadline
+
+    def cancel(self, deadline: Deadline | None) -> None:
+        """Forget it. None, done and cancelled ones are fine."""
+        if deadline is None or deadline.action is None:
+            return
+        deadline.action = None
+        self._dead += 1
+        if self._dead > _SMALL and self._dead * 2 > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[2].action is not None]
+            heapq.heapify(self._heap)
+            self._dead = 0
+
+    def next(self) -> float | None:
+        """When the earliest one is due, or None."""
+        heap = self._heap
+        while heap and heap[0][2].action is None:
+            heapq.heappop(heap)
+            self._dead -= 1
+        return heap[0][0] if heap else None
+
+    def run_due(self, now: float) -> None:
+        """Run what is due, earliest first."""
+        while (when := self.next()) is not None and when <= now:
+            deadline = heapq.heappop(self._heap)[2]
+            action, deadline.action = deadline.action, None
+            if action is not None:
+                action(now)

@@ -1,0 +1,1 @@
+"""The process that keeps one session: small, trusted, always responsive, whatever the user's code does."""

@@ -1,0 +1,80 @@
+"""How a worker process begins: the one entry, and the only place that builds its parts.
+
+It is imported by the fork server as well, so that a worker starts with everything loaded. No ZeroMQ context
+may exist before the fork, and the interpreter is forked before the worker has one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import sys
+from dataclasses import dataclass
+
+from replwire.deadlines import Deadlines
+from replwire.limits import Limits
+from replworker.link import Link
+from replworker.loop import Loop
+from replworker.runtimes.child import Child
+from replworker.runtimes.pick import pick
+from replworker.session import Session
+
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+gc.collect()
+gc.freeze()  # in the fork server: a collection in a worker must not touch, and so copy, every shared page
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a worker is told by the launcher that started it."""
+
+    endpoint: str
+    token: str
+    runtime: str
+    interpreter: str
+    env: dict[str, str]
+    limits: Limits
+
+
+def main(order: Order) -> None:
+    """Be a worker until the broker is gone. Everything the session started dies with this process."""
+    os.setsid()  # a Ctrl-C at the broker's terminal is the broker's
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.stdin.close()
+    # What the user's code leaves behind comes to us, and through our death to the broker, which buries it.
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    child = Child(pick(order.runtime, order.interpreter, order.env))
+    try:
+        timers = Deadlines()
+        link = Link(order.endpoint, order.token)
+        session = Session(link, child, timers, order.limits)
+        Loop(link, child, session, timers, order.limits.worker_silence_ms / 3000).run()
+    finally:
+        child.kill()
+        kill_descendants()
+        os._exit(0)  # nothing of ours is worth an interpreter's tidy end, and a user's child may hold it up
+
+
+def kill_descendants() -> None:
+    """SIGKILL every process below this one, however it detached itself, until none is left."""
+    while children := _children():
+        for pid in children:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        for pid in children:
+            try:
+                os.waitpid(pid, 0)
+            except ChildProcessError:
+                continue
+
+
+def _children() -> list[int]:
+    with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+        return [int(pid) for pid in file.read().split()]

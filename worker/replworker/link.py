@@ -1,0 +1,76 @@
+"""The one socket to the broker. When the broker goes, the link says so, whatever else happens."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import zmq
+
+from replwire.link import Hello, Kind, encode, pack
+
+_MONITOR = "inproc://link"
+
+
+class Link:
+    """A DEALER that never waits: what cannot be sent yet is kept, and `stuffed` asks for less."""
+
+    def __init__(self, endpoint: str, token: str) -> None:
+        self._context = zmq.Context()
+        self._socket = socket = self._context.socket(zmq.DEALER)
+        socket.linger = 0
+        socket.rcvhwm = 0  # the core sends one eval at a time and a bounded number of asks
+        socket.reconnect_ivl = -1  # a broker that went away is not to be waited for
+        socket.monitor(_MONITOR, zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED)
+        self._monitor = self._context.socket(zmq.PAIR)
+        self._monitor.connect(_MONITOR)
+        self._pending: deque[bytes] = deque()
+        socket.connect(endpoint)
+        self.send(pack(Kind.HELLO, encode(Hello(token))))
+
+    def filenos(self) -> list[int]:
+        """To be polled for reading; edge-triggered, so `receive` and `broken` are asked after every activity."""
+        return [self._socket.fileno(), self._monitor.fileno()]
+
+    def receive(self) -> bytes | None:
+        """The next frame, or None. Frames of several parts are not the broker's and are dropped."""
+        socket = self._socket
+        while socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
+            frame = socket.recv(zmq.NOBLOCK)
+            if not socket.getsockopt(zmq.RCVMORE):
+                return frame
+            while socket.getsockopt(zmq.RCVMORE):
+                socket.recv(zmq.NOBLOCK)
+        return None
+
+    def broken(self) -> bool:
+        """Whether the connection to the broker is gone."""
+        return bool(self._monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN)  # type: ignore[operator,arg-type]
+
+    def send(self, frame: bytes) -> None:
+        """Send, or keep for `flush`."""
+        if self._pending or not self._try(frame):
+            self._pending.append(frame)
+
+    def _try(self, frame: bytes) -> bool:
+        try:
+            self._socket.send(frame, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def flush(self) -> None:
+        """Send what was kept, as far as it goes."""
+        while self._pending and self._try(self._pending[0]):
+            self._pending.popleft()
+
+    @property
+    def stuffed(self) -> bool:
+        """The broker does not keep up: stop reading output until `flush` has emptied this."""
+        return bool(self._pending)
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close(0)
+        self._context.term()

@@ -1,0 +1,151 @@
+"""The worker's one loop: the broker's link, the interpreter's channel and pipes, and timers, on one epoll."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from replwire.deadlines import Deadlines
+from replwire.link import unpack
+from replworker.link import Link
+from replworker.output import Stream
+from replworker.runtimes.child import Child, ProtocolError
+from replworker.session import Session
+
+_SHARE = 1024 * 1024  # bytes of one pipe read in one turn, so that a flood leaves room for control
+_IDLE_SHARE = 4 * 1024 * 1024  # bytes a second that are read, and mostly forgotten, while no eval runs
+_IDLE_PAUSE_S = 0.1
+_IN, _OUT = select.EPOLLIN, select.EPOLLOUT
+
+
+class Loop:
+    """Runs until the broker is gone, or kills this worker, which is the normal end."""
+
+    def __init__(self, link: Link, child: Child, session: Session, timers: Deadlines, beat_s: float) -> None:
+        self._link = link
+        self._child = child
+        self._session = session
+        self._timers = timers
+        self._beat_s = beat_s
+        self._epoll = select.epoll()
+        self._watched: dict[int, int] = {}
+        self._paused = False
+        self._dead = False
+        self._handlers: dict[int, Callable[[], None]] = {
+            child.control.fileno(): self._control,
+            child.out: lambda: self._stream("out"),
+            child.err: lambda: self._stream("err"),
+            child.late: self._late,
+            child.pidfd: self._child_died,
+            child.stdin: session.input.flush,
+        }
+        for fd in link.filenos():
+            self._epoll.register(fd, _IN)
+        for fd in (child.control.fileno(), child.out, child.err, child.late, child.pidfd):
+            self._watch(fd, _IN)
+
+    def _watch(self, fd: int, events: int) -> None:
+        """Register, change or drop a descriptor; a no-op when nothing changes."""
+        if self._watched.get(fd, 0) == events:
+            return
+        if not events:
+            self._epoll.unregister(fd)
+        elif fd in self._watched:
+            self._epoll.modify(fd, events)
+        else:
+            self._epoll.register(fd, events)
+        self._watched[fd] = events
+        if not events:
+            del self._watched[fd]
+
+    def run(self) -> None:
+        """Serve. Returns when the broker's connection is gone."""
+        self._beat(time.monotonic())
+        link, poll = self._link, self._epoll.poll
+        while True:
+            while (frame := link.receive()) is not None:
+                self._session.hear(unpack(frame), frame)
+            if link.broken():
+                return
+            self._arrange()
+            for fd, _ in poll(self._timeout()):
+                handler = self._handlers.get(fd)
+                if handler is not None:
+                    handler()
+            self._timers.run_due(time.monotonic())
+
+    def _timeout(self) -> float:
+        due = self._timers.next()
+        return -1 if due is None else max(0.0, due - time.monotonic())
+
+    def _arrange(self) -> None:
+        """Read pipes only while the broker takes what they give; write only where there is something to write."""
+        child, link = self._child, self._link
+        if link.stuffed:
+            link.flush()
+        if self._dead:
+            return
+        reading = 0 if link.stuffed or self._paused else _IN
+        if self._watched.get(child.out, 0) != reading:
+            for fd in (child.out, child.err, child.late):
+                if fd in self._handlers:
+                    self._watch(fd, reading)
+        if child.unsent or child.control.fileno() in self._watched:
+            self._watch(child.control.fileno(), _IN | _OUT if child.unsent else _IN)
+        if self._session.input.pending or child.stdin in self._watched:
+            self._watch(child.stdin, _OUT if self._session.input.pending else 0)
+
+    def _beat(self, now: float) -> None:
+        self._session.beat()
+        self._timers.at(now + self._beat_s, self._beat)
+
+    def _control(self) -> None:
+        self._child.flush()
+        try:
+            for body in self._child.receive():
+                self._session.interpreter_said(body)
+        except (ProtocolError, ValueError, msgspec.MsgspecError) as error:
+            self._die(f"protocol: the interpreter {error}")
+
+    def _stream(self, stream: Stream) -> None:
+        fd = self._child.out if stream == "out" else self._child.err
+        if not self._session.printed(stream, self._share(fd)):
+            self._stop_reading(fd)
+
+    def _late(self) -> None:
+        if not self._session.late(self._share(self._child.late)):
+            self._stop_reading(self._child.late)
+
+    def _share(self, fd: int) -> int:
+        """How much to read now: what is there, within bounds; while nothing runs, not all the time."""
+        most = min(_SHARE, max(1, self._child.waiting(fd)))
+        if self._session.jobs.running is None and most > _IDLE_SHARE * _IDLE_PAUSE_S:
+            self._paused = True
+            self._timers.at(time.monotonic() + _IDLE_PAUSE_S, lambda _: self._resume())
+        return most
+
+    def _resume(self) -> None:
+        self._paused = False
+
+    def _stop_reading(self, fd: int) -> None:
+        self._watch(fd, 0)
+        del self._handlers[fd]
+
+    def _child_died(self) -> None:
+        cause = self._child.died()
+        if cause is not None:
+            self._die(cause)
+
+    def _die(self, cause: str) -> None:
+        """The session is over: say what it still had to say, then how it ended, and wait to be killed."""
+        if self._dead:
+            return
+        self._dead = True
+        self._child.kill()
+        self._session.drain()
+        self._session.gone(cause)
+        for fd in list(self._watched):
+            self._watch(fd, 0)

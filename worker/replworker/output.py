@@ -1,0 +1,170 @@
+"""What an eval printed: bounded when it is captured, not when it is shown.
+
+The first `max-output-bytes` of each stream are kept and sent on live. Of what comes after, the last
+`output-tail-bytes` are kept for `read`, and the rest is counted. Offsets count every byte of both streams in
+the order of arrival, kept or not, so that a reader can page and knows what is missing.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections import deque
+from typing import Literal, NamedTuple
+
+from replwire.replies import TRUNCATED
+
+Stream = Literal["out", "err"]
+_MERGE = 4096  # neighbouring chunks of one stream below this size are kept as one
+
+
+class Piece(NamedTuple):
+    """A part of the log, as text."""
+
+    stream: Stream
+    text: str
+
+
+class Page(NamedTuple):
+    """What a read returns. `offset` is where the next one goes on, `missing` counts bytes that are gone."""
+
+    pieces: list[Piece]
+    offset: int
+    missing: int
+    more: bool
+
+
+class _Chunk:
+    __slots__ = ("data", "start", "stream")
+
+    def __init__(self, start: int, stream: Stream, data: bytes) -> None:
+        self.start = start
+        self.stream = stream
+        self.data = bytearray(data)
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.data)
+
+
+class _Side:
+    """One stream's share of the log."""
+
+    __slots__ = ("cut", "decoder", "head", "tail", "tail_bytes")
+
+    def __init__(self) -> None:
+        self.decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self.head = 0
+        self.cut = False
+        self.tail: deque[_Chunk] = deque()
+        self.tail_bytes = 0
+
+
+class Output:
+    """The log of one eval."""
+
+    def __init__(self, head_bytes: int, tail_bytes: int) -> None:
+        self._head_limit = head_bytes
+        self._tail_limit = tail_bytes
+        self._chunks: list[_Chunk] = []
+        self._sides: dict[Stream, _Side] = {"out": _Side(), "err": _Side()}
+        self.total = 0
+        self.dropped = 0  # bytes that were not sent on live
+
+    @property
+    def kept(self) -> int:
+        """Bytes in memory."""
+        return sum(side.head + side.tail_bytes for side in self._sides.values())
+
+    def add(self, stream: Stream, data: bytes) -> str:
+        """Capture. Returns the text to send on live, "" when there is none."""
+        side = self._sides[stream]
+        room = self._head_limit - side.head
+        if len(data) <= room:
+            self._keep(side, stream, data)
+            return side.decoder.decode(data)
+        text = ""
+        if room:
+            self._keep(side, stream, data[:room])
+            text = side.decoder.decode(data[:room])
+        if not side.cut:
+            side.cut = True
+            side.decoder.reset()  # half a character at the cut is left out
+            text += TRUNCATED
+        self._overflow(side, stream, data[room:])
+        return text
+
+    def finish(self) -> list[Piece]:
+        """The eval is over: text still held back because its last character was not complete."""
+        rest = [Piece(stream, side.decoder.decode(b"", True)) for stream, side in self._sides.items()]
+        return [piece for piece in rest if piece.text]
+
+    def _keep(self, side: _Side, stream: Stream, data: bytes) -> None:
+        last = self._chunks[-1] if self._chunks else None
+        if last is not None and last.stream == stream and last.end == self.total and len(last.data) < _MERGE:
+            last.data += data
+        else:
+            self._chunks.append(_Chunk(self.total, stream, data))
+        side.head += len(data)
+        self.total += len(data)
+
+    def _overflow(self, side: _Side, stream: Stream, data: bytes) -> None:
+        self.dropped += len(data)
+        keep = data[-self._tail_limit :] if self._tail_limit else b""
+        if keep:
+            side.tail.append(_Chunk(self.total + len(data) - len(keep), stream, keep))
+            side.tail_bytes += len(keep)
+            while side.tail_bytes - len(side.tail[0].data) >= self._tail_limit:
+                side.tail_bytes -= len(side.tail.popleft().data)
+        self.total += len(data)
+
+    def page(self, offset: int, stream: str, max_bytes: int) -> Page:
+        """Text from an offset, of one stream or of "both", at most `max_bytes` of it."""
+        tails = [chunk for side in self._sides.values() for chunk in side.tail]
+        chunks = self._chunks + sorted(tails, key=lambda chunk: chunk.start)
+        decoders = {name: codecs.getincrementaldecoder("utf-8")("backslashreplace") for name in self._sides}
+        pieces: list[Piece] = []
+        at, missing = offset, 0
+        for chunk in chunks:
+            if chunk.end <= at:
+                continue
+            start = max(chunk.start, at)
+            if stream not in ("both", chunk.stream):
+                at = chunk.end
+                continue
+            missing += start - at
+            data = chunk.data[start - chunk.start :][:max_bytes]
+            max_bytes -= len(data)
+            at = start + len(data)
+            pieces.append(Piece(chunk.stream, decoders[chunk.stream].decode(data)))
+            if max_bytes <= 0:
+                return Page(pieces, at, missing, more=at < self.total)
+        pieces += [Piece(name, rest) for name, decoder in decoders.items() if (rest := decoder.decode(b"", True))]
+        return Page(pieces, max(offset, self.total), missing + max(0, self.total - at), more=False)
+
+
+class Background:
+    """What a session prints while no eval runs: the newest bytes, and how many there were."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._data = bytearray()
+        self.total = 0
+        self.unread = 0
+
+    def add(self, data: bytes) -> None:
+        """Capture."""
+        self.total += len(data)
+        self.unread += len(data)
+        self._data += data
+        if len(self._data) > 2 * self._limit:
+            del self._data[: len(self._data) - self._limit]
+
+    def page(self, offset: int, max_bytes: int) -> Page:
+        """Text from an offset."""
+        kept = bytes(self._data[-self._limit :]) if self._limit else b""
+        start = max(offset, self.total - len(kept))
+        data = kept[start - (self.total - len(kept)) :][:max_bytes]
+        at = start + len(data)
+        self.unread = 0
+        text = data.decode("utf-8", "backslashreplace")
+        return Page([Piece("out", text)] if text else [], at, max(0, start - offset), more=at < self.total)

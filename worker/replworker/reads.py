@@ -1,0 +1,113 @@
+"""`read`: an eval's output and answer, from an offset, now or when it has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from replwire.deadlines import Deadlines
+from replwire.limits import Limits
+from replwire.link import Outcome
+from replwire.replies import Reply
+from replwire.requests import Read
+from replworker.jobs import Follower, Job, Jobs
+from replworker.output import Background, Page, Stream
+
+
+class Reads:
+    """All reads of one session. `say` sends a reply, `out` a chunk of output; both take the route first."""
+
+    def __init__(
+        self, jobs: Jobs, background: Background, timers: Deadlines, limits: Limits,
+        say: Callable[..., None], out: Callable[[int, str, Stream, str], None],
+    ) -> None:  # fmt: skip
+        self._jobs = jobs
+        self._background = background
+        self._timers = timers
+        self._limits = limits
+        self._say = say
+        self._out = out
+
+    def read(self, route: int, request: Read) -> None:
+        """Answer now, or follow the running eval until it ends or the wait is over."""
+        most = min(request.max_bytes or self._limits.max_output_bytes, self._limits.max_output_bytes)
+        if request.eval_id == 0:
+            page = self._background.page(request.offset, most)
+            self._send(route, request.id, page, request.grep)
+            self._say(route, self._paged(Reply(id=request.id, status=["done"], eval_id=0), page), Outcome.OK)
+            return
+        job = self._jobs.find(request.eval_id)
+        if job is None:
+            err = f"eval {request.eval_id}: its output was given up to make room"
+            reply = Reply(id=request.id, status=["done", "error", "eval-not-found"], err=err)
+            self._say(route, reply, Outcome.ERROR)
+            return
+        follower = Follower(route, request.id, request.stream, request.offset, most, request.grep)
+        if job.done is not None:
+            self._finish(job, follower)
+            return
+        if not request.wait_ms:
+            self._wait_over(job, follower)
+            return
+        if follower.grep is None:
+            page = job.output.page(follower.offset, follower.stream, most)
+            self._send(route, request.id, page, None)
+        when = time.monotonic() + min(request.wait_ms, self._limits.max_wait_ms) / 1000
+        follower.deadline = self._timers.at(when, lambda _: self._wait_over(job, follower))
+        job.followers.append(follower)
+
+    def ended(self, job: Job) -> None:
+        """The eval has its answer: tell who follows it."""
+        for follower in job.followers:
+            self._timers.cancel(follower.deadline)
+            if follower.grep is None:
+                page = Page([], job.output.total, 0, more=False)
+                self._terminal(job, follower, page)
+            else:
+                self._finish(job, follower)
+        job.followers.clear()
+
+    def _finish(self, job: Job, follower: Follower) -> None:
+        page = job.output.page(follower.offset, follower.stream, follower.max_bytes)
+        self._send(follower.route, follower.request_id, page, follower.grep)
+        self._terminal(job, follower, page)
+
+    def _terminal(self, job: Job, follower: Follower, page: Page) -> None:
+        assert job.done is not None
+        if job.value is not None:
+            self._say(follower.route, msgspec.structs.replace(job.value, id=follower.request_id))
+        done = msgspec.structs.replace(job.done, id=follower.request_id, dropped_bytes=None, truncated=None)
+        self._say(follower.route, self._paged(done, page), Outcome.OK)
+
+    def _wait_over(self, job: Job, follower: Follower) -> None:
+        live = follower in job.followers
+        if live:
+            job.followers.remove(follower)
+        if live and follower.grep is None:
+            page = Page([], job.output.total, 0, more=False)
+        else:
+            page = job.output.page(follower.offset, follower.stream, follower.max_bytes)
+            self._send(follower.route, follower.request_id, page, follower.grep)
+        reply = Reply(id=follower.request_id, status=["done", "running"], eval_id=job.eval_id)
+        self._say(follower.route, self._paged(reply, page), Outcome.OK)
+
+    def _send(self, route: int, request_id: str, page: Page, grep: str | None) -> None:
+        for piece in page.pieces:
+            text = piece.text if grep is None else _matching(piece.text, grep)
+            if text:
+                self._out(route, request_id, piece.stream, text)
+
+    @staticmethod
+    def _paged(reply: Reply, page: Page) -> Reply:
+        reply.offset = page.offset
+        if page.missing or page.more:
+            reply.truncated = True
+        reply.dropped_bytes = page.missing or None
+        return reply
+
+
+def _matching(text: str, grep: str) -> str:
+    """Lines with this fixed string. No pattern: one that never ends would stop the worker."""
+    return "".join(line for line in text.splitlines(keepends=True) if grep in line)

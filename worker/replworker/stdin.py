@@ -1,0 +1,43 @@
+"""Input for the session's code: given at any time, bounded, kept until it is read."""
+
+from __future__ import annotations
+
+from replworker.runtimes.child import Child
+
+
+class Input:
+    """What the code has not read yet is partly here and partly in the pipe; together it is bounded."""
+
+    def __init__(self, child: Child, limit: int) -> None:
+        self._child = child
+        self._limit = limit
+        self._held = bytearray()
+
+    def unread(self) -> int:
+        """Bytes given and not read."""
+        return len(self._held) + self._child.waiting(self._child.stdin)
+
+    def give(self, data: bytes) -> bool:
+        """Take all of it, or nothing and return False."""
+        if self.unread() + len(data) > self._limit:
+            return False
+        self._held += data
+        self.flush()
+        return True
+
+    def flush(self) -> None:
+        """Write to the pipe what goes."""
+        while self._held:
+            try:
+                sent = self._child.feed(self._held)
+            except BrokenPipeError:  # the code closed its stdin: nobody will ever read this
+                self._held.clear()
+                return
+            if not sent:
+                return
+            del self._held[:sent]
+
+    @property
+    def pending(self) -> bool:
+        """Whether `flush` has work."""
+        return bool(self._held)
