@@ -63,7 +63,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
             "how long an eval may wait for its turn; one with `timeout-ms` waits that long at most",
         ),
     ] = 5 * MINUTE_MS
-    max_value_bytes: Annotated[int, _bound("bytes", 16, 16 * MIB, "text of a value")] = 10 * KIB
+    max_value_bytes: Annotated[int, _bound("bytes", 16, MIB, "text of a value")] = 10 * KIB
     max_output_bytes: Annotated[
         int,
         _bound(

@@ -33,6 +33,7 @@ class Job:
     eval_id: int
     request_id: str
     output: Output
+    asked: int  # the interpreter knows it by this number
     started: float = field(default_factory=time.monotonic)
     cancelled: bool = False
     limit_ms: int | None = None  # set when its time limit asked it to stop
@@ -51,10 +52,10 @@ class Jobs:
         self._bytes = 0
         self.running: Job | None = None
 
-    def begin(self, route: int, eval_id: int, request_id: str) -> Job:
+    def begin(self, route: int, eval_id: int, request_id: str, asked: int) -> Job:
         """A new eval runs now."""
         output = Output(self._limits.max_output_bytes, self._limits.output_tail_bytes)
-        self.running = Job(route, eval_id, request_id, output)
+        self.running = Job(route, eval_id, request_id, output, asked)
         return self.running
 
     def end(self) -> None:

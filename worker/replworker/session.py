@@ -145,12 +145,13 @@ class Session:
 
     def _eval(self, header: Header, request: Eval) -> None:
         self.drain()  # what the session printed since its last eval is not this one's
-        job = self.jobs.begin(header.route, header.eval, request.id)
+        number = self._next()
+        job = self.jobs.begin(header.route, header.eval, request.id, number)
         self._needs = 0
         assert self._claim is not None
         name = f"<{self._claim.name or 'eval'}:{header.eval}>"
         ask = frames.Eval(
-            self._next(), request.code or "", name, request.silent, request.allow_stdin, request.store_history
+            number, request.code or "", name, request.silent, request.allow_stdin, request.store_history
         )
         self._interpret(ask, lambda event: self._on_eval(job, event))
 
@@ -213,6 +214,7 @@ class Session:
             return
         job.cancelled = True
         job.limit_ms = cancel.limit_ms or job.limit_ms
+        self._child.send(frames.encode(frames.Interrupt(job.asked)))
         self._child.interrupt()
         if job.resend is None:
             job.resend = self._timers.at(time.monotonic() + _RESEND_S, lambda _: self._child.interrupt())

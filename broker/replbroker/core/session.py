@@ -159,9 +159,9 @@ class Session:
         return ([self.head] if self.head is not None else []) + list(self.queue)
 
     def position(self, job: Job, at_gate: int) -> int:
-        """How many evals go before this waiting one, those of other sessions at the gate included."""
+        """How many evals go before this waiting one: of its session, or at the gate and for the slot there."""
         ahead = self.waiting_jobs().index(job)
-        return ahead + (1 if self.running is not None else max(0, at_gate - 1))
+        return ahead + (1 if self.running is not None else at_gate)
 
     def as_info(self) -> dict[str, Any]:
         """The broker's part of `info`."""

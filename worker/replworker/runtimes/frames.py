@@ -31,6 +31,12 @@ class Eval(msgspec.Struct, tag_field="op", tag="eval"):
     history: bool
 
 
+class Interrupt(msgspec.Struct, tag_field="op", tag="interrupt"):
+    """The eval `n` is to stop. Sent before SIGINT, which alone could come before the eval has begun. No answer."""
+
+    n: int
+
+
 class Vars(msgspec.Struct, tag_field="op", tag="vars"):
     """List the user's variables, at most `max` of them."""
 

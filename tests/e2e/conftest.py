@@ -1,0 +1,59 @@
+"""Fixtures: one long-lived broker for all tests that do not need one of their own, and a factory for those."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from kit import Broker, Wire  # noqa: E402
+
+
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))  # short: socket paths are bounded
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """The long-lived one: every fault in these tests is done to it, and it must still be there at the end."""
+    folder = _folder()
+    broker = Broker(folder, "limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=500")
+    yield broker
+    assert broker.process.poll() is None, broker.log_text()
+    family = broker.family()
+    assert broker.stop() == 0
+    assert "internal error" not in broker.log_text()
+    assert not [pid for pid in family if Path(f"/proc/{pid}").exists()]
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def wire(broker: Broker) -> Iterator[Wire]:
+    """A connection to the long-lived broker; leaves no session behind."""
+    with broker.wire() as wire:
+        yield wire
+    with broker.wire() as tidy:
+        for entry in tidy.ask("ls-sessions")["sessions"]:
+            tidy.ask("close", session=entry["session"])
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Broker]]:
+    """Start a broker with settings of its own: `start("limits.max-sessions=2")`."""
+    brokers: list[Broker] = []
+
+    def begin(*settings: str, **more: object) -> Broker:
+        brokers.append(Broker(_folder(), *settings, **more))  # type: ignore[arg-type]
+        return brokers[-1]
+
+    yield begin
+    for broker in brokers:
+        if broker.process.poll() is None:
+            broker.stop()
+        shutil.rmtree(broker.folder, ignore_errors=True)

@@ -1,0 +1,223 @@
+"""A real broker through the installed command, and a client that speaks the bare wire."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+PATIENCE_S = 20.0
+
+
+def wait_until(what: Callable[[], Any], why: str, patience_s: float = PATIENCE_S) -> Any:
+    """Poll until it holds; the last value. Fails with `why` when it never does."""
+    deadline = time.monotonic() + patience_s
+    while not (value := what()):
+        assert time.monotonic() < deadline, f"never happened: {why}"
+        time.sleep(0.005)
+    return value
+
+
+def processes_with(marker: str) -> set[int]:
+    """Pids of live processes whose environment or command line has this text."""
+    found = set()
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        try:
+            alive = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+            text = Path(f"/proc/{entry}/cmdline").read_bytes() + Path(f"/proc/{entry}/environ").read_bytes()
+        except OSError:
+            continue
+        if alive and marker.encode() in text:
+            found.add(int(entry))
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs: a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+class Broker:
+    """`replctl serve` as a subprocess, with a state folder of its own."""
+
+    def __init__(self, folder: Path, *settings: str, warm: int = 2, max_file_bytes: int | None = None) -> None:
+        self.folder = folder
+        self._max_file_bytes = max_file_bytes
+        self.endpoint = f"ipc://{folder}/run/b.sock"
+        self.environ = {**os.environ, "REPLCTL_STATE_DIR": str(folder)}
+        self._settings = [f"broker.warm-workers={warm}", "limits.close-grace-ms=300", *settings]
+        self.start()
+
+    def start(self) -> None:
+        pairs = [word for setting in self._settings for word in ("--set", setting)]
+        command = [sys.executable, "-m", "replctl", "serve", "--json", "--endpoint", self.endpoint, *pairs]
+        self.log = (self.folder / "log").open("ab")
+        if self._max_file_bytes is not None:  # what a full disk does to every write, without filling one
+            command = ["prlimit", f"--fsize={self._max_file_bytes}", *command]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, env=self.environ)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, (self.folder / "log").read_text()
+        self.ready = json.loads(line)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def log_text(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def kill(self) -> None:
+        """SIGKILL, as a machine out of memory would."""
+        self.process.kill()
+        self._reap()
+
+    def stop(self) -> int:
+        """SIGTERM; its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self._reap()
+
+    def _reap(self) -> int:
+        code = self.process.wait(PATIENCE_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.log.close()
+        return code
+
+    def wire(self) -> Wire:
+        return Wire(self.endpoint)
+
+    def family(self) -> set[int]:
+        """The broker and all its descendants."""
+        parents = {}
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                try:
+                    fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+                except OSError:
+                    continue
+                parents[int(entry)] = int(fields[1])
+        family = {self.pid}
+        while more := {pid for pid, parent in parents.items() if parent in family and pid not in family}:
+            family |= more
+        return family
+
+
+class Wire:
+    """A DEALER and JSON: what somebody would write from docs/protocol.md."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.connect(endpoint)
+        self._count = 0
+        self._others: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.context.destroy(linger=0)
+
+    def send(self, op: str, **fields: Any) -> str:
+        """Send a request, underscores becoming hyphens; its id."""
+        self._count += 1
+        request = {key.replace("_", "-"): value for key, value in fields.items()}
+        request = {"id": f"r{self._count}", "op": op} | request
+        self.socket.send(json.dumps(request).encode())
+        return str(request["id"])
+
+    def receive(self, patience_s: float = PATIENCE_S) -> dict[str, Any]:
+        """The next message, whoever it is for."""
+        assert self.socket.poll(int(patience_s * 1000)), "no message came"
+        message: dict[str, Any] = json.loads(self.socket.recv())
+        assert not any("_" in key for key in message), message
+        return message
+
+    def messages(self, request_id: str, patience_s: float = PATIENCE_S) -> Iterator[dict[str, Any]]:
+        """Messages for one request up to its `done`; those for others are kept for their own readers."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            message = next((m for m in self._others if m["id"] == request_id), None)
+            if message is not None:
+                self._others.remove(message)
+            else:
+                message = self.receive(max(0.001, deadline - time.monotonic()))
+                if message["id"] != request_id:
+                    self._others.append(message)
+                    continue
+            yield message
+            if "done" in message.get("status", []):
+                return
+
+    def until(self, request_id: str, word: str) -> dict[str, Any]:
+        """The first message of a request that has this status word."""
+        return next(m for m in self.messages(request_id) if word in m.get("status", []))
+
+    def answer(self, request_id: str, patience_s: float = PATIENCE_S) -> Answer:
+        return Answer(list(self.messages(request_id, patience_s)))
+
+    def ask(self, op: str, **fields: Any) -> Answer:
+        """Send, and gather the whole answer."""
+        return self.answer(self.send(op, **fields))
+
+    def run(self, code: str, session: str | None = "s", **fields: Any) -> Answer:
+        """Eval, opening the session when it is not there."""
+        if session is not None:
+            fields = {"session": session, "if_missing": "create"} | fields
+        return self.ask("eval", code=code, **fields)
+
+
+class Answer:
+    """All messages of one request, which keep the order that the protocol promises."""
+
+    def __init__(self, messages: list[dict[str, Any]]) -> None:
+        self.messages = messages
+        self.last = messages[-1]
+        kinds = ["done" if "status" in m and "done" in m["status"] else "value" if "value" in m else "out" if "out" in m
+                 or ("err" in m and "status" not in m) else "other" for m in messages]  # fmt: skip
+        assert kinds.count("done") == 1, messages
+        assert kinds[-1] == "done", messages
+        ranks = [["out", "value", "done"].index(kind) for kind in kinds if kind != "other"]
+        assert ranks == sorted(ranks), messages
+        assert all("err" in m for m in messages if "error" in m.get("status", [])), messages
+
+    def __getitem__(self, key: str) -> Any:
+        return self.last[key]
+
+    def get(self, key: str) -> Any:
+        return self.last.get(key)
+
+    @property
+    def status(self) -> list[str]:
+        return list(self.last["status"])
+
+    @property
+    def value(self) -> str | None:
+        return next((m["value"] for m in self.messages if "value" in m), None)
+
+    @property
+    def out(self) -> str:
+        return "".join(m.get("out", "") for m in self.messages)
+
+    @property
+    def err(self) -> str:
+        return "".join(m["err"] for m in self.messages if "err" in m and "status" not in m)

@@ -1,0 +1,249 @@
+"""What must be survived: deaths of every process, clients that misbehave, garbage on every socket."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kit import Broker, Wire, alive, wait_until
+
+Start = Callable[..., Broker]
+SPAWN = "import subprocess, os\np = subprocess.Popen(['sleep', '987'], start_new_session=True)\n"
+
+
+def _pids(wire: Wire, session: str = "s") -> tuple[int, int]:
+    """The session's interpreter and worker."""
+    interpreter = wire.ask("info", session=session)["info"]["pid"]
+    worker = int(Path(f"/proc/{interpreter}/stat").read_text().rpartition(")")[2].split()[1])
+    return interpreter, worker
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["interpreter", "worker"])
+def test_a_kill_in_the_middle_of_an_eval_is_told_and_leaves_nothing_running(wire: Wire, victim: int) -> None:
+    child = int(wire.run(SPAWN + "p.pid").value or 0)
+    pids = _pids(wire)
+    request = wire.send("eval", code="print('in', flush=True)\nwhile True: pass", session="s")
+    next(wire.messages(request))
+    os.kill(pids[victim], signal.SIGKILL)
+    answer = wire.answer(request)
+    assert answer.status == ["done", "error", "worker-lost"]
+    assert "SIGKILL" in answer["cause"]
+    assert (answer["state"], answer["epoch"]) == ("lost", 2)
+    for pid in (*pids, child):
+        wait_until(lambda pid=pid: not alive(pid), f"{pid} is gone", 2.0)
+    assert wire.run("1+1").value == "2"
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        ("import os; os.abort()", "SIGABRT"),
+        ("import os; os._exit(3)", "exited with code 3"),
+        ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
+        ("import os; os.kill(os.getpid(), 9)", "SIGKILL"),
+    ],
+)
+def test_a_crash_names_its_cause(wire: Wire, code: str, cause: str) -> None:
+    answer = wire.run(code, session="crash")
+    assert answer.status == ["done", "error", "worker-lost"]
+    assert cause in answer["cause"]
+
+
+def test_a_loss_that_nobody_was_told_of_is_told_with_the_next_answer(wire: Wire) -> None:
+    wire.run("x = 1")
+    os.kill(_pids(wire)[0], signal.SIGKILL)
+    wait_until(lambda: wire.ask("ls-sessions")["sessions"][0]["state"] == "vacant", "the loss is noticed")
+    answer = wire.run("'x' in globals()")
+    assert answer.value == "False"
+    assert (answer["state"], answer["epoch"]) == ("lost", 2)
+    assert "SIGKILL" in answer["cause"]
+    assert wire.run("1")["state"] == "kept"
+
+
+def test_a_killed_broker_takes_workers_and_all_they_started_along(start: Start) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        child = int(wire.run(SPAWN + "p.pid").value or 0)
+        wire.send("eval", code="while True: pass", session="s")
+        wait_until(lambda: wire.ask("ls-sessions")["sessions"][0]["state"] == "busy", "it runs")
+        family = broker.family() | {child}
+    broker.kill()
+    for pid in family:
+        wait_until(lambda pid=pid: not alive(pid), f"{pid} is gone", 2.0)
+    broker.start()
+    assert broker.ready["lost"] == ["s"]
+    with broker.wire() as wire:
+        answer = wire.ask("eval", code="1", session="s")
+        assert answer.status == ["done", "error", "session-not-found"]
+        assert "ended unexpectedly" in answer["cause"]
+        assert wire.run("1+1").value == "2"
+
+
+def test_a_client_that_vanishes_in_the_middle_leaves_an_eval_that_can_be_read(wire: Wire, broker: Broker) -> None:
+    with broker.wire() as gone:
+        request = gone.send("eval", code="print('a')\nx = input()\nx", session="s", if_missing="create")
+        gone.until(request, "need-input")
+    wire.ask("stdin", session="s", input="b\n")
+    answer = wire.ask("read", session="s", eval_id=1, wait_ms=20_000)
+    assert (answer.out, answer.value) == ("a\n", "'b'")
+
+
+def test_a_client_that_never_reads_hurts_nobody_else(wire: Wire, broker: Broker) -> None:
+    stuck = broker.wire()
+    stuck.socket.close()
+    stuck.socket = stuck.context.socket(__import__("zmq").DEALER)
+    stuck.socket.rcvhwm = 1
+    stuck.socket.linger = 0
+    stuck.socket.connect(broker.endpoint)
+    for number in range(40):
+        stuck.send("eval", code="print('x' * 900_000)", session=f"stuck{number % 4}", if_missing="create")
+    for number in range(30):
+        assert wire.run(f"{number} + 1", session="quick").value == str(number + 1)
+    wait_until(lambda: wire.ask("stats")["stats"]["slots"]["taken"] == 0, "the stuck client's evals end")
+    stuck.close()
+    assert wire.run("1+1", session="quick").value == "2"
+
+
+def test_random_bytes_and_half_messages_on_every_socket_change_nothing(wire: Wire, broker: Broker) -> None:
+    wire.run("x = 1")
+    path = broker.endpoint.removeprefix("ipc://")
+    noise = random.Random(7)
+    for target in (path, f"{path}.workers"):
+        for size in (1, 10, 64, 4096, 100_000):
+            with socket.socket(socket.AF_UNIX) as raw:
+                raw.connect(target)
+                raw.settimeout(5)
+                try:
+                    raw.sendall(noise.randbytes(size))
+                except (BrokenPipeError, ConnectionResetError):
+                    continue
+    assert wire.run("x").value == "1"
+    assert broker.process.poll() is None
+
+
+def test_frames_of_a_stranger_on_the_workers_socket_are_not_heard(wire: Wire, broker: Broker) -> None:
+    wire.run("x = 1")
+    stranger = Wire(broker.endpoint + ".workers")
+    for body in (b"", b"\x02" + b"\0" * 17, b"\x01" + b"\0" * 17 + b'{"token":"guess"}', b"\x08\x01" + b"\0" * 40):
+        stranger.socket.send(body)
+    assert not stranger.socket.poll(100)
+    stranger.close()
+    assert wire.run("x").value == "1"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"3", b"\xff\xfe", b'{"id":1}', b'{"id":"a"}', b"[" * 100_000, b'{"id":"a","op":{}}']
+)
+def test_a_message_that_is_no_request_gets_a_typed_answer(wire: Wire, body: bytes) -> None:
+    wire.socket.send(body)
+    message = wire.receive()
+    assert message["status"][:2] == ["done", "error"]
+    assert message["status"][2] in ("malformed-request", "invalid-request")
+    assert wire.run("1+1").value == "2"
+
+
+def test_messages_of_many_parts_are_not_requests(wire: Wire) -> None:
+    wire.socket.send_multipart([b"{}"] * 1000)
+    assert wire.receive()["status"] == ["done", "error", "malformed-request"]
+    assert wire.run("1+1").value == "2"
+
+
+def test_an_interpreter_that_talks_out_of_turn_dies_with_its_session_alone(wire: Wire) -> None:
+    wire.run("x = 1", session="other")
+    answer = wire.run("import os\nfor fd in range(3, 10):\n    try: os.write(fd, b'\\x7f' * 64)\n    except OSError: pass\nwhile True: pass")
+    assert answer.status == ["done", "error", "worker-lost"]
+    assert "protocol" in answer["cause"]
+    assert wire.run("x", session="other").value == "1"
+
+
+def test_a_fork_in_the_users_code_never_answers_twice(wire: Wire) -> None:
+    answer = wire.run("import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nprint('once' if pid else 'child')\npid > 0")
+    assert answer.value == "True"
+    assert sorted(answer.out.split()) == ["child", "once"]
+    assert wire.run("1+1").value == "2"
+
+
+def test_a_worker_that_never_becomes_ready_is_told_and_not_waited_for_forever(start: Start, tmp_path: Path) -> None:
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 1000\n")
+    slow.chmod(0o755)
+    broker = start(f"python.interpreter={slow}", "limits.worker-start-ms=300")
+    with broker.wire() as wire:
+        answer = wire.run("1")
+        assert answer.status == ["done", "error", "worker-lost"]
+        assert "ready within 300 ms" in answer["cause"]
+        assert wire.ask("ls-sessions")["sessions"] == []
+        assert wire.ask("ping").status == ["done", "pong"]
+
+
+def test_an_interpreter_that_cannot_start_says_why(start: Start) -> None:
+    broker = start("python.interpreter=/bin/false")
+    with broker.wire() as wire:
+        answer = wire.run("1")
+        assert answer.status == ["done", "error", "worker-lost"]
+        assert "exited with code 1" in answer["cause"]
+        assert wire.ask("ping").status == ["done", "pong"]
+
+
+def test_a_broker_without_its_fork_server_gets_another(start: Start) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        wire.run("x = 1")
+        servers = [pid for pid in broker.family() if b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        children = {pid for pid in servers if Path(f"/proc/{pid}/stat").read_text().split()[3] == str(broker.pid)}
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+        answer = wait_until(lambda: (a := wire.run("1+1")).value == "2" and a, "evals work again")
+        assert answer.value == "2"
+
+
+def test_a_full_disk_in_the_state_folder_costs_the_roster_and_no_session(start: Start) -> None:
+    broker = start(max_file_bytes=0)
+    with broker.wire() as wire:
+        assert wire.run("1+1").value == "2"
+        assert wire.run("1+1", session="t").value == "2"
+    assert (broker.folder / "log").stat().st_size == 0
+    assert broker.stop() == 0
+
+
+def test_a_burst_of_new_sessions_is_bounded_and_heals(start: Start) -> None:
+    broker = start("limits.max-sessions=10")
+    with broker.wire() as wire:
+        requests = [wire.send("new-session") for _ in range(200)]
+        answers = [wire.answer(request) for request in requests]
+        refused = [a for a in answers if "session-limit-reached" in a.status]
+        assert len(refused) == 190
+        assert refused[0]["limit"] == "max-sessions"
+        assert refused[0]["limit-value"] == 10
+        for entry in wire.ask("ls-sessions")["sessions"]:
+            wire.ask("close", session=entry["session"])
+        assert wire.run("1+1").value == "2"
+        workers = wait_until(lambda: (w := wire.ask("stats")["stats"]["workers"])["starting"] == 0 and w, "calm")
+        assert sum(workers.values()) <= 4
+
+
+def test_a_stopped_broker_finds_its_sessions_alive_when_it_goes_on(start: Start) -> None:
+    broker = start("limits.worker-silence-ms=1000")
+    with broker.wire() as wire:
+        wire.run("x = 1")
+        os.kill(broker.pid, signal.SIGSTOP)
+        request = wire.send("eval", code="x", session="s")
+        assert not wire.socket.poll(2500)
+        os.kill(broker.pid, signal.SIGCONT)
+        assert wire.answer(request).value == "1"
+
+
+def test_a_worker_that_is_stopped_is_given_up_after_its_silence(start: Start) -> None:
+    broker = start("limits.worker-silence-ms=1000")
+    with broker.wire() as wire:
+        wire.run("x = 1")
+        os.kill(_pids(wire)[1], signal.SIGSTOP)
+        answer = wire.ask("eval", code="x", session="s")
+        assert answer.status == ["done", "error", "worker-lost"]
+        assert "silent" in answer["cause"]
+        assert wire.run("2").value == "2"

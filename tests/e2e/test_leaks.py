@@ -1,0 +1,86 @@
+"""After 500 resets and 1000 evals the broker is what it was: measured, not assumed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from kit import Broker, Wire, wait_until
+
+Start = Callable[..., Broker]
+
+
+def _fds(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def _rss_kib(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2].split()[0])
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def _zombies(broker: Broker) -> list[int]:
+    states = {pid: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in broker.family()}
+    return [pid for pid, state in states.items() if state == "Z"]
+
+
+def _work(wire: Wire, resets: int, evals: int) -> None:
+    wire.run("import subprocess", session="w")
+    for _ in range(resets):
+        assert wire.ask("reset", session="w").status == ["done"]
+        wire.run("import subprocess; p = subprocess.Popen(['sleep', '600'], start_new_session=True)", session="w")
+    for number in range(evals):
+        assert wire.run(f"{number}", session="w").value == str(number)
+
+
+def _calm(broker: Broker, wire: Wire) -> dict[str, object]:
+    """What is held once the pool is full again and nothing is dying."""
+    wait_until(lambda: wire.ask("stats")["stats"]["workers"] == {"starting": 0, "warm": 2, "claimed": 1}, "pool full")
+    wait_until(lambda: not _zombies(broker), "no zombies")
+    stats = wire.ask("stats")["stats"]
+    return {
+        "fds": _fds(broker.pid),
+        "processes": len(broker.family()),
+        "files": _files(broker.folder),
+        "slots": stats["slots"]["taken"],
+        "routes": stats["routes"],
+        "strays": len([pid for pid in broker.family() if b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()]),
+    }
+
+
+def test_nothing_leaks_over_500_resets_and_1000_evals(start: Start) -> None:
+    broker = start("limits.rate-limit-per-min=0")
+    with broker.wire() as wire:
+        _work(wire, resets=20, evals=50)
+        before, memory = _calm(broker, wire), _rss_kib(broker.pid)
+        _work(wire, resets=500, evals=1000)
+        assert _calm(broker, wire) == before
+        assert before["strays"] == 1  # the one that the last eval of the living session started
+        assert _rss_kib(broker.pid) - memory < 8 * 1024
+
+
+def test_a_clean_end_leaves_no_process_and_no_socket(start: Start) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        wire.run("import subprocess; p = subprocess.Popen(['sleep', '600'], start_new_session=True)")
+        family = broker.family()
+    assert broker.stop() == 0
+    assert not [pid for pid in family if Path(f"/proc/{pid}").exists()]
+    assert _files(broker.folder) == ["log", "run", "run/b.sock.lock"]
+
+
+def test_clients_that_come_and_go_leave_nothing_in_the_broker(start: Start) -> None:
+    broker = start("limits.rate-limit-per-min=0")
+    with broker.wire() as wire:
+        wire.run("1")
+        before = _fds(broker.pid)
+    for _ in range(200):
+        with broker.wire() as passing:
+            assert passing.ask("ping").status == ["done", "pong"]
+    with broker.wire() as wire:
+        wait_until(lambda: wire.ask("stats")["stats"]["connections"] == 1, "connections are counted down")
+        wait_until(lambda: _fds(broker.pid) == before, "descriptors are given back")

@@ -1,0 +1,166 @@
+"""How a broker comes to be, and how it ends, through the installed command."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kit import PATIENCE_S, Broker, alive, wait_until
+
+Start = Callable[..., Broker]
+Done = subprocess.CompletedProcess[str]
+
+
+class Home:
+    """A user who has never used replctl."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.env = {**os.environ, "REPLCTL_STATE_DIR": str(folder), "HOME": str(folder)}
+        self.env.pop("REPLCTL_ENDPOINT", None)
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "replctl", *words]
+
+    def run(self, *words: str) -> Done:
+        return subprocess.run(self.command(*words), env=self.env, capture_output=True, text=True, timeout=PATIENCE_S)
+
+    def brokers(self) -> set[int]:
+        """Pids of brokers that were started for this user."""
+        found = set()
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                line = Path(f"/proc/{entry}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"serve" in line and str(self.folder).encode() in line and alive(int(entry)):
+                found.add(int(entry))
+        return found
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    folder = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
+    home = Home(folder)
+    yield home
+    home.run("shutdown", "--no-start")
+    wait_until(lambda: not home.brokers(), "its broker has ended")
+    shutil.rmtree(folder)
+
+
+def test_the_first_command_starts_a_broker_and_says_so(home: Home) -> None:
+    first = home.run("eval", "6*7")
+    assert (first.stdout, first.returncode) == ("42\n", 0)
+    assert "started a broker" in first.stderr
+    assert "not sandboxed" in first.stderr
+    second = home.run("eval", "6*7")
+    assert (second.stdout, second.stderr) == ("42\n", "")
+
+
+def test_twenty_first_callers_start_one_broker(home: Home) -> None:
+    callers = [
+        subprocess.Popen(
+            home.command("eval", "-s", f"s{n}", f"{n}*1"), env=home.env, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )
+        for n in range(20)
+    ]  # fmt: skip
+    outputs = [caller.communicate(timeout=60) for caller in callers]
+    assert [out for out, _ in outputs] == [f"{n}\n" for n in range(20)], outputs
+    assert sum("started a broker" in err for _, err in outputs) == 1
+    assert len(home.brokers()) == 1
+
+
+def test_after_a_killed_broker_the_next_command_starts_one_and_says_what_was_lost(home: Home) -> None:
+    home.run("eval", "-s", "work", "x = 1")
+    running = subprocess.Popen(
+        home.command("eval", "-s", "work", "print('in', flush=True)\nwhile True: pass"), env=home.env,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert running.stdout is not None
+    assert running.stdout.readline() == "in\n"
+    (pid,) = home.brokers()
+    os.kill(pid, signal.SIGKILL)
+    _, err = running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == 3
+    assert "went away" in err
+    after = home.run("eval", "-s", "work", "'x' in globals()")
+    assert after.stdout == "False\n"
+    assert "work" in after.stderr
+    assert "lost" in after.stderr
+
+
+def test_no_start_means_exit_3(home: Home) -> None:
+    done = home.run("eval", "--no-start", "1")
+    assert done.returncode == 3
+    assert home.brokers() == set()
+
+
+def test_a_second_broker_at_the_same_address_is_refused_and_the_first_lives_on(start: Start) -> None:
+    broker = start()
+    second = subprocess.run(
+        [sys.executable, "-m", "replctl", "serve", "--endpoint", broker.endpoint], env=broker.environ,
+        capture_output=True, text=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert second.returncode == 3
+    assert "another broker has it" in second.stderr
+    with broker.wire() as wire:
+        assert wire.run("1+1").value == "2"
+
+
+def test_tcp_beyond_loopback_is_refused(home: Home) -> None:
+    done = home.run("serve", "--endpoint", "tcp://0.0.0.0:0")
+    assert done.returncode == 3
+    assert "beyond loopback" in done.stderr
+
+
+def test_a_folder_that_others_may_enter_is_refused(home: Home) -> None:
+    (home.folder / "run").mkdir(mode=0o755)
+    (home.folder / "run").chmod(0o755)
+    done = home.run("serve", "--endpoint", f"ipc://{home.folder}/run/b.sock")
+    assert done.returncode == 3
+    assert "chmod 700" in done.stderr
+
+
+def test_sigterm_lets_running_evals_end_and_refuses_new_ones(start: Start) -> None:
+    broker = start("limits.close-grace-ms=10000")
+    with broker.wire() as wire:
+        running = wire.send("eval", code="input()", session="s", if_missing="create")
+        wire.until(running, "need-input")
+        broker.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: "shutdown" in wire.run("1", session="t").status, "new evals are refused")
+        wire.ask("stdin", session="s", input="done\n")
+        assert wire.answer(running).value == "'done'"
+        assert broker.process.wait(PATIENCE_S) == 0
+
+
+def test_shutdown_answers_who_still_waits_after_the_grace(start: Start) -> None:
+    broker = start("limits.close-grace-ms=100")
+    with broker.wire() as wire:
+        running = wire.send("eval", code="while True: pass", session="s", if_missing="create")
+        next(wire.messages(running))
+        assert wire.ask("shutdown").status == ["done", "shutdown-started"]
+        assert "done" in wire.answer(running).status
+        assert broker.process.wait(PATIENCE_S) == 0
+
+
+def test_a_broker_that_nothing_uses_ends_by_itself(home: Home) -> None:
+    (home.folder / "config.toml").write_text("[broker]\nidle-exit-ms = 300\n")
+    home.env["REPLCTL_CONFIG"] = str(home.folder / "config.toml")
+    assert home.run("eval", "--ephemeral", "1").returncode == 0
+    wait_until(lambda: not home.brokers(), "it has ended")
+
+
+def test_json_is_one_whole_line_however_long(home: Home) -> None:
+    done = home.run("eval", "--json", "print('x' * 300_000)")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 1
+    assert len(json.loads(lines[0])["out"]) == 300_001

@@ -1,0 +1,15 @@
+"""The python harness: keeps one namespace and runs the code that a worker sends it.
+
+Every module here is imported at start, so that nothing of it is looked up on the user's `sys.path` later.
+"""
+
+from __future__ import annotations
+
+import builtins
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# A copy: each module here takes it for its `__builtins__`, so that user code may empty or change the real one.
+SEALED: Any = dict(builtins.__dict__)

@@ -1,0 +1,116 @@
+"""Top-level await: one event loop for the whole session, running only while an eval awaits."""
+
+from __future__ import annotations
+
+import os
+
+from . import SEALED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Task
+    from contextvars import Context
+    from types import CodeType, FrameType
+    from typing import Any, Callable, Dict, List, Optional
+
+    from .interrupts import Interrupts
+
+__builtins__ = SEALED
+
+CO_COROUTINE = 0x80
+
+
+class Awaiting:
+    """Runs code objects of which at least one awaits. Tasks left behind go on with the next eval that awaits."""
+
+    def __init__(self, interrupts: Interrupts) -> None:
+        self._interrupts = interrupts
+        self._loop: Optional[AbstractEventLoop] = None
+        self._task: Optional[Task[Any]] = None
+        self._context: Optional[Context] = None
+        self._copy_context: Callable[[], Optional[Context]] = lambda: None
+        self._cancelled = False
+        self._internal: str = ""
+
+    def run(self, codes: List[CodeType], namespace: Dict[str, Any]) -> Any:
+        """The last code object's value. An interrupt cancels the main task and leaves the loop usable."""
+        asyncio, self._copy_context = self._interrupts.calmly(_imports)
+        self._internal = os.path.dirname(asyncio.__file__) + os.sep
+        loop = self._loop
+        if loop is None or loop.is_closed() or loop.is_running():
+            loop = self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        self._cancelled = False
+        self._task = loop.create_task(self._main(codes, namespace))
+        self._interrupts.divert(self._take_interrupt)
+        try:
+            return loop.run_until_complete(self._task)
+        except KeyboardInterrupt:
+            self._settle(loop, self._task)
+            raise
+        except asyncio.CancelledError as exc:
+            if not self._cancelled:
+                raise
+            raise KeyboardInterrupt().with_traceback(exc.__traceback__) from None
+        except SystemExit:
+            self._settle(loop, self._task)
+            raise
+        finally:
+            self._interrupts.divert(None)
+            self._task = None
+            self._keep_context()
+
+    async def _main(self, codes: List[CodeType], namespace: Dict[str, Any]) -> Any:
+        try:
+            value = None
+            for code in codes:
+                value = eval(code, namespace)
+                if code.co_flags & CO_COROUTINE:
+                    value = await value
+            return value
+        finally:
+            self._context = self._copy_context()
+
+    def _settle(self, loop: AbstractEventLoop, task: Task[Any]) -> None:
+        """Let the main task see its cancellation, and take its exception, so that nobody complains of it later."""
+        self._cancelled = True  # the next interrupt is raised where it lands: the task may refuse to end
+        try:
+            if not task.done():
+                task.cancel()
+                loop.run_until_complete(task)
+            elif not task.cancelled():
+                task.exception()
+        except BaseException:
+            pass
+
+    def _keep_context(self) -> None:
+        """Context variables that the task set stay set, as they would without await."""
+        after, self._context = self._context, None
+        if after is not None:
+            missing = object()
+            for variable, value in after.items():
+                if variable.get(missing) is not value:
+                    variable.set(value)
+
+    def _take_interrupt(self, frame: FrameType) -> bool:
+        """Cancel instead of raise when the loop's own code is what runs: raised there, it could lose a callback."""
+        if self._cancelled or self._task is None or self._loop is None:
+            return False
+        name = frame.f_code.co_filename
+        if not (name.startswith(self._internal) or name.endswith(os.sep + "selectors.py")):
+            return False
+        self._cancelled = True
+        self._task.cancel()
+        self._loop.call_soon_threadsafe(_wake)  # the signal alone does not end the loop's select()
+        return True
+
+
+def _imports() -> Any:
+    import asyncio
+    from contextvars import copy_context
+
+    return asyncio, copy_context
+
+
+def _wake() -> None:
+    """Nothing: being called is the point."""

@@ -1,0 +1,77 @@
+"""Bounds of what the harness says, and the cutting of text to them."""
+
+from __future__ import annotations
+
+from . import SEALED
+
+TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+if TYPE_CHECKING:
+    from typing import Any
+
+__builtins__ = SEALED
+
+NAME_CHARS = 256
+PATH_CHARS = 1024
+MESSAGE_BYTES = 4096
+CHANGED_NAMES = 100
+CUT_MARK = "…[truncated]"
+
+_type_name = type.__dict__["__name__"].__get__
+
+
+class Limits:
+    """What the worker may set with a claim. Values out of range are moved to the nearest bound.
+
+    value_bytes: UTF-8 bytes of a value's text, 0..1 MiB. trace_frames: frames shown of one traceback, 2..1000.
+    trace_bytes: UTF-8 bytes of a traceback's text, 256..1 MiB.
+    """
+
+    def __init__(self) -> None:
+        self.value_bytes = 10240
+        self.trace_frames = 20
+        self.trace_bytes = 16384
+
+    def update(self, wanted: Any) -> None:
+        if isinstance(wanted, dict):
+            self.value_bytes = _within(wanted.get("value-bytes"), self.value_bytes, 0, 1 << 20)
+            self.trace_frames = _within(wanted.get("trace-frames"), self.trace_frames, 2, 1000)
+            self.trace_bytes = _within(wanted.get("trace-bytes"), self.trace_bytes, 256, 1 << 20)
+
+
+def _within(value: Any, default: int, low: int, high: int) -> int:
+    return min(max(value, low), high) if type(value) is int else default
+
+
+def plain(text: str) -> str:
+    """The same text as an exact str that UTF-8 can carry: lone surrogates become backslash escapes."""
+    text = str.__str__(text)  # a subclass may answer anything to the methods below
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def cut(text: str, limit: int) -> tuple[str, int]:
+    """At most `limit` UTF-8 bytes of `text`, never half a character, and the number of bytes left out."""
+    text = str.__str__(text)
+    if len(text) <= limit and text.isascii():
+        return text, 0
+    data = text.encode("utf-8", "backslashreplace")
+    if len(data) <= limit:
+        return data.decode("utf-8"), 0
+    kept = data[:limit].decode("utf-8", "ignore")
+    return kept, len(data) - len(kept.encode("utf-8"))
+
+
+def cut_middle(text: str, limit: int) -> str:
+    """At most `limit` UTF-8 bytes of `text`: its head and its tail, with a line between them that counts the rest."""
+    data = str.__str__(text).encode("utf-8", "backslashreplace")
+    if len(data) <= limit:
+        return data.decode("utf-8")
+    room = max(limit - 48, 0)  # 48: the line between, with any count of digits
+    head, tail = data[: room // 2], data[len(data) - (room - room // 2) :]
+    gone = len(data) - len(head) - len(tail)
+    middle = "\n  ... %d bytes not shown\n" % gone
+    return head.decode("utf-8", "ignore") + middle + tail.decode("utf-8", "ignore")
+
+
+def type_name(kind: type) -> str:
+    """The name of a class, read so that no metaclass has a say in it."""
+    return plain(_type_name(kind)[:NAME_CHARS])

@@ -1,0 +1,107 @@
+"""Reads a frame, does what it asks, answers; until the worker is gone."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from . import SEALED
+from .bounds import MESSAGE_BYTES, cut, type_name
+from .channel import ChannelBroken, ChannelClosed
+from .variables import listing
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Tuple
+
+    from .channel import Channel
+    from .interrupts import Interrupts
+    from .run import Runner
+
+__builtins__ = SEALED
+
+EXIT_PROTOCOL = 70  # EX_SOFTWARE: the worker said what the contract does not know
+
+
+class Loop:
+    """The main thread's life. Between frames it sits in one read(), and no other thread of ours exists."""
+
+    def __init__(self, channel: Channel, runner: Runner, interrupts: Interrupts, started_as: Any) -> None:
+        self._channel = channel
+        self._runner = runner
+        self._interrupts = interrupts
+        self._started_as = started_as  # the former __main__, whose globals harness.py still uses
+        self._exit = os._exit
+        self._ops = {"eval": self._eval, "claim": self._claim, "vars": self._vars, "clear": self._clear}
+
+    def serve(self) -> None:
+        """Never returns: 0 when the worker closed the channel, 70 when it broke the contract."""
+        channel, ops, run_exit = self._channel, self._ops, self._exit
+        try:
+            channel.send(self._ready())
+            while True:
+                message = channel.receive()
+                if message.get("op") == "interrupt":
+                    continue  # its eval is over
+                op = ops.get(str(message.get("op")))
+                if op is None or type(message.get("n")) is not int:
+                    raise ChannelBroken("no such op")
+                channel.send(op(message))
+                message = {}  # nothing of the last eval is kept while waiting for the next
+        except ChannelClosed:
+            run_exit(0)
+        except BaseException:
+            run_exit(EXIT_PROTOCOL)
+
+    def _ready(self) -> Dict[str, Any]:
+        return {
+            "t": "ready",
+            "runtime": "python",
+            "version": sys.version.split()[0],
+            "implementation": sys.implementation.name,
+            "executable": sys.executable,
+            "pid": os.getpid(),
+        }
+
+    def _eval(self, message: Dict[str, Any]) -> Dict[str, Any]:
+        if type(message.get("code")) is not str or type(message.get("name")) is not str:
+            raise ChannelBroken("an eval without code or name")
+        try:
+            return self._runner.run(message)
+        except ChannelClosed:
+            raise
+        except BaseException as exc:  # out of memory, or a standard library in pieces: an answer all the same
+            return self._runner.failed(message["n"], exc)
+
+    def _claim(self, message: Dict[str, Any]) -> Dict[str, Any]:
+        """Folder, environment and limits. What cannot be had is said; the rest is done all the same."""
+        error = None
+        try:
+            self._runner.limits.update(message.get("limits"))
+            env = message.get("env") or {}
+            old = os.environ.get("TZ")
+            os.environ.update(env)
+            if os.environ.get("TZ") != old:
+                time.tzset()
+            if message.get("cwd") is not None:
+                os.chdir(message["cwd"])
+        except Exception as exc:
+            error = cut("%s: %s" % (type_name(type(exc)), exc), MESSAGE_BYTES)[0]
+        return {"t": "claimed", "n": message["n"], "error": error}
+
+    def _vars(self, message: Dict[str, Any]) -> Dict[str, Any]:
+        limit = message.get("max", 200)
+        if type(limit) is not int:
+            raise ChannelBroken("max is not a number")
+
+        # A library's own shape property may be python code: open to interrupts like any other.
+        def work() -> Tuple[List[Dict[str, Any]], int]:
+            return listing(self._runner.module.__dict__, limit)
+
+        rows, _ = self._interrupts.guard(work)
+        found, total = rows if rows is not None else ([], 0)
+        return {"t": "vars", "n": message["n"], "vars": found, "total": total}
+
+    def _clear(self, message: Dict[str, Any]) -> Dict[str, Any]:
+        return {"t": "cleared", "n": message["n"], "count": self._runner.clear()}

@@ -1,0 +1,227 @@
+"""One eval: from its text to its result frame."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+
+from . import SEALED
+from .aio import CO_COROUTINE, Awaiting
+from .bounds import CHANGED_NAMES, NAME_CHARS, Limits, plain, type_name
+from .cell import Compiler
+from .render import render
+from .trace import Raised, prepare, strip
+from .variables import names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
+
+    from .channel import Channel
+    from .gate import Gate
+    from .interrupts import Interrupts
+    from .sources import Sources
+    from .streams import Streams
+
+__builtins__ = SEALED
+
+EXIT_HINT = "sys.exit() ends the eval, not the session"
+_exit_code = SystemExit.__dict__["code"].__get__
+
+
+class Runner:
+    """Runs evals in one namespace that lives as long as the session."""
+
+    def __init__(
+        self, channel: Channel, gate: Gate, streams: Streams, interrupts: Interrupts, sources: Sources
+    ) -> None:
+        self.limits = Limits()
+        self._channel = channel
+        self._gate = gate
+        self._streams = streams
+        self._interrupts = interrupts
+        self._sources = sources
+        self._awaiting = Awaiting(interrupts)
+        self._compiler = Compiler()
+        self._getpid = os.getpid
+        self._exit = os._exit
+        self._pid = os.getpid()
+        # Nothing of the harness is in it: pickle finds user functions here, under the name they were defined with.
+        self.module = type(sys)("__main__")
+        self.module.__dict__["__builtins__"] = builtins
+        self._fresh = dict(self.module.__dict__)
+        sys.modules["__main__"] = self.module
+
+    def run(self, message: Dict[str, Any]) -> Dict[str, Any]:
+        """The result frame of one eval frame. Returns exactly once, in the process that was asked."""
+        number, silent = message["n"], bool(message.get("silent"))
+        namespace = self.module.__dict__
+        answer = _answer(number)
+        before = {name: id(value) for name, value in list(namespace.items())}
+        self._interrupts.install()
+        self._interrupts.expect(lambda: self._channel.interrupted(number))
+        self._streams.restore()
+        self._gate.open(number, bool(message.get("stdin")))
+        work = _Work(self, message["code"], message["name"], silent, bool(message.get("history")), answer)
+        _, exc = self._interrupts.guard(work.run)
+        if exc is not None:
+            self._raised(exc, answer, silent)
+        if self._getpid() != self._pid:
+            self._leave_child(exc, answer)
+        self._end()
+        answer["changed"] = self._changed(before)
+        return answer
+
+    def failed(self, number: int, exc: BaseException) -> Dict[str, Any]:
+        """The result frame when the harness itself could not go on."""
+        if self._getpid() != self._pid:
+            self._exit(1)
+        answer = _answer(number)
+        name = type_name(type(exc))
+        answer.update(outcome="error", ex={"type": name, "message": "in the harness"}, traceback=name + "\n")
+        self._end()
+        return answer
+
+    def clear(self) -> int:
+        """Forget every name the user bound, and how many these were (underscore names not counted)."""
+        namespace = self.module.__dict__
+        count = len(names(namespace))
+        self._interrupts.guard(self._clear)
+        return count
+
+    def _clear(self) -> None:
+        for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+            sys.__dict__.pop(name, None)
+        for name in ("_", "__", "___"):
+            builtins.__dict__.pop(name, None)
+        namespace = self.module.__dict__
+        gone = dict(namespace)  # destructors run when this goes, and find a namespace that is whole
+        namespace.clear()
+        namespace.update(self._fresh)
+        gone.clear()
+
+    def check_interrupt(self) -> None:
+        """Raise KeyboardInterrupt when this eval's interrupt came before it could begin."""
+        self._interrupts.check()
+
+    def execute(self, code: str, name: str) -> Any:
+        """Run the text; the last expression's value, or None."""
+        self._sources.add(name, code)
+        codes = self._compiler.compile(code, name)
+        namespace = self.module.__dict__
+        for each in codes:
+            if each.co_flags & CO_COROUTINE:
+                return self._awaiting.run(codes, namespace)
+        value = None
+        for each in codes:
+            value = eval(each, namespace)
+        return value
+
+    def _raised(self, exc: BaseException, answer: Dict[str, Any], silent: bool) -> None:
+        answer.update({"outcome": "error", "value": None, "type": None, "value-dropped": 0, "repr-error": None})
+        kind = type(exc)
+        if issubclass(kind, SystemExit):
+            answer["hint"] = EXIT_HINT
+            code = _exit_code(exc)
+            if code is None or (type(code) in (int, bool) and code == 0):
+                answer["outcome"] = "ok"
+                if not silent:
+                    answer.update(value="None", type="NoneType")
+                return
+        elif issubclass(kind, KeyboardInterrupt):
+            answer["outcome"] = "interrupted"
+        telling = _Telling(exc, self.limits, self._interrupts)
+        self._interrupts.guard(telling.run)  # str(exc) and the like are user code, and may hang
+        told = telling.told
+        if told is None:
+            answer["ex"] = {"type": type_name(kind), "message": ""}
+            answer["traceback"] = type_name(kind) + "\n"
+        else:
+            answer["ex"] = {"type": told.type, "message": told.message}
+            answer["stacktrace"], answer["traceback"] = told.stacktrace, told.traceback
+        if not issubclass(kind, SystemExit):  # for pdb.pm(), as interactive python does
+            sys.last_type, sys.last_value, sys.last_traceback = kind, exc, exc.__traceback__
+            sys.__dict__["last_exc"] = exc
+
+    def _end(self) -> None:
+        for stream in self._streams.foreign():
+            self._interrupts.guard(lambda stream=stream: stream.flush())  # type: ignore[misc]
+        self._gate.close()
+        self._streams.flush()
+
+    def _changed(self, before: Dict[str, int]) -> List[str]:
+        missing = before.get
+        changed = [
+            name
+            for name, value in list(self.module.__dict__.items())
+            if missing(name) != id(value) and type(name) is str and name[:1] != "_"
+        ]
+        changed.sort()
+        return [plain(name[:NAME_CHARS]) for name in changed[:CHANGED_NAMES]]
+
+    def _leave_child(self, exc: Optional[BaseException], answer: Dict[str, Any]) -> None:
+        """A fork that came back from user code: it has no one to answer, so it ends here."""
+        status = 0
+        if exc is not None:
+            code = _exit_code(exc) if isinstance(exc, SystemExit) else 1
+            status = 0 if code is None else code & 0xFF if type(code) is int else 1
+            try:
+                if not isinstance(exc, SystemExit):
+                    sys.stderr.write(answer["traceback"] or "")
+            except BaseException:
+                pass
+        self._end()
+        self._exit(status)
+
+
+def _answer(number: int) -> Dict[str, Any]:
+    return {
+        "t": "result", "n": number, "outcome": "ok", "value": None, "type": None, "value-dropped": 0,
+        "repr-error": None, "changed": [], "ex": None, "stacktrace": [], "traceback": None, "hint": None,
+    }  # fmt: skip
+
+
+class _Work:
+    """What runs open to interrupts: the code, and then its value's repr."""
+
+    def __init__(
+        self, runner: Runner, code: str, name: str, silent: bool, history: bool, answer: Dict[str, Any]
+    ) -> None:
+        self._runner = runner
+        self._what: Tuple[str, str] = (code, name)
+        self._silent = silent
+        self._history = history
+        self._answer = answer
+
+    def run(self) -> None:
+        self._runner.check_interrupt()
+        value = self._runner.execute(*self._what)
+        if self._history and value is not None:
+            kept = builtins.__dict__
+            kept["___"], kept["__"], kept["_"] = kept.get("__"), kept.get("_"), value
+        if self._silent:
+            return
+        answer = self._answer
+        answer["type"] = type_name(type(value))
+        try:
+            answer["value"], answer["value-dropped"] = render(value, self._runner.limits.value_bytes)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as exc:
+            answer["repr-error"] = type_name(type(exc))
+
+
+class _Telling:
+    """The account of an exception, made open to interrupts."""
+
+    def __init__(self, exc: BaseException, limits: Limits, interrupts: Interrupts) -> None:
+        self._exc = exc
+        self._interrupts = interrupts
+        self._limits = limits
+        self.told: Optional[Raised] = None
+
+    def run(self) -> None:
+        self._interrupts.calmly(prepare)
+        strip(self._exc)
+        self.told = Raised(self._exc, self._limits)

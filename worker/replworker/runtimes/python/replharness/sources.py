@@ -1,0 +1,79 @@
+"""The text of past evals, where tracebacks and inspect.getsource look for it."""
+
+from __future__ import annotations
+
+import sys
+
+from . import SEALED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
+
+    Entry = Tuple[int, None, List[str], str]
+
+__builtins__ = SEALED
+
+SOURCES_CHARS = 8 << 20
+
+
+class Sources:
+    """Fills linecache.cache, oldest dropped beyond 8 Mi characters. As a finder it waits for linecache's import.
+
+    linecache brings tokenize and re with it, which a session that never fails nor inspects does without.
+    """
+
+    def __init__(self) -> None:
+        self._kept: Dict[str, Entry] = {}
+        self._chars = 0
+        self._cache: Optional[Dict[str, Any]] = None
+        module = sys.modules.get("linecache")
+        if module is None:
+            sys.meta_path.insert(0, self)
+        else:
+            self._fill(module)
+
+    def add(self, name: str, code: str) -> None:
+        old = self._kept.pop(name, None)
+        if old is not None:
+            self._chars -= old[0]
+        entry: Entry = (len(code), None, [line + "\n" for line in code.split("\n")], name)
+        self._kept[name] = entry
+        self._chars += len(code)
+        if self._cache is not None:
+            self._cache[name] = entry  # no mtime: checkcache leaves it alone
+        while self._chars > SOURCES_CHARS:
+            first = next(iter(self._kept))
+            self._chars -= self._kept.pop(first)[0]
+            if self._cache is not None:
+                self._cache.pop(first, None)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Not ours to find; but when it is linecache, fill it as soon as it has run."""
+        if name != "linecache" or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None and spec.loader is not None:
+                self._fill_after(spec.loader)
+                return spec
+        return None
+
+    def _fill_after(self, loader: Any) -> None:
+        run = loader.exec_module
+
+        def run_and_fill(module: Any) -> None:
+            run(module)
+            self._fill(module)
+
+        try:
+            loader.exec_module = run_and_fill
+        except AttributeError:  # a frozen or zipped one: then this session's sources stay unknown
+            pass
+
+    def _fill(self, module: Any) -> None:
+        cache = getattr(module, "cache", None)
+        if type(cache) is dict:
+            self._cache = cache
+            cache.update(self._kept)

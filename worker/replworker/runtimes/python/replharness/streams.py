@@ -1,0 +1,97 @@
+"""sys.stdout, sys.stderr and sys.stdin of the user's code."""
+
+from __future__ import annotations
+
+import io
+import sys
+from _thread import get_ident
+
+from . import SEALED
+from .stdin import SessionInput, StdinRaw
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List
+
+    from .channel import Channel
+    from .gate import Gate
+
+__builtins__ = SEALED
+
+_write = io.TextIOWrapper.write
+
+
+class SessionOutput(io.TextIOWrapper):
+    """Text to fd 1 or 2, flushed at each line. A thread of an earlier eval writes elsewhere."""
+
+    gate: Gate
+
+    def write(self, text: str) -> int:
+        if get_ident() == self.gate.main:  # the fast path: what print() in an eval comes to
+            return _write(self, text)
+        with self.gate.lock:
+            if not self.gate.late():
+                return _write(self, text)
+        if not isinstance(text, str):
+            raise TypeError("write() argument must be str, not %s" % type(text).__name__)
+        self.gate.write_late(text)
+        return len(text)
+
+
+class Streams:
+    """Makes the three objects, puts them in place before an eval, flushes them after it."""
+
+    def __init__(self, gate: Gate, channel: Channel) -> None:
+        self._gate = gate
+        self._channel = channel
+        self._out = self._output(1)
+        self._err = self._output(2)
+        self._in = self._input()
+        self.restore()
+
+    def restore(self) -> None:
+        """Give back what user code replaced, closed or detached."""
+        if _gone(self._out):
+            self._out = self._output(1)
+        if _gone(self._err):
+            self._err = self._output(2)
+        if _gone(self._in):
+            self._in = self._input()
+        sys.stdout = sys.__stdout__ = self._out  # type: ignore[misc]
+        sys.stderr = sys.__stderr__ = self._err  # type: ignore[misc]
+        sys.stdin = sys.__stdin__ = self._in  # type: ignore[misc]
+
+    def foreign(self) -> List[Any]:
+        """The objects that user code put in the place of ours; to look at one is to run user code."""
+        here = sys.__dict__.get  # `del sys.stdout` is a thing that people do
+        pairs = ((here("stdout"), self._out), (here("stderr"), self._err))
+        return [stream for stream, ours in pairs if stream is not ours and stream is not None]
+
+    def flush(self) -> None:
+        for stream in (self._out, self._err):
+            try:
+                stream.flush()
+            except BaseException:
+                pass  # closed, detached, or its descriptor is gone: the user's own doing
+
+    def _output(self, fd: int) -> SessionOutput:
+        name = "<stdout>" if fd == 1 else "<stderr>"
+        raw = io.FileIO(fd, "w", closefd=False)
+        raw.name = name
+        stream = SessionOutput(io.BufferedWriter(raw), "utf-8", "backslashreplace", "\n", line_buffering=True)
+        stream.gate = self._gate
+        stream.mode = "w"  # type: ignore[misc]
+        return stream
+
+    def _input(self) -> SessionInput:
+        stream = SessionInput(io.BufferedReader(StdinRaw(self._gate, self._channel)), "utf-8", "surrogateescape")
+        stream.gate = self._gate
+        stream.mode = "r"  # type: ignore[misc]
+        return stream
+
+
+def _gone(stream: io.TextIOWrapper) -> bool:
+    try:
+        return stream.closed
+    except ValueError:  # detached
+        return True
