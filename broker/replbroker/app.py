@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import secrets
@@ -29,6 +28,7 @@ from replwire.places import ipc_path
 
 # What an interpreter may see of the broker's environment; `[session] pass-env` adds to it.
 _PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "TMPDIR")
+_HANDOVER_S = 3.0  # a broker that was told to end may take this long; its successor waits
 _LOOPBACK = ("127.", "localhost", "[::1]")
 UNSANDBOXED = "sessions are not sandboxed: their code can do what this user can"
 
@@ -54,7 +54,7 @@ def run(
     """
     config = loaded.config
     Path(state_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
-    held = _hold(endpoint)
+    held = _hold(endpoint, patience_s=_HANDOVER_S if background else 0.0)
     roster = Roster(state_dir, endpoint)
     lost = roster.previous()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -71,7 +71,7 @@ def run(
     finally:
         roster.remove()
         signals.close()
-        context.term()
+        context.destroy(linger=0)  # sockets of a broker that failed half-way would keep `term` waiting for ever
         _let_go(held)
     return 0
 
@@ -121,8 +121,11 @@ def _bind(make: Callable[[], T], endpoint: str) -> T:
         raise StartError(f"cannot listen on {endpoint}: {error.strerror}") from None
 
 
-def _hold(endpoint: str) -> _Held:
-    """Make sure that we may listen here and are the only one. Raises StartError."""
+def _hold(endpoint: str, patience_s: float) -> _Held:
+    """Make sure that we may listen here and are the only one; wait this long for one that is just ending.
+
+    Raises StartError.
+    """
     if endpoint.startswith("tcp://"):
         if not endpoint.removeprefix("tcp://").startswith(_LOOPBACK):
             raise StartError(f"{endpoint}: beyond loopback a broker needs keys for its clients, and has none")
@@ -138,14 +141,21 @@ def _hold(endpoint: str) -> _Held:
     if (mode := socket_path.parent.stat().st_mode & 0o077) != 0:
         raise StartError(f"{socket_path.parent}: others may enter it (mode {mode:03o} too much); chmod 700 it")
     fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    end = time.monotonic() + patience_s
+    while not _locked(fd):
+        if time.monotonic() >= end:
+            os.close(fd)
+            raise StartError(f"{endpoint}: another broker has it")
+        time.sleep(0.02)
+    return _Held(fd, socket_path)
+
+
+def _locked(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        if error.errno in (errno.EAGAIN, errno.EACCES):
-            raise StartError(f"{endpoint}: another broker has it") from None
-        raise
-    return _Held(fd, socket_path)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _let_go(held: _Held) -> None:

@@ -89,12 +89,10 @@ class Serve:
         for number, frame in self._workers.receive():
             busy = True
             self._do(core.worker_said(number, frame, time.monotonic()))
-        requests = self._clients.receive()
-        if requests:
+        core.set_connections(self._clients.count())
+        for peer, body in self._clients.receive():
             busy = True
-            core.set_connections(self._clients.count())
-            for peer, body in requests:
-                self._do(core.hear(peer, body, time.monotonic()))
+            self._do(core.hear(peer, body, time.monotonic()))
         return self._zap.answer() or busy
 
     def _do(self, effects: list[Effect]) -> None:

@@ -54,6 +54,5 @@ def start() -> Iterator[Callable[..., Broker]]:
 
     yield begin
     for broker in brokers:
-        if broker.process.poll() is None:
-            broker.stop()
+        broker.stop()
         shutil.rmtree(broker.folder, ignore_errors=True)

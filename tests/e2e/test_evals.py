@@ -74,7 +74,9 @@ def test_input_given_before_it_is_asked_for_is_kept(wire: Wire) -> None:
 
 
 def test_what_threads_print_after_an_eval_belongs_to_the_session(wire: Wire) -> None:
-    wire.run("import threading\ngo = threading.Event()\ndef f():\n    go.wait()\n    print('late')\nt = threading.Thread(target=f)\nt.start()")
+    wire.run(
+        "import threading\ngo = threading.Event()\ndef f():\n    go.wait()\n    print('late')\nt = threading.Thread(target=f)\nt.start()"
+    )
     answer = wire.run("go.set()\nt.join()\nprint('mine')")
     assert answer.out == "mine\n"
     assert answer["background-bytes"] == 5
@@ -146,7 +148,9 @@ def test_truncated_output_is_marked_counted_and_its_end_can_be_read(wire: Wire) 
 
 
 def test_info_tells_variables_without_running_the_users_code(wire: Wire) -> None:
-    wire.run("class Evil:\n    def __len__(self): print('ran'); return 1\n    __repr__ = __len__\nevil = Evil()\nx = [1, 2]")
+    wire.run(
+        "class Evil:\n    def __len__(self): print('ran'); return 1\n    __repr__ = __len__\nevil = Evil()\nx = [1, 2]"
+    )
     info = wire.ask("info", session="s")["info"]
     names = {variable["name"]: variable for variable in info["variables"]}
     assert names["x"]["type"] == "list"

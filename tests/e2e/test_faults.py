@@ -155,14 +155,18 @@ def test_messages_of_many_parts_are_not_requests(wire: Wire) -> None:
 
 def test_an_interpreter_that_talks_out_of_turn_dies_with_its_session_alone(wire: Wire) -> None:
     wire.run("x = 1", session="other")
-    answer = wire.run("import os\nfor fd in range(3, 10):\n    try: os.write(fd, b'\\x7f' * 64)\n    except OSError: pass\nwhile True: pass")
+    answer = wire.run(
+        "import os\nfor fd in range(3, 10):\n    try: os.write(fd, b'\\x7f' * 64)\n    except OSError: pass\nwhile True: pass"
+    )
     assert answer.status == ["done", "error", "worker-lost"]
     assert "protocol" in answer["cause"]
     assert wire.run("x", session="other").value == "1"
 
 
 def test_a_fork_in_the_users_code_never_answers_twice(wire: Wire) -> None:
-    answer = wire.run("import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nprint('once' if pid else 'child')\npid > 0")
+    answer = wire.run(
+        "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nprint('once' if pid else 'child')\npid > 0"
+    )
     assert answer.value == "True"
     assert sorted(answer.out.split()) == ["child", "once"]
     assert wire.run("1+1").value == "2"
@@ -203,11 +207,11 @@ def test_a_broker_without_its_fork_server_gets_another(start: Start) -> None:
 
 
 def test_a_full_disk_in_the_state_folder_costs_the_roster_and_no_session(start: Start) -> None:
-    broker = start(max_file_bytes=0)
+    broker = start(max_file_bytes=16)
     with broker.wire() as wire:
         assert wire.run("1+1").value == "2"
         assert wire.run("1+1", session="t").value == "2"
-    assert (broker.folder / "log").stat().st_size == 0
+    assert (broker.folder / "log").stat().st_size <= 16
     assert broker.stop() == 0
 
 

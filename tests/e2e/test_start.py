@@ -117,7 +117,7 @@ def test_a_second_broker_at_the_same_address_is_refused_and_the_first_lives_on(s
 
 
 def test_tcp_beyond_loopback_is_refused(home: Home) -> None:
-    done = home.run("serve", "--endpoint", "tcp://0.0.0.0:0")
+    done = home.run("serve", "--endpoint", "tcp://0.0.0.0:5555")
     assert done.returncode == 3
     assert "beyond loopback" in done.stderr
 

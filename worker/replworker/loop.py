@@ -16,6 +16,8 @@ from replworker.runtimes.child import Child, ProtocolError
 from replworker.session import Session
 
 _SHARE = 1024 * 1024  # bytes of one pipe read in one turn, so that a flood leaves room for control
+_SMALL = 32 * 1024  # a read below this leaves the pipe alone for a moment, to find more there next time:
+_REST_S = 0.002  # a loop of prints costs hundreds of messages a second and not hundreds of thousands
 _IDLE_SHARE = 4 * 1024 * 1024  # bytes a second that are read, and mostly forgotten, while no eval runs
 _IDLE_PAUSE_S = 0.1
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
@@ -33,6 +35,7 @@ class Loop:
         self._epoll = select.epoll()
         self._watched: dict[int, int] = {}
         self._paused = False
+        self._resting: set[int] = set()
         self._dead = False
         self._handlers: dict[int, Callable[[], None]] = {
             child.control.fileno(): self._control,
@@ -88,11 +91,10 @@ class Loop:
             link.flush()
         if self._dead:
             return
-        reading = 0 if link.stuffed or self._paused else _IN
-        if self._watched.get(child.out, 0) != reading:
-            for fd in (child.out, child.err, child.late):
-                if fd in self._handlers:
-                    self._watch(fd, reading)
+        blocked = link.stuffed or self._paused
+        for fd in (child.out, child.err, child.late):
+            if fd in self._handlers:
+                self._watch(fd, 0 if blocked or fd in self._resting else _IN)
         if child.unsent or child.control.fileno() in self._watched:
             self._watch(child.control.fileno(), _IN | _OUT if child.unsent else _IN)
         if self._session.input.pending or child.stdin in self._watched:
@@ -112,8 +114,12 @@ class Loop:
 
     def _stream(self, stream: Stream) -> None:
         fd = self._child.out if stream == "out" else self._child.err
-        if not self._session.printed(stream, self._share(fd)):
+        most = self._share(fd)
+        if not self._session.printed(stream, most):
             self._stop_reading(fd)
+        elif most < _SMALL:
+            self._resting.add(fd)
+            self._timers.at(time.monotonic() + _REST_S, lambda _: self._resting.discard(fd))
 
     def _late(self) -> None:
         if not self._session.late(self._share(self._child.late)):

@@ -150,9 +150,7 @@ class Session:
         self._needs = 0
         assert self._claim is not None
         name = f"<{self._claim.name or 'eval'}:{header.eval}>"
-        ask = frames.Eval(
-            number, request.code or "", name, request.silent, request.allow_stdin, request.store_history
-        )
+        ask = frames.Eval(number, request.code or "", name, request.silent, request.allow_stdin, request.store_history)
         self._interpret(ask, lambda event: self._on_eval(job, event))
 
     def _on_eval(self, job: Job, event: frames.Event) -> None:
@@ -160,7 +158,10 @@ class Session:
             self._needs += 1
             if self._needs > _NEED_INPUT_MAX:
                 raise ValueError("asks for input without end")
-            self._say(job.route, Reply(id=job.request_id, status=["need-input"]), eval_id=job.eval_id)
+            assert self._claim is not None
+            need = Reply(id=job.request_id, status=["need-input"], eval_id=job.eval_id)
+            need.session, need.name = self._claim.session, self._claim.name
+            self._say(job.route, need, eval_id=job.eval_id)
             return
         assert isinstance(event, frames.Result)
         self.drain()

@@ -10,11 +10,11 @@ import traceback
 
 import msgspec
 
-from replbroker.core.effects import Effect, Exit, Peer, ToClient
-from replbroker.core.evals import Evals
+from replbroker.core.effects import Effect, Peer, ToClient
+from replbroker.core.evals import STATUS_OF, Evals
 from replbroker.core.ops import Ops
 from replbroker.core.rate import Window
-from replbroker.core.session import IDLE, STARTING, VACANT, Ask, Job
+from replbroker.core.session import IDLE, STARTING, VACANT, Job
 from replbroker.core.staff import Worker
 from replbroker.core.state import Setup, State
 from replwire.faults import Refusal
@@ -98,11 +98,15 @@ class Core:
     def peer_gone(self, peer: Peer) -> None:
         """A client cannot be reached: its evals go on, nobody is told."""
         self.state.peers.pop(peer, None)
-        for owned in [job for (who, _), job in self.state.by_request.items() if who == peer]:
-            self.evals.detach(owned)
-        for route in self.state.routes.values():
-            if isinstance(route, Ask) and route.peer == peer:
-                route.peer = None
+        for target in self.state.routes.values():
+            if target.peer == peer:
+                if isinstance(target, Job):
+                    self.evals.detach(target)
+                target.peer = None
+        for session in self.state.sessions:
+            for waiter in session.waiters:
+                if waiter.peer == peer:
+                    waiter.peer = None
 
     # --- workers ---
 
@@ -139,6 +143,10 @@ class Core:
         target = self.state.routes.get(header.route)
         if target is None or target.session.worker != worker.number or header.epoch != target.session.epoch:
             return
+        if isinstance(target, Job) and target.state is not Job.RUNNING:
+            return
+        if header.outcome and header.outcome not in STATUS_OF:
+            raise ValueError(f"an answer does not end with {header.outcome}")
         if target.peer is not None:
             body = memoryview(frame)[HEADER_BYTES:] if len(frame) > _BIG else frame[HEADER_BYTES:]
             output_of = target.request_id if header.kind == Kind.OUT else None
@@ -146,8 +154,7 @@ class Core:
         if header.outcome == Outcome.NONE:
             return
         if isinstance(target, Job):
-            if target.state is Job.RUNNING:
-                self.evals.ended(target, header.outcome, now)
+            self.evals.ended(target, header.outcome, now)
         else:
             self.evals.end_ask(target)
 
@@ -213,10 +220,7 @@ class Core:
 
     def _effects(self, now: float) -> list[Effect]:
         state = self.state
-        if state.draining and state.gate.taken == 0 and not any(isinstance(e, Exit) for e in state.out):
-            state.deadlines.cancel(state.drain_deadline)
-            if state.drain_deadline is not None:
-                state.drain_deadline = None
-                self._ops.finish_drain("drained", now)
+        if state.drain_deadline is not None and state.gate.taken == 0:
+            self._ops.finish_drain("drained", now)
         out, state.out = state.out, []
         return out

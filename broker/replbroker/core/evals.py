@@ -138,7 +138,7 @@ class Evals:
         self._state.deadlines.cancel(session.start_deadline)
         session.start_deadline = None
         session.move("claimed")
-        session.claimed_once = True
+        session.claimed_once, session.lost = True, None
         for waiter in session.waiters:
             self._state.say(
                 waiter.peer, waiter.request_id, status=["done"], session=session.id, name=session.name,
@@ -173,11 +173,15 @@ class Evals:
         session.running = None
         self._close_job(job, status, now)
         if session.state is not CLOSED:
-            if session.ephemeral:
-                self.close(session, "throw-away", now)
-            else:
-                self._promote(session, now)
+            self._go_on(session, now)
         self._hand_on(now)
+
+    def _go_on(self, session: Session, now: float) -> None:
+        """An eval of the session has ended: its next one comes up, a throw-away session goes with its last one."""
+        if session.ephemeral and not session.occupied:
+            self.close(session, "throw-away", now)
+        else:
+            self._promote(session, now)
 
     def _hand_on(self, now: float) -> None:
         following = self._state.gate.release()
@@ -193,12 +197,18 @@ class Evals:
         job.state, job.status, job.body = Job.DONE, status, None
         if job.started is not None:
             job.duration = round((now - job.started) * 1000, 3)
+        for ask in [ask for ask in job.session.held if ask.eval_id == job.eval_id]:
+            self.end_ask(ask)
+            err = f"eval {job.eval_id} ended ({' '.join(status)}) and never ran"
+            state.refuse(ask.peer, ask.request_id, Refusal("eval-not-found", err, eval_id=job.eval_id))
         state.touch(job.session, now)
 
     def detach(self, job: Job) -> None:
         """Nobody waits for this eval's answer any more; it goes on."""
         if job.peer is not None:
-            self._state.by_request.pop((job.peer, job.request_id), None)
+            key = (job.peer, job.request_id)
+            if self._state.by_request.get(key) is job:  # else the client used its id again
+                del self._state.by_request[key]
             job.peer = None
 
     def _answer(self, job: Job, status: list[str], err: str | None, now: float, **more: Any) -> None:
@@ -245,14 +255,14 @@ class Evals:
             self._finish(job, ["done", "interrupted"], now)
         elif job.state is Job.QUEUED:
             self.end_waiting(job, ["done", "interrupted"], None, now, state="kept")
-            self._promote(session, now)
+            self._go_on(session, now)
 
     def _queued_too_long(self, job: Job, wait_ms: int, now: float) -> None:
         session = job.session
         err = f"eval timed out after {wait_ms} ms in the queue and never ran"
         hint = "another eval of the session, or the limit of concurrent evals, held it up"
         self.end_waiting(job, ["done", "error", "timeout"], err, now, state="kept", max_eval_time_ms=wait_ms, hint=hint)
-        self._promote(session, now)
+        self._go_on(session, now)
 
     def _time_limit(self, job: Job, now: float) -> None:
         """The code ran for as long as it may: ask it to stop, and after the grace kill it."""
@@ -286,6 +296,7 @@ class Evals:
         self.drop_asks(session, Refusal(word, err, cause=cause, epoch=session.epoch))
         job_running = session.running
         if job_running is None:
+            self._go_on(session, now)
             return
         if timed_out:
             status, err = ["done", "error", "timeout"], f"eval timed out after {job_running.limit_ms} ms"
@@ -324,20 +335,27 @@ class Evals:
         self.staff.dismiss(session)
         session.move("lose")
         self.drop_asks(session, refusal)
+        status = ["done", "error", word]
+        if not session.claimed_once:
+            for waiting in session.waiting_jobs():
+                queued = f"{refusal.err}; this eval was queued and never ran"
+                self.end_waiting(waiting, status, queued, now, state="lost", cause=cause)
         if job is not None:
-            status = ["done", "error", word]
-            self._answer(job, status, refusal.err, now, cause=cause)
+            self._answer(job, status, refusal.err, now, state="lost", cause=cause)
             self._finish(job, status, now)
         if not session.claimed_once and session.state is not CLOSED:
             self.close(session, f"never started: {cause}", now)
 
-    def close(self, session: Session, why: str, now: float) -> None:
-        """End a session: its processes are killed, its evals are answered, its name is free."""
+    def close(self, session: Session, why: str, now: float, *, asked: bool = False) -> None:
+        """End a session: its processes are killed, its evals are answered, its name is free.
+
+        `asked`: somebody wanted this, so it is no news to the next session of the name.
+        """
         state = self._state
         job = session.running
         self.staff.dismiss(session)
         session.move("close")
-        state.sessions.remove(session, why)
+        state.sessions.remove(session, why, asked=asked)
         for waiting in session.waiting_jobs():
             err = f"Session not found: {session.label}"
             self.end_waiting(waiting, ["done", "error", "session-not-found"], err, now, state="lost", cause=why)

@@ -9,7 +9,7 @@ import msgspec
 
 from replbroker.core.effects import Exit, Peer
 from replbroker.core.evals import Evals
-from replbroker.core.session import VACANT, Ask, Job, Session, Waiter
+from replbroker.core.session import CLOSED, VACANT, Ask, Job, Session, Waiter
 from replbroker.core.state import State
 from replwire import requests as wire
 from replwire.faults import Refusal
@@ -86,14 +86,16 @@ class Ops:
         session = self._state.sessions.get(request.session)
         by = f" by {request.agent}" if request.agent else ""
         self._evals.lose(session, f"reset{by}", now, word="session-reset")
-        if session.state == VACANT:
-            session.waiters.append(Waiter(peer, request.id, created=None))
-            self._evals.staff.take(session, now)
+        if session.state == CLOSED:  # it was a throw-away one: its eval is over, and so is the session
+            self._state.say(peer, request.id, status=["done", "session-closed"], session=session.id)
+            return
+        session.waiters.append(Waiter(peer, request.id, created=None))
+        self._evals.staff.take(session, now)
 
     def close(self, request: wire.Close, peer: Peer, _: bytes, now: float) -> None:
         session = self._state.sessions.get(request.session)
         by = f" by {request.agent}" if request.agent else ""
-        self._evals.close(session, f"closed{by}", now)
+        self._evals.close(session, f"closed{by}", now, asked=True)
         self._state.say(peer, request.id, status=["done", "session-closed"], session=session.id, name=session.name)
 
     def ls_sessions(self, request: wire.LsSessions, peer: Peer, _: bytes, now: float) -> None:
@@ -127,19 +129,17 @@ class Ops:
             if job is not None:
                 self._repeat(job, request, peer, now)
                 return
-        opened = False
+        found = None if request.session is None else state.sessions.find(request.session)
+        if found is None and request.session is not None and request.if_missing == "error":
+            found = state.sessions.get(request.session)
+        epoch = 1 if found is None else found.epoch
+        if request.expect_epoch is not None and request.expect_epoch != epoch:
+            err = f"session {request.session or '(throw-away)'} is in epoch {epoch}, not {request.expect_epoch}"
+            raise Refusal("epoch-conflict", err, epoch=epoch)
+        session = found or self._open(request.session, request, now)
         if request.session is None:
-            session = self._open(None, request, now)
             session.ephemeral = True
-        else:
-            found = state.sessions.find(request.session)
-            if found is None and request.if_missing == "create":
-                session, opened = self._open(request.session, request, now), True
-            else:
-                session = found or state.sessions.get(request.session)
-        if request.expect_epoch is not None and request.expect_epoch != session.epoch:
-            err = f"session {session.label} is in epoch {session.epoch}, not {request.expect_epoch}"
-            raise Refusal("epoch-conflict", err, epoch=session.epoch)
+        opened = found is None and not session.ephemeral
         self._submit(session, request, peer, body, agent, opened, now)
 
     def _submit(
@@ -155,7 +155,7 @@ class Ops:
             job = self._evals.submit(session, request, peer, body, agent, now)
         except Refusal:
             if opened or session.ephemeral:
-                self._evals.close(session, "its first eval was refused", now)
+                self._evals.close(session, "its first eval was refused", now, asked=True)
             raise
         if request.idempotency_key is not None:
             state.keys.keep(agent, request.idempotency_key, request.session, request.code or "", job)
@@ -167,7 +167,8 @@ class Ops:
         if self._state.sessions.find(job.session.id) is None:
             err = f"the key's eval ended ({' '.join(job.status)}) and its session is gone"
             raise Refusal("eval-not-found", err, eval_id=job.eval_id)
-        wait_ms = self._state.limits.max_wait_ms if request.wait_ms is None else request.wait_ms
+        longest = self._state.limits.max_wait_ms
+        wait_ms = longest if request.wait_ms is None else min(request.wait_ms, longest)
         again = wire.Read(id=request.id, op="read", session=job.session.id, eval_id=job.eval_id, wait_ms=wait_ms)
         self.read(again, peer, _encode(again), now)
 
@@ -345,6 +346,7 @@ class Ops:
         """Answer whoever still waits, and go."""
         state = self._state
         state.deadlines.cancel(state.drain_deadline)
+        state.drain_deadline = None
         for session in state.sessions:
             self._evals.close(session, why, now)
         state.out.append(Exit(why))

@@ -17,7 +17,7 @@ class Registry:
     def __init__(self) -> None:
         self._by_id: dict[str, Session] = {}
         self._by_name: dict[str, Session] = {}
-        self._gone: OrderedDict[str, str] = OrderedDict()
+        self._gone: OrderedDict[str, tuple[str, bool]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -33,7 +33,7 @@ class Registry:
         """The same, or Refusal `session-not-found` that says what became of it."""
         session = self.find(key)
         if session is None:
-            why = self._gone.get(key)
+            why, _ = self._gone.get(key, (None, False))
             raise Refusal(
                 "session-not-found",
                 f"Session not found: {key}",
@@ -43,29 +43,29 @@ class Registry:
         return session
 
     def gone(self, key: str) -> str | None:
-        """How a session of this name went, when that is still known."""
-        return self._gone.get(key)
+        """How the last session of this name went, when that is known and nobody had asked for it."""
+        why, asked = self._gone.get(key, (None, True))
+        return None if asked else why
 
     def add(self, session: Session) -> None:
         """Register. The caller has checked that the name is free."""
         self._by_id[session.id] = session
         if session.name is not None:
             self._by_name[session.name] = session
-            self._gone.pop(session.name, None)
 
-    def remove(self, session: Session, why: str) -> None:
+    def remove(self, session: Session, why: str, *, asked: bool) -> None:
         """Forget the session and keep a note under its name and id."""
         del self._by_id[session.id]
         if session.name is not None:
             del self._by_name[session.name]
         if not session.ephemeral:
-            self.note(session.id, why)
+            self.note(session.id, why, asked=asked)
             if session.name is not None:
-                self.note(session.name, why)
+                self.note(session.name, why, asked=asked)
 
-    def note(self, key: str, why: str) -> None:
+    def note(self, key: str, why: str, *, asked: bool = False) -> None:
         """Remember how a session went; the oldest note goes when there are too many."""
-        self._gone[key] = why
+        self._gone[key] = (why, asked)
         self._gone.move_to_end(key)
         if len(self._gone) > _NOTES:
             self._gone.popitem(last=False)

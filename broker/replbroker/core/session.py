@@ -90,7 +90,7 @@ class Waiter:
     __slots__ = ("created", "peer", "request_id")
 
     def __init__(self, peer: Peer, request_id: str, created: bool | None) -> None:
-        self.peer = peer
+        self.peer: Peer | None = peer
         self.request_id = request_id
         self.created = created
 
@@ -111,7 +111,7 @@ class Session:
         self.ephemeral = False
         self.created = now
         self.active = now
-        self.lost: str | None = None  # how the last worker went, until somebody was told
+        self.lost: str | None = None  # how the last worker went, until a fresh one knows and will tell
         self.claimed_once = False
         self.running: Job | None = None  # has a slot
         self.head: Job | None = None  # first in line, waits at the gate

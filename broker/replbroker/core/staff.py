@@ -105,7 +105,6 @@ class Staff:
             session=session.id, name=session.name, cwd=session.cwd, env=session.env, limits=self._state.limits,
             lost=session.lost, ephemeral=session.ephemeral,
         )  # fmt: skip
-        session.lost = None
         self._state.out.append(ToWorker(worker.number, pack(Kind.CLAIM, encode(claim), epoch=session.epoch)))
 
     def dismiss(self, session: Session) -> None:
@@ -147,9 +146,10 @@ class Staff:
         self.unclaimed_gone(worker, cause, now, dead=False)
 
     def _tell_waiting(self, now: float) -> None:
-        for waiting in self._waiting.values():
-            while waiting:
-                self._failed(waiting.popleft(), f"no worker could be started: {self._last_cause}", now)
+        waiting = [session for line in self._waiting.values() for session in line]
+        self._waiting.clear()  # who asks from here on, an eval that comes up next perhaps, gets another try
+        for session in waiting:
+            self._failed(session, f"no worker could be started: {self._last_cause}", now)
 
     def _late(self, session: Session, now: float) -> None:
         cause = f"no worker was ready within {self._state.limits.worker_start_ms} ms"

@@ -50,6 +50,7 @@ class Local:
         self._doomed: set[int] = set()  # killed: their death is no news
         self._live: set[int] = set()
         self._died: list[Died] = []
+        self._sweep_due = False
         _hide_main()
         become_subreaper()
         self._thread = threading.Thread(target=self._spawner, name="spawner", daemon=True)
@@ -105,6 +106,8 @@ class Local:
             pass
         while self._results:
             self._results.popleft()()
+        if self._sweep_due:
+            self.sweep()
 
     def _started(self, worker: int, pidfd: int) -> None:
         self._pidfds[worker] = pidfd
@@ -148,8 +151,9 @@ class Local:
 
     def sweep(self) -> None:
         """Kill what dead workers left behind. Also to be called on SIGCHLD."""
-        if not self._starting.acquire(blocking=False):
-            return  # a fork server may just be starting and is not to be taken for a stray; SIGCHLD comes again
+        self._sweep_due = not self._starting.acquire(blocking=False)
+        if self._sweep_due:
+            return  # a fork server may just be starting and is not to be taken for a stray: `_collect` comes back
         try:
             sweep(self._own())
         finally:

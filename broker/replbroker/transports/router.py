@@ -50,7 +50,7 @@ class Clients:
         self._backlogs: dict[bytes, _Backlog] = {}
 
     def filenos(self) -> list[int]:
-        """To be polled; edge-triggered."""
+        """To be polled; after any activity `receive` and `count` are called, which also quiets these."""
         return [self.socket.fileno(), self._monitor.fileno()]
 
     def receive(self) -> list[tuple[bytes, bytes]]:
@@ -103,18 +103,24 @@ class Clients:
         """Try the full ones again. Returns those that are gone."""
         gone = []
         for peer, backlog in list(self._backlogs.items()):
-            if not backlog.messages:
-                backlog.own_up()
-            sent: bool | None = True
-            while sent and backlog.messages:
-                sent = self._try(peer, backlog.messages[0])
-                if sent:
-                    backlog.bytes -= len(backlog.messages.popleft())
+            sent = self._drain(peer, backlog)
+            if sent is not None:
+                del self._backlogs[peer]
             if sent is False:
                 gone.append(peer)
-            if not backlog.messages or sent is False:
-                del self._backlogs[peer]
         return gone
+
+    def _drain(self, peer: bytes, backlog: _Backlog) -> bool | None:
+        """True: it has taken everything. False: it is gone. None: it is still full."""
+        while True:
+            if not backlog.messages:
+                backlog.own_up()
+            if not backlog.messages:
+                return True
+            sent = self._try(peer, backlog.messages[0])
+            if not sent:
+                return sent
+            backlog.bytes -= len(backlog.messages.popleft())
 
     def forget(self, peer: bytes) -> None:
         """Hold nothing for this client any more."""

@@ -1,0 +1,6 @@
+"""`python -m replctl`."""
+
+from replctl.main import main
+
+if __name__ == "__main__":
+    main()

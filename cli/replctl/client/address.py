@@ -1,0 +1,108 @@
+"""Where the broker is, and whether something listens there."""
+
+from __future__ import annotations
+
+import _socket  # `socket` itself costs 3 ms to import, and an ipc probe needs none of what it adds
+import os
+import stat
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from replctl.client.errors import ReplError
+from replwire import places
+
+PROBE_SECONDS = 2.0  # a listener accepts at once; a remote one gets two round trips of the slowest kind
+
+
+class Address(NamedTuple):
+    """An endpoint, and who named it: `flag`, `REPLCTL_ENDPOINT`, the config file's path, or `default`."""
+
+    endpoint: str
+    source: str
+
+
+def resolve(flag: str | None, environ: Mapping[str, str], uid: int) -> Address:
+    """The endpoint to talk to. Raises ReplError `invalid-request` for a setting that cannot be used."""
+    if flag:
+        return Address(absolute(flag), "flag")
+    if named := environ.get("REPLCTL_ENDPOINT"):
+        return Address(absolute(named), "REPLCTL_ENDPOINT")
+    path = places.config_file(environ)
+    if os.path.exists(path) and (named := _from_file(path, environ)):
+        return Address(absolute(named), path)
+    return Address(absolute(places.default_endpoint(environ, uid)), "default")
+
+
+def _from_file(path: str, environ: Mapping[str, str]) -> str:
+    from replwire.config import ConfigError, load  # only users with a config file pay for reading one
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            return load(file.read(), path, environ).config.broker.endpoint
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
+        raise ReplError("invalid-request", f"config cannot be used: {error}") from None
+
+
+def absolute(endpoint: str) -> str:
+    """The endpoint with an absolute socket path. Raises ReplError `invalid-request` when it is none of ours."""
+    try:
+        path = places.ipc_path(endpoint)
+    except ValueError as error:
+        raise ReplError("invalid-request", str(error)) from None
+    if path is None:
+        if not endpoint.startswith("tcp://"):
+            raise ReplError("invalid-request", f"not an endpoint (ipc://PATH or tcp://HOST:PORT): {endpoint}")
+        _host_port(endpoint)
+        return endpoint
+    if not path:
+        raise ReplError("invalid-request", "endpoint without a path: ipc://")
+    return "ipc://" + (path if path.startswith("@") else os.path.abspath(path))
+
+
+def listens(endpoint: str) -> bool:
+    """Whether something accepts connections there; asked with a plain connect, before ZeroMQ is involved.
+
+    Raises ReplError `no-broker` when that cannot be found out: no permission, an unknown host, no answer in time.
+    """
+    path = places.ipc_path(endpoint)
+    try:
+        if path is None:
+            import socket
+
+            with socket.create_connection(_host_port(endpoint), PROBE_SECONDS):
+                return True
+        probe = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        try:
+            probe.settimeout(PROBE_SECONDS)
+            probe.connect("\0" + path[1:] if path.startswith("@") else path)
+            return True
+        finally:
+            probe.close()
+    except (ConnectionRefusedError, FileNotFoundError, ConnectionResetError):
+        return False
+    except BlockingIOError:  # its backlog is full: it listens, and is busy
+        return True
+    except OSError as error:
+        raise ReplError("no-broker", f"cannot reach {endpoint}: {error.strerror or error}") from None
+
+
+def folder_fault(folder: str, uid: int) -> str | None:
+    """Why sockets in this folder cannot be trusted, or None: another user could put theirs there."""
+    try:
+        found = os.lstat(folder)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISDIR(found.st_mode):
+        return f"{folder} is not a folder"
+    if found.st_uid not in (uid, 0):
+        return f"{folder} belongs to another user (uid {found.st_uid})"
+    if found.st_mode & 0o022:
+        return f"others may write to {folder} (mode {stat.S_IMODE(found.st_mode):04o})"
+    return None
+
+
+def _host_port(endpoint: str) -> tuple[str, int]:
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ReplError("invalid-request", f"not tcp://HOST:PORT: {endpoint}")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,226 @@
+"""`AsyncClient`: the same names as `Client`, awaited; many requests at a time over one connection."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from replctl.client import calls, talk
+from replctl.client.address import Address, resolve
+from replctl.client.errors import ReplError
+from replctl.client.line import Line
+from replctl.client.result import Gathering, OnOutput, OnStatus, Result
+from replctl.client.sync import PATIENCE, connect
+from replwire.names import DEFAULT_SESSION
+from replwire.replies import JobEntry, Reply, SessionEntry
+
+if TYPE_CHECKING:
+    from replctl.client.start import Started
+
+RESEND_SECONDS = 0.01  # how long a send that found the pipe full waits; only with a thousand messages under way
+
+
+class AsyncClient:
+    """A conversation with one broker inside an event loop; open it with `async with`.
+
+    For the loop it was opened in. Cancelling a task that awaits `eval` does not end the eval: it goes on in its
+    session, `jobs` lists it, `interrupt` ends it. Arguments, results and errors are those of `Client`.
+    """
+
+    def __init__(
+        self, endpoint: str | None = None, agent: str | None = None, start: bool = True,
+        on_start: Callable[[Started], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.address: Address = resolve(endpoint, os.environ, os.getuid())
+        self.agent = agent
+        self._start = start
+        self._on_start = on_start
+        self._talk = talk.Talk(agent, os.urandom(4).hex() + "-")
+        self._line: Line | None = None
+        self._opening = asyncio.Lock()
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+
+    async def eval(
+        self, code: str, session: str = DEFAULT_SESSION, timeout: float | None = None, wait: float | None = None,
+        on_output: OnOutput | None = None, silent: bool = False, stdin: str | Callable[[], str | None] | None = None,
+        on_status: OnStatus | None = None, **options: Any,
+    ) -> Result:  # fmt: skip
+        """Run code in a session and return how it ended; see `Client.eval`."""
+        fields = calls.eval_fields(code, session, timeout=timeout, wait=wait, silent=silent, **options)
+        if stdin is not None:
+            on_status = self._feeding(session, stdin, on_status)
+        gathering = await self.exchange("eval", fields, None, on_output, on_status)
+        result = talk.result(gathering)
+        if gathering.missed and result.session is not None and result.eval_id is not None and not result.ephemeral:
+            gathering.complete(await self.read(result.session, result.eval_id))
+        return result
+
+    async def read(
+        self, session: str, eval_id: int, wait: float | None = None, offset: int = 0, stream: str = "both",
+        max_bytes: int | None = None, grep: str | None = None, on_output: OnOutput | None = None,
+    ) -> Result:  # fmt: skip
+        """Output and answer of an eval from `offset` on, waiting up to `wait` seconds for its end."""
+        fields = calls.read_fields(session, eval_id, wait, offset, stream, max_bytes, grep)
+        return talk.result(await self.exchange("read", fields, PATIENCE + (wait or 0), on_output))
+
+    async def new(
+        self, name: str | None = None, runtime: str | None = None, cwd: str | None = None,
+        env: Mapping[str, str] | None = None, reuse: bool = False,
+    ) -> Reply:  # fmt: skip
+        """Open a session: `session` is its id, `name` its name. A taken name is an error unless `reuse`."""
+        return await self.request("new-session", **calls.new_fields(name, runtime, cwd, env, reuse))
+
+    async def reset(self, session: str = DEFAULT_SESSION) -> Reply:
+        """A fresh worker for the session; all it held is gone, `epoch` counts up."""
+        return await self.request("reset", session=session)
+
+    async def interrupt(self, session: str = DEFAULT_SESSION, eval_id: int | None = None, all: bool = False) -> Reply:
+        """Interrupt the running eval, or the one named; `all` empties the session's queue too."""
+        return await self.request("interrupt", session=session, interrupt_id=eval_id, all=all or None)
+
+    async def close(self, session: str) -> Reply:
+        """End a session and everything it started. (The connection ends with `disconnect`.)"""
+        return await self.request("close", session=session)
+
+    async def clone(self, session: str, to: str | None = None) -> Reply:
+        """A new session with a copy of this one's variables."""
+        return await self.request("clone", session=session, name=to)
+
+    async def clear(self, session: str = DEFAULT_SESSION) -> Reply:
+        """Forget every name the session's code bound; the process stays."""
+        return await self.request("clear-bindings", session=session)
+
+    async def stdin(self, session: str, text: str) -> Reply:
+        """Input for the session's running eval, or for the next that reads. A line ends in a newline."""
+        return await self.request("stdin", session=session, input=text)
+
+    async def sessions(self) -> list[SessionEntry]:
+        """All sessions of the broker."""
+        return (await self.request("ls-sessions")).sessions or []
+
+    async def jobs(self, session: str = DEFAULT_SESSION) -> list[JobEntry]:
+        """The session's queued, running and recent evals."""
+        return (await self.request("jobs", session=session)).jobs or []
+
+    async def info(self, session: str = DEFAULT_SESSION, variables: bool = True) -> dict[str, Any]:
+        """What there is to know of a session."""
+        return (await self.request("info", session=session, variables=None if variables else False)).info or {}
+
+    async def stats(self) -> dict[str, Any]:
+        """Counters, queue, pool and agents of the broker."""
+        return (await self.request("stats")).stats or {}
+
+    async def describe(self) -> Reply:
+        """Operations, limits and versions of the broker."""
+        return await self.request("describe")
+
+    async def ping(self) -> Reply:
+        """Is anybody there?"""
+        return await self.request("ping")
+
+    async def shutdown(self) -> Reply:
+        """End the broker and every session."""
+        return await self.request("shutdown")
+
+    async def request(self, op: str, **fields: Any) -> Reply:
+        """Send an operation and return its last reply. Raises ReplError when that says `error`."""
+        return talk.answer(await self.exchange(op, fields, PATIENCE))
+
+    async def exchange(
+        self, op: str, fields: dict[str, Any], patience: float | None,
+        on_output: OnOutput | None = None, on_status: OnStatus | None = None,
+    ) -> Gathering:  # fmt: skip
+        """Send an operation and wait for its end, at most `patience` seconds."""
+        line = await self._open()
+        gathering, body = self._talk.ask(op, fields, on_output, on_status)
+        done = self._waiting[gathering.request_id] = asyncio.get_running_loop().create_future()
+        try:
+            while not line.send(body):
+                self._hear()
+                if gathering.cut is not None:
+                    break
+                await asyncio.sleep(RESEND_SECONDS)
+            self._hear()  # a send may have eaten the edge that tells of messages
+            async with asyncio.timeout(patience):
+                await done
+        except TimeoutError:
+            raise talk.lost(gathering, ReplError("no-broker", f"no answer in {patience:g} s")) from None
+        finally:
+            self._talk.forget(gathering)
+            del self._waiting[gathering.request_id]
+        if gathering.cut is not None:
+            raise talk.lost(gathering, gathering.cut)
+        return gathering
+
+    async def _open(self) -> Line:
+        async with self._opening:
+            if self._line is not None:
+                self._hear()
+            if self._line is None:
+                loop = asyncio.get_running_loop()
+                line = await loop.run_in_executor(None, connect, self.address, self._start, self._on_start)
+                self._line = line
+                for descriptor in line.descriptors:
+                    loop.add_reader(descriptor, self._hear)
+            return self._line
+
+    def _hear(self) -> None:
+        """Take all that has come, and notice the end of the connection."""
+        line = self._line
+        if line is None:
+            return
+        gone = line.gone()
+        try:
+            while (body := line.take()) is not None:
+                if (ended := self._talk.hear(body)) is not None:
+                    self._wake(ended)
+        except ReplError as error:
+            self._drop(error)
+            return
+        if gone:
+            word, what = ("broker-lost", "went away") if line.up else ("no-broker", "does not answer")
+            self._drop(ReplError(word, f"the broker at {self.address.endpoint} {what}"))
+
+    def _wake(self, gathering: Gathering) -> None:
+        done = self._waiting.get(gathering.request_id)
+        if done is not None and not done.done():
+            done.set_result(None)
+
+    def _drop(self, why: ReplError) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            for descriptor in line.descriptors:
+                asyncio.get_running_loop().remove_reader(descriptor)
+            line.close()
+        for gathering in self._talk.hang_up(why):
+            self._wake(gathering)
+
+    def _feeding(self, session: str, source: str | Callable[[], str | None], then: OnStatus | None) -> OnStatus:
+        texts = [source] if isinstance(source, str) else None
+
+        def on_status(reply: Reply) -> None:
+            if "need-input" in (reply.status or ()):
+                text = source() if callable(source) else texts.pop() if texts else None
+                if text is not None and self._line is not None:
+                    body = self._talk.ask("stdin", {"session": reply.session or session, "input": text})[1]
+                    self._line.send(body)
+            if then is not None:
+                then(reply)
+
+        return on_status
+
+    async def disconnect(self) -> None:
+        """End the connection. Sessions live on."""
+        self._drop(ReplError("broker-lost", "this client was closed"))
+
+    async def __aenter__(self) -> Self:
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.disconnect()

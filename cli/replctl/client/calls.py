@@ -1,0 +1,71 @@
+"""The library's arguments as fields of a request: seconds to milliseconds, mappings to lists. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def milliseconds(seconds: float | None) -> int | None:
+    """Seconds as the wire has them; anything above zero is at least 1 ms."""
+    if seconds is None:
+        return None
+    return max(1, round(seconds * 1000)) if seconds > 0 else round(seconds * 1000)
+
+
+def env_list(env: Mapping[str, str] | None) -> list[str] | None:
+    """A mapping as the wire has it: `NAME=value` each."""
+    return [f"{name}={value}" for name, value in env.items()] if env else None
+
+
+def eval_fields(
+    code: str, session: str | None, *, timeout: float | None = None, wait: float | None = None, silent: bool = False,
+    create: bool = True, ephemeral: bool = False, allow_stdin: bool = True, store_history: bool = True,
+    runtime: str | None = None, cwd: str | None = None, env: Mapping[str, str] | None = None,
+    expect_epoch: int | None = None, idempotency_key: str | None = None, mime: Sequence[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Fields of `eval`; defaults of the wire stay off it."""
+    return {
+        "code": code,
+        "session": None if ephemeral else session,
+        "if_missing": "create" if create and session is not None and not ephemeral else None,
+        "timeout_ms": milliseconds(timeout),
+        "wait_ms": milliseconds(wait),
+        "silent": silent or None,
+        "allow_stdin": None if allow_stdin else False,
+        "store_history": None if store_history else False,
+        "runtime": runtime,
+        "cwd": cwd,
+        "env": env_list(env),
+        "expect_epoch": expect_epoch,
+        "idempotency_key": idempotency_key,
+        "mime": list(mime) or None,
+    }
+
+
+def new_fields(
+    name: str | None, runtime: str | None, cwd: str | None, env: Mapping[str, str] | None, reuse: bool
+) -> dict[str, Any]:
+    """Fields of `new-session`."""
+    return {
+        "name": name,
+        "runtime": runtime,
+        "cwd": cwd,
+        "env": env_list(env),
+        "if_exists": "reuse" if reuse else None,
+    }
+
+
+def read_fields(
+    session: str, eval_id: int, wait: float | None, offset: int, stream: str, max_bytes: int | None, grep: str | None
+) -> dict[str, Any]:
+    """Fields of `read`."""
+    return {
+        "session": session,
+        "eval_id": eval_id,
+        "wait_ms": milliseconds(wait),
+        "offset": offset or None,
+        "stream": None if stream == "both" else stream,
+        "max_bytes": max_bytes,
+        "grep": grep,
+    }

@@ -1,0 +1,100 @@
+"""One connection to a broker: a DEALER socket, and the monitor that tells at once when the other end is gone."""
+
+from __future__ import annotations
+
+import struct
+
+import zmq
+
+# A connection that broke has lost what was under way, and its caller must hear of it: a line never reconnects, it is
+# closed long before this. Not -1: libzmq then throws away what had come and was not yet taken.
+_RECONNECT_MS = 3_600_000
+HEARTBEAT_MS = 5_000
+SILENCE_MS = 15_000  # a host that vanished without a word is noticed after this long
+MAX_UNREAD = 100_000  # messages; a burst of live output waits here, while the broker drops what it cannot hand on
+LINGER_MS = 1_000  # what was sent last (an interrupt, say) still leaves when the program ends right after it
+
+_GONE = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED  # the connect failed
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+_EVENT = struct.Struct("=HI")
+
+
+class Line:
+    """Bytes to one broker and back. For one thread."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._watch = self._context.socket(zmq.PAIR)
+        self.up = False  # whether the handshake succeeded
+        self._gone = False
+        socket = self._socket
+        socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        socket.setsockopt(zmq.LINGER, LINGER_MS)
+        socket.setsockopt(zmq.RCVHWM, MAX_UNREAD)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS)
+        socket.setsockopt(zmq.IPV6, 1)
+        socket.monitor("inproc://events", _GONE | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._watch.setsockopt(zmq.LINGER, 0)
+        self._watch.connect("inproc://events")
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._watch, zmq.POLLIN)
+        socket.connect(endpoint)
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """The two file descriptors for an event loop. They tell edges: after each, take until nothing is left."""
+        return int(self._socket.getsockopt(zmq.FD)), int(self._watch.getsockopt(zmq.FD))
+
+    def send(self, body: bytes) -> bool:
+        """Send one message; False when there is nobody to send it to."""
+        try:
+            self._socket.send(body, zmq.NOBLOCK)
+            return True
+        except zmq.Again:
+            return False
+
+    def take(self) -> bytes | None:
+        """The next message that has come, or None; never waits."""
+        try:
+            return self._socket.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+
+    def wait(self, milliseconds: int | None, watch: int | None = None) -> bool:
+        """Wait until something has come or has happened, at most this long (None: without end).
+
+        True when the descriptor `watch` can be read.
+        """
+        if watch is None:
+            self._poller.poll(milliseconds)
+            return False
+        self._poller.register(watch, zmq.POLLIN)
+        try:
+            return watch in dict(self._poller.poll(milliseconds))
+        finally:
+            self._poller.unregister(watch)
+
+    def gone(self) -> bool:
+        """Whether the connection has ended. What had come before can still be taken."""
+        while int(self._watch.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            event, _ = _EVENT.unpack(self._watch.recv_multipart()[0])
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self.up = True
+            else:
+                self._gone = True
+        return self._gone
+
+    def close(self) -> None:
+        """End the connection; messages that were sent get a moment to leave."""
+        self._socket.monitor(None, 0)
+        self._watch.close(0)
+        self._socket.close(0 if self._gone else LINGER_MS)
+        self._context.term()

@@ -1,0 +1,168 @@
+"""One eval's answer, gathered from its replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from replctl.client.errors import CodeError, ReplError
+from replwire.faults import Exit, exit_of, fault_in
+from replwire.replies import Ex, Frame, Reply
+
+OnOutput = Callable[[str, str], None]
+OnStatus = Callable[[Reply], None]
+
+
+class Result(msgspec.Struct, kw_only=True, rename="kebab"):
+    """What an eval gave. A field that the broker did not send is None.
+
+    `out` and `err` are the whole text of stdout and stderr; `error` is the sentence that says what went wrong.
+    `session` is the name, or the id of a session without a name. `state` is `kept` or `lost`.
+    """
+
+    value: str | None = None
+    out: str = ""
+    err: str = ""
+    status: list[str] = []
+    state: str | None = None
+    epoch: int | None = None
+    eval_id: int | None = None
+    session: str | None = None
+    session_id: str | None = None
+    duration_ms: float | None = None
+    ex: Ex | None = None
+    error: str | None = None
+    traceback: str | None = None
+    stacktrace: list[Frame] | None = None
+    mime: dict[str, Any] | None = None
+    repr_error: str | None = None
+    changed: list[str] | None = None
+    ephemeral: bool | None = None
+    created: bool | None = None
+    truncated: bool | None = None
+    dropped_bytes: int | None = None
+    background_bytes: int | None = None
+    cause: str | None = None
+    hint: str | None = None
+    max_eval_time_ms: int | None = None
+    queue_position: int | None = None
+    retry_after_ms: int | None = None
+    offset: int | None = None
+
+    @property
+    def duration(self) -> float | None:
+        """How long the code ran, in seconds."""
+        return None if self.duration_ms is None else self.duration_ms / 1000
+
+    @property
+    def exit(self) -> Exit:
+        """The exit code that the command line has for this end."""
+        return exit_of(self.status)
+
+    @property
+    def word(self) -> str | None:
+        """The fault that ended the eval, by its word in the fault table, or None."""
+        fault = fault_in(self.status)
+        return fault.word if fault is not None else None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the code ran to its end and did not raise."""
+        return self.exit is Exit.OK
+
+    @property
+    def running(self) -> bool:
+        """Whether the code goes on: the wait was over first."""
+        return self.exit is Exit.RUNNING
+
+    def raise_for_error(self) -> Result:
+        """Return self when `ok`.
+
+        Raises CodeError when the code raised, and ReplError when it was stopped, lost or is not at its end: `word`
+        is then the fault, `interrupted` or `running`.
+        """
+        if self.ok:
+            return self
+        if self.exit is Exit.RAISED and self.ex is not None:
+            raise CodeError(self.ex.type, self.ex.message, self)
+        word = self.word or next(iter(word for word in self.status if word != "done"), "error")
+        raise ReplError(word, self.error or self.cause or word, exit=self.exit, result=self)
+
+
+_MERGED = tuple(sorted({field.name for field in msgspec.structs.fields(Result)}
+                       & {field.name for field in msgspec.structs.fields(Reply)}
+                       - {"out", "err", "status", "session"}))  # fmt: skip
+
+
+class Gathering:
+    """The replies to one request until the one with `done`. Knows no socket."""
+
+    __slots__ = ("_err", "_out", "cut", "last", "missed", "on_output", "on_status", "request_id", "result")
+
+    def __init__(
+        self, request_id: str, session: str | None, on_output: OnOutput | None = None, on_status: OnStatus | None = None
+    ) -> None:
+        self.request_id = request_id
+        self.on_output = on_output
+        self.on_status = on_status
+        self.last: Reply | None = None  # the reply with `done`
+        self.cut: ReplError | None = None  # why it will never come
+        self.missed = 0  # bytes of live output that the broker could not hand on; `read` has them
+        self.result = Result(session=session)
+        self._out: list[str] = []
+        self._err: list[str] = []
+
+    def add(self, reply: Reply) -> bool:
+        """Take one reply; True when it was the last. Live text goes to `on_output` at once."""
+        status = reply.status
+        if reply.out is not None:
+            self._text("out", self._out, reply.out)
+        if reply.err is not None and not (status and "error" in status):
+            self._text("err", self._err, reply.err)
+        if status and "done" in status:
+            self._merge(reply)
+            self.result.status = status
+            self.result.error = reply.err if "error" in status else None
+            if self.missed:
+                self.result.truncated = True
+                self.result.dropped_bytes = (self.result.dropped_bytes or 0) + self.missed
+            self.settle()
+            self.last = reply
+            return True
+        if status:
+            if "output-dropped" in status:
+                self.missed += reply.dropped_bytes or 0
+            if self.on_status is not None:
+                self.on_status(reply)
+        elif reply.out is None and reply.err is None:
+            self._merge(reply)
+        return False
+
+    def settle(self) -> Result:
+        """The result as far as it has come, its text joined."""
+        self.result.out = "".join(self._out)
+        self.result.err = "".join(self._err)
+        return self.result
+
+    def complete(self, whole: Result) -> None:
+        """Take the output from `whole`, a `read` of the same eval: what live output missed is in it."""
+        result = self.result
+        result.out, result.err = whole.out, whole.err
+        result.truncated, result.dropped_bytes = whole.truncated, whole.dropped_bytes
+
+    def _text(self, stream: str, chunks: list[str], text: str) -> None:
+        chunks.append(text)
+        if self.on_output is not None:
+            self.on_output(stream, text)
+
+    def _merge(self, reply: Reply) -> None:
+        result = self.result
+        for name in _MERGED:
+            value = getattr(reply, name)
+            if value is not None:
+                setattr(result, name, value)
+        if reply.session is not None:
+            result.session_id = reply.session
+        result.session = reply.name or result.session or reply.session

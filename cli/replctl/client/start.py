@@ -1,0 +1,152 @@
+"""Start a broker in the background when none answers; of many callers at once, one does it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from replctl.client.address import folder_fault, listens
+from replctl.client.errors import ReplError
+from replwire import places
+
+START_SECONDS = 20.0  # for the broker to say that it is ready
+LOCK_SECONDS = 25.0  # for another caller's start to end: its own deadline and some room
+RETRY_SECONDS = 0.01
+MAX_LOG_BYTES = 1024 * 1024  # the log is put aside as broker.log.1 when a start finds it larger
+TAIL_BYTES = 2000
+
+
+class Started(msgspec.Struct, frozen=True):
+    """What a broker says when it is ready. `lost` names the sessions that ended with the broker before it."""
+
+    pid: int
+    listening: list[str] = []
+    lost: list[str] = []
+    warnings: list[str] = []
+
+
+def ensure(endpoint: str, environ: Mapping[str, str]) -> Started | None:
+    """Have a broker listen at this ipc endpoint; what it said if this call started it, else None.
+
+    Raises ReplError `no-broker` when it did not come up; the text has the end of its log.
+    """
+    path = places.ipc_path(endpoint)
+    if path is None or path.startswith("@"):
+        raise ReplError("no-broker", f"no broker answers at {endpoint}; start one there: replctl serve")
+    _own_folder(os.path.dirname(path))
+    state = places.state_dir(environ)
+    _own_folder(state)
+    lock = os.open(path + ".start.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        if not _locked(lock, endpoint):
+            return None
+        if listens(endpoint):  # it came up between our first look and the lock
+            return None
+        return _launch(endpoint, os.path.join(state, "broker.log"))
+    finally:
+        os.close(lock)  # and with it the lock; the file stays, or two callers could lock two different files
+
+
+def _own_folder(folder: str) -> None:
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ReplError("no-broker", f"cannot create {folder}: {error.strerror}") from None
+    if (why := folder_fault(folder, os.getuid())) is not None:
+        raise ReplError("no-broker", f"no broker is started: {why}")
+
+
+def _locked(lock: int, endpoint: str) -> bool:
+    """True with the lock held; False when a broker listens before the lock was ours."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            pass
+        time.sleep(RETRY_SECONDS)
+        if time.monotonic() > deadline:
+            if listens(endpoint):
+                return False
+            raise ReplError("no-broker", f"another start of a broker at {endpoint} did not end")
+
+
+def _launch(endpoint: str, log_path: str) -> Started:
+    with open(_log(log_path), "ab") as log:
+        begin = log.tell()
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "replctl", "serve", "--background", "--endpoint", endpoint],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, cwd="/", start_new_session=True,
+            env=_environment(),
+        )  # fmt: skip
+    assert child.stdout is not None
+    deadline = time.monotonic() + START_SECONDS
+    with child.stdout as pipe:
+        line = _line(pipe.fileno(), deadline)
+    # `serve --background` forks and its first process ends at once: the broker is nobody's child, so that neither
+    # a zombie nor a warning is left in a program that used the library.
+    try:
+        return msgspec.json.decode(line, type=Started)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        _end_group(child.pid)
+        why = "did not get ready in time" if time.monotonic() >= deadline else "ended before it was ready"
+        raise ReplError("no-broker", f"the broker {why}; {log_path} says:\n{_tail(log_path, begin)}") from None
+    finally:
+        child.wait()
+
+
+def _environment() -> dict[str, str]:
+    """Our environment with its paths made absolute: the broker does not start in our folder."""
+    env = dict(os.environ)
+    for name in ("REPLCTL_STATE_DIR", "REPLCTL_CONFIG"):
+        if env.get(name):
+            env[name] = os.path.abspath(env[name])
+    if roots := [os.path.abspath(root) for root in env.get("PYTHONPATH", "").split(os.pathsep) if root]:
+        env["PYTHONPATH"] = os.pathsep.join(roots)
+    return env
+
+
+def _log(path: str) -> str:
+    try:
+        if os.path.getsize(path) > MAX_LOG_BYTES:
+            os.replace(path, path + ".1")
+    except FileNotFoundError:
+        pass
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    return path
+
+
+def _line(fd: int, deadline: float) -> bytes:
+    """What comes up to the first newline, the end or the deadline."""
+    got = b""
+    while not got.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([fd], [], [], left)[0]:
+            return got
+        chunk = os.read(fd, 65536)
+        if not chunk:
+            return got
+        got += chunk
+    return got
+
+
+def _end_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _tail(path: str, begin: int) -> str:
+    with open(path, "rb") as log:
+        log.seek(max(begin, os.path.getsize(path) - TAIL_BYTES))
+        return log.read().decode("utf-8", "replace").strip() or "(nothing)"

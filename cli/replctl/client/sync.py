@@ -1,0 +1,276 @@
+"""`Client`: a broker's sessions from ordinary code. One socket, no thread, no event loop."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from replctl.client import calls, talk
+from replctl.client.address import Address, folder_fault, listens, resolve
+from replctl.client.errors import ReplError
+from replctl.client.line import Line
+from replctl.client.result import Gathering, OnOutput, OnStatus, Result
+from replwire.names import DEFAULT_SESSION
+from replwire.places import ipc_path
+from replwire.replies import JobEntry, Reply, SessionEntry
+
+if TYPE_CHECKING:
+    from replctl.client.start import Started
+
+Watch = Callable[[], int | None]
+PATIENCE = 30.0  # seconds for an answer that waits for no code; the broker's own bounds are well below
+OBEY_SECONDS = 5.0  # how long Ctrl-C in a program waits for the interrupted eval's end
+
+
+class Client:
+    """A conversation with one broker, which is started when none answers (`start=False`: it is not).
+
+    For one thread: another one opens its own. A broker that went away is an error once, `broker-lost`; the next
+    request finds the new one. Times are in seconds. Every method raises ReplError for what the broker refuses.
+    """
+
+    def __init__(
+        self, endpoint: str | None = None, agent: str | None = None, start: bool = True,
+        on_start: Callable[[Started], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.address: Address = resolve(endpoint, os.environ, os.getuid())
+        self.agent = agent
+        self._start = start
+        self._on_start = on_start
+        self._talk = talk.Talk(agent, os.urandom(4).hex() + "-")
+        self._line: Line | None = connect(self.address, start, on_start)
+
+    def eval(
+        self, code: str, session: str = DEFAULT_SESSION, timeout: float | None = None, wait: float | None = None,
+        on_output: OnOutput | None = None, silent: bool = False, stdin: str | Callable[[], str | None] | None = None,
+        on_status: OnStatus | None = None, **options: Any,
+    ) -> Result:  # fmt: skip
+        """Run code in a session and return how it ended.
+
+        `timeout` bounds how long the code may run, `wait` how long its end is awaited: past it the result is
+        `running`, to be read later. `on_output(stream, text)` gets live text, `stdin` answers `input()`: a text once,
+        or a function that is asked each time. `options` are those of `calls.eval_fields` (`create=True`,
+        `ephemeral=False`, `runtime`, `cwd`, `env`, `expect_epoch`, `idempotency_key`, `mime`, `allow_stdin`).
+        Ctrl-C interrupts the eval, waits up to 5 s for its end and raises KeyboardInterrupt.
+        """
+        fields = calls.eval_fields(code, session, timeout=timeout, wait=wait, silent=silent, **options)
+        feed = _Feed(self, fields["session"], stdin, on_status)
+        gathering = self.begin("eval", fields, on_output, feed if stdin is not None else on_status)
+        try:
+            self.finish(gathering)
+        except KeyboardInterrupt:
+            self._interrupted(gathering)
+            raise
+        result = talk.result(gathering)
+        self.fetch_missed(gathering)
+        return result
+
+    def read(
+        self, session: str, eval_id: int, wait: float | None = None, offset: int = 0, stream: str = "both",
+        max_bytes: int | None = None, grep: str | None = None, on_output: OnOutput | None = None,
+    ) -> Result:  # fmt: skip
+        """Output and answer of an eval from `offset` on, waiting up to `wait` seconds for its end."""
+        fields = calls.read_fields(session, eval_id, wait, offset, stream, max_bytes, grep)
+        gathering = self.begin("read", fields, on_output)
+        self.finish(gathering, PATIENCE + (wait or 0))
+        return talk.result(gathering)
+
+    def new(
+        self, name: str | None = None, runtime: str | None = None, cwd: str | None = None,
+        env: Mapping[str, str] | None = None, reuse: bool = False,
+    ) -> Reply:  # fmt: skip
+        """Open a session: `session` is its id, `name` its name. A taken name is an error unless `reuse`."""
+        return self.request("new-session", **calls.new_fields(name, runtime, cwd, env, reuse))
+
+    def reset(self, session: str = DEFAULT_SESSION) -> Reply:
+        """A fresh worker for the session; all it held is gone, `epoch` counts up."""
+        return self.request("reset", session=session)
+
+    def interrupt(self, session: str = DEFAULT_SESSION, eval_id: int | None = None, all: bool = False) -> Reply:
+        """Interrupt the running eval, or the one named; `all` empties the session's queue too."""
+        return self.request("interrupt", session=session, interrupt_id=eval_id, all=all or None)
+
+    def close(self, session: str) -> Reply:
+        """End a session and everything it started. (The connection ends with `disconnect`, or `with Client() as c`.)"""
+        return self.request("close", session=session)
+
+    def clone(self, session: str, to: str | None = None) -> Reply:
+        """A new session with a copy of this one's variables."""
+        return self.request("clone", session=session, name=to)
+
+    def clear(self, session: str = DEFAULT_SESSION) -> Reply:
+        """Forget every name the session's code bound; the process stays."""
+        return self.request("clear-bindings", session=session)
+
+    def stdin(self, session: str, text: str) -> Reply:
+        """Input for the session's running eval, or for the next that reads. A line ends in a newline."""
+        return self.request("stdin", session=session, input=text)
+
+    def sessions(self) -> list[SessionEntry]:
+        """All sessions of the broker."""
+        return self.request("ls-sessions").sessions or []
+
+    def jobs(self, session: str = DEFAULT_SESSION) -> list[JobEntry]:
+        """The session's queued, running and recent evals."""
+        return self.request("jobs", session=session).jobs or []
+
+    def info(self, session: str = DEFAULT_SESSION, variables: bool = True) -> dict[str, Any]:
+        """What there is to know of a session."""
+        return self.request("info", session=session, variables=None if variables else False).info or {}
+
+    def stats(self) -> dict[str, Any]:
+        """Counters, queue, pool and agents of the broker."""
+        return self.request("stats").stats or {}
+
+    def describe(self) -> Reply:
+        """Operations, limits and versions of the broker."""
+        return self.request("describe")
+
+    def ping(self) -> Reply:
+        """Is anybody there?"""
+        return self.request("ping")
+
+    def shutdown(self) -> Reply:
+        """End the broker and every session."""
+        return self.request("shutdown")
+
+    # Below: for those who drive a request themselves (the command line, the prompt).
+
+    def request(self, op: str, **fields: Any) -> Reply:
+        """Send an operation and return its last reply. Raises ReplError when that says `error`."""
+        gathering = self.begin(op, fields)
+        self.finish(gathering, PATIENCE)
+        return talk.answer(gathering)
+
+    def begin(
+        self, op: str, fields: dict[str, Any], on_output: OnOutput | None = None, on_status: OnStatus | None = None
+    ) -> Gathering:
+        """Send an operation and return what gathers its answer; `finish` waits for it."""
+        if self._line is None or self._line.gone():
+            self._drop()
+            self._line = connect(self.address, self._start, self._on_start)
+        gathering, body = self._talk.ask(op, fields, on_output, on_status)
+        if not self._line.send(body):
+            self._drop()  # marks it as cut: `finish` says so
+        return gathering
+
+    def tell(self, op: str, fields: dict[str, Any]) -> None:
+        """Send an operation whose answer nobody waits for, if the connection stands. Fit for a signal handler."""
+        if self._line is not None:
+            self._line.send(self._talk.ask(op, fields)[1])
+
+    def finish(self, gathering: Gathering, patience: float | None = None, watch: Watch | None = None) -> bool:
+        """Wait for the end of a request, at most `patience` seconds. False: the descriptor `watch()` can be read.
+
+        Raises ReplError `broker-lost` when the connection broke, `no-broker` when it never stood or nobody answers.
+        """
+        deadline = None if patience is None else time.monotonic() + patience
+        while gathering.last is None:
+            if gathering.cut is not None:
+                raise talk.lost(gathering, gathering.cut)
+            if self.pump(deadline, None if watch is None else watch()):
+                continue
+            if deadline is None or time.monotonic() < deadline:
+                return False
+            self._talk.forget(gathering)
+            raise talk.lost(gathering, ReplError("no-broker", f"no answer in {patience:g} s"))
+        return True
+
+    def pump(self, deadline: float | None, watch: int | None = None) -> bool:
+        """Hear one message, waiting for it until `deadline` (monotonic seconds) or until `watch` can be read.
+
+        False when there was none.
+        """
+        line = self._line
+        if line is None:
+            return True
+        while (body := line.take()) is None:
+            if line.gone():
+                if (body := line.take()) is not None:
+                    break
+                self._drop()
+                return True
+            left = None if deadline is None else round((deadline - time.monotonic()) * 1000)
+            if (left is not None and left <= 0) or line.wait(left, watch):
+                return False
+        self._talk.hear(body)
+        return True
+
+    def fetch_missed(self, gathering: Gathering) -> None:
+        """Complete an ended eval's output from the session when live output was dropped on the way."""
+        result = gathering.result
+        if gathering.missed and result.session is not None and result.eval_id is not None and not result.ephemeral:
+            gathering.complete(self.read(result.session, result.eval_id))
+
+    def wait_for_end(self, seconds: float) -> bool:
+        """Wait until the broker has gone; False when it has not within `seconds`."""
+        deadline = time.monotonic() + seconds
+        while self._line is not None:
+            if not self.pump(deadline):
+                return False
+        return True
+
+    def _interrupted(self, gathering: Gathering) -> None:
+        if gathering.last is None:
+            try:
+                self.begin("interrupt", {"request_id": gathering.request_id})
+                self.finish(gathering, OBEY_SECONDS)
+            except ReplError:
+                pass  # the KeyboardInterrupt is what the caller hears of
+
+    def _drop(self) -> None:
+        if self._line is not None:
+            word, what = ("broker-lost", "went away") if self._line.up else ("no-broker", "does not answer")
+            self._line.close()
+            self._line = None
+            self._talk.hang_up(ReplError(word, f"the broker at {self.address.endpoint} {what}"))
+
+    def disconnect(self) -> None:
+        """End the connection. Sessions live on."""
+        self._drop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._drop()
+
+
+class _Feed:
+    """Answers `need-input` from what the caller gave, and hands every status on."""
+
+    def __init__(
+        self, client: Client, session: str | None, source: str | Callable[[], str | None] | None, then: OnStatus | None
+    ) -> None:
+        self._client, self._session, self._source, self._then = client, session, source, then
+
+    def __call__(self, reply: Reply) -> None:
+        if "need-input" in (reply.status or ()):
+            text, self._source = (self._source, None) if isinstance(self._source, str) else (
+                self._source() if self._source else None, self._source)  # fmt: skip
+            if text is not None:
+                self._client.tell("stdin", {"session": reply.session or self._session, "input": text})
+        if self._then is not None:
+            self._then(reply)
+
+
+def connect(address: Address, start: bool, on_start: Callable[[Started], None] | None) -> Line:
+    """A line to the broker at this address, which is started when none listens and `start` allows it.
+
+    Raises ReplError `no-broker`.
+    """
+    path = ipc_path(address.endpoint)
+    if address.source == "default" and path and (why := folder_fault(os.path.dirname(path), os.getuid())):
+        raise ReplError("no-broker", f"the socket's folder cannot be trusted: {why}")
+    if not listens(address.endpoint):
+        if not start:
+            raise ReplError("no-broker", f"no broker answers at {address.endpoint}")
+        from replctl.client.start import ensure  # most calls find a broker and need none of this
+
+        started = ensure(address.endpoint, os.environ)
+        if started is not None and on_start is not None:
+            on_start(started)
+    return Line(address.endpoint)

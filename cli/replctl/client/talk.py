@@ -1,0 +1,107 @@
+"""The client's half of the protocol without a socket: requests to bytes, bytes to the request they answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from replctl.client.errors import ReplError, refused
+from replctl.client.result import Gathering, OnOutput, OnStatus, Result
+from replwire.faults import Exit, exit_of
+from replwire.replies import Reply, decode
+
+_encode = msgspec.json.Encoder().encode
+
+# Ends of an eval that was accepted and ran: they belong into its result, with the output that it made.
+_OUTCOMES = (Exit.OK, Exit.RAISED, Exit.TIMED_OUT, Exit.INTERRUPTED, Exit.WORKER_LOST, Exit.RUNNING)
+
+
+class Talk:
+    """One connection's conversation. `prefix` makes its request ids its own; not for two threads at once."""
+
+    def __init__(self, agent: str | None, prefix: str) -> None:
+        self._agent = agent
+        self._prefix = prefix
+        self._count = 0
+        self._open: dict[str, Gathering] = {}
+
+    def ask(
+        self, op: str, fields: dict[str, Any], on_output: OnOutput | None = None, on_status: OnStatus | None = None
+    ) -> tuple[Gathering, bytes]:
+        """A request as bytes, and what will gather its replies. Fields that are None stay off the wire."""
+        self._count += 1
+        request_id = f"{self._prefix}{self._count:x}"
+        message: dict[str, Any] = {"id": request_id, "op": op}
+        if self._agent is not None:
+            message["agent"] = self._agent
+        for key, value in fields.items():
+            if value is not None:
+                message[key.replace("_", "-")] = value
+        try:
+            body = _encode(message)
+        except (TypeError, ValueError) as error:  # a lone surrogate, or what is no JSON at all
+            raise ReplError("invalid-request", f"cannot be sent as JSON: {error}") from None
+        gathering = Gathering(request_id, fields.get("session"), on_output, on_status)
+        self._open[request_id] = gathering
+        return gathering, body
+
+    def hear(self, body: bytes) -> Gathering | None:
+        """Give a message to the request it answers. Returns that request's gathering when this ended it.
+
+        A message for a request that nobody waits for any more is dropped. Raises ReplError when the other side
+        does not speak this protocol, or could not read what was sent.
+        """
+        try:
+            reply = decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise ReplError("no-broker", f"what answers is no replctl broker: {error}") from None
+        gathering = self._open.get(reply.id)
+        if gathering is None:
+            if not reply.id and reply.status and "error" in reply.status:
+                raise refused(reply)  # it could not be read far enough to find its id
+            return None
+        if not gathering.add(reply):
+            return None
+        del self._open[reply.id]
+        return gathering
+
+    def forget(self, gathering: Gathering) -> None:
+        """Drop what still comes for this request."""
+        self._open.pop(gathering.request_id, None)
+
+    def hang_up(self, why: ReplError) -> list[Gathering]:
+        """The connection is gone: mark every open request as `cut` and return them."""
+        lost = list(self._open.values())
+        self._open.clear()
+        for gathering in lost:
+            gathering.cut = why
+        return lost
+
+
+def answer(gathering: Gathering) -> Reply:
+    """The last reply of an ended request. Raises ReplError when it says `error`."""
+    last = gathering.last
+    assert last is not None, "asked before the end"
+    if "error" in (last.status or ()):
+        raise refused(last)
+    return last
+
+
+def result(gathering: Gathering) -> Result:
+    """The result of an ended eval or read.
+
+    How the code ended is in the result, whatever it was. Raises ReplError when it was refused, or when the broker
+    failed.
+    """
+    last = gathering.last
+    assert last is not None, "asked before the end"
+    status = last.status or []
+    if exit_of(status) not in _OUTCOMES or last.correlation_id is not None:
+        raise refused(last, gathering.result)
+    return gathering.result
+
+
+def lost(gathering: Gathering, error: ReplError) -> ReplError:
+    """`error`, with what had come for this request until then."""
+    return ReplError(error.word, error.err, error.reply, error.exit, gathering.settle())

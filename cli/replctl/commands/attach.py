@@ -1,0 +1,111 @@
+"""`replctl attach`: an interactive prompt on a live session, or its blocks from a pipe."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from replctl.commands.common import Face, common
+from replctl.commands.dialogue import Dialogue, blocks, complete
+from replctl.commands.running import TERMINAL, Answer
+from replctl.commands.where import folder_to_send
+from replwire.faults import Exit
+from replwire.names import DEFAULT_SESSION
+from replwire.places import state_dir
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+
+@click.command()
+@click.argument("session", default=DEFAULT_SESSION)
+@click.option("--runtime", metavar="NAME", help="What the session runs, if it is new.")
+@common
+def attach(face: Face, session: str, runtime: str | None) -> int:
+    """An interactive prompt on SESSION, which is opened if there is none.
+
+    Enter runs a complete block, Alt-Enter adds a line. Ctrl-C clears the line, or interrupts the code that runs.
+    Ctrl-D leaves; the session lives on.
+    """
+    with face.client() as client:
+        cwd = folder_to_send(None, client.address.endpoint)
+        if client.new(session, runtime, cwd, reuse=True).created:
+            face.screen.notice(f"new session {session!r}")
+        if not os.isatty(0):
+            with open(0, encoding="utf-8", errors="replace", closefd=False) as lines:
+                answer = Answer(lambda: lines.readline() or None)
+                return _piped(Dialogue(face, client, session, answer), lines.readline)
+        dialogue = Dialogue(face, client, session, TERMINAL)
+        _prompt(dialogue)
+    face.screen.notice(f"left; session {session!r} lives on: replctl attach {session}")
+    return Exit.OK
+
+
+def _piped(dialogue: Dialogue, lines: Callable[[], str]) -> int:
+    """Run each block of stdin in turn; the exit code is that of the last one that did not end well."""
+    code = 0
+    for block in blocks(lines):
+        if not dialogue.take(block):
+            break
+        code = dialogue.exit or code
+    return code
+
+
+def _prompt(dialogue: Dialogue) -> None:
+    shell = _shell(dialogue.session)
+    while True:
+        try:
+            block = shell.prompt()
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return
+        if not dialogue.take(block):
+            return
+
+
+def _shell(session: str) -> PromptSession[str]:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import FileHistory
+
+    return PromptSession(
+        message=f"{session}> ", multiline=True,
+        prompt_continuation=lambda width, _line, _wraps: "." * (width - 1) + " ",
+        history=FileHistory(_history_file()), key_bindings=_keys(), enable_open_in_editor=True,
+    )  # fmt: skip
+
+
+def _history_file() -> str:
+    """The user's own; lines that were typed are nobody else's business."""
+    folder = state_dir(os.environ)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    path = os.path.join(folder, "history")
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    return path
+
+
+def _keys() -> KeyBindings:
+    from prompt_toolkit.key_binding import KeyBindings
+
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _enter(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.document.is_cursor_at_the_end and complete(buffer.text):
+            buffer.validate_and_handle()
+        else:
+            opens = buffer.document.current_line_before_cursor.rstrip().endswith(":")
+            buffer.newline()
+            if opens:
+                buffer.insert_text("    ")
+
+    @keys.add("escape", "enter")
+    def _another_line(event: KeyPressEvent) -> None:
+        event.current_buffer.newline()
+
+    return keys

@@ -1,0 +1,87 @@
+"""What every command has: its four options, its client, and how an error becomes an exit code."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from replctl.client.errors import ReplError
+from replctl.client.sync import Client
+from replctl.commands.durations import spoken
+from replctl.commands.screen import Screen
+from replctl.commands.told import hint_for
+from replwire.faults import Exit
+
+if TYPE_CHECKING:
+    from replctl.client.start import Started
+
+Command = Callable[..., int | None]
+
+
+class Face:
+    """One call of a command: its options, and its screen."""
+
+    def __init__(self, endpoint: str | None, json: bool, no_start: bool, agent: str | None) -> None:
+        self.endpoint = endpoint
+        self.json = json
+        self.start = not no_start
+        self.agent = agent or os.environ.get("REPLCTL_AGENT") or "cli"
+        self.screen = Screen()
+
+    def client(self, start: bool = True) -> Client:
+        """A connected client; it starts a broker if the command and the caller allow it."""
+        return Client(self.endpoint, self.agent, start=start and self.start, on_start=self._started)
+
+    def show(self, data: Any, *lines: str) -> None:
+        """The answer of a command: `data` as JSON, or these lines for people."""
+        if self.json:
+            self.screen.json(data)
+        else:
+            for line in lines:
+                self.screen.line(line)
+
+    def fail(self, error: ReplError) -> int:
+        """Say what went wrong; the exit code."""
+        if self.json:
+            reply = error.reply
+            status = reply.status if reply is not None and reply.status else ["done", "error", error.word]
+            self.screen.failure(error.err, status, error.word, error.exit, hint=error.hint,
+                                retry_after_ms=error.retry_after_ms)  # fmt: skip
+            return error.exit
+        self.screen.notice(error.err)
+        if (hint := hint_for(error.word, error.hint)) is not None:
+            self.screen.notice(f"hint: {hint}")
+        if error.retry_after_ms is not None:
+            self.screen.notice(f"try again in {spoken(error.retry_after_ms)}")
+        return error.exit
+
+    def _started(self, started: Started) -> None:
+        where = ", ".join(started.listening)
+        self.screen.notice(f"started a broker at {where} (pid {started.pid})")
+        if started.lost:
+            names = ", ".join(started.lost)
+            self.screen.notice(f"the previous broker ended unexpectedly; sessions lost with it: {names}")
+        for warning in started.warnings:
+            self.screen.notice(warning)
+
+
+def common(function: Command) -> Command:
+    """Give a command the common options; it gets a Face first and returns an exit code or None."""
+
+    @click.option("--endpoint", metavar="URL", help="Address of the broker.")
+    @click.option("--json", is_flag=True, help="One JSON object on one line.")
+    @click.option("--no-start", is_flag=True, help="Do not start a broker when none answers.")
+    @click.option("--agent", metavar="NAME", help="Who asks; for fairness between agents. [REPLCTL_AGENT, or cli]")
+    @functools.wraps(function)
+    def command(endpoint: str | None, json: bool, no_start: bool, agent: str | None, **options: Any) -> int:
+        face = Face(endpoint, json, no_start, agent)
+        try:
+            return int(function(face, **options) or Exit.OK)
+        except ReplError as error:
+            return face.fail(error)
+
+    return command

@@ -1,0 +1,55 @@
+"""Times as people write them: `500ms`, `2s`, `1.5m`, `1h`; a plain number is seconds."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    _FloatParam = click.ParamType[float]
+else:
+    _FloatParam = click.ParamType  # generic to the type checker; older clicks have no subscript
+
+_UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_FORM = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|)\Z")
+MAX_SECONDS = 365 * 86_400.0
+
+
+def parse(text: str) -> float:
+    """Seconds. Raises ValueError for what is no duration, and beyond a year."""
+    match = _FORM.match(text.strip().lower())
+    if match is None:
+        raise ValueError(f"not a duration (500ms, 2s, 1.5m, 1h): {text!r}")
+    seconds = float(match[1]) * _UNITS[match[2]]
+    if not math.isfinite(seconds) or seconds > MAX_SECONDS:
+        raise ValueError(f"longer than a year: {text!r}")
+    return seconds
+
+
+def spoken(milliseconds: float) -> str:
+    """A duration for people: `350 ms`, `2 s`, `1.5 s`, `3 min 20 s`, `2 h 5 min`."""
+    if milliseconds < 1000:
+        return f"{milliseconds:.0f} ms"
+    seconds = milliseconds / 1000
+    if seconds < 60:
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
+    whole = round(seconds)
+    big, small, unit, part = (whole // 60, whole % 60, "min", "s") if whole < 3600 else (
+        whole // 3600, whole % 3600 // 60, "h", "min")  # fmt: skip
+    return f"{big} {unit}" + (f" {small} {part}" if small else "")
+
+
+class Duration(_FloatParam):
+    """An option's duration, in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds; a usage error for anything else."""
+        try:
+            return parse(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)

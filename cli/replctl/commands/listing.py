@@ -1,0 +1,113 @@
+"""Commands that show what there is: ls, jobs, info."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+
+from replctl.commands.common import Face, common
+from replctl.commands.durations import spoken
+from replctl.commands.screen import Screen
+from replwire.limits import bounds
+from replwire.replies import JobEntry
+
+_LINE = 60  # characters of an eval's code that `jobs` shows
+
+
+@click.command()
+@common
+def ls(face: Face) -> None:
+    """List the sessions."""
+    with face.client() as client:
+        sessions = client.sessions()
+    if face.json:
+        face.screen.json({"status": ["done"], "sessions": sessions})
+    elif not sessions:
+        face.screen.notice("no sessions")
+    else:
+        now = time.time()
+        face.screen.table(
+            ("NAME", "STATE", "RUNTIME", "EPOCH", "EVALS", "QUEUED", "AGE", "OWNER", "FOLDER"),
+            ((entry.name or entry.session, entry.state, entry.runtime, entry.epoch, entry.eval_count, entry.queued,
+              spoken(max(0.0, now - entry.created_at) * 1000), entry.owner, entry.cwd) for entry in sessions),
+        )  # fmt: skip
+
+
+@click.command()
+@click.argument("session")
+@common
+def jobs(face: Face, session: str) -> None:
+    """SESSION's queued, running and recent evals."""
+    with face.client() as client:
+        entries = client.jobs(session)
+    if face.json:
+        face.screen.json({"status": ["done"], "session": session, "jobs": entries})
+    else:
+        show_jobs(face.screen, entries)
+
+
+def show_jobs(screen: Screen, entries: Sequence[JobEntry]) -> None:
+    """The evals of a session as a table."""
+    if entries:
+        screen.table(("ID", "STATE", "END", "EPOCH", "AGENT", "TOOK", "CODE"), map(_job, entries))
+    else:
+        screen.notice("no evals")
+
+
+def _job(entry: JobEntry) -> tuple[Any, ...]:
+    end = " ".join(word for word in entry.status if word != "done") or ("ok" if "done" in entry.status else None)
+    took = None if entry.duration_ms is None else spoken(entry.duration_ms)
+    code = " ".join(entry.code.split())
+    short = code if len(code) <= _LINE else code[: _LINE - 1] + "…"
+    return entry.eval_id, entry.state, end, entry.epoch, entry.agent, took, short
+
+
+@click.command()
+@click.argument("session")
+@click.option("--no-variables", is_flag=True, help="Leave the variables out.")
+@common
+def info(face: Face, session: str, no_variables: bool) -> None:
+    """All there is to know of SESSION."""
+    with face.client() as client:
+        facts = client.info(session, variables=not no_variables)
+    if face.json:
+        face.screen.json({"status": ["done"], "info": facts})
+        return
+    for line in told(facts):
+        face.screen.line(line)
+
+
+def told(facts: Mapping[str, Any]) -> Iterator[str]:
+    """The answer of `info` as lines: facts first, then the variables. Of the limits, those that are not the default."""
+    facts = dict(facts)
+    variables = facts.pop("variables", None)
+    if isinstance(limits := facts.get("limits"), dict):
+        usual = {bound.name: bound.default for bound in bounds()}
+        facts["limits"] = {k: v for k, v in limits.items() if v != usual.get(k)} or "the defaults"
+    width = max((len(key) for key in facts), default=0)
+    for key, value in facts.items():
+        yield f"{key.ljust(width)}  {flat(value)}"
+    if isinstance(variables, list) and variables:
+        yield "variables"
+        yield from (f"  {_variable(entry)}" for entry in variables if isinstance(entry, dict))
+
+
+def flat(value: Any) -> str:
+    """A fact on one line."""
+    if value is None:
+        return "-"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {flat(inner)}" for key, inner in value.items()) or "-"
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return ", ".join(map(flat, value)) or "-"
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def _variable(entry: Mapping[str, Any]) -> str:
+    shape = entry.get("shape")
+    measure = f" {'x'.join(map(str, shape))}" if shape else f" {entry['size']}" if entry.get("size") is not None else ""
+    preview = f" = {entry['preview']}" if entry.get("preview") is not None else ""
+    return f"{entry.get('name')}: {entry.get('type')}{measure}{preview}"

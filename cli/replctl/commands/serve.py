@@ -1,0 +1,78 @@
+"""`replctl serve`: run a broker. The one file of this package that knows the broker's."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from replctl.client.address import absolute
+from replctl.client.errors import ReplError
+from replctl.commands.durations import Duration
+from replctl.commands.screen import Screen
+from replctl.commands.settings import parse_set, read_settings
+from replwire.faults import Exit
+from replwire.places import default_endpoint, state_dir
+
+
+@click.command()
+@click.option("--endpoint", metavar="URL", help="Address to listen at. [REPLCTL_ENDPOINT, config, the user's socket]")
+@click.option("--config", "path", type=click.Path(), metavar="FILE", help="Instead of the user's own file.")
+@click.option("--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="One setting, over file and env.")
+@click.option("--idle-exit", type=Duration(), help="End after this long without sessions; 0 is never.")
+@click.option("--json", is_flag=True, help="Say what it listens on as one JSON object on one line.")
+@click.option("--background", is_flag=True, hidden=True)
+def serve(
+    endpoint: str | None, path: str | None, pairs: tuple[str, ...], idle_exit: float | None, json: bool,
+    background: bool,
+) -> int:  # fmt: skip
+    """Run a broker until SIGTERM, SIGINT or `replctl shutdown`."""
+    flags = parse_set(pairs)
+    if idle_exit is not None:
+        flags["broker.idle-exit-ms"] = str(round(idle_exit * 1000))
+    if endpoint is not None:
+        flags["broker.endpoint"] = endpoint
+    loaded = read_settings(path, flags)
+    try:
+        address = absolute(loaded.config.broker.endpoint or default_endpoint(os.environ, os.getuid()))
+    except ReplError as error:
+        raise click.UsageError(error.err) from None
+    if background:
+        _leave_family()
+
+    from replbroker.app import StartError, run
+
+    def announce(ready: dict[str, object]) -> None:
+        if background or json:
+            Screen().json(ready)
+            if background:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the starter stops listening here
+        else:
+            _tell(ready)
+
+    try:
+        return run(
+            loaded, address, state_dir=state_dir(os.environ), background=background or idle_exit is not None,
+            announce=announce,
+        )  # fmt: skip
+    except StartError as error:
+        Screen().notice(str(error))
+        return Exit.NO_BROKER
+
+
+def _leave_family() -> None:
+    """Become nobody's child: the caller that started us ends, or lives on without having to reap us."""
+    if os.fork():
+        os._exit(0)
+
+
+def _tell(ready: dict[str, object]) -> None:
+    screen = Screen()
+    listening = ready.get("listening")
+    for url in listening if isinstance(listening, list) else ():
+        screen.notice(f"listening on {url} (pid {ready.get('pid')})")
+    for key, text in (("lost", "sessions lost with the previous broker: "), ("warnings", "")):
+        entries = ready.get(key)
+        if isinstance(entries, list) and entries:
+            for line in [", ".join(map(str, entries))] if key == "lost" else entries:
+                screen.notice(f"{text}{line}")

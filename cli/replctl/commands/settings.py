@@ -1,0 +1,40 @@
+"""A broker's settings from file, environment and flags, as `serve` runs with them and `config show` tells them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import click
+
+from replwire.config import ConfigError, Loaded, load
+from replwire.places import config_file
+
+
+def read_settings(path: str | None, flags: dict[str, str]) -> Loaded:
+    """The settings in force. A usage error for one that cannot be used, or for a named file that is not there."""
+    origin = path or config_file(os.environ)
+    try:
+        with open(origin, encoding="utf-8") as file:
+            text: str | None = file.read()
+    except FileNotFoundError:
+        if path is not None:
+            raise click.UsageError(f"no such file: {path}") from None
+        text = None
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"cannot read {origin}: {error}") from None
+    try:
+        return load(text, origin, os.environ, flags)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def parse_set(pairs: Iterable[str]) -> dict[str, str]:
+    """`section.key=value` as given; a usage error for anything else."""
+    flags = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign or "." not in key:
+            raise click.UsageError(f"--set wants section.key=value: {pair!r}")
+        flags[key.strip()] = value
+    return flags

@@ -1,0 +1,84 @@
+"""What people are told of an eval besides its output: nothing is silently queued, cut, lost or left running."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from replctl.client.result import Result
+from replctl.commands.durations import spoken
+from replwire.faults import Exit
+from replwire.replies import Reply
+
+# The broker's hints speak of fields of the wire; at a shell the same advice is an option or a command.
+_HINTS = {
+    "session-not-found": "replctl ls lists the sessions, replctl new NAME opens one",
+    "session-already-exists": "replctl new --reuse takes the one there is",
+    "timeout": "--timeout asks for more time; with --wait it goes on and can be read later",
+}
+
+
+def hint_for(word: str | None, hint: str | None) -> str | None:
+    """What to do about a fault, for someone at a shell; None when nobody has advice."""
+    return _HINTS.get(word or "", hint) if hint else None
+
+
+def waits_for_input(session: str) -> str:
+    """What is told when the code asks for input and nobody here has any."""
+    return f'the code waits for input: replctl stdin {session} "text"'
+
+
+def status_notice(reply: Reply) -> str | None:
+    """A notice for a status that comes while the eval is under way, or None."""
+    status = reply.status or []
+    if "queued" in status:
+        ahead = reply.queue_position or 0
+        return f"waiting, {ahead} {'eval goes' if ahead == 1 else 'evals go'} first" if ahead else "waiting for a turn"
+    if "output-dropped" in status:
+        return f"{reply.dropped_bytes or 0} bytes of live output came too fast to be shown here; replctl read has them"
+    return None
+
+
+def opening_notices(result: Result) -> Iterator[str]:
+    """What is told before the value or the traceback, which are to be the last that is read."""
+    if result.created and not result.ephemeral:
+        yield f"new session {result.session!r}"
+
+
+def end_notices(result: Result) -> Iterator[str]:
+    """Notices for the end of an eval, in the order of their weight."""
+    name = result.session
+    if result.repr_error:
+        yield f"the value cannot be shown, its repr raised: {result.repr_error}"
+    yield from _ended(result, name)
+    if result.ok and result.state == "lost":
+        yield f"earlier state was lost: {result.cause or 'unknown cause'}; this ran in a fresh worker" + _epoch(result)
+    if result.truncated:
+        yield f"output truncated, {result.dropped_bytes or 0} bytes dropped"
+    if result.background_bytes:
+        yield f"the session printed {result.background_bytes} bytes between evals: replctl read {name} 0"
+
+
+def _ended(result: Result, name: str | None) -> Iterator[str]:
+    kept = "state kept" if result.state == "kept" else f"state lost{_because(result)}{_epoch(result)}"
+    if result.exit is Exit.TIMED_OUT:
+        if result.duration_ms is None and result.error:
+            yield result.error  # it never ran
+        else:
+            limit = result.max_eval_time_ms or result.duration_ms or 0
+            yield f"{'interrupted' if result.state == 'kept' else 'killed'} after {spoken(limit)}, {kept}"
+    elif result.exit is Exit.INTERRUPTED:
+        yield f"interrupted, {kept}"
+    elif result.exit is Exit.WORKER_LOST:
+        yield f"{result.error or 'worker lost'}; {kept}"
+    elif result.exit is Exit.RUNNING:
+        yield f"still running as eval {result.eval_id}; replctl read {name} {result.eval_id} --wait 60s"
+    if not result.ok and (hint := hint_for(result.word, result.hint)):
+        yield f"hint: {hint}"
+
+
+def _because(result: Result) -> str:
+    return f": {result.cause}" if result.cause and result.cause not in (result.error or "") else ""
+
+
+def _epoch(result: Result) -> str:
+    return f" (epoch {result.epoch})" if result.epoch is not None else ""

@@ -1,0 +1,1 @@
+"""Pages, the generator of their tables, and a demonstration that runs."""

@@ -1,0 +1,102 @@
+"""Shared by the tests of the client and the command line: stub brokers, and commands as processes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for stub_broker: pytest imports tests by file, not by folder
+from stub_broker import PATIENCE, Script, Stub, environment
+
+
+def _short() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="rc", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder with a short name: a socket's path may have 103 bytes."""
+    yield from _short()
+
+
+@pytest.fixture
+def stub(short: Path) -> Iterator[Callable[[Script], Stub]]:
+    """Start a stub broker with a script."""
+    stubs: list[Stub] = []
+
+    def start(script: Script) -> Stub:
+        stubs.append(Stub(f"ipc://{short}/b{len(stubs)}.sock", script))
+        return stubs[-1]
+
+    yield start
+    for each in stubs:
+        each.end()
+
+
+class Shell:
+    """Runs commands, each a process of its own."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def run(self, *args: str, input: bytes = b"", **env: str) -> subprocess.CompletedProcess[str]:
+        """Run to the end."""
+        ended = subprocess.run(
+            [sys.executable, "-m", "replctl", *args], input=input, capture_output=True, timeout=PATIENCE,
+            env=environment(self.state, **env), check=False,
+        )  # fmt: skip
+        return subprocess.CompletedProcess(args, ended.returncode, ended.stdout.decode(), ended.stderr.decode())
+
+    def start(self, *args: str, **options: Any) -> subprocess.Popen[bytes]:
+        """Start and go on; `python` are options for the interpreter."""
+        python = options.pop("python", [])
+        options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        process = subprocess.Popen(
+            [sys.executable, *python, "-m", "replctl", *args], env=environment(self.state), **options
+        )  # fmt: skip
+        self._started.append(process)
+        return process
+
+    def reap(self) -> None:
+        """End and reap what still runs."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def shell(short: Path) -> Iterator[Shell]:
+    """Commands with a state folder of their own."""
+    shell = Shell(short)
+    yield shell
+    shell.reap()
+
+
+def _ended(shell: Shell) -> Iterator[Shell]:
+    yield shell
+    shell.run("shutdown")
+    shell.reap()
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Shell]:
+    """Commands that share one real broker, which the first of them starts; ended with the module's tests."""
+    for folder in _short():
+        yield from _ended(Shell(folder))
+
+
+@pytest.fixture
+def alone(short: Path) -> Iterator[Shell]:
+    """Commands with a real broker of the test's own."""
+    yield from _ended(Shell(short))

@@ -1,0 +1,168 @@
+"""The small parts: durations, addresses, notices, blocks of a prompt, the screen."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from replctl import ReplError, Result
+from replctl.client.address import absolute, folder_fault, listens, resolve
+from replctl.commands.dialogue import blocks, complete
+from replctl.commands.durations import parse, spoken
+from replctl.commands.screen import Screen
+from replctl.commands.told import end_notices, opening_notices, status_notice, waits_for_input
+from replwire.replies import Reply
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("2s", 2), ("500ms", 0.5), ("1.5m", 90), ("1h", 3600), ("3", 3), ("0", 0), (" 2 S ", 2), (".5", 0.5)],
+)
+def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
+    assert parse(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1", "1d", "1e3", "nan", "inf", "2s5", "٣s x", "999999h"])
+def test_anything_else_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match=r"duration|year"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(350, "350 ms"), (2000, "2 s"), (1500, "1.5 s"), (200_000, "3 min 20 s"), (7_500_000, "2 h 5 min")],
+)
+def test_durations_are_told_as_people_say_them(ms: int, text: str) -> None:
+    assert spoken(ms) == text
+
+
+def test_the_endpoint_is_the_flags_then_the_environments_then_the_configs_then_the_users_own(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[broker]\nendpoint = "tcp://127.0.0.1:3"\n')
+    plain = {"REPLCTL_STATE_DIR": "/s", "REPLCTL_CONFIG": str(tmp_path / "none")}
+    filed = {**plain, "REPLCTL_CONFIG": str(config)}
+    named = {**filed, "REPLCTL_ENDPOINT": "tcp://127.0.0.1:2"}
+    assert resolve("tcp://127.0.0.1:1", named, 0) == ("tcp://127.0.0.1:1", "flag")
+    assert resolve(None, named, 0) == ("tcp://127.0.0.1:2", "REPLCTL_ENDPOINT")
+    assert resolve(None, filed, 0) == ("tcp://127.0.0.1:3", str(config))
+    assert resolve(None, plain, 0) == ("ipc:///s/run/broker.sock", "default")
+
+
+def test_a_config_that_cannot_be_used_is_an_error_and_not_ignored(tmp_path: Path) -> None:
+    (tmp_path / "d").write_text("[broker]\nendpont = 1\n")
+    with pytest.raises(ReplError) as caught:
+        resolve(None, {"REPLCTL_CONFIG": str(tmp_path / "d")}, 0)
+    assert (caught.value.word, "endpont" in caught.value.err) == ("invalid-request", True)
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["ipc://", "http://x", "tcp://nohost", "tcp://h:0", "tcp://h:x", "ipc:///" + "x" * 104]
+)
+def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
+    with pytest.raises(ReplError) as caught:
+        absolute(endpoint)
+    assert caught.value.word == "invalid-request"
+
+
+def test_a_socket_path_does_not_depend_on_the_folder_of_whoever_uses_it() -> None:
+    assert absolute("ipc://x.sock") == f"ipc://{os.getcwd()}/x.sock"
+
+
+def test_a_socket_file_that_nobody_listens_on_is_no_broker(short: Path) -> None:
+    (short / "stale").touch()
+    assert not listens(f"ipc://{short}/none")
+    assert not listens(f"ipc://{short}/stale")
+
+
+def test_a_folder_that_others_can_write_to_is_not_trusted(tmp_path: Path) -> None:
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    tmp_path.chmod(0o700)
+    assert "0777" in str(folder_fault(str(open_to_all), os.getuid()))
+    assert folder_fault(str(tmp_path), os.getuid()) is None
+
+
+@pytest.mark.parametrize(
+    ("result", "notices"),
+    [
+        (Result(status=["done"], session="work", created=True, state="kept"), ["new session 'work'"]),
+        (Result(status=["done", "error", "timeout"], state="kept", max_eval_time_ms=2000, duration_ms=2001.0),
+         ["interrupted after 2 s, state kept"]),
+        (Result(status=["done", "error", "timeout"], state="lost", max_eval_time_ms=2000, duration_ms=4001.0, epoch=2,
+                cause="killed"), ["killed after 2 s, state lost: killed (epoch 2)"]),
+        (Result(status=["done", "interrupted"], state="kept"), ["interrupted, state kept"]),
+        (Result(status=["done", "running"], session="work", eval_id=3),
+         ["still running as eval 3; replctl read work 3 --wait 60s"]),
+        (Result(status=["done"], state="lost", cause="out of memory", epoch=3),
+         ["earlier state was lost: out of memory; this ran in a fresh worker (epoch 3)"]),
+        (Result(status=["done"], truncated=True, dropped_bytes=9_000_000),
+         ["output truncated, 9000000 bytes dropped"]),
+    ],
+)  # fmt: skip
+def test_nothing_that_befell_an_eval_is_kept_from_people(result: Result, notices: list[str]) -> None:
+    assert [*opening_notices(result), *end_notices(result)] == notices
+
+
+def test_waiting_and_asking_are_told_while_they_last() -> None:
+    assert status_notice(Reply(id="1", status=["queued"], queue_position=2)) == "waiting, 2 evals go first"
+    assert status_notice(Reply(id="1", status=["queued"], queue_position=1)) == "waiting, 1 eval goes first"
+    assert waits_for_input("w") == 'the code waits for input: replctl stdin w "text"'
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1", "for i in x: print(i)", "def f():\n    return 1\n", "1 +* 2", "/reset", "", "await f()", "if x:\n    y\nz"],
+)
+def test_a_block_that_can_run_is_complete(text: str) -> None:
+    assert complete(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["def f():", "(1,", "'''a", "for i in x:\n    print(i)", "@deco", "if x:\n    y\nelse:"]
+)
+def test_a_block_that_may_go_on_is_not(text: str) -> None:
+    assert not complete(text)
+
+
+def test_a_script_falls_into_its_blocks_and_lines_between_them_can_be_taken_as_input() -> None:
+    lines = iter(["x = input()\n", "for i in x:\n", "    i\n", "\n", "x\n", "def f():\n", "  pass"])
+    assert list(blocks(lambda: next(lines, ""))) == [
+        "x = input()", "for i in x:\n    i\n", "x", "def f():\n  pass",
+    ]  # fmt: skip
+
+
+def test_a_long_line_of_json_passes_a_pipe_whole() -> None:
+    reader, writer = os.pipe()
+    got: list[bytes] = []
+
+    def drain() -> None:
+        with open(reader, "rb") as pipe:
+            got.append(pipe.read())
+
+    thread = threading.Thread(target=drain)
+    thread.start()
+    Screen(out=writer).json({"out": "x" * 300_000})
+    os.close(writer)
+    thread.join()
+    assert len(json.loads(got[0])["out"]) == 300_000
+    assert got[0].count(b"\n") == 1
+
+
+def test_a_value_stands_on_a_fresh_line_and_nothing_is_not_shown(tmp_path: Path) -> None:
+    with open(tmp_path / "o", "wb") as file:
+        screen = Screen(out=file.fileno())
+        screen.value("None")
+        screen.text("out", "no newline \ud800")
+        screen.value("42")
+    assert (tmp_path / "o").read_bytes() == b"no newline \\ud800\n42\n"
+
+
+def test_notices_show_terminal_control_instead_of_obeying_it(tmp_path: Path) -> None:
+    with open(tmp_path / "e", "wb") as file:
+        Screen(err=file.fileno()).notice("a\x1b[2Jb")
+    assert (tmp_path / "e").read_text() == "replctl: a\\x1b[2Jb\n"
