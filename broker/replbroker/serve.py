@@ -22,7 +22,7 @@ _LINGER_MS = 1_000  # for the last answers of a broker that ends
 
 
 class Serve:
-    """One thread, one epoll. Sockets of ZeroMQ are edge-triggered: each is asked again after any activity."""
+    """One thread, one epoll."""
 
     def __init__(
         self, core: Core, clients: Clients, workers: Workers, zap: Zap, launcher: Launcher,
@@ -39,8 +39,11 @@ class Serve:
         self._handlers: dict[int, Callable[[], None]] = {}
         self._exit: str | None = None
         self._roster_broken = False
-        for fd in (*clients.filenos(), *workers.filenos(), zap.socket.fileno()):
-            self._epoll.register(fd, select.EPOLLIN)
+        self._ask_clients = self._ask_workers = True  # something was sent: see sockets.take
+        self._register(clients.socket.fileno(), self._hear_clients)
+        self._register(workers.socket.fileno(), self._hear_workers)
+        self._register(clients.monitor_fd, lambda: core.set_connections(clients.count()))
+        self._register(zap.socket.fileno(), zap.answer)
         launcher.watch(self._register, self._drop)
 
     def remember_lost(self, names: list[str], why: str) -> None:
@@ -58,10 +61,15 @@ class Serve:
     def run(self, signals: Signals) -> str:
         """Serve until the core says Exit; returns why."""
         self._register(signals.fd, lambda: self._signalled(signals))
+        self._core.set_connections(self._clients.count())  # a descriptor of ZeroMQ tells nothing before it was asked
         self._do(self._core.start(time.monotonic()))
         while self._exit is None:
-            busy = self._sockets()
-            for fd, _ in self._epoll.poll(0 if busy else self._timeout()):
+            if self._ask_workers:
+                self._hear_workers()
+            if self._ask_clients:
+                self._hear_clients()
+            idle = not (self._ask_workers or self._ask_clients)
+            for fd, _ in self._epoll.poll(self._timeout() if idle else 0):
                 handler = self._handlers.get(fd)
                 if handler is not None:
                     handler()
@@ -82,26 +90,29 @@ class Serve:
         wait = 3600.0 if due is None else max(0.0, due - time.monotonic())
         return min(wait, RETRY_S) if self._clients.backlogged else wait
 
-    def _sockets(self) -> bool:
-        """One turn of each socket. Workers first: an answer frees a slot for the next request."""
-        core = self._core
-        busy = False
-        for number, frame in self._workers.receive():
-            busy = True
-            self._do(core.worker_said(number, frame, time.monotonic()))
-        core.set_connections(self._clients.count())
-        for peer, body in self._clients.receive():
-            busy = True
-            self._do(core.hear(peer, body, time.monotonic()))
-        return self._zap.answer() or busy
+    def _hear_workers(self) -> None:
+        """One turn of the workers' socket; it gets another as long as there was something."""
+        frames = self._workers.receive()
+        self._ask_workers = bool(frames)
+        for number, frame in frames:
+            self._do(self._core.worker_said(number, frame, time.monotonic()))
+
+    def _hear_clients(self) -> None:
+        """The same for the clients' socket."""
+        requests = self._clients.receive()
+        self._ask_clients = bool(requests)
+        for peer, body in requests:
+            self._do(self._core.hear(peer, body, time.monotonic()))
 
     def _do(self, effects: list[Effect]) -> None:
         for effect in effects:
             kind = type(effect)
             if kind is ToClient:
+                self._ask_clients = True
                 if not self._clients.send(effect.peer, effect.body, effect.output_of):  # type: ignore[union-attr]
                     self._core.peer_gone(effect.peer)  # type: ignore[union-attr]
             elif kind is ToWorker:
+                self._ask_workers = True
                 self._workers.send(effect.worker, effect.frame)  # type: ignore[union-attr]
             else:
                 self._do_rare(effect)

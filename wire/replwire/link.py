@@ -14,7 +14,7 @@ import msgspec
 
 from replwire.limits import Limits
 
-_HEADER = struct.Struct("!BBIIQ")
+_HEADER = struct.Struct("!BBIIQI")
 HEADER_BYTES = _HEADER.size
 
 
@@ -45,18 +45,25 @@ class Outcome(enum.IntEnum):
 
 
 class Header(NamedTuple):
-    """Route is the broker's number for one request; eval is the session's number for one eval, 0 for none."""
+    """Route is the broker's number for one request; eval is the session's number for one eval, 0 for none.
+
+    `first` is not 0 when the body of a SAY is two messages, as a value and the end of its eval are: it is the
+    length of the first one. Each frame costs a wake-up on the way, so what is said together travels together.
+    """
 
     kind: int
     outcome: int
     epoch: int
     eval: int
     route: int
+    first: int
 
 
-def pack(kind: int, body: bytes = b"", *, outcome: int = 0, epoch: int = 0, eval: int = 0, route: int = 0) -> bytes:
+def pack(
+    kind: int, body: bytes = b"", *, outcome: int = 0, epoch: int = 0, eval: int = 0, route: int = 0, first: int = 0
+) -> bytes:
     """Header and body as one frame."""
-    return _HEADER.pack(kind, outcome, epoch, eval, route) + body
+    return _HEADER.pack(kind, outcome, epoch, eval, route, first) + body
 
 
 def unpack(frame: bytes) -> Header:

@@ -27,12 +27,14 @@ class Link:
         socket.connect(endpoint)
         self.send(pack(Kind.HELLO, encode(Hello(token))))
 
-    def filenos(self) -> list[int]:
-        """To be polled for reading; edge-triggered, so `receive` and `broken` are asked after every activity."""
-        return [self._socket.fileno(), self._monitor.fileno()]
+        self.fd: int = socket.fileno()  # readable: call `receive`; it is to be called after sending as well
+        self.monitor_fd: int = self._monitor.fileno()  # readable: ask `broken`
 
     def receive(self) -> bytes | None:
-        """The next frame, or None. Frames of several parts are not the broker's and are dropped."""
+        """The next frame, or None. Frames of several parts are not the broker's and are dropped.
+
+        libzmq may take in the news of a frame while it sends, and then the descriptor does not tell.
+        """
         socket = self._socket
         while socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
             frame = socket.recv(zmq.NOBLOCK)

@@ -45,8 +45,8 @@ class Loop:
             child.pidfd: self._child_died,
             child.stdin: session.input.flush,
         }
-        for fd in link.filenos():
-            self._epoll.register(fd, _IN)
+        self._epoll.register(link.fd, _IN)
+        self._epoll.register(link.monitor_fd, _IN)
         for fd in (child.control.fileno(), child.out, child.err, child.late, child.pidfd):
             self._watch(fd, _IN)
 
@@ -68,13 +68,15 @@ class Loop:
         """Serve. Returns when the broker's connection is gone."""
         self._beat(time.monotonic())
         link, poll = self._link, self._epoll.poll
+        if link.broken():  # before its descriptor was watched
+            return
         while True:
             while (frame := link.receive()) is not None:
                 self._session.hear(unpack(frame), frame)
-            if link.broken():
-                return
             self._arrange()
             for fd, _ in poll(self._timeout()):
+                if fd == link.monitor_fd and link.broken():
+                    return
                 handler = self._handlers.get(fd)
                 if handler is not None:
                     handler()

@@ -76,10 +76,9 @@ class Reads:
 
     def _terminal(self, job: Job, follower: Follower, page: Page) -> None:
         assert job.done is not None
-        if job.value is not None:
-            self._say(follower.route, msgspec.structs.replace(job.value, id=follower.request_id))
+        value = job.value and msgspec.structs.replace(job.value, id=follower.request_id)
         done = msgspec.structs.replace(job.done, id=follower.request_id, dropped_bytes=None, truncated=None)
-        self._say(follower.route, self._paged(done, page), Outcome.OK)
+        self._say(follower.route, self._paged(done, page), Outcome.OK, before=value)
 
     def _wait_over(self, job: Job, follower: Follower) -> None:
         live = follower in job.followers

@@ -77,9 +77,11 @@ class Session:
 
     # --- to the broker ---
 
-    def _say(self, route: int, reply: Reply, outcome: int = Outcome.NONE, eval_id: int = 0) -> None:
-        frame = pack(Kind.SAY, encode_reply(reply), outcome=outcome, epoch=self._epoch, eval=eval_id, route=route)
-        self._link.send(frame)
+    def _say(self, route: int, reply: Reply, outcome: int = Outcome.NONE, before: Reply | None = None) -> None:
+        """Send a reply to the client of a route; `before` is one that comes just before it."""
+        first = b"" if before is None else encode_reply(before)
+        body = first + encode_reply(reply)
+        self._link.send(pack(Kind.SAY, body, outcome=outcome, epoch=self._epoch, route=route, first=len(first)))
 
     def _out(self, route: int, request_id: str, stream: Stream, text: str) -> None:
         reply = Reply(id=request_id, out=text) if stream == "out" else Reply(id=request_id, err=text)
@@ -161,17 +163,15 @@ class Session:
             assert self._claim is not None
             need = Reply(id=job.request_id, status=["need-input"], eval_id=job.eval_id)
             need.session, need.name = self._claim.session, self._claim.name
-            self._say(job.route, need, eval_id=job.eval_id)
+            self._say(job.route, need)
             return
         assert isinstance(event, frames.Result)
         self.drain()
         self._flush_decoders(job)
         self._timers.cancel(job.resend)
         outcome = self._compose(job, event)
-        if job.value is not None:
-            self._say(job.route, job.value, eval_id=job.eval_id)
         assert job.done is not None
-        self._say(job.route, job.done, outcome, job.eval_id)
+        self._say(job.route, job.done, outcome, before=job.value)
         self._reads.ended(job)
         self.jobs.end()
 

@@ -150,6 +150,9 @@ class Core:
         if target.peer is not None:
             body = memoryview(frame)[HEADER_BYTES:] if len(frame) > _BIG else frame[HEADER_BYTES:]
             output_of = target.request_id if header.kind == Kind.OUT else None
+            if header.first:
+                self.state.out.append(ToClient(target.peer, body[: header.first], output_of))
+                body = body[header.first :]
             self.state.out.append(ToClient(target.peer, body, output_of))
         if header.outcome == Outcome.NONE:
             return

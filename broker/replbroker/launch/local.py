@@ -24,7 +24,7 @@ from multiprocess import forkserver, resource_tracker
 from multiprocess.context import ForkServerContext
 
 from replbroker.launch.base import Died
-from replbroker.launch.strays import become_subreaper, children, sweep
+from replbroker.launch.strays import become_subreaper, sweep
 from replwire.limits import Limits
 from replworker.boot import Order, main
 
@@ -51,6 +51,7 @@ class Local:
         self._live: set[int] = set()
         self._died: list[Died] = []
         self._sweep_due = False
+        self._closing = False
         _hide_main()
         become_subreaper()
         self._thread = threading.Thread(target=self._spawner, name="spawner", daemon=True)
@@ -64,7 +65,8 @@ class Local:
 
     def _spawner(self) -> None:
         while (order := self._orders.get()) is not None:
-            order()
+            if not self._closing:
+                order()
 
     def _report(self, result: Callable[[], None]) -> None:
         self._results.append(result)
@@ -76,8 +78,8 @@ class Local:
             with self._starting:
                 process.start()
             pidfd = os.pidfd_open(process.pid)
-        except (OSError, EOFError) as error:
-            cause = f"could not be started: {error}"
+        except Exception as error:  # noqa: BLE001 - whatever it is, this thread must live to start the next one
+            cause = f"could not be started: {type(error).__name__}: {error}"
             self._report(lambda: self._gone(worker, cause))
             return
         self._processes[worker] = process
@@ -165,29 +167,23 @@ class Local:
         return {pid for pid in pids if pid is not None}
 
     def close(self, deadline_s: float) -> None:
+        end = time.monotonic() + deadline_s
+        self._closing = True
+        self._doomed |= self._live
+        self._orders.put(None)
         for pidfd in self._pidfds.values():
             self._signal(pidfd)
-        end = time.monotonic() + deadline_s
-        for pidfd in list(self._pidfds.values()):
+        self._thread.join(deadline_s)
+        self._collect()  # workers that had just been started
+        for pidfd in self._pidfds.values():
             select.select([pidfd], [], [], max(0.0, end - time.monotonic()))
             os.close(pidfd)
-        self._pidfds.clear()
-        self._orders.put(None)
-        self._thread.join(max(0.1, end - time.monotonic()))
-        while sweep(self._own()) and time.monotonic() < end:
-            select.select([], [], [], 0.002)
-        self._stop_fork_server()
+        # Without workers the fork server has nothing to do, and waiting for it to notice is a wait.
+        for pid in self._own():
+            os.kill(pid, signal.SIGKILL)
+        while sweep(set()) and time.monotonic() < end:
+            time.sleep(0.001)
         os.close(self._wake)
-
-    def _stop_fork_server(self) -> None:
-        forkserver._forkserver._stop()
-        resource_tracker._resource_tracker._stop()
-        for pid in children():
-            try:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-            except (ProcessLookupError, ChildProcessError):
-                continue
 
 
 def _hide_main() -> None:

@@ -21,17 +21,14 @@ class Zap:
         self.socket.linger = 0
         self.socket.bind("inproc://zeromq.zap.01")
 
-    def answer(self) -> bool:
-        """Answer what is asked; whether anything was."""
-        asked = False
+    def answer(self) -> None:
+        """Answer what is asked."""
         while readable(self.socket):
-            asked = True
             request = self.socket.recv_multipart(zmq.NOBLOCK)
             request_id = request[1] if len(request) > 1 else b""
             fine = len(request) == 6 and request[0] == _VERSION and request[5] == b"NULL"
             code, text = (b"200", b"OK") if fine else (b"400", b"not accepted")
             self.socket.send_multipart([_VERSION, request_id, code, text, b"", b""], zmq.NOBLOCK)
-        return asked
 
     def close(self) -> None:
         """Close at once."""

@@ -46,12 +46,9 @@ class Clients:
         self.socket.monitor(_MONITOR, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         self._monitor: zmq.Socket[bytes] = context.socket(zmq.PAIR)
         self._monitor.connect(_MONITOR)
+        self.monitor_fd: int = self._monitor.fileno()  # readable: call `count`
         self.connections = 0
         self._backlogs: dict[bytes, _Backlog] = {}
-
-    def filenos(self) -> list[int]:
-        """To be polled; after any activity `receive` and `count` are called, which also quiets these."""
-        return [self.socket.fileno(), self._monitor.fileno()]
 
     def receive(self) -> list[tuple[bytes, bytes]]:
         """Requests that wait, as (peer, body)."""

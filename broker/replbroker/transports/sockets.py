@@ -29,7 +29,11 @@ def readable(socket: zmq.Socket[bytes]) -> bool:
 
 
 def take(socket: zmq.Socket[bytes]) -> list[tuple[bytes, bytes]]:
-    """Some messages of two parts, sender and body; whatever has another number of parts is dropped."""
+    """Some messages of two parts, sender and body; what has more parts comes with an empty body.
+
+    To be called when the socket's descriptor is readable, and after anything was sent: libzmq may take in the
+    news of a message while it sends, and then the descriptor does not tell.
+    """
     messages: list[tuple[bytes, bytes]] = []
     while len(messages) < _TURN and readable(socket):
         sender = socket.recv(zmq.NOBLOCK)

@@ -22,10 +22,6 @@ class Workers:
         self._numbers: dict[bytes, int] = {}
         self._ids: dict[int, bytes] = {}
 
-    def filenos(self) -> list[int]:
-        """To be polled; edge-triggered."""
-        return [self.socket.fileno()]
-
     def expect(self, number: int, token: str) -> None:
         """A worker was started with this token."""
         self._tokens[token] = number
