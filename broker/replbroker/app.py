@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import secrets
 import sys
@@ -59,6 +60,8 @@ def run(
     lost = roster.previous()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     signals = Signals()
+    gc.freeze()  # what is loaded stays; a collection need not look at it again and again
+    gc.set_threshold(20_000, 20, 100)
     try:
         with _Parts(config, endpoint, held, context, roster, background) as serve:
             if lost:

@@ -16,6 +16,7 @@ from replbroker.launch.base import Launcher
 from replbroker.roster import Roster
 from replbroker.transports.auth import Zap
 from replbroker.transports.router import RETRY_S, Clients
+from replbroker.transports.sockets import TURN
 from replbroker.transports.workers import Workers
 
 _LINGER_MS = 1_000  # for the last answers of a broker that ends
@@ -91,26 +92,32 @@ class Serve:
         return min(wait, RETRY_S) if self._clients.backlogged else wait
 
     def _hear_workers(self) -> None:
-        """One turn of the workers' socket; it gets another as long as there was something."""
+        """One turn of the workers' socket; it gets another when that was not enough."""
         frames = self._workers.receive()
-        self._ask_workers = bool(frames)
+        self._ask_workers = len(frames) == TURN
         for number, frame in frames:
             self._do(self._core.worker_said(number, frame, time.monotonic()))
 
     def _hear_clients(self) -> None:
         """The same for the clients' socket."""
         requests = self._clients.receive()
-        self._ask_clients = bool(requests)
+        self._ask_clients = len(requests) == TURN
         for peer, body in requests:
             self._do(self._core.hear(peer, body, time.monotonic()))
 
     def _do(self, effects: list[Effect]) -> None:
+        before: bytes | memoryview | None = None
         for effect in effects:
             kind = type(effect)
             if kind is ToClient:
+                assert isinstance(effect, ToClient)
+                if effect.more:
+                    before = effect.body
+                    continue
                 self._ask_clients = True
-                if not self._clients.send(effect.peer, effect.body, effect.output_of):  # type: ignore[union-attr]
-                    self._core.peer_gone(effect.peer)  # type: ignore[union-attr]
+                if not self._clients.send(effect.peer, effect.body, effect.output_of, before):
+                    self._core.peer_gone(effect.peer)
+                before = None
             elif kind is ToWorker:
                 self._ask_workers = True
                 self._workers.send(effect.worker, effect.frame)  # type: ignore[union-attr]

@@ -42,6 +42,7 @@ class Order:
 
 def main(order: Order) -> None:
     """Be a worker until the broker is gone. Everything the session started dies with this process."""
+    gc.set_threshold(20_000, 20, 100)
     os.setsid()  # a Ctrl-C at the broker's terminal is the broker's
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

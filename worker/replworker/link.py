@@ -9,6 +9,8 @@ import zmq
 from replwire.link import Hello, Kind, encode, pack
 
 _MONITOR = "inproc://link"
+# As plain numbers: pyzmq's are enums, whose `&` runs more python than the call it is made for.
+_EVENTS, _POLLIN, _NOBLOCK, _RCVMORE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.RCVMORE)
 
 
 class Link:
@@ -36,17 +38,17 @@ class Link:
         libzmq may take in the news of a frame while it sends, and then the descriptor does not tell.
         """
         socket = self._socket
-        while socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
-            frame = socket.recv(zmq.NOBLOCK)
-            if not socket.getsockopt(zmq.RCVMORE):
+        while socket.getsockopt(_EVENTS) & _POLLIN:  # type: ignore[operator]
+            frame = socket.recv(_NOBLOCK)
+            if not socket.getsockopt(_RCVMORE):
                 return frame
-            while socket.getsockopt(zmq.RCVMORE):
-                socket.recv(zmq.NOBLOCK)
+            while socket.getsockopt(_RCVMORE):
+                socket.recv(_NOBLOCK)
         return None
 
     def broken(self) -> bool:
         """Whether the connection to the broker is gone."""
-        return bool(self._monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN)  # type: ignore[operator,arg-type]
+        return bool(self._monitor.getsockopt(_EVENTS) & _POLLIN)  # type: ignore[operator]
 
     def send(self, frame: bytes) -> None:
         """Send, or keep for `flush`."""
@@ -55,7 +57,7 @@ class Link:
 
     def _try(self, frame: bytes) -> bool:
         try:
-            self._socket.send(frame, zmq.NOBLOCK)
+            self._socket.send(frame, _NOBLOCK)
         except zmq.Again:
             return False
         return True

@@ -224,9 +224,12 @@ class Session:
 
     def drain(self) -> None:
         """Take what waits in the pipes now, and no more: a child that prints without end must not hold us."""
-        self.late(self._child.waiting(self._child.late))
-        self.printed("out", self._child.waiting(self._child.out))
-        self.printed("err", self._child.waiting(self._child.err))
+        child = self._child
+        for fd in child.filled():
+            if fd == child.late:
+                self.late(child.waiting(fd))
+            else:
+                self.printed("out" if fd == child.out else "err", child.waiting(fd))
 
     def printed(self, stream: Stream, most: int) -> bool:
         """Read up to `most` bytes of a stream. False at its end."""

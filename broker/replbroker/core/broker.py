@@ -151,7 +151,9 @@ class Core:
             body = memoryview(frame)[HEADER_BYTES:] if len(frame) > _BIG else frame[HEADER_BYTES:]
             output_of = target.request_id if header.kind == Kind.OUT else None
             if header.first:
-                self.state.out.append(ToClient(target.peer, body[: header.first], output_of))
+                if header.first >= len(body):
+                    raise ValueError("the first of two messages is longer than both")
+                self.state.out.append(ToClient(target.peer, body[: header.first], output_of, more=True))
                 body = body[header.first :]
             self.state.out.append(ToClient(target.peer, body, output_of))
         if header.outcome == Outcome.NONE:

@@ -14,6 +14,7 @@ class ToClient(msgspec.Struct, frozen=True, gc=False):
     peer: Peer
     body: bytes | memoryview
     output_of: str | None = None
+    more: bool = False  # the next effect is for the same client, and may travel with this one
 
 
 class ToWorker(msgspec.Struct, frozen=True, gc=False):

@@ -17,12 +17,13 @@ from replwire.faults import Refusal
 from replwire.link import Cancel, Kind, Outcome, encode, pack
 from replwire.requests import Eval
 
-STATUS_OF = {
+STATUS_OF: dict[int, list[str]] = {
     Outcome.OK: ["done"],
     Outcome.ERROR: ["done", "error"],
     Outcome.INTERRUPTED: ["done", "interrupted"],
     Outcome.TIMEOUT: ["done", "error", "timeout"],
 }
+_COUNTED_AS: dict[int, str] = {outcome: f"evals.{outcome.name.lower()}" for outcome in Outcome}
 
 
 class Evals:
@@ -164,8 +165,8 @@ class Evals:
     def ended(self, job: Job, outcome: int, now: float) -> None:
         """The worker said the terminal message of a running eval."""
         job.session.move("finish")
-        self._finish(job, STATUS_OF[Outcome(outcome)], now)
-        self._state.counts[f"evals.{Outcome(outcome).name.lower()}"] += 1
+        self._finish(job, STATUS_OF[outcome], now)
+        self._state.counts[_COUNTED_AS[outcome]] += 1
 
     def _finish(self, job: Job, status: list[str], now: float) -> None:
         """An eval that had a slot is over: the slot goes on, the session's next one comes up."""

@@ -6,13 +6,14 @@ from collections import Counter, deque
 
 import zmq
 
-from replbroker.transports.sockets import bound_router, take
+from replbroker.transports.sockets import MORE, NOBLOCK, bound_router, take
 from replwire.replies import Reply, encode
 
 _HWM = 256  # messages that libzmq holds for one client
 _BACKLOG = 1000  # answers held for a client beyond that; one more and it is given up
 _BACKLOG_BYTES = 8 * 1024 * 1024
 _MONITOR = "inproc://clients"
+Body = bytes | memoryview
 RETRY_S = 0.01  # how soon a full client is tried again
 
 
@@ -66,11 +67,14 @@ class Clients:
         """Whether some client has to be tried again soon."""
         return bool(self._backlogs)
 
-    def send(self, peer: bytes, body: bytes | memoryview, output_of: str | None) -> bool:
-        """Send, hold, or leave out live output. False when the client is gone."""
+    def send(self, peer: bytes, body: Body, output_of: str | None = None, before: Body | None = None) -> bool:
+        """Send, hold, or leave out live output. False when the client is gone.
+
+        `before` and `body` leave as two frames of one message: the client is woken once.
+        """
         backlog = self._backlogs.get(peer)
         if backlog is None:
-            sent = self._try(peer, body)
+            sent = self._try(peer, body, before)
             if sent is not None:
                 return sent
             backlog = self._backlogs[peer] = _Backlog()
@@ -78,18 +82,22 @@ class Clients:
             backlog.dropped[output_of] += len(body)
             return True
         backlog.own_up()
+        if before is not None:
+            backlog.push(bytes(before))
         backlog.push(bytes(body))
         if len(backlog.messages) > _BACKLOG or backlog.bytes > _BACKLOG_BYTES:
             self.forget(peer)
             return False
         return True
 
-    def _try(self, peer: bytes, body: bytes | memoryview) -> bool | None:
+    def _try(self, peer: bytes, body: Body, before: Body | None = None) -> bool | None:
         """True: sent. False: the client is gone. None: it is full."""
-        socket = self.socket
+        send = self.socket.send
         try:
-            socket.send(peer, zmq.NOBLOCK | zmq.SNDMORE)
-            socket.send(body, zmq.NOBLOCK)
+            send(peer, MORE)
+            if before is not None:
+                send(before, MORE)
+            send(body, NOBLOCK)
         except zmq.Again:
             return None
         except zmq.ZMQError:  # EHOSTUNREACH

@@ -5,7 +5,13 @@ from __future__ import annotations
 import zmq
 
 ZAP_DOMAIN = b"replctl"
-_TURN = 64  # messages taken from one socket before the others get their turn
+# As plain numbers: pyzmq's are enums, whose `|` and `&` run more python than the call they are made for.
+NOBLOCK = int(zmq.NOBLOCK)
+MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
+_RCVMORE = int(zmq.RCVMORE)
+TURN = 64  # messages taken from one socket before the others get their turn
 
 
 def bound_router(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, max_bytes: int, hwm: int) -> zmq.Socket[bytes]:
@@ -25,7 +31,7 @@ def bound_router(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, max_byt
 
 def readable(socket: zmq.Socket[bytes]) -> bool:
     """Whether a message waits. Asked before receiving: an exception for 'no' costs three times as much."""
-    return bool(socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)  # type: ignore[operator,arg-type]
+    return bool(socket.getsockopt(_EVENTS) & _POLLIN)  # type: ignore[operator]
 
 
 def take(socket: zmq.Socket[bytes]) -> list[tuple[bytes, bytes]]:
@@ -35,14 +41,14 @@ def take(socket: zmq.Socket[bytes]) -> list[tuple[bytes, bytes]]:
     news of a message while it sends, and then the descriptor does not tell.
     """
     messages: list[tuple[bytes, bytes]] = []
-    while len(messages) < _TURN and readable(socket):
-        sender = socket.recv(zmq.NOBLOCK)
-        if not socket.getsockopt(zmq.RCVMORE):
+    while len(messages) < TURN and readable(socket):
+        sender = socket.recv(NOBLOCK)
+        if not socket.getsockopt(_RCVMORE):
             continue
-        body = socket.recv(zmq.NOBLOCK)
+        body = socket.recv(NOBLOCK)
         extra = 0
-        while socket.getsockopt(zmq.RCVMORE):
-            socket.recv(zmq.NOBLOCK)
+        while socket.getsockopt(_RCVMORE):
+            socket.recv(NOBLOCK)
             extra += 1
         messages.append((sender, b"" if extra else body))
     return messages

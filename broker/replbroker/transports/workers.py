@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import zmq
 
-from replbroker.transports.sockets import bound_router, take
+from replbroker.transports.sockets import MORE, NOBLOCK, bound_router, take
 from replwire.link import HEADER_BYTES, Hello, Kind, unpack
 
 _MAX_FRAME = 64 * 1024 * 1024
@@ -54,8 +54,8 @@ class Workers:
         if identity is None:
             return False
         try:
-            self.socket.send(identity, zmq.NOBLOCK | zmq.SNDMORE)
-            self.socket.send(frame, zmq.NOBLOCK)
+            self.socket.send(identity, MORE)
+            self.socket.send(frame, NOBLOCK)
         except zmq.ZMQError:
             return False
         return True

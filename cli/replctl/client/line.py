@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import struct
 
 import zmq
@@ -22,6 +23,8 @@ _GONE = (
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 _EVENT = struct.Struct("=HI")
+# As plain numbers: pyzmq's are enums, whose `&` runs more python than the call it is made for.
+_EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
 
 
 class Line:
@@ -43,10 +46,14 @@ class Line:
         socket.monitor("inproc://events", _GONE | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._watch.setsockopt(zmq.LINGER, 0)
         self._watch.connect("inproc://events")
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._watch, zmq.POLLIN)
+        watch_fd = int(self._watch.getsockopt(zmq.FD))
+        self._poller = select.poll()
+        self._poller.register(int(socket.getsockopt(zmq.FD)), select.POLLIN)
+        self._poller.register(watch_fd, select.POLLIN)
+        self._quiet = select.poll()  # the watch alone: whether anything befell the connection, for one system call
+        self._quiet.register(watch_fd, select.POLLIN)
         socket.connect(endpoint)
+        self._take_events()
 
     @property
     def descriptors(self) -> tuple[int, int]:
@@ -56,17 +63,16 @@ class Line:
     def send(self, body: bytes) -> bool:
         """Send one message; False when there is nobody to send it to."""
         try:
-            self._socket.send(body, zmq.NOBLOCK)
+            self._socket.send(body, _NOBLOCK)
             return True
         except zmq.Again:
             return False
 
     def take(self) -> bytes | None:
         """The next message that has come, or None; never waits."""
-        try:
-            return self._socket.recv(zmq.NOBLOCK)
-        except zmq.Again:
-            return None
+        if int(self._socket.getsockopt(_EVENTS)) & _POLLIN:  # an exception for "none" would cost more
+            return self._socket.recv(_NOBLOCK)
+        return None
 
     def wait(self, milliseconds: int | None, watch: int | None = None) -> bool:
         """Wait until something has come or has happened, at most this long (None: without end).
@@ -76,21 +82,25 @@ class Line:
         if watch is None:
             self._poller.poll(milliseconds)
             return False
-        self._poller.register(watch, zmq.POLLIN)
+        self._poller.register(watch, select.POLLIN)
         try:
-            return watch in dict(self._poller.poll(milliseconds))
+            return any(fd == watch for fd, _ in self._poller.poll(milliseconds))
         finally:
             self._poller.unregister(watch)
 
     def gone(self) -> bool:
         """Whether the connection has ended. What had come before can still be taken."""
-        while int(self._watch.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        if self._quiet.poll(0):
+            self._take_events()
+        return self._gone
+
+    def _take_events(self) -> None:
+        while int(self._watch.getsockopt(_EVENTS)) & _POLLIN:
             event, _ = _EVENT.unpack(self._watch.recv_multipart()[0])
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.up = True
             else:
                 self._gone = True
-        return self._gone
 
     def close(self) -> None:
         """End the connection; messages that were sent get a moment to leave."""

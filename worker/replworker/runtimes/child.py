@@ -63,6 +63,9 @@ class Child:
         self.stdin, self.out, self.err, self.late = stdin[1], out[0], err[0], late[0]
         for fd in (ours.fileno(), self.stdin, self.out, self.err, self.late):
             os.set_blocking(fd, False)
+        self._pipes = select.epoll()  # asked without waiting: which of the three has anything, in one call
+        for fd in (self.late, self.out, self.err):
+            self._pipes.register(fd, select.EPOLLIN)
         self._received = bytearray()
         self._unsent = bytearray()
 
@@ -117,6 +120,10 @@ class Child:
             return os.read(fd, _READ_BYTES)
         except BlockingIOError:
             return None
+
+    def filled(self) -> list[int]:
+        """The pipes in which bytes wait, or whose writers are all gone."""
+        return [fd for fd, _ in self._pipes.poll(0)]
 
     def waiting(self, fd: int) -> int:
         """How many bytes wait in a pipe."""
