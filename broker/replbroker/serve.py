@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
+
+import zmq
 
 from replbroker.core.broker import Core
 from replbroker.core.effects import Effect, Exit, Kill, Note, Spawn, ToClient, ToWorker
@@ -16,14 +20,15 @@ from replbroker.launch.base import Launcher
 from replbroker.roster import Roster
 from replbroker.transports.auth import Zap
 from replbroker.transports.router import RETRY_S, Clients
-from replbroker.transports.sockets import TURN
 from replbroker.transports.workers import Workers
 
+_POLLIN = int(zmq.POLLIN)
+_LONG_S = 3600.0  # the longest sleep
 _LINGER_MS = 1_000  # for the last answers of a broker that ends
 
 
 class Serve:
-    """One thread, one epoll."""
+    """One thread, one wait."""
 
     def __init__(
         self, core: Core, clients: Clients, workers: Workers, zap: Zap, launcher: Launcher,
@@ -40,9 +45,6 @@ class Serve:
         self._handlers: dict[int, Callable[[], None]] = {}
         self._exit: str | None = None
         self._roster_broken = False
-        self._ask_clients = self._ask_workers = True  # something was sent: see sockets.take
-        self._register(clients.socket.fileno(), self._hear_clients)
-        self._register(workers.socket.fileno(), self._hear_workers)
         self._register(clients.monitor_fd, lambda: core.set_connections(clients.count()))
         self._register(zap.socket.fileno(), zap.answer)
         launcher.watch(self._register, self._drop)
@@ -64,19 +66,18 @@ class Serve:
         self._register(signals.fd, lambda: self._signalled(signals))
         self._core.set_connections(self._clients.count())  # a descriptor of ZeroMQ tells nothing before it was asked
         self._do(self._core.start(time.monotonic()))
+        clients, workers = self._clients.socket, self._workers.socket
+        # libzmq tells of messages at edges, and what it takes in while sending it does not tell at all; its own
+        # poll knows. Everything that is not hot stands behind the one descriptor of the epoll.
+        items: Any = [(workers, _POLLIN), (clients, _POLLIN), (self._epoll.fileno(), _POLLIN)]
         while self._exit is None:
-            if self._ask_workers:
-                self._hear_workers()
-            if self._ask_clients:
-                self._hear_clients()
-            idle = not (self._ask_workers or self._ask_clients)
-            for fd, _ in self._epoll.poll(self._timeout() if idle else 0):
-                handler = self._handlers.get(fd)
-                if handler is not None:
-                    handler()
-            for worker, cause in self._launcher.died():
-                self._workers.forget(worker)
-                self._do(self._core.worker_gone(worker, cause, time.monotonic()))
+            for ready, _ in zmq.zmq_poll(items, self._timeout_ms()):
+                if ready is workers:
+                    self._hear_worker()
+                elif ready is clients:
+                    self._hear_client()
+                else:
+                    self._others()
             if self._clients.backlogged:
                 for peer in self._clients.retry():
                     self._core.peer_gone(peer)
@@ -86,24 +87,28 @@ class Serve:
                 self._do(self._core.tick(now))
         return self._exit
 
-    def _timeout(self) -> float:
+    def _timeout_ms(self) -> int:
         due = self._core.next_deadline()
-        wait = 3600.0 if due is None else max(0.0, due - time.monotonic())
-        return min(wait, RETRY_S) if self._clients.backlogged else wait
+        wait = _LONG_S if due is None else max(0.0, due - time.monotonic())
+        return math.ceil(1000 * (min(wait, RETRY_S) if self._clients.backlogged else wait))
 
-    def _hear_workers(self) -> None:
-        """One turn of the workers' socket; it gets another when that was not enough."""
-        frames = self._workers.receive()
-        self._ask_workers = len(frames) == TURN
-        for number, frame in frames:
-            self._do(self._core.worker_said(number, frame, time.monotonic()))
+    def _hear_worker(self) -> None:
+        heard = self._workers.receive()
+        if heard is not None:
+            self._do(self._core.worker_said(*heard, time.monotonic()))
 
-    def _hear_clients(self) -> None:
-        """The same for the clients' socket."""
-        requests = self._clients.receive()
-        self._ask_clients = len(requests) == TURN
-        for peer, body in requests:
-            self._do(self._core.hear(peer, body, time.monotonic()))
+    def _hear_client(self) -> None:
+        peer, body = self._clients.receive()
+        self._do(self._core.hear(peer, body, time.monotonic()))
+
+    def _others(self) -> None:
+        for fd, _ in self._epoll.poll(0):
+            handler = self._handlers.get(fd)
+            if handler is not None:
+                handler()
+        for worker, cause in self._launcher.died():
+            self._workers.forget(worker)
+            self._do(self._core.worker_gone(worker, cause, time.monotonic()))
 
     def _do(self, effects: list[Effect]) -> None:
         before: bytes | memoryview | None = None
@@ -114,12 +119,10 @@ class Serve:
                 if effect.more:
                     before = effect.body
                     continue
-                self._ask_clients = True
                 if not self._clients.send(effect.peer, effect.body, effect.output_of, before):
                     self._core.peer_gone(effect.peer)
                 before = None
             elif kind is ToWorker:
-                self._ask_workers = True
                 self._workers.send(effect.worker, effect.frame)  # type: ignore[union-attr]
             else:
                 self._do_rare(effect)

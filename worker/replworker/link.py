@@ -10,7 +10,7 @@ from replwire.link import Hello, Kind, encode, pack
 
 _MONITOR = "inproc://link"
 # As plain numbers: pyzmq's are enums, whose `&` runs more python than the call it is made for.
-_EVENTS, _POLLIN, _NOBLOCK, _RCVMORE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.RCVMORE)
+_EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
 
 
 class Link:
@@ -29,21 +29,20 @@ class Link:
         socket.connect(endpoint)
         self.send(pack(Kind.HELLO, encode(Hello(token))))
 
-        self.fd: int = socket.fileno()  # readable: call `receive`; it is to be called after sending as well
         self.monitor_fd: int = self._monitor.fileno()  # readable: ask `broken`
 
-    def receive(self) -> bytes | None:
-        """The next frame, or None. Frames of several parts are not the broker's and are dropped.
+    @property
+    def socket(self) -> zmq.Socket[bytes]:
+        """To be polled with libzmq's own poll; readable: call `receive`."""
+        return self._socket
 
-        libzmq may take in the news of a frame while it sends, and then the descriptor does not tell.
-        """
-        socket = self._socket
-        while socket.getsockopt(_EVENTS) & _POLLIN:  # type: ignore[operator]
-            frame = socket.recv(_NOBLOCK)
-            if not socket.getsockopt(_RCVMORE):
-                return frame
-            while socket.getsockopt(_RCVMORE):
-                socket.recv(_NOBLOCK)
+    def receive(self) -> bytes | None:
+        """The frame that waits. None for one of several parts: those are not the broker's. Raises zmq.Again."""
+        frame = self._socket.recv(_NOBLOCK, copy=False)
+        if not frame.more:
+            return frame.bytes
+        while frame.more:
+            frame = self._socket.recv(_NOBLOCK, copy=False)
         return None
 
     def broken(self) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import select
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
+import zmq
 
 from replwire.deadlines import Deadlines
 from replwire.link import unpack
@@ -20,6 +23,7 @@ _SMALL = 32 * 1024  # a read below this leaves the pipe alone for a moment, to f
 _REST_S = 0.002  # a loop of prints costs hundreds of messages a second and not hundreds of thousands
 _IDLE_SHARE = 4 * 1024 * 1024  # bytes a second that are read, and mostly forgotten, while no eval runs
 _IDLE_PAUSE_S = 0.1
+_POLLIN = int(zmq.POLLIN)
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 
 
@@ -45,7 +49,6 @@ class Loop:
             child.pidfd: self._child_died,
             child.stdin: session.input.flush,
         }
-        self._epoll.register(link.fd, _IN)
         self._epoll.register(link.monitor_fd, _IN)
         for fd in (child.control.fileno(), child.out, child.err, child.late, child.pidfd):
             self._watch(fd, _IN)
@@ -67,24 +70,35 @@ class Loop:
     def run(self) -> None:
         """Serve. Returns when the broker's connection is gone."""
         self._beat(time.monotonic())
-        link, poll = self._link, self._epoll.poll
+        link = self._link
         if link.broken():  # before its descriptor was watched
             return
+        # libzmq's own poll knows of frames that it took in while sending; the rest stands behind the epoll.
+        items: Any = [(link.socket, _POLLIN), (self._epoll.fileno(), _POLLIN)]
         while True:
-            while (frame := link.receive()) is not None:
-                self._session.hear(unpack(frame), frame)
             self._arrange()
-            for fd, _ in poll(self._timeout()):
-                if fd == link.monitor_fd and link.broken():
+            for ready, _ in zmq.zmq_poll(items, self._timeout_ms()):
+                if ready is link.socket:
+                    frame = link.receive()
+                    if frame is not None:
+                        self._session.hear(unpack(frame), frame)
+                elif not self._others():
                     return
-                handler = self._handlers.get(fd)
-                if handler is not None:
-                    handler()
             self._timers.run_due(time.monotonic())
 
-    def _timeout(self) -> float:
+    def _others(self) -> bool:
+        """Handle everything but the link's frames; False when the broker is gone."""
+        for fd, _ in self._epoll.poll(0):
+            if fd == self._link.monitor_fd and self._link.broken():
+                return False
+            handler = self._handlers.get(fd)
+            if handler is not None:
+                handler()
+        return True
+
+    def _timeout_ms(self) -> int:
         due = self._timers.next()
-        return -1 if due is None else max(0.0, due - time.monotonic())
+        return -1 if due is None else max(0, math.ceil(1000 * (due - time.monotonic())))
 
     def _arrange(self) -> None:
         """Read pipes only while the broker takes what they give; write only where there is something to write."""

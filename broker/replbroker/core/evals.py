@@ -49,8 +49,6 @@ class Evals:
         state.by_request[peer, request.id] = job
         state.touch(session, now)
         session.jobs.append(job)
-        while len(session.jobs) > limits.max_history and session.jobs[0].state is Job.DONE:
-            session.jobs.popleft()
         session.queue.append(job)
         state.queued[agent] += 1
         self._promote(session, now)
@@ -196,6 +194,7 @@ class Evals:
         state.routes.pop(job.route, None)
         self.detach(job)
         job.state, job.status, job.body = Job.DONE, status, None
+        job.session.forget(state.limits.max_history)
         if job.started is not None:
             job.duration = round((now - job.started) * 1000, 3)
         for ask in [ask for ask in job.session.held if ask.eval_id == job.eval_id]:

@@ -154,6 +154,12 @@ class Session:
                 return job
         return None
 
+    def forget(self, most: int) -> None:
+        """Remember so many finished evals at most, the newest; what runs or waits is not forgotten."""
+        alive = len(self.queue) + (self.head is not None) + (self.running is not None)
+        for _ in range(len(self.jobs) - alive - most):
+            self.jobs.remove(next(job for job in self.jobs if job.state is Job.DONE))
+
     def waiting_jobs(self) -> list[Job]:
         """Evals that have no slot yet, first in line first."""
         return ([self.head] if self.head is not None else []) + list(self.queue)

@@ -13,6 +13,7 @@ from replwire.deadlines import Deadline
 from replwire.link import Claim, Kind, encode, pack
 
 _MAX_STARTING = 8  # workers started at once: a burst of sessions must not fork-bomb the host
+_REFILL_PAUSE_S = 0.02  # starting a process competes with the answer that a fresh session is about to give
 _GIVE_UP = 3  # starts that fail in a row before waiting sessions are told
 
 STARTING: Final = "starting"
@@ -48,6 +49,7 @@ class Staff:
         self._count = 0
         self._fails = 0
         self._last_cause = ""
+        self._pause: Deadline | None = None
         self.workers: dict[int, Worker] = {}
         self._warm: dict[str, deque[Worker]] = {}
         self._waiting: dict[str, deque[Session]] = {}
@@ -60,13 +62,20 @@ class Staff:
         warm = self._warm.get(session.runtime)
         if warm:
             self._give(warm.popleft(), session)
-        else:
-            self._waiting.setdefault(session.runtime, deque()).append(session)
-            self._fails = min(self._fails, _GIVE_UP - 1)  # somebody asks: try again
+            self._refill_soon(now)
+            return
+        self._waiting.setdefault(session.runtime, deque()).append(session)
+        self._fails = min(self._fails, _GIVE_UP - 1)  # somebody asks: try again
         self.refill(now)
+
+    def _refill_soon(self, now: float) -> None:
+        if self._pause is None:
+            self._pause = self._state.deadlines.at(now + _REFILL_PAUSE_S, self.refill)
 
     def refill(self, now: float) -> None:
         """Start what is missing: one for each waiting session, and the warm ones."""
+        self._state.deadlines.cancel(self._pause)
+        self._pause = None
         if self._state.draining:
             return
         for runtime in self._state.setup.runtimes:

@@ -51,8 +51,8 @@ class Clients:
         self.connections = 0
         self._backlogs: dict[bytes, _Backlog] = {}
 
-    def receive(self) -> list[tuple[bytes, bytes]]:
-        """Requests that wait, as (peer, body)."""
+    def receive(self) -> tuple[bytes, bytes]:
+        """The request that waits, as (peer, body)."""
         return take(self.socket)
 
     def count(self) -> int:

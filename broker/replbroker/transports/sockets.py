@@ -10,8 +10,6 @@ NOBLOCK = int(zmq.NOBLOCK)
 MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _EVENTS = int(zmq.EVENTS)
 _POLLIN = int(zmq.POLLIN)
-_RCVMORE = int(zmq.RCVMORE)
-TURN = 64  # messages taken from one socket before the others get their turn
 
 
 def bound_router(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, max_bytes: int, hwm: int) -> zmq.Socket[bytes]:
@@ -34,21 +32,12 @@ def readable(socket: zmq.Socket[bytes]) -> bool:
     return bool(socket.getsockopt(_EVENTS) & _POLLIN)  # type: ignore[operator]
 
 
-def take(socket: zmq.Socket[bytes]) -> list[tuple[bytes, bytes]]:
-    """Some messages of two parts, sender and body; what has more parts comes with an empty body.
-
-    To be called when the socket's descriptor is readable, and after anything was sent: libzmq may take in the
-    news of a message while it sends, and then the descriptor does not tell.
-    """
-    messages: list[tuple[bytes, bytes]] = []
-    while len(messages) < TURN and readable(socket):
-        sender = socket.recv(NOBLOCK)
-        if not socket.getsockopt(_RCVMORE):
-            continue
-        body = socket.recv(NOBLOCK)
-        extra = 0
-        while socket.getsockopt(_RCVMORE):
-            socket.recv(NOBLOCK)
-            extra += 1
-        messages.append((sender, b"" if extra else body))
-    return messages
+def take(socket: zmq.Socket[bytes]) -> tuple[bytes, bytes]:
+    """The message that waits, as sender and body; the body of one with more parts is empty. Raises zmq.Again."""
+    sender = socket.recv(NOBLOCK)
+    frame = socket.recv(NOBLOCK, copy=False)
+    if not frame.more:
+        return sender, frame.bytes
+    while frame.more:
+        frame = socket.recv(NOBLOCK, copy=False)
+    return sender, b""

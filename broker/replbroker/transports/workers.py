@@ -26,16 +26,14 @@ class Workers:
         """A worker was started with this token."""
         self._tokens[token] = number
 
-    def receive(self) -> list[tuple[int, bytes]]:
-        """Frames that wait, as (worker, frame). Who has not said hello with a token of ours is not heard."""
-        frames = []
-        for sender, frame in take(self.socket):
-            number = self._numbers.get(sender)
-            if number is None:
-                self._greet(sender, frame)
-            else:
-                frames.append((number, frame))
-        return frames
+    def receive(self) -> tuple[int, bytes] | None:
+        """The frame that waits, as (worker, frame). Who has not said hello with a token of ours is not heard."""
+        sender, frame = take(self.socket)
+        number = self._numbers.get(sender)
+        if number is not None:
+            return number, frame
+        self._greet(sender, frame)
+        return None
 
     def _greet(self, sender: bytes, frame: bytes) -> None:
         try:

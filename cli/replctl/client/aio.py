@@ -12,7 +12,7 @@ from replctl.client import calls, talk
 from replctl.client.address import Address, resolve
 from replctl.client.errors import ReplError
 from replctl.client.line import Line
-from replctl.client.result import Gathering, OnOutput, OnStatus, Result
+from replctl.client.result import Gathering, OnOutput, OnStatus, Pages, Result
 from replctl.client.sync import PATIENCE, connect
 from replwire.names import DEFAULT_SESSION
 from replwire.replies import JobEntry, Reply, SessionEntry
@@ -55,7 +55,12 @@ class AsyncClient:
         gathering = await self.exchange("eval", fields, None, on_output, on_status)
         result = talk.result(gathering)
         if gathering.missed and result.session is not None and result.eval_id is not None and not result.ephemeral:
-            gathering.complete(await self.read(result.session, result.eval_id))
+            whole = Pages()
+            while whole.add(
+                await self.read(result.session, result.eval_id, offset=whole.offset, max_bytes=Pages.BYTES)
+            ):
+                pass
+            gathering.complete(whole)
         return result
 
     async def read(

@@ -96,6 +96,26 @@ _MERGED = tuple(sorted({field.name for field in msgspec.structs.fields(Result)}
                        - {"out", "err", "status", "session"}))  # fmt: skip
 
 
+class Pages:
+    """An eval's output by several reads, each small enough that a slow reader gets all of it."""
+
+    BYTES = 1_000_000  # of one read
+
+    def __init__(self) -> None:
+        self.out: list[str] = []
+        self.err: list[str] = []
+        self.offset = 0
+        self.missing = 0
+
+    def add(self, page: Result) -> bool:
+        """Take one read from `offset` on; whether another one may bring more."""
+        self.out.append(page.out)
+        self.err.append(page.err)
+        self.missing += page.dropped_bytes or 0
+        before, self.offset = self.offset, page.offset or self.offset
+        return bool(page.truncated) and self.offset > before
+
+
 class Gathering:
     """The replies to one request until the one with `done`. Knows no socket."""
 
@@ -146,11 +166,11 @@ class Gathering:
         self.result.err = "".join(self._err)
         return self.result
 
-    def complete(self, whole: Result) -> None:
-        """Take the output from `whole`, a `read` of the same eval: what live output missed is in it."""
+    def complete(self, whole: Pages) -> None:
+        """Take the output from `whole`, reads of the same eval: what live output missed is in them."""
         result = self.result
-        result.out, result.err = whole.out, whole.err
-        result.truncated, result.dropped_bytes = whole.truncated, whole.dropped_bytes
+        result.out, result.err = "".join(whole.out), "".join(whole.err)
+        result.truncated, result.dropped_bytes = True if whole.missing else None, whole.missing or None
 
     def _text(self, stream: str, chunks: list[str], text: str) -> None:
         chunks.append(text)

@@ -12,7 +12,7 @@ from replctl.client import calls, talk
 from replctl.client.address import Address, folder_fault, listens, resolve
 from replctl.client.errors import ReplError
 from replctl.client.line import Line
-from replctl.client.result import Gathering, OnOutput, OnStatus, Result
+from replctl.client.result import Gathering, OnOutput, OnStatus, Pages, Result
 from replwire.names import DEFAULT_SESSION
 from replwire.places import ipc_path
 from replwire.replies import JobEntry, Reply, SessionEntry
@@ -203,7 +203,10 @@ class Client:
         """Complete an ended eval's output from the session when live output was dropped on the way."""
         result = gathering.result
         if gathering.missed and result.session is not None and result.eval_id is not None and not result.ephemeral:
-            gathering.complete(self.read(result.session, result.eval_id))
+            whole = Pages()
+            while whole.add(self.read(result.session, result.eval_id, offset=whole.offset, max_bytes=Pages.BYTES)):
+                pass
+            gathering.complete(whole)
 
     def wait_for_end(self, seconds: float) -> bool:
         """Wait until the broker has gone; False when it has not within `seconds`."""
