@@ -16,7 +16,7 @@ $(VENV)/.installed: pyproject.toml
 
 # The main job on real work: two agents, state, streaming, interrupt, timeout, crash, reset, limits.
 demo: install
-	$(BIN)/python -m bench.demo
+	$(BIN)/python -m docs.demo
 
 test: install
 	$(BIN)/python -m pytest
@@ -42,7 +42,7 @@ docs: install
 
 bench: install
 	$(BIN)/pip install --quiet --disable-pip-version-check '.[bench]'
-	$(BIN)/python -m bench.run
+	$(BIN)/python -m bench
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

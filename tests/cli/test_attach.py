@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from stub_broker import PATIENCE, Say, Script, Stub, done
 
 from replctl import Client
+from stub_broker import PATIENCE, Say, Script, Stub, done
 
 if TYPE_CHECKING:
     from conftest import Shell

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from stub_broker import Say, Script, Stub, done
 
 from replctl import AsyncClient, Client, ReplError
+from stub_broker import Say, Script, Stub, done
 
 Start = Callable[[Script], Stub]
 

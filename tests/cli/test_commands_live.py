@@ -8,6 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from stub_broker import PATIENCE
 
 if TYPE_CHECKING:

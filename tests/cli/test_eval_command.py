@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from stub_broker import PATIENCE, Say, Script, Stub, done, environment
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from kit import Broker, Wire  # noqa: E402
+from kit import Broker, Wire
 
 
 def _folder() -> Path:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from kit import Broker, Wire, alive, wait_until
 
 Start = Callable[..., Broker]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from kit import PATIENCE_S, Broker, alive, wait_until
 
 Start = Callable[..., Broker]

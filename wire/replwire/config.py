@@ -101,10 +101,13 @@ def load(
             raise ConfigError(f"{origin}: {section} stands outside a section")
         for key, value in table.items():
             put(section, key, value, origin)
-    for section, key in sorted(known):
-        name = env_name(section, key)
-        if environ is not None and name in environ:
-            put(section, key, _scalar(environ[name]), f"environment {name}")
+    names = {env_name(section, key): (section, key) for section, key in known}
+    prefixes = tuple({f"REPLCTL_{section}_".upper() for section, _ in known})
+    for name, value in sorted((environ or {}).items()):
+        if name in names:
+            put(*names[name], _scalar(value), f"environment {name}")
+        elif name.startswith(prefixes):
+            raise ConfigError(f"environment {name}: no setting has this name")
     for dotted, value in (flags or {}).items():
         section, _, key = dotted.partition(".")
         put(section, key, _scalar(value), f"flag {dotted}")
@@ -128,9 +131,10 @@ def _table(text: str | None, origin: str) -> dict[str, Any]:
 def _scalar(text: str) -> Any:
     """A value from the environment or a flag, written as in TOML; what is no TOML value is a string."""
     try:
-        return tomllib.loads(f"v = {text}")["v"]
+        table = tomllib.loads(f"v = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    return table["v"] if len(table) == 1 else text
 
 
 def _build(merged: dict[str, dict[str, Any]], sources: dict[str, str]) -> Config:

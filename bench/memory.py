@@ -1,0 +1,48 @@
+"""What an idle session costs in memory: worker and interpreter together, pages shared with others in proportion.
+
+The broker is a plain one, with the pool it has by default: its warm workers share pages with the session's.
+"""
+
+from __future__ import annotations
+
+from bench import ours, peers, procs
+from bench.stats import Check, Row, Table
+from bench.turns import Plan
+
+ALONE, AMONG = "ours, the only session", "ours, one of 10 sessions"
+_MANY = 10
+
+
+def measure(plan: Plan) -> list[Table]:
+    """One table."""
+    with ours.broker() as broker, peers.kernel() as kernel:
+        raw = broker.raw()
+        kernel.eval("1+1")
+        alone = _sessions(raw, ["s0"])
+        among = _sessions(raw, [f"s{number}" for number in range(1, _MANY)])
+        rows = [
+            Row(ALONE, "ours", alone),
+            Row(AMONG, "ours", among),
+            Row("ours, the broker itself (once)", "floor", [procs.pss_mb(broker.pid)]),
+            Row(peers.NAME, "peer", [procs.pss_mb(kernel.pid)]),
+        ]
+    for _ in range(plan.of(2, 0)):  # a kernel has nothing to share with the next one but libraries
+        with peers.kernel() as kernel:
+            kernel.eval("1+1")
+            procs.settle()
+            rows[-1].samples.append(procs.pss_mb(kernel.pid))
+    table = Table("memory", "PSS of an idle session after its first eval", "MB", ALONE, rows)
+    table.checks.append(Check(ALONE, table.row(ALONE).p50, 10, at_most=True, unit="MB"))
+    return [table]
+
+
+def _sessions(raw: ours.Raw, names: list[str]) -> list[float]:
+    """Open these, and measure each when all are at rest."""
+    pids = []
+    for name in names:
+        raw.call("new-session", name=name)
+        raw.eval("1+1", name)
+        interpreter = int(raw.info(name)["pid"])
+        pids.append((procs.parent_of(interpreter), interpreter))
+    procs.settle()
+    return [procs.pss_mb(worker) + procs.pss_mb(interpreter) for worker, interpreter in pids]

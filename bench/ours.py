@@ -1,0 +1,182 @@
+"""replctl: a broker of the bench's own, and a caller's end without the client library.
+
+`Raw` is what somebody writes who has only `docs/protocol.md`: a DEALER and msgspec. Beside it stands `Client`, so
+that the table shows what the library costs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+
+from bench import procs
+from bench.floor import dealer
+from replctl import Client
+
+RAW, LIBRARY = "ours, bare socket", "ours, Client"
+_REFILL_S = 30.0
+_OPEN = {  # bounds that protect a real broker from what a bench does
+    "rate-limit-per-min": 0,
+    "max-connections": 1000,
+    "max-concurrent-evals": 1000,
+    "max-queued-evals": 10_000,
+    "max-queued-total": 100_000,
+    "max-sessions": 1000,
+}
+
+
+class Said(msgspec.Struct):
+    """What a bench needs of a reply."""
+
+    id: str
+    status: list[str] | None = None
+    value: str | None = None
+    out: str | None = None
+    err: str | None = None
+    info: dict[str, Any] | None = None
+    stats: dict[str, Any] | None = None
+
+
+encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder(Said).decode
+
+
+class Refused(Exception):
+    """The broker did not do what was asked."""
+
+
+class Raw:
+    """A DEALER, one request at a time."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = dealer(self._context, endpoint)
+        self._count = 0
+        self.printed = 0
+        self.dropped = False
+
+    def send(self, op: str, **fields: object) -> str:
+        """Send a request; its id."""
+        self._count += 1
+        sent = str(self._count)
+        self._socket.send(encode({"id": sent, "op": op, **fields}))
+        return sent
+
+    def finish(self, sent: str) -> Said:
+        """The terminal reply to a request, with the value that came before it. Raises Refused."""
+        value: str | None = None
+        while True:
+            said = decode(self._socket.recv())
+            if said.id != sent:
+                continue
+            if said.out is not None:
+                self.printed += len(said.out)
+            if said.value is not None:
+                value = said.value
+            if said.status is not None:
+                if "output-dropped" in said.status:
+                    self.dropped = True
+                if "done" in said.status:
+                    break
+        if "error" in said.status and "interrupted" not in said.status:
+            raise Refused(f"{said.status}: {said.err}")
+        said.value = value
+        return said
+
+    def call(self, op: str, **fields: object) -> Said:
+        """Send, and wait for the end."""
+        return self.finish(self.send(op, **fields))
+
+    def eval(self, code: str, session: str) -> str | None:
+        """Run code in a session that exists; the value's text."""
+        return self.call("eval", code=code, session=session).value
+
+    def begin(self, code: str, session: str) -> str:
+        """Send code and wait until it has printed something; the request's id."""
+        sent = self.send("eval", code=code, session=session)
+        while decode(self._socket.recv()).out is None:
+            continue
+        return sent
+
+    def info(self, session: str) -> dict[str, Any]:
+        """What the broker tells of a session."""
+        return self.call("info", session=session, variables=False).info or {}
+
+    def stats(self) -> dict[str, Any]:
+        """The broker's counters."""
+        return self.call("stats").stats or {}
+
+    def wait_warm(self, count: int) -> None:
+        """Let the pool refill and come to rest. Raises Deadline."""
+        end = time.monotonic() + _REFILL_S
+        while self.stats()["workers"]["warm"] < count:
+            if time.monotonic() > end:
+                raise procs.Deadline("the pool of warm workers does not refill")
+            time.sleep(0.01)
+        procs.settle(0.05)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._context.destroy(linger=0)
+
+
+class Broker:
+    """A running broker."""
+
+    def __init__(self, endpoint: str, pid: int, state: Path) -> None:
+        self.endpoint = endpoint
+        self.pid = pid
+        self.state = state
+        self._raw: list[Raw] = []
+        self._clients: list[Client] = []
+
+    def raw(self) -> Raw:
+        """A bare connection."""
+        self._raw.append(Raw(self.endpoint))
+        return self._raw[-1]
+
+    def client(self) -> Client:
+        """A connection of the library."""
+        self._clients.append(Client(self.endpoint, start=False))
+        return self._clients[-1]
+
+    def disconnect(self) -> None:
+        """End all connections."""
+        for raw in self._raw:
+            raw.close()
+        for client in self._clients:
+            client.disconnect()
+
+
+@contextmanager
+def broker(warm_workers: int = 2, **limits: int) -> Iterator[Broker]:
+    """A broker with these limits beyond the opened ones (`max_sessions=120`); ended on every way out."""
+    settings = _OPEN | {name.replace("_", "-"): value for name, value in limits.items()}
+    with procs.folder() as path:
+        endpoint = f"ipc://{path}/b.sock"
+        argv = [sys.executable, "-m", "replctl", "serve", "--json", "--endpoint", endpoint]
+        argv += ["--set", f"broker.warm-workers={warm_workers}"]
+        for name, value in settings.items():
+            argv += ["--set", f"limits.{name}={value}"]
+        log = path / "log"
+        env = {"REPLCTL_STATE_DIR": str(path), "REPLCTL_CONFIG": str(path / "none.toml")}
+        process = procs.start(argv, env, log)
+        running: Broker | None = None
+        try:
+            try:
+                procs.line_from(process)
+            except EOFError:
+                raise RuntimeError(f"the broker did not start: {log.read_text()}") from None
+            running = Broker(endpoint, process.pid, path)
+            yield running
+        finally:
+            if running is not None:
+                running.disconnect()
+            procs.end(process)

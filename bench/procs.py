@@ -1,0 +1,167 @@
+"""Processes that a measurement starts, looks into and always ends, and the deadline over all of it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+ROOT = Path(__file__).resolve().parents[1]
+READY_S = 30.0
+END_S = 10.0
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+class Deadline(Exception):
+    """A measurement took longer than it may."""
+
+
+@contextmanager
+def deadline(seconds: float, what: str) -> Iterator[None]:
+    """Raise Deadline out of whatever waits when the time is over. For the main thread; not to be nested."""
+
+    def over(_: int, __: FrameType | None) -> None:
+        raise Deadline(f"{what}: not done after {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A folder for sockets and state, private and with a short path: ipc addresses are bounded."""
+    path = Path(tempfile.mkdtemp(prefix="replb-", dir="/tmp"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def start(argv: Sequence[str], env: Mapping[str, str] | None = None, log: Path | None = None) -> subprocess.Popen[str]:
+    """A child with pipes to its stdin and stdout, which ends when we do. Its stderr goes to `log`, else to ours."""
+    with open(log or os.devnull, "a") as stderr:
+        return subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr if log else None, text=True, cwd=ROOT,
+            env=None if env is None else {**os.environ, **env}, preexec_fn=_die_with_parent,
+        )  # fmt: skip
+
+
+def module(name: str, *args: str) -> subprocess.Popen[str]:
+    """A module of this package as a child."""
+    return start([sys.executable, "-m", f"bench.{name}", *args])
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def line_from(process: subprocess.Popen[str], seconds: float = READY_S) -> str:
+    """The next line of its stdout. Raises Deadline or EOFError."""
+    stream: IO[str] | None = process.stdout
+    assert stream is not None
+    if not select.select([stream], [], [], seconds)[0]:
+        raise Deadline(f"{process.args!r}: no word in {seconds:g} s")
+    line = stream.readline()
+    if not line:
+        raise EOFError(f"{process.args!r} ended")
+    return line.strip()
+
+
+def nudge(process: subprocess.Popen[str]) -> None:
+    """A newline to its stdin."""
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Ask it to end, then make it."""
+    process.terminate()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            try:
+                stream.close()
+            except OSError:  # unsent text for one that has gone
+                pass
+
+
+def tree(pid: int) -> list[int]:
+    """A process and all below it."""
+    found = [pid]
+    for parent in found:
+        for task in _tasks(parent):
+            try:
+                children = Path(f"/proc/{parent}/task/{task}/children").read_text()
+            except OSError:
+                continue
+            found += map(int, children.split())
+    return found
+
+
+def _tasks(pid: int) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
+
+
+@contextmanager
+def on_one_core(pids: Iterable[int]) -> Iterator[None]:
+    """Every thread of these processes and of all below them, on one and the same core."""
+    everywhere = os.sched_getaffinity(0)
+    roots = list(pids)
+
+    def put(cores: set[int]) -> None:
+        for root in roots:
+            for pid in tree(root):
+                for task in _tasks(pid):
+                    try:
+                        os.sched_setaffinity(task, cores)
+                    except ProcessLookupError:
+                        continue
+
+    put({max(everywhere)})
+    try:
+        yield
+    finally:
+        put(everywhere)
+
+
+def parent_of(pid: int) -> int:
+    """Who started it."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def pss_mb(pid: int) -> float:
+    """Its memory, shared pages counted in proportion, in MB."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise ValueError("no Pss line")
+
+
+def settle(seconds: float = 0.5) -> None:
+    """Let what just started come to rest."""
+    time.sleep(seconds)

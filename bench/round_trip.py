@@ -1,0 +1,63 @@
+"""An eval of `1+1` and back: as fast as it goes, on one core, and after a silence, which is how agents call."""
+
+from __future__ import annotations
+
+import os
+
+from bench import ours, peers, procs
+from bench.floor import floor
+from bench.stats import Check, Role, Row, Table
+from bench.turns import Plan, Turn, in_turns, scaled
+
+FLOOR = "floor (zmq.proxy echo)"
+_ROLES: dict[str, Role] = {
+    FLOOR: "floor", ours.RAW: "ours", ours.LIBRARY: "ours", peers.NAME: "peer", peers.PLAIN: "peer",
+}  # fmt: skip
+_SILENCE_S = 0.02
+_US = 1e6
+
+
+def measure(plan: Plan) -> list[Table]:
+    """Three tables with the same five rows."""
+    with floor() as echo, ours.broker() as broker, peers.kernel() as kernel:
+        raw, client = broker.raw(), broker.client()
+        raw.call("new-session", name="raw")
+        client.new("library")
+
+        def library() -> None:
+            assert client.eval("1+1", session="library").value == "2"
+
+        def bare() -> None:
+            assert raw.eval("1+1", "raw") == "2"
+
+        def peer() -> None:
+            assert kernel.eval("1+1") == "2"
+
+        def peer_library() -> None:
+            assert kernel.interactive("1+1") == "2"
+
+        def table(name: str, title: str, many: int, few: int, silence_s: float = 0.0) -> Table:
+            turns = {
+                FLOOR: Turn(echo.trip, many),
+                ours.RAW: Turn(bare, many),
+                ours.LIBRARY: Turn(library, many),
+                peers.NAME: Turn(peer, few),
+                peers.PLAIN: Turn(peer_library, few),
+            }
+            seconds = in_turns(turns, plan.of(10, 3), silence_s)
+            rows = [Row(who, _ROLES[who], scaled(kept, _US)) for who, kept in seconds.items()]
+            return Table(name, title, "us", FLOOR, rows)
+
+        many, few = plan.of(300, 150), plan.of(40, 20)
+        tight = table("round-trip", "Round trip of `1+1`, one after the other", many, few)
+        for who, peer_who in ((ours.RAW, peers.NAME), (ours.LIBRARY, peers.PLAIN)):  # like with like
+            tight.checks += [
+                Check(f"{who}, of the floor", tight.ratio(who, FLOOR), 1.9, at_most=True),
+                Check(f"{peer_who}, of {who}", tight.ratio(peer_who, who), 12, at_most=False),
+            ]
+        with procs.on_one_core([*echo.pids, broker.pid, kernel.pid, os.getpid()]):
+            pinned = table("round-trip-one-core", "The same with everything on one core", many, few)
+        quiet = table(
+            "round-trip-after-silence", "The same after 20 ms of silence", plan.of(30, 10), plan.of(15, 5), _SILENCE_S
+        )
+        return [tight, pinned, quiet]

@@ -1,0 +1,117 @@
+"""All measurements side by side in one run, and the table in README.md.
+
+python -m bench [--quick] [--only NAME]... [--json FILE] [--write]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import traceback
+from pathlib import Path
+from typing import NamedTuple
+
+if not __package__:  # run as a file: the package's parent takes the place of its folder
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from bench import machine
+from bench.procs import deadline
+from bench.stats import Table
+from bench.turns import Plan
+
+README = Path(__file__).with_name("README.md")
+BEGIN, END = "<!-- table -->", "<!-- /table -->"
+
+
+class Measurement(NamedTuple):
+    """A module with `measure(plan)`, and how long it may take, in seconds."""
+
+    module: str
+    patience: float
+
+
+MEASUREMENTS = {
+    "round-trip": Measurement("round_trip", 300),
+    "start": Measurement("starts", 400),
+    "memory": Measurement("memory", 120),
+    "interrupt": Measurement("interrupts", 120),
+    "output": Measurement("output", 300),
+    "throughput": Measurement("throughput", 400),
+    "crowd": Measurement("crowd", 600),
+    "command-line": Measurement("command_line", 200),
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure, print, and write what was asked for. Exit code 1 when a measurement could not be made."""
+    options = _options(argv)
+    plan = Plan(quick=options.quick)
+    before = machine.load()
+    tables: list[Table] = []
+    failed: list[str] = []
+    for name in options.only or MEASUREMENTS:
+        try:
+            found = _measure(name, plan)
+        except Exception:  # noqa: BLE001 - the others are still worth having
+            traceback.print_exc()
+            failed.append(name)
+            continue
+        for table in found:
+            print(table.markdown(), flush=True)
+        tables += found
+    facts = [*machine.describe(), f"{before} at the start, {machine.load().rpartition(' ')[2]} at the end"]
+    only = [f"--only {name}" for name in options.only or ()]
+    command = " ".join(["python -m bench", *(["--quick"] if options.quick else []), *only])
+    print("\n".join(f"- {fact}" for fact in facts))
+    if options.json:
+        data = {"machine": facts, "command": command, "tables": [table.data() for table in tables], "failed": failed}
+        Path(options.json).write_text(json.dumps(data, indent=1) + "\n")
+    if options.write:
+        _write(_page(tables, facts, command, failed))
+    if failed:
+        sys.exit(f"could not be measured: {', '.join(failed)}")
+
+
+def _options(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="replctl beside its floor and its peers.")
+    parser.add_argument("--quick", action="store_true", help="few samples: to see that it works")
+    parser.add_argument("--only", action="append", choices=list(MEASUREMENTS), help="this one; may be given again")
+    parser.add_argument("--json", metavar="FILE", help="every figure as data")
+    parser.add_argument("--write", action="store_true", help=f"put the tables into {README.name}")
+    return parser.parse_args(argv)
+
+
+def _measure(name: str, plan: Plan) -> list[Table]:
+    measurement = MEASUREMENTS[name]
+    print(f"measuring {name} ...", file=sys.stderr, flush=True)
+    module = importlib.import_module(f"bench.{measurement.module}")
+    with deadline(measurement.patience, name):
+        tables: list[Table] = module.measure(plan)
+    return tables
+
+
+def _page(tables: list[Table], facts: list[str], command: str, failed: list[str]) -> str:
+    """What goes between the markers."""
+    checks = [check for table in tables for check in table.checks]
+    lost = [f"{table.title}: {row.who} loses to {', '.join(table.losses(row))}"
+            for table in tables for row in table.rows if table.losses(row)]  # fmt: skip
+    parts = [f"`{command}` on", "", *(f"- {fact}" for fact in facts), ""]
+    parts += ["**Targets**", "", *(f"- {check.text()}" for check in checks), ""]
+    parts += ["**Where we lose to a peer**", "", *(f"- {line}" for line in lost or ["nowhere in these tables"]), ""]
+    if failed:
+        parts += [f"**Not measured**: {', '.join(failed)}", ""]
+    return "\n".join(parts) + "\n" + "\n".join(table.markdown() for table in tables)
+
+
+def _write(page: str) -> None:
+    head, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
+    _, marker, tail = rest.partition(END)
+    if not marker:
+        sys.exit(f"{README.name}: no {BEGIN} … {END} to write between")
+    README.write_text(f"{head}{BEGIN}\n{page}\n{END}{tail}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

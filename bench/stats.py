@@ -1,0 +1,139 @@
+"""Samples to figures, figures to tables. Every table names what it is compared with, and what was promised."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Role = Literal["floor", "ours", "peer"]
+
+
+def median(samples: Sequence[float]) -> float:
+    """The middle one."""
+    return statistics.median(samples)
+
+
+def p99(samples: Sequence[float]) -> float:
+    """99 of 100 are not above it; with fewer than 100 samples that is the largest."""
+    ordered = sorted(samples)
+    return ordered[min(len(ordered) - 1, -(-len(ordered) * 99 // 100) - 1)]
+
+
+def p01(samples: Sequence[float]) -> float:
+    """99 of 100 are not below it: the bad end of a figure where more is better."""
+    return -p99([-sample for sample in samples])
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One contender's samples, in the unit of its table."""
+
+    who: str
+    role: Role
+    samples: list[float]
+    note: str = ""
+
+    @property
+    def p50(self) -> float:
+        """The figure that is compared."""
+        return median(self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A promise: a ratio or a figure, and its bound."""
+
+    what: str
+    value: float
+    target: float
+    at_most: bool
+    unit: str = "x"
+
+    @property
+    def met(self) -> bool:
+        """Whether it was kept."""
+        return self.value <= self.target if self.at_most else self.value >= self.target
+
+    def text(self) -> str:
+        """As one line."""
+        bound = "at most" if self.at_most else "at least"
+        verdict = "met" if self.met else "**missed**"
+        target = f"{bound} {number(self.target)} {self.unit}"
+        return f"{self.what}: {number(self.value)} {self.unit} (target: {target}) {verdict}"
+
+
+@dataclass(slots=True)
+class Table:
+    """One measurement. `base` is the row that the ratio column compares with."""
+
+    name: str
+    title: str
+    unit: str
+    base: str
+    rows: list[Row]
+    more_is_better: bool = False
+    checks: list[Check] = field(default_factory=list)
+
+    def row(self, who: str) -> Row:
+        """The row of a contender. Raises KeyError."""
+        for row in self.rows:
+            if row.who == who:
+                return row
+        raise KeyError(who)
+
+    def ratio(self, who: str, other: str) -> float:
+        """How many times the figure of `other` this one is."""
+        return self.row(who).p50 / self.row(other).p50
+
+    def losses(self, row: Row) -> list[str]:
+        """Peers that do better than this row of ours."""
+        if row.role != "ours":
+            return []
+        sign = -1 if self.more_is_better else 1
+        return [peer.who for peer in self.rows if peer.role == "peer" and sign * peer.p50 < sign * row.p50]
+
+    def markdown(self) -> str:
+        """Heading, rows, verdicts."""
+        bad_end = "p1" if self.more_is_better else "p99"
+        lines = [
+            f"### {self.title}", "",
+            f"| {self.unit} | p50 | {bad_end} | n | x {self.base} | |",
+            "|---|--:|--:|--:|--:|---|",
+        ]  # fmt: skip
+        for row in self.rows:
+            far = p01(row.samples) if self.more_is_better else p99(row.samples)
+            remarks = [f"**we lose to {peer}**" for peer in self.losses(row)] + ([row.note] if row.note else [])
+            lines.append(
+                f"| {row.who} | {number(row.p50)} | {number(far)} | {len(row.samples)}"
+                f" | {number(self.ratio(row.who, self.base))} | {'; '.join(remarks)} |"
+            )
+        lines += [""] + [f"- {check.text()}" for check in self.checks]
+        return "\n".join(lines).rstrip() + "\n"
+
+    def data(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "name": self.name, "title": self.title, "unit": self.unit,
+            "rows": [
+                {"who": row.who, "role": row.role, "p50": row.p50, "p99": p99(row.samples), "p1": p01(row.samples),
+                 "n": len(row.samples), "note": row.note, "loses-to": self.losses(row)}
+                for row in self.rows
+            ],
+            "checks": [
+                {"what": check.what, "value": check.value, "target": check.target, "at-most": check.at_most,
+                 "met": check.met}
+                for check in self.checks
+            ],
+        }  # fmt: skip
+
+
+def number(value: float) -> str:
+    """Three digits that matter, and no exponent."""
+    if value == 0:
+        return "0"
+    size = abs(value)
+    places = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
+    text = f"{value:,.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,0 +1,54 @@
+"""Contenders measured in turns, round by round: a machine that slows down slows all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much to measure."""
+
+    quick: bool = False
+
+    def of(self, full: int, quick: int) -> int:
+        """One number or the other."""
+        return quick if self.quick else full
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One contender: the call that is timed, how often in each round, and what to do untimed before each call."""
+
+    call: Callable[[], object]
+    each: int
+    before: Callable[[], object] | None = None
+
+
+def in_turns(
+    turns: Mapping[str, Turn], rounds: int, silence_s: float = 0.0, warm_up: int = 3
+) -> dict[str, list[float]]:
+    """Seconds of every call, by contender. With a silence the caller sleeps that long before each call."""
+    clock = time.perf_counter
+    seconds: dict[str, list[float]] = {who: [] for who in turns}
+    for _ in range(rounds):
+        for who, turn in turns.items():
+            kept = seconds[who]
+            for count in range(-warm_up if turn.before is None else 0, turn.each):
+                if turn.before is not None:
+                    turn.before()
+                if silence_s:
+                    time.sleep(silence_s)
+                began = clock()
+                turn.call()
+                took = clock() - began
+                if count >= 0:
+                    kept.append(took)
+    return seconds
+
+
+def scaled(samples: list[float], factor: float) -> list[float]:
+    """The same in another unit."""
+    return [sample * factor for sample in samples]

@@ -1,0 +1,182 @@
+"""Fills the generated blocks of the pages in docs/ from the code: `python -m docs.generate [--check]`.
+
+A block stands between `<!-- generated: NAME -->` and `<!-- /generated -->`. With `--check` nothing is written,
+and the exit code is 1 when a page is stale, names a block that is not known, or when a block stands nowhere.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import get_type_hints
+
+import msgspec
+
+from replbroker.core.session import CLOSED, MOVES, VACANT
+from replwire.config import Config, env_name
+from replwire.faults import EXIT_MEANING, FAULTS, STATUSES
+from replwire.limits import bounds
+from replwire.link import _HEADER, Header, Kind, Outcome
+from replwire.replies import reply_fields
+from replwire.requests import describe_ops
+
+PAGES = Path(__file__).parent
+_BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- /generated -->)", re.S)
+_MS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+_BYTES = ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def amount(value: int, unit: str) -> str:
+    """A number as the config file takes it and, where that helps, as people say it."""
+    for size, name in _MS if unit == "ms" else _BYTES if unit == "bytes" else ():
+        if value >= size and value % size == 0:
+            return f"`{value}` ({value // size} {name})"
+    return f"`{value}`"
+
+
+def code(words: Iterable[str]) -> str:
+    """Words, each as code."""
+    return " ".join(f"`{word}`" for word in words) or "-"
+
+
+def limits() -> str:
+    """Every limit."""
+    rows = []
+    for name, unit, default, low, high, why in bounds():
+        rows.append((f"`{name}`", unit, amount(default, unit), f"{amount(low, unit)} to {amount(high, unit)}", why))
+    return table(("limit", "unit", "default", "range", "what it bounds"), rows)
+
+
+def config() -> str:
+    """Every setting with its environment variable."""
+    rows = []
+    for section in msgspec.structs.fields(Config):
+        hints = get_type_hints(type(section.default), include_extras=True)
+        for field in msgspec.structs.fields(type(section.default)):
+            default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+            meaning = "see [limits](limits.md)"
+            if section.name != "limits":
+                meaning = hints[field.name].__metadata__[0].description
+            name = env_name(section.encode_name, field.encode_name)
+            rows.append((f"`{section.encode_name}.{field.encode_name}`", f"`{name}`",
+                         f"`{json.dumps(default)}`", meaning))  # fmt: skip
+    return table(("setting", "environment", "default", "meaning"), rows)
+
+
+def faults() -> str:
+    """Every fault word."""
+    rows = (
+        (f"`{f.word}`", f.meaning, f.whose.value, "yes" if f.retry else "no", f.exit.value) for f in FAULTS.values()
+    )
+    return table(("word", "meaning", "who acts", "retry", "exit"), rows)
+
+
+def statuses() -> str:
+    """Every status word that is no fault."""
+    rows = ((f"`{s.word}`", s.meaning, "yes" if s.terminal else "no") for s in STATUSES.values())
+    return table(("word", "meaning", "ends the answer"), rows)
+
+
+def exit_codes() -> str:
+    """Exit codes of the command line."""
+    return table(("code", "meaning"), ((number.value, text) for number, text in EXIT_MEANING.items()))
+
+
+def ops() -> str:
+    """Every operation."""
+    rows = (
+        (f"[`{name}`](#{name})", code(op["requires"]), code(op["optional"]), code(op["returns"]), op["doc"])
+        for name, op in describe_ops().items()
+    )
+    return table(("op", "requires", "optional", "returns", "what it does"), rows)
+
+
+def fields() -> str:
+    """Every key of a reply."""
+    return table(("key", "meaning"), ((f"`{key}`", text) for key, text in reply_fields().items()))
+
+
+def states() -> str:
+    """The states of a session and the moves between them, as a drawing and as a table."""
+    drawing = [f"    [*] --> {VACANT}"]
+    drawing += [f"    {begin} --> {end}: {move}" for (begin, move), end in MOVES.items()]
+    drawing += [f"    {CLOSED} --> [*]"]
+    by_move: dict[tuple[str, str], list[str]] = {}
+    for (begin, move), end in MOVES.items():
+        by_move.setdefault((move, end), []).append(begin)
+    rows = ((f"`{move}`", code(begins), f"`{end}`") for (move, end), begins in by_move.items())
+    picture = "\n".join(drawing)
+    return f"```mermaid\nstateDiagram-v2\n{picture}\n```\n\n" + table(("move", "from", "to"), rows)
+
+
+def link() -> str:
+    """Header, kinds and outcomes of the frames between broker and worker."""
+    numbers = ((kind.__name__, " ".join(f"`{entry.value} {entry.name}`" for entry in kind)) for kind in (Kind, Outcome))
+    rows = (("header", f"{_HEADER.size} bytes, `{_HEADER.format}`: " + code(Header._fields)), *numbers)
+    return table(("part", "values"), rows)
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "limits": limits,
+    "config": config,
+    "faults": faults,
+    "statuses": statuses,
+    "exit-codes": exit_codes,
+    "ops": ops,
+    "reply-fields": fields,
+    "session-states": states,
+    "link": link,
+}
+
+
+def fill(text: str) -> str:
+    """A page with its blocks made anew. Raises KeyError for a block that is not known."""
+    return _BLOCK.sub(lambda match: match[1] + BLOCKS[match[2]]() + match[3], text)
+
+
+def stale() -> dict[Path, str]:
+    """The pages that are not what the code says, with what they should be. Raises KeyError for an unknown block."""
+    found = {}
+    for page in sorted(PAGES.glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        filled = fill(text)
+        if filled != text:
+            found[page] = filled
+    return found
+
+
+def unused() -> set[str]:
+    """Blocks that stand in no page."""
+    texts = (page.read_text(encoding="utf-8") for page in PAGES.glob("*.md"))
+    return set(BLOCKS) - {match[2] for text in texts for match in _BLOCK.finditer(text)}
+
+
+def main(args: Sequence[str]) -> int:
+    """Write the pages, or with `--check` say which are stale."""
+    if set(args) - {"--check"}:
+        print("usage: python -m docs.generate [--check]", file=sys.stderr)
+        return 2
+    pages = stale()
+    for page, text in pages.items():
+        if "--check" in args:
+            print(f"docs/{page.name} is stale: run python -m docs.generate", file=sys.stderr)
+        else:
+            page.write_text(text, encoding="utf-8")
+            print(f"wrote docs/{page.name}")
+    missing = unused()
+    for name in sorted(missing):
+        print(f"no page has the block {name}", file=sys.stderr)
+    return 1 if missing or (pages and "--check" in args) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

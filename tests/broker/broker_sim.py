@@ -1,0 +1,166 @@
+"""A table that watches itself: what may never happen fails at the moment when it does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from broker_kit import Table
+from replbroker.core.gate import Gate
+from replbroker.core.session import BUSY, IDLE, MOVES, STARTING, VACANT, Job, Session
+from replwire.link import Kind
+
+STARTING_AT_ONCE = 8
+LIMITS = {
+    "max_concurrent_evals": 2, "max_sessions": 6, "max_queued_evals": 4, "max_queued_total": 8, "max_history": 5,
+    "max_waiting_reads": 4, "max_idempotency_keys": 3, "rate_limit_per_min": 0, "max_eval_time_ms": 10_000,
+    "max_job_time_ms": 30_000, "interrupt_grace_ms": 1000, "max_wait_ms": 8000, "max_queue_wait_ms": 20_000,
+    "ask_timeout_ms": 3000, "worker_start_ms": 5000, "worker_silence_ms": 30_000, "session_idle_timeout_ms": 60_000,
+    "close_grace_ms": 4000,
+}  # fmt: skip
+WARM = 1
+
+
+class FairGate(Gate[Job]):
+    """The gate, with a count of how often each agent that waits was passed over, and by whom."""
+
+    def __init__(self, slots: int) -> None:
+        super().__init__(slots)
+        self.passed: dict[str, Counter[str]] = {}
+
+    def enter(self, agent: str, item: Job) -> bool:
+        inside = super().enter(agent, item)
+        if not inside:
+            self.passed.setdefault(agent, Counter())
+        return inside
+
+    def release(self) -> Job | None:
+        item = super().release()
+        if item is not None:
+            self.passed.pop(item.agent)
+            for agent, counts in self.passed.items():
+                counts[item.agent] += 1
+                assert counts[item.agent] == 1, f"{item.agent} came twice before {agent}"
+            self._settle()
+        return item
+
+    def leave(self, agent: str, item: Job) -> None:
+        super().leave(agent, item)
+        self._settle()
+
+    def _settle(self) -> None:
+        waiting = self.waiting_by_agent()
+        self.passed = {agent: self.passed.get(agent, Counter()) for agent in waiting}
+
+
+class WatchedTable(Table):
+    """A table whose clients and workers notice what must not reach them."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[int, bytes]] = []  # what workers said lately, to be said again
+        self.done: set[str] = set()
+        self.gone: set[bytes] = set()
+        self.senders: dict[str, bytes] = {}
+        self.last_eval: dict[str, int] = {}  # by session
+        self.speaker: tuple[int, int] | None = None  # the worker that speaks, and its session's epoch
+        super().__init__(auto=False, warm=WARM, **LIMITS)
+        self.state.gate = FairGate(LIMITS["max_concurrent_evals"])
+
+    def ask(self, op: str, peer: bytes = b"p1", id: str | None = None, **fields: Any) -> str:
+        self.senders[f"r{len(self.senders) + 1}"] = peer
+        return super().ask(op, peer, id or f"r{len(self.senders)}", **fields)
+
+    def worker_says(self, number: int, frame: bytes) -> None:
+        self.frames = [*self.frames[-30:], (number, frame)]
+        worker = self.core.staff.workers.get(number)
+        before, self.speaker = self.speaker, None
+        if worker is not None and worker.session is not None:
+            self.speaker = (number, worker.session.epoch)
+        super().worker_says(number, frame)
+        self.speaker = before
+
+    def _told(self, peer: bytes, body: bytes) -> None:
+        super()._told(peer, body)
+        answer = self.received[-1][1]
+        request_id = answer["id"]
+        assert self.senders.get(request_id, peer) == peer, f"{request_id} answered to somebody else"
+        assert peer not in self.gone, f"{request_id} answered to nobody"
+        assert request_id not in self.done, f"{request_id} goes on after its end: {answer}"
+        if request_id and "done" in answer.get("status", []):
+            self.done.add(request_id)
+        assert "worker" not in answer or (answer["worker"], answer["epoch"]) == self.speaker, "said by the past"
+
+    def _pass_on(self, number: int, frame: bytes) -> None:
+        super()._pass_on(number, frame)
+        told = self.workers[number].told if number in self.workers else []
+        if told and told[-1][1].get("op") == "eval":
+            session = self.workers[number].heard(Kind.CLAIM)[0][1]["session"]
+            number_of_eval = told[-1][0].eval
+            assert number_of_eval > self.last_eval.get(session, 0), "an eval runs out of turn"
+            self.last_eval[session] = number_of_eval
+
+
+def check(table: WatchedTable) -> None:
+    """Everything that holds between two steps."""
+    state = table.state
+    sessions = list(state.sessions)
+    _slots(table, sessions)
+    jobs = [job for session in sessions for job in (session.running, *session.waiting_jobs()) if job is not None]
+    asks = {route: ask for session in sessions for route, ask in session.asks.items()}
+    assert state.routes == {job.route: job for job in jobs} | asks
+    waited_for = {(job.peer, job.request_id): job for job in jobs if job.peer is not None}
+    assert state.by_request == waited_for
+    for job in jobs:
+        assert job.epoch == job.session.epoch
+        assert (job.deadline is None) == (job.state is Job.STARTING)
+    assert all(ask.deadline is not None and ask.deadline.action is not None for ask in asks.values())
+    for session in sessions:
+        _session(session)
+    _workers(table, sessions)
+    assert len(state.keys) <= LIMITS["max_idempotency_keys"]
+    assert len(sessions) <= LIMITS["max_sessions"]
+    starting = sum(session.start_deadline is not None for session in sessions)
+    assert len(state.deadlines) <= 2 + 2 * len(jobs) + len(asks) + starting + len(table.core.staff.workers)
+    assert not [note for note in table.notes if "internal error" in note]
+
+
+def _slots(table: WatchedTable, sessions: list[Session]) -> None:
+    state, gate = table.state, table.state.gate
+    assert gate.taken == sum(session.running is not None for session in sessions) <= gate.slots
+    assert len(gate) == sum(session.head is not None for session in sessions)
+    assert len(gate) == 0 or gate.taken == gate.slots, "somebody waits beside a free slot"
+    waiting = Counter(job.agent for session in sessions for job in session.waiting_jobs())
+    assert state.queued == waiting
+    assert all(state.queued.values())
+    assert max(waiting.values(), default=0) <= LIMITS["max_queued_evals"]
+    assert waiting.total() <= LIMITS["max_queued_total"]
+
+
+def _session(session: Session) -> None:
+    running = session.running
+    assert (session.state == BUSY) == (running is not None and running.state is Job.RUNNING)
+    assert session.state in {before for before, _ in MOVES}
+    assert session.state != VACANT or (session.worker is None and running is None)
+    assert session.state != IDLE or (session.worker is not None and running is None)
+    assert (session.state == STARTING) == (session.start_deadline is not None)
+    assert session.occupied or not session.ephemeral, "a throw-away session stayed"
+    assert running is not None or session.head is not None or not session.queue, "a queue that nobody serves"
+    ids = [job.eval_id for job in (running, *session.waiting_jobs()) if job is not None]
+    assert ids == sorted(ids)
+    assert len(session.jobs) <= LIMITS["max_history"] + len(ids)
+    assert len(session.asks) <= LIMITS["max_waiting_reads"]
+    assert all(session.asks.get(ask.route) is ask for ask in session.held)
+    assert session.state == STARTING or not session.waiters
+    waiting_ids = {job.eval_id for job in session.waiting_jobs()}
+    assert session.state == STARTING or {ask.eval_id for ask in session.held} <= waiting_ids
+
+
+def _workers(table: WatchedTable, sessions: list[Session]) -> None:
+    staff = table.core.staff
+    assert staff.workers.keys() == table.workers.keys(), "a worker is alive that the core does not know, or dead"
+    counts = staff.counts()
+    assert counts["claimed"] == sum(session.worker is not None for session in sessions)
+    assert counts["starting"] <= STARTING_AT_ONCE
+    assert counts["warm"] <= WARM + STARTING_AT_ONCE
+    for session in sessions:
+        assert session.worker is None or staff.workers[session.worker].session is session

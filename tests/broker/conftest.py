@@ -1,0 +1,24 @@
+"""Fixtures for the broker's core: no process, no socket, no clock."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for broker_kit: pytest imports tests by file, not by folder
+from broker_kit import Table
+
+
+@pytest.fixture
+def new_table() -> Callable[..., Table]:
+    """Lay a table with limits of your own: `new_table(warm=1, max_sessions=2)`."""
+    return Table
+
+
+@pytest.fixture
+def table(new_table: Callable[..., Table]) -> Table:
+    """A core with the default limits, and workers that start at once."""
+    return new_table()

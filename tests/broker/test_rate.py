@@ -1,0 +1,103 @@
+"""The sliding window: so many requests in any 60 seconds of one connection, refused ones included."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_kit import Table
+from replbroker.core.rate import WINDOW_S, Window
+
+
+def test_the_limit_is_reached_and_heals_request_by_request() -> None:
+    window = Window()
+    assert [window.admit(3, now) for now in (0.0, 10.0, 20.0)] == [0, 0, 0]
+    assert window.admit(3, 59.999) > 0
+    # The window now holds 10, 20 and 59.999.
+    assert window.admit(3, 70.0) == 0
+    assert window.admit(3, 80.0) == 0
+    assert window.admit(3, 80.0) > 0
+
+
+def test_a_window_is_no_calendar_minute() -> None:
+    window = Window()
+    assert [window.admit(2, now) for now in (59.0, 59.5)] == [0, 0]
+    assert window.admit(2, 60.0) == 59_501  # a fixed window would start anew here
+
+
+def test_a_refused_request_counts_so_that_hammering_does_not_pay() -> None:
+    window = Window()
+    window.admit(1, 0.0)
+    assert all(window.admit(1, float(now)) for now in range(1, 200))
+    assert window.admit(1, 199.0 + WINDOW_S) == 0
+
+
+def test_who_comes_back_when_told_is_admitted() -> None:
+    window = Window()
+    for now in (0.0, 1.0, 2.0):
+        window.admit(2, now)
+    again = 2.0 + window.admit(2, 2.0) / 1000
+    assert window.admit(2, again) == 0
+
+
+def test_a_window_is_idle_after_a_minute_of_silence() -> None:
+    window = Window()
+    assert window.idle(0.0)
+    window.admit(5, 0.0)
+    assert not window.idle(WINDOW_S - 0.001)
+    assert window.idle(WINDOW_S)
+
+
+@given(limit=st.integers(1, 5), steps=st.lists(st.floats(0, 30), max_size=60))
+def test_the_window_agrees_with_counting(limit: int, steps: list[float]) -> None:
+    window, now = Window(), 0.0
+    heard: deque[float] = deque()
+    for step in steps:
+        now += step
+        while heard and heard[0] <= now - WINDOW_S:
+            heard.popleft()
+        retry = window.admit(limit, now)
+        assert (retry == 0) == (len(heard) < limit)
+        heard.append(now)
+        # A request at the moment it names passes if nothing else is heard, one much before it would not.
+        opens = now + retry / 1000 - WINDOW_S
+        assert sum(when > opens + 0.000_001 for when in heard) < limit + (retry == 0)
+        assert retry == 0 or sum(when > opens - 0.002 for when in heard) >= limit
+
+
+def test_a_connection_that_asks_too_much_is_told_when_to_come_back(new_table: Callable[..., Table]) -> None:
+    table = new_table(rate_limit_per_min=2)
+    table.said("ping")
+    table.wait(1)
+    table.said("ping")
+    refused = table.said("ping")
+    assert refused["status"] == ["done", "error", "rate-limited"]
+    assert refused["err"] == "Rate limit exceeded (rate-limit-per-min = 2)"
+    assert (refused["limit"], refused["limit-value"], refused["retry-after-ms"]) == ("rate-limit-per-min", 2, 60_001)
+    assert table.said("ping", peer=b"p2")["status"] == ["done", "pong"]
+    table.wait(60.001)
+    assert table.said("ping")["status"] == ["done", "pong"]
+
+
+def test_an_unknown_operation_counts_too(new_table: Callable[..., Table]) -> None:
+    table = new_table(rate_limit_per_min=1)
+    assert table.said("dance")["status"] == ["done", "error", "unknown-op"]
+    assert table.said("ping")["status"] == ["done", "error", "rate-limited"]
+
+
+def test_zero_means_no_limit(new_table: Callable[..., Table]) -> None:
+    table = new_table(rate_limit_per_min=0)
+    assert all(table.said("ping")["status"] == ["done", "pong"] for _ in range(1000))
+
+
+def test_windows_of_silent_connections_are_forgotten(table: Table) -> None:
+    table.ask("ping", peer=b"p1")
+    table.ask("ping", peer=b"p2")
+    assert len(table.state.peers) == 2
+    table.wait(50)
+    table.ask("ping", peer=b"p2")
+    table.wait(30)
+    assert list(table.state.peers) == [b"p2"]

@@ -1,0 +1,244 @@
+"""Clients, agents and workers that do anything at any moment, late, twice or never. See broker_sim for what must hold.
+
+`REPLCTL_SOAK=1` runs many more examples, with fresh randomness; a failure prints the steps that lead to it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from broker_kit import Worker
+from broker_sim import WatchedTable, check
+from replwire.link import HEADER_BYTES, Kind, Outcome, pack, unpack
+
+SOAK = os.environ.get("REPLCTL_SOAK") == "1"
+NAMES = st.sampled_from(["a", "b", "c"])
+AGENTS = st.sampled_from([None, "ada", "bob", "eve"])
+PEERS = st.integers(0, 2)
+PICK = st.integers(0, 99)
+WAITS = st.sampled_from([None, None, 0, 2000])
+LIMITS_MS = st.sampled_from([500, 5000])
+KEYS = st.sampled_from(["k", "l", "m", "n"])
+ENDINGS = st.sampled_from([Outcome.OK, Outcome.ERROR, Outcome.INTERRUPTED, Outcome.TIMEOUT])
+COMMON = ("info", "stdin", "read", "jobs", "clear-bindings", "ls-sessions", "stats", "describe")
+
+
+class Broker(RuleBasedStateMachine):
+    """One broker's life."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.table = WatchedTable()
+        self.peers = [b"p0", b"p1", b"p2"]
+        self.count = 3
+        self.ready: set[int] = set()
+        self.answered: set[tuple[int, int]] = set()
+
+    # --- clients ---
+
+    def _eval(self, peer: int, session: str | None, agent: str | None, wait_ms: int | None, **more: Any) -> None:
+        self.table.eval(session, peer=self.peers[peer], agent=agent, wait_ms=wait_ms, **more)
+
+    # What is most of an agent's life stands here more than once, to come more often.
+    first = rule(peer=PEERS, session=NAMES, agent=AGENTS, wait_ms=WAITS)(_eval)
+    second = rule(peer=PEERS, session=NAMES, agent=AGENTS, wait_ms=WAITS)(_eval)
+    throw_away = rule(peer=PEERS, session=st.none(), agent=AGENTS, wait_ms=WAITS)(_eval)
+    brief = rule(peer=PEERS, session=NAMES, agent=AGENTS, wait_ms=WAITS, timeout_ms=LIMITS_MS)(_eval)
+    keyed = rule(peer=PEERS, session=NAMES, agent=AGENTS, wait_ms=WAITS, idempotency_key=KEYS)(_eval)
+    exact = rule(peer=PEERS, session=NAMES, agent=AGENTS, wait_ms=WAITS, expect_epoch=st.integers(1, 2))(_eval)
+
+    def _some_session(self, pick: int) -> str:
+        ids = [session.id for session in self.table.state.sessions]  # throw-away ones too
+        return ids[pick % len(ids)] if ids else "none"
+
+    @rule(peer=PEERS, pick=PICK, op=st.sampled_from(COMMON), eval_id=st.integers(0, 6))
+    def asks(self, peer: int, pick: int, op: str, eval_id: int) -> None:
+        session = self._some_session(pick)
+        self.table.ask(op, self.peers[peer], session=session, eval_id=eval_id, input="x", wait_ms=eval_id * 1000)
+
+    @rule(peer=PEERS, name=NAMES | st.none(), reuse=st.booleans())
+    def opens(self, peer: int, name: str | None, reuse: bool) -> None:
+        self.table.ask("new-session", self.peers[peer], name=name, if_exists="reuse" if reuse else "error")
+
+    @rule(peer=PEERS, pick=PICK, op=st.sampled_from(["reset", "reset", "close"]))
+    def ends_session(self, peer: int, pick: int, op: str) -> None:
+        self.table.ask(op, self.peers[peer], session=self._some_session(pick))
+
+    @rule(peer=PEERS, pick=PICK, number=st.none() | st.integers(1, 9), everything=st.booleans())
+    def interrupts(self, peer: int, pick: int, number: int | None, everything: bool) -> None:
+        session = self._some_session(pick)
+        self.table.ask("interrupt", self.peers[peer], session=session, interrupt_id=number, all=everything)
+
+    @rule(peer=PEERS, pick=PICK)
+    def interrupts_request(self, peer: int, pick: int) -> None:
+        self.table.ask("interrupt", self.peers[peer], request_id=f"r{pick}")
+
+    @rule(peer=PEERS)
+    def vanishes(self, peer: int) -> None:
+        self.table.gone.add(self.peers[peer])
+        self.table.core.peer_gone(self.peers[peer])
+        self.peers[peer] = b"p%d" % self.count
+        self.count += 1
+
+    # --- workers ---
+
+    def _waiting_asks(self) -> list[tuple[Worker, str, int]]:
+        return [
+            (worker, body["id"], header.route)
+            for worker in self.table.workers.values()
+            for header, body in worker.heard(Kind.ASK)
+            if (worker.number, header.route) not in self.answered
+        ]
+
+    def _claims(self) -> list[Worker]:
+        return [w for w in self.table.workers.values() if w.heard(Kind.CLAIM) and (w.number, -1) not in self.answered]
+
+    def _unready(self) -> list[Worker]:
+        return [worker for worker in self.table.workers.values() if worker.number not in self.ready]
+
+    def _become_ready(self, worker: Worker) -> None:
+        self.ready.add(worker.number)
+        worker.ready()
+
+    def _claim(self, worker: Worker, error: str | None = None) -> None:
+        self.answered.add((worker.number, -1))
+        worker.claimed(error)
+
+    def _answer(self, ask: tuple[Worker, str, int], outcome: int) -> None:
+        worker, request_id, route = ask
+        self.answered.add((worker.number, route))
+        worker.answers(request_id, outcome)
+
+    @precondition(lambda self: self._unready())
+    @rule(pick=PICK)
+    def becomes_ready(self, pick: int) -> None:
+        workers = self._unready()
+        self._become_ready(workers[pick % len(workers)])
+
+    @precondition(lambda self: self._claims())
+    @rule(pick=PICK, error=st.sampled_from([None, None, None, "no such folder"]))
+    def claims(self, pick: int, error: str | None) -> None:
+        workers = self._claims()
+        self._claim(workers[pick % len(workers)], error)
+
+    @precondition(lambda self: self._unready() or self._claims())
+    @rule()
+    def workers_come_up(self) -> None:
+        for worker in self._unready():
+            self._become_ready(worker)
+        for worker in self._claims():
+            self._claim(worker)
+
+    @precondition(lambda self: self._waiting_asks())
+    @rule(pick=PICK, outcome=ENDINGS)
+    def answers(self, pick: int, outcome: int) -> None:
+        asks = self._waiting_asks()
+        self._answer(asks[pick % len(asks)], outcome)
+
+    @precondition(lambda self: self._waiting_asks())
+    @rule()
+    def workers_answer(self) -> None:
+        for ask in self._waiting_asks():
+            self._answer(ask, Outcome.OK)
+
+    @precondition(lambda self: self._waiting_asks())
+    @rule(pick=PICK, kind=st.sampled_from([Kind.OUT, Kind.SAY]))
+    def prints(self, pick: int, kind: int) -> None:
+        asks = self._waiting_asks()
+        worker, request_id, _ = asks[pick % len(asks)]
+        worker.answers(request_id, Outcome.NONE, kind, out="x")
+
+    @precondition(lambda self: self.table.frames)
+    @rule(pick=PICK, shift=st.sampled_from([0, 0, 1, -1]), other=st.integers(0, 20) | st.none())
+    def repeats(self, pick: int, shift: int, other: int | None) -> None:
+        """A frame comes again, or late, perhaps from another epoch; an answer perhaps from another worker."""
+        number, frame = self.table.frames[pick % len(self.table.frames)]
+        header = unpack(frame)
+        if header.kind in (Kind.SAY, Kind.OUT):
+            number = number if other is None else other
+            shifted = header._asdict() | {"epoch": max(0, header.epoch + shift)}
+            frame = pack(body=frame[HEADER_BYTES:], **shifted)
+        self.table.worker_says(number, frame)
+
+    @precondition(lambda self: self.table.workers)
+    @rule(pick=PICK, how=st.sampled_from(["dies", "gone", "babbles"]))
+    def is_lost(self, pick: int, how: str) -> None:
+        workers = list(self.table.workers.values())
+        worker = workers[pick % len(workers)]
+        if how == "dies":
+            worker.dies()
+        elif how == "gone":
+            worker.gone("exit code 1")
+        else:
+            self.table.do(self.table.core.worker_said(worker.number, b"eh", self.table.now))
+
+    # --- time ---
+
+    @rule(seconds=st.sampled_from([0.0, 0.5, 1.0, 3.0, 7.0, 25.0]), beats=st.booleans())
+    def time_passes(self, seconds: float, beats: bool) -> None:
+        self.table.wait(seconds, beats=beats)
+
+    @rule(seconds=st.sampled_from([5, 100]))
+    def broker_is_stopped(self, seconds: float) -> None:
+        self.table.now += seconds
+        self.table.do(self.table.core.tick(self.table.now))
+
+    # --- what must hold ---
+
+    @invariant()
+    def holds(self) -> None:
+        check(self.table)
+
+    def teardown(self) -> None:
+        """Drive everything to rest, in one of three ways: nothing may be left, nothing may be unanswered."""
+        table = self.table
+        way = len(table.received) % 3
+        if way == 0:
+            self._obey()
+        elif way == 1:
+            table.ask("shutdown", self.peers[0])
+        table.wait(150, beats=False)  # workers that say nothing any more
+        check(table)
+        assert table.quiet()
+        expected = {request_id for request_id, peer in table.senders.items() if peer not in table.gone}
+        assert expected <= table.done
+        assert len(table.exits) == (way == 1)
+        assert way != 1 or not table.workers
+        assert len(table.state.sessions) == 0  # swept, closed, or never had
+
+    def _obey(self) -> None:
+        """Every worker does at once what it was told."""
+        while (unready := self._unready()) or (claims := self._claims()) or (asks := self._waiting_asks()):
+            if unready:
+                self._become_ready(unready[0])
+            elif claims:
+                self._claim(claims[0])
+            else:
+                self._answer(asks[0], Outcome.OK)
+            self.holds()
+        assert not any(session.occupied for session in self.table.state.sessions)
+
+
+def test_whatever_happens_nothing_is_lost_leaked_or_said_twice() -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        Broker,
+        settings=settings(
+            max_examples=5000 if SOAK else 150,
+            stateful_step_count=200 if SOAK else 120,
+            derandomize=not SOAK,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -1,0 +1,170 @@
+"""Waiting is not running: `wait-ms` ends the wait, the eval goes on and is read later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker_kit import Table
+from replwire.link import Kind, Outcome
+
+
+def test_when_the_wait_is_over_the_eval_runs_on(table: Table) -> None:
+    asked = table.eval(wait_ms=1000)
+    table.wait(1)
+    assert table.end(asked) == {
+        "id": asked, "status": ["done", "running"], "eval-id": 1, "epoch": 1, "session": "id-1", "name": "work",
+    }  # fmt: skip
+    assert table.runner(asked) is not None
+    table.wait(100)
+    read = table.ask("read", session="work", eval_id=1, wait_ms=5000)
+    worker = table.worker()
+    assert worker.heard(Kind.ASK)[-1][1]["wait-ms"] == 5000
+    before = len(table.answers[asked])
+    worker.answers(asked)  # nobody waits under this id any more
+    assert len(table.answers[asked]) == before
+    worker.answers(read, out="seven")
+    assert table.end(read)["out"] == "seven"
+    assert table.quiet()
+
+
+def test_an_eval_that_ends_within_the_wait_is_answered_once(table: Table) -> None:
+    asked = table.eval(wait_ms=1000)
+    table.finish(asked)
+    table.wait(10)
+    table.end(asked)
+
+
+def test_a_wait_may_be_nothing_at_all(table: Table) -> None:
+    asked = table.eval(wait_ms=0)
+    table.wait(0)
+    assert table.end(asked)["status"] == ["done", "running"]
+
+
+def test_a_wait_is_bounded(new_table: Callable[..., Table]) -> None:
+    table = new_table(max_wait_ms=1000)
+    table.open()
+    asked = table.eval(wait_ms=10**30)
+    table.wait(1)
+    assert table.end(asked)["status"] == ["done", "running"]
+
+
+def test_a_wait_that_ends_in_the_queue_says_the_position(table: Table) -> None:
+    first = table.eval()
+    second = table.eval(wait_ms=1000)
+    table.wait(1)
+    answer = table.end(second)
+    assert (answer["status"], answer["queue-position"], answer["eval-id"]) == (["done", "running"], 1, 2)
+    table.finish(first)
+    assert table.runner(second) is not None
+
+
+def test_a_read_of_a_queued_eval_is_held_until_it_runs(table: Table) -> None:
+    first, second = table.eval(), table.eval(wait_ms=0)
+    table.wait(0)
+    read = table.ask("read", session="work", eval_id=2, wait_ms=60_000, offset=7)
+    worker = table.worker()
+    assert read not in [body["id"] for _, body in worker.heard(Kind.ASK)]
+    table.finish(first)
+    assert [body["id"] for _, body in worker.heard(Kind.ASK)] == [first, second, read]
+    assert worker.heard(Kind.ASK)[-1][1]["offset"] == 7
+    worker.answers(read)
+    worker.answers(second)
+    assert table.quiet()
+
+
+def test_a_read_of_an_eval_that_stays_queued_says_so_in_the_end(table: Table) -> None:
+    table.eval()
+    table.eval(wait_ms=0)
+    table.wait(0)
+    read = table.ask("read", session="work", eval_id=2, wait_ms=1000)
+    table.wait(0.999)
+    assert table.pending(read)
+    table.wait(0.001)
+    assert table.end(read) == {"id": read, "status": ["done", "running"], "eval-id": 2, "epoch": 1}
+
+
+def test_a_read_of_a_queued_eval_that_is_interrupted_learns_that_it_never_ran(table: Table) -> None:
+    table.eval()
+    table.eval(wait_ms=0)
+    table.wait(0)
+    read = table.ask("read", session="work", eval_id=2, wait_ms=60_000)
+    table.said("interrupt", session="work", interrupt_id=2)
+    answer = table.end(read)
+    assert answer["status"] == ["done", "error", "eval-not-found"]
+    assert answer["err"] == "eval 2 ended (done interrupted) and never ran"
+
+
+def test_a_read_of_an_eval_whose_worker_is_not_there_yet_is_held(new_table: Callable[..., Table]) -> None:
+    table = new_table(auto=False)
+    asked = table.eval()
+    read = table.ask("read", session="work", eval_id=1, wait_ms=60_000)
+    worker = table.workers[1]
+    worker.ready()
+    worker.claimed()
+    assert [body["id"] for _, body in worker.heard(Kind.ASK)] == [asked, read]
+    worker.answers(asked)
+    worker.answers(read)
+    assert table.quiet()
+
+
+def test_output_that_went_with_its_worker_cannot_be_read(table: Table) -> None:
+    table.finish(table.eval())
+    table.worker().dies()
+    for _ in range(2):  # without a worker, and with a fresh one
+        answer = table.said("read", session="work", eval_id=1)
+        assert answer["status"] == ["done", "error", "eval-not-found"]
+        assert answer["err"] == "eval 1 ended (done); its output went with the worker of epoch 1"
+        assert (answer["eval-id"], answer["epoch"]) == (1, 2)
+        table.finish(table.eval())
+
+
+def test_a_read_is_not_answered_by_the_broker_before_its_wait_is_over(table: Table) -> None:
+    table.eval(wait_ms=0)
+    read = table.ask("read", session="work", eval_id=1, wait_ms=30_000)
+    table.wait(39.999)
+    assert table.pending(read)
+    table.wait(0.001)
+    answer = table.end(read)
+    assert (answer["status"], answer["err"]) == (
+        ["done", "error", "timeout"],
+        "read: no answer within 40000 ms",
+    )
+    table.worker().answers(read)
+    table.end(read)
+
+
+def test_a_worker_that_does_not_answer_is_answered_for(table: Table) -> None:
+    table.open()
+    asked = table.ask("info", session="work")
+    table.wait(10)
+    answer = table.end(asked)
+    assert (answer["err"], answer["retry-after-ms"]) == ("info: no answer within 10000 ms", 1000)
+    assert table.quiet()
+
+
+def test_requests_of_a_session_without_a_worker_get_it_one(table: Table) -> None:
+    table.open()
+    table.worker().dies()
+    asked = table.ask("stdin", session="work", input="x")
+    table.worker().answers(asked)
+    table.end(asked)
+    assert table.session().state == "idle"
+
+
+def test_requests_are_held_while_the_worker_starts_and_come_after_its_eval(new_table: Callable[..., Table]) -> None:
+    table = new_table(auto=False)
+    asked = table.eval()
+    stdin = table.ask("stdin", session="work", input="x")
+    worker = table.workers[1]
+    worker.ready()
+    assert worker.heard(Kind.ASK) == []
+    worker.claimed()
+    assert [body["id"] for _, body in worker.heard(Kind.ASK)] == [asked, stdin]
+
+
+def test_a_message_in_between_ends_nothing(table: Table) -> None:
+    asked = table.eval()
+    table.worker().answers(asked, Outcome.NONE, status=["need-input"])
+    assert table.pending(asked)
+    assert table.runner(asked) is not None
+    table.finish(asked)

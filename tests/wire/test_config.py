@@ -1,0 +1,134 @@
+"""Settings from four layers, later ones win key by key, and each knows where it came from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from replwire.config import Config, ConfigError, env_name, keys, load
+from replwire.limits import bounds
+from replwire.places import config_file, default_endpoint, ipc_path, runtime_dir, state_dir
+
+TEXT = """
+[broker]
+endpoint = "ipc:///file.sock"
+warm-workers = 3
+[limits]
+max-sessions = 5
+max-eval-time-ms = 5
+"""
+
+
+def test_nothing_given_is_the_defaults_from_nowhere() -> None:
+    loaded = load()
+    assert (loaded.config, loaded.sources) == (Config(), {})
+    assert load("", environ={"PATH": "/bin", "REPLCTL": "1", "REPLCTL_AGENT": "ada"}, flags={}) == loaded
+
+
+def test_later_layers_win_key_by_key_and_are_remembered() -> None:
+    environ = {"REPLCTL_ENDPOINT": "ipc:///env.sock", "REPLCTL_LIMITS_MAX_SESSIONS": "6", "REPLCTL_STATE_DIR": "/x"}
+    loaded = load(TEXT, "my.toml", environ, {"limits.max-sessions": "7", "broker.idle-exit-ms": "0"})
+    assert loaded.config.broker.endpoint == "ipc:///env.sock"
+    assert (loaded.config.broker.warm_workers, loaded.config.broker.idle_exit_ms) == (3, 0)
+    assert (loaded.config.limits.max_sessions, loaded.config.limits.max_eval_time_ms) == (7, 5)
+    assert loaded.sources == {
+        "broker.endpoint": "environment REPLCTL_ENDPOINT",
+        "broker.warm-workers": "my.toml",
+        "broker.idle-exit-ms": "flag broker.idle-exit-ms",
+        "limits.max-sessions": "flag limits.max-sessions",
+        "limits.max-eval-time-ms": "my.toml",
+    }
+
+
+HIGHEST = {bound.name: bound.high for bound in bounds()}
+
+
+@pytest.mark.parametrize(("section", "key", "default"), [*keys()], ids=lambda value: str(value)[:30])
+def test_every_setting_can_be_set_by_file_environment_and_flag(section: str, key: str, default: object) -> None:
+    toml, value = {
+        int: (str(HIGHEST.get(key, 16)), HIGHEST.get(key, 16)),
+        str: ('"x"', "x"),
+        list: ('["X", "Y"]', ["X", "Y"]),
+    }[type(default)]
+    assert value != default
+    for loaded in (
+        load(f"[{section}]\n{key} = {toml}"),
+        load(environ={env_name(section, key): toml}),
+        load(flags={f"{section}.{key}": toml}),
+    ):
+        assert getattr(getattr(loaded.config, section), key.replace("-", "_")) == value
+        assert list(loaded.sources) == [f"{section}.{key}"]
+
+
+def test_text_that_is_no_toml_value_is_text() -> None:
+    assert load(environ={"REPLCTL_ENDPOINT": "tcp://127.0.0.1:5"}).config.broker.endpoint == "tcp://127.0.0.1:5"
+    assert load(environ={"REPLCTL_ENDPOINT": ""}).config.broker.endpoint == ""
+    assert load(flags={"python.interpreter": "/opt/py thon#3"}).config.python.interpreter == "/opt/py thon#3"
+    two = "1\nw = 2"
+    assert load(flags={"python.interpreter": two}).config.python.interpreter == two
+
+
+@pytest.mark.parametrize(
+    ("layers", "error"),
+    [
+        ({"text": "x = 1"}, "file: x stands outside a section"),
+        ({"text": "[[limits]]\nmax-sessions = 1"}, "file: limits stands outside a section"),
+        ({"text": "[limit]\nmax-sessions = 1"}, "file: unknown setting limit.max-sessions"),
+        ({"text": "[limits]\nmax_sessions = 1"}, "file: unknown setting limits.max_sessions"),
+        ({"text": "[limits"}, "file: Expected ']' at the end of a table declaration (at end of document)"),
+        ({"flags": {"max-sessions": "1"}}, "flag max-sessions: unknown setting max-sessions."),
+        ({"flags": {"limits.max": "1"}}, "flag limits.max: unknown setting limits.max"),
+        (
+            {"environ": {"REPLCTL_LIMITS_MAX_SESSION": "1"}},
+            "environment REPLCTL_LIMITS_MAX_SESSION: no setting has this name",
+        ),
+        (
+            {"environ": {"REPLCTL_BROKER_ENDPOINT": "x"}},
+            "environment REPLCTL_BROKER_ENDPOINT: no setting has this name",
+        ),
+        (
+            {"text": "[limits]\nmax-sessions = -1", "origin": "my.toml"},
+            "my.toml: limits.max-sessions: Expected `int` >= 0",
+        ),
+        (
+            {"environ": {"REPLCTL_LIMITS_MAX_SESSIONS": "many"}},
+            "environment REPLCTL_LIMITS_MAX_SESSIONS: limits.max-sessions: Expected `int`, got `str`",
+        ),
+        (
+            {"flags": {"limits.max-sessions": "true"}},
+            "flag limits.max-sessions: limits.max-sessions: Expected `int`, got `bool`",
+        ),
+        (
+            {"flags": {"session.pass-env": '["A", 1]'}},
+            "flag session.pass-env: session.pass-env: Expected `str`, got `int`",
+        ),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_named_with_its_source(layers: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(**layers)
+    assert str(caught.value) == error
+
+
+def test_places_follow_the_environment() -> None:
+    home = {"HOME": "/home/ada"}
+    assert runtime_dir(home, 7) == "/tmp/replctl-7"
+    assert runtime_dir(home | {"XDG_RUNTIME_DIR": "/run/user/7"}, 7) == "/run/user/7/replctl"
+    assert state_dir(home) == "/home/ada/.local/state/replctl"
+    assert state_dir(home | {"XDG_STATE_HOME": "/s"}) == "/s/replctl"
+    assert config_file(home) == "/home/ada/.config/replctl/config.toml"
+    assert config_file(home | {"XDG_CONFIG_HOME": "/c"}) == "/c/replctl/config.toml"
+    assert config_file(home | {"REPLCTL_CONFIG": "/my.toml", "XDG_CONFIG_HOME": "/c"}) == "/my.toml"
+    own = home | {"REPLCTL_STATE_DIR": "/own/", "XDG_RUNTIME_DIR": "/run/user/7", "XDG_STATE_HOME": "/s"}
+    assert (runtime_dir(own, 7), state_dir(own)) == ("/own/run", "/own")
+    assert default_endpoint(own, 7) == "ipc:///own/run/broker.sock"
+    assert state_dir({}) == "/.local/state/replctl"
+
+
+def test_a_socket_path_has_to_fit() -> None:
+    assert ipc_path("tcp://127.0.0.1:5") is None
+    assert ipc_path("ipc:///" + "x" * 102) == "/" + "x" * 102
+    for path in ("/" + "x" * 103, "/" + "é" * 52):
+        with pytest.raises(ValueError, match="socket path longer than 103 bytes"):
+            ipc_path("ipc://" + path)

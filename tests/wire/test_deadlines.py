@@ -1,0 +1,101 @@
+"""The heap of what is due: order, cancelling, and no memory of what was cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replwire.deadlines import Deadline, Deadlines
+
+
+def _append(ran: list[int], index: int, _: float) -> None:
+    ran.append(index)
+
+
+def note(ran: list[str], name: str) -> Callable[[float], None]:
+    return lambda now: ran.append(f"{name}@{now:g}")
+
+
+def test_what_is_due_runs_earliest_first_and_in_order_of_asking_when_equal() -> None:
+    deadlines, ran = Deadlines(), list[str]()
+    for name, when in (("c", 3.0), ("a", 1.0), ("b", 2.0), ("also-a", 1.0), ("later", 9.0)):
+        deadlines.at(when, note(ran, name))
+    assert deadlines.next() == 1.0
+    deadlines.run_due(0.5)
+    assert ran == []
+    deadlines.run_due(3.0)
+    assert ran == ["a@3", "also-a@3", "b@3", "c@3"]
+    assert (deadlines.next(), len(deadlines)) == (9.0, 1)
+
+
+def test_what_was_cancelled_never_runs() -> None:
+    deadlines, ran = Deadlines(), list[str]()
+    first = deadlines.at(1.0, note(ran, "first"))
+    deadlines.at(2.0, note(ran, "second"))
+    deadlines.cancel(first)
+    deadlines.cancel(first)
+    deadlines.cancel(None)
+    assert (deadlines.next(), len(deadlines)) == (2.0, 1)
+    deadlines.run_due(5.0)
+    assert ran == ["second@5"]
+    deadlines.cancel(first)
+    assert (deadlines.next(), len(deadlines)) == (None, 0)
+
+
+def test_what_has_run_may_be_cancelled() -> None:
+    deadlines, ran = Deadlines(), list[str]()
+    done = deadlines.at(1.0, note(ran, "done"))
+    deadlines.at(2.0, note(ran, "other"))
+    deadlines.run_due(1.0)
+    deadlines.cancel(done)
+    assert len(deadlines) == 1
+
+
+def test_an_action_may_add_and_cancel_others() -> None:
+    deadlines, ran = Deadlines(), list[str]()
+    victim = deadlines.at(2.0, note(ran, "victim"))
+
+    def action(now: float) -> None:
+        deadlines.cancel(victim)
+        deadlines.at(now, note(ran, "at once"))
+        deadlines.at(now + 1, note(ran, "later"))
+
+    deadlines.at(1.0, action)
+    deadlines.run_due(2.0)
+    assert ran == ["at once@2"]
+    assert deadlines.next() == 3.0
+
+
+def test_cancelled_ones_do_not_pile_up() -> None:
+    deadlines = Deadlines()
+    kept = [deadlines.at(float(number), lambda _: None) for number in range(100)]
+    for number in range(100_000):
+        deadlines.cancel(deadlines.at(1e9 + number, lambda _: None))
+        assert len(deadlines._heap) <= 2 * len(kept) + 66
+    assert len(deadlines) == 100
+    assert deadlines.next() == 0.0
+
+
+@given(st.lists(st.tuples(st.sampled_from(["at", "cancel", "run"]), st.integers(0, 300)), max_size=400))
+def test_the_heap_agrees_with_a_list(steps: list[tuple[str, int]]) -> None:
+    deadlines, ran, expected = Deadlines(), list[int](), list[int]()
+    made: list[Deadline] = []
+    waiting: dict[int, int] = {}
+    for what, number in steps:
+        if what == "at":
+            made.append(deadlines.at(number, partial(_append, ran, len(made))))
+            waiting[len(made) - 1] = number
+        elif what == "cancel" and made:
+            deadlines.cancel(made[number % len(made)])
+            waiting.pop(number % len(made), None)
+        elif what == "run":
+            deadlines.run_due(number)
+            due = sorted((when, index) for index, when in waiting.items() if when <= number)
+            expected += [index for _, index in due]
+            for _, index in due:
+                del waiting[index]
+        assert ran == expected
+        assert (deadlines.next(), len(deadlines)) == (min(waiting.values(), default=None), len(waiting))

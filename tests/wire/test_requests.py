@@ -1,0 +1,201 @@
+"""Bytes to requests: every way to be wrong has its word and its sentence, and nothing else ever comes out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replwire.faults import Refusal
+from replwire.names import MAX_NAME_BYTES
+from replwire.requests import OPS, Eval, Read, Request, describe_ops, parse, typed
+
+LONG = "x" * (MAX_NAME_BYTES + 1)
+FLAT = "request message must use a flat JSON envelope"
+LETTERS = "name may only contain letters, digits, hyphens, and underscores"
+
+
+def request(body: bytes) -> Request:
+    return typed(parse(body))
+
+
+def refusal(body: bytes) -> Refusal:
+    with pytest.raises(Refusal) as caught:
+        request(body)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "Input data was truncated"),
+        (b"{", "Input data was truncated"),
+        (b"nonsense", "JSON is malformed: "),
+        (b'{"id":"a"} x', "JSON is malformed: "),
+        (b"null", "Expected `object`, got `null`"),
+        (b"[]", "Expected `object`, got `array`"),
+        (b'"text"', "Expected `object`, got `str`"),
+        (b"7", "Expected `object`, got `int`"),
+        (b'{"id":"a","n":NaN}', "JSON is malformed: "),
+        (b'{"id":"a","n":Infinity}', "JSON is malformed: "),
+        (b'{"id":"a","n":1e999}', "Number out of range"),
+    ],
+)
+def test_what_is_no_json_object_is_malformed(body: bytes, why: str) -> None:
+    refused = refusal(body)
+    assert refused.word == "malformed-request"
+    assert refused.err.startswith(f"Malformed JSON: {why}")
+    assert refused.more == {"id": ""}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"id":"\\ud800","op":"ping"}',
+        b'{"id":"a","op":"eval","code":"\\udc00"}',
+        b'{"id":"\xff","op":"ping"}',
+        b'{"id":"a","op":"eval","code":"\xed\xa0\x80"}',
+        b'{"id":"a","x":' + b"9" * 5000 + b"}",
+        b'{"id":' * 100_000,
+        b'{"id":"a","x":' + b"[" * 100_000,
+        b'{"id":"a","x":' + b'{"y":' * 5000 + b"1" + b"}" * 5001,
+    ],
+    ids=["high", "low", "latin-1", "cesu-8", "huge number", "deep objects", "deep arrays", "deep and whole"],
+)
+def test_what_no_text_or_number_can_hold_is_malformed(body: bytes) -> None:
+    assert refusal(body).word == "malformed-request"
+
+
+@pytest.mark.parametrize(
+    ("fields", "err", "answered_to"),
+    [
+        ({}, "id must not be empty", ""),
+        ({"id": ""}, "id must not be empty", ""),
+        ({"id": None}, "id must not be empty", ""),
+        ({"id": 7}, "id must be a string", ""),
+        ({"id": ["a"]}, "id must be a string", ""),
+        ({"id": LONG}, "id exceeds maximum length of 256", LONG),
+        ({"id": "é" * 129}, "id exceeds maximum length of 256", "é" * 129),
+        ({"id": "a"}, "op is required", "a"),
+        ({"id": "a", "op": None}, "op is required", "a"),
+        ({"id": "a", "op": 1}, "op must be a string", "a"),
+        ({"id": "a", "op": "ping", "time_out": 1}, "request keys must use kebab-case", "a"),
+        ({"id": "a", "op": "ping", "Time": 1}, "request keys must use kebab-case", "a"),
+        ({"id": "a", "op": "ping", "": 1}, "request keys must use kebab-case", "a"),
+        ({"id": "a", "op": "ping", "extra": {}}, FLAT, "a"),
+    ],
+)
+def test_an_envelope_that_is_wrong_is_answered_under_its_id(fields: dict[str, Any], err: str, answered_to: str) -> None:
+    refused = refusal(json.dumps(fields).encode())
+    assert (refused.word, refused.err, refused.more["id"]) == ("invalid-request", err, answered_to)
+
+
+def test_an_id_may_have_256_bytes() -> None:
+    assert request(json.dumps({"id": "é" * 128, "op": "ping"}).encode()).id == "é" * 128
+
+
+@pytest.mark.parametrize(
+    ("fields", "err"),
+    [
+        ({"op": "close"}, "close requires session"),
+        ({"op": "read", "session": "s"}, "read requires eval-id"),
+        ({"op": "stdin", "session": "s"}, "stdin requires input"),
+        ({"op": "close", "session": None}, "session: expected `str`, got `null`"),
+        ({"op": "close", "session": ""}, "session name must not be blank"),
+        ({"op": "close", "session": "a b"}, f"session {LETTERS}"),
+        ({"op": "close", "session": "a/../b"}, f"session {LETTERS}"),
+        ({"op": "close", "session": "naïve"}, f"session {LETTERS}"),
+        ({"op": "close", "session": LONG}, "session name exceeds maximum length of 256"),
+        ({"op": "ping", "agent": "\n"}, "agent name must not be blank"),
+        ({"op": "ping", "agent": "a\n"}, f"agent {LETTERS}"),
+        ({"op": "eval", "code": 1}, "code: expected `str | null`, got `int`"),
+        ({"op": "eval", "code": {}}, FLAT),
+        ({"op": "eval", "env": [{}]}, FLAT),
+        ({"op": "eval", "env": [1]}, "env: expected `str`, got `int`"),
+        ({"op": "eval", "timeout-ms": True}, "timeout-ms: expected `int | null`, got `bool`"),
+        ({"op": "eval", "timeout-ms": 1.5}, "timeout-ms: expected `int | null`, got `float`"),
+        ({"op": "eval", "timeout-ms": "1"}, "timeout-ms: expected `int | null`, got `str`"),
+        ({"op": "eval", "timeout-ms": 0}, "timeout-ms: expected `int` >= 1"),
+        ({"op": "eval", "wait-ms": -1}, "wait-ms: expected `int` >= 0"),
+        ({"op": "eval", "silent": 1}, "silent: expected `bool`, got `int`"),
+        ({"op": "eval", "if-missing": "perhaps"}, "if-missing: invalid enum value 'perhaps'"),
+        ({"op": "eval", "idempotency-key": ""}, "idempotency-key: expected `str` of length >= 1"),
+        ({"op": "eval", "idempotency-key": LONG}, "idempotency-key: expected `str` of length <= 256"),
+        ({"op": "read", "session": "s", "eval-id": 1, "stream": "both "}, "stream: invalid enum value 'both '"),
+        ({"op": "interrupt", "interrupt-id": -1}, "interrupt-id: expected `int` >= 0"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named(fields: dict[str, Any], err: str) -> None:
+    refused = refusal(json.dumps({"id": "a"} | fields).encode())
+    assert (refused.word, refused.err) == ("invalid-request", err)
+
+
+@pytest.mark.parametrize(("op", "err"), [("", ""), ("Eval", "Eval"), ("x" * 999, "x" * 256)])
+def test_an_unknown_operation_is_named_in_short(op: str, err: str) -> None:
+    refused = refusal(json.dumps({"id": "a", "op": op}).encode())
+    assert (refused.word, refused.err) == ("unknown-op", f"Unknown operation: {err}")
+
+
+def test_unknown_fields_are_ignored_and_the_last_of_two_counts() -> None:
+    asked = request(b'{"id":"a","op":"ping","op":"eval","code":"1","new-in-2":[[{}]],"code":"2"}')
+    assert isinstance(asked, Eval)
+    assert asked.code == "2"
+
+
+def test_a_view_of_a_buffer_is_read_as_well() -> None:
+    assert parse(memoryview(b'{"id":"a","op":"ping"}')) == {"id": "a", "op": "ping"}
+
+
+def test_defaults() -> None:
+    asked = request(b'{"id":"a","op":"eval"}')
+    assert asked == Eval(id="a", op="eval")
+    assert msgspec.json.encode(request(b'{"id":"a","op":"read","session":"s","eval-id":3}')) == msgspec.json.encode(
+        Read(id="a", op="read", session="s", eval_id=3)
+    )
+
+
+def test_every_operation_describes_itself() -> None:
+    table = describe_ops()
+    assert table.keys() == OPS.keys()
+    for row in table.values():
+        assert row["doc"].endswith(".") or row["doc"].endswith("?")
+        assert not {"id", "op"} & {*row["requires"], *row["optional"]}
+        assert not {*row["requires"]} & {*row["optional"]}
+    assert table["eval"]["requires"] == ["code"]
+    assert table["read"]["requires"] == ["session", "eval-id"]
+    assert "timeout-ms" in table["eval"]["optional"]
+
+
+def served_or_refused(body: bytes) -> None:
+    try:
+        asked = request(body)
+    except Refusal as refused:
+        refused.err.encode()
+        msgspec.json.encode(refused.more)
+    else:
+        assert type(asked) is OPS[asked.op]
+        msgspec.json.encode(asked.id)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = sorted({name for op in OPS.values() for name in op.__struct_encode_fields__})
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_served_or_refused(body: bytes) -> None:
+    served_or_refused(body)
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=8), JSON, max_size=6), st.sampled_from(sorted(OPS)))
+def test_any_json_is_served_or_refused(fields: dict[str, Any], op: str) -> None:
+    served_or_refused(json.dumps(fields).encode("utf-8", "surrogatepass"))
+    served_or_refused(json.dumps({"id": "a", "op": op} | fields).encode("utf-8", "surrogatepass"))
+    served_or_refused(json.dumps(fields | {"id": "a", "op": op}, ensure_ascii=False).encode("utf-8", "surrogatepass"))
