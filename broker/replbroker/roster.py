@@ -16,6 +16,10 @@ class Kept(msgspec.Struct):
     sessions: list[str]
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 class Roster:
     """One file an endpoint. A full disk costs the list, never a session: `save` tells, and goes on."""
 
@@ -34,7 +38,8 @@ class Roster:
         """Write the list; why it could not be written, or None."""
         scratch = self._path.with_suffix(".new")
         try:
-            scratch.write_bytes(msgspec.json.encode(Kept(os.getpid(), sessions)))
+            with open(scratch, "wb", opener=_private) as file:
+                file.write(msgspec.json.encode(Kept(os.getpid(), sessions)))
             scratch.replace(self._path)
         except OSError as error:
             return f"{self._path}: {error.strerror}"

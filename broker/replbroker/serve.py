@@ -158,10 +158,10 @@ class Serve:
                 self._do(self._core.drain(signal.Signals(number).name, time.monotonic()))
 
     def close(self) -> None:
-        """Let the last answers leave, kill every worker, leave nothing behind."""
-        self._clients.close(_LINGER_MS)
+        """Kill every worker, let the last answers leave. Clients go last: who waits for our end sees it when it is one."""
         self._workers.close()
         self._launcher.close(deadline_s=5.0)
+        self._clients.close(_LINGER_MS)
         self._zap.close()
         self._epoll.close()
 

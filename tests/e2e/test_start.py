@@ -95,8 +95,8 @@ def test_after_a_killed_broker_the_next_command_starts_one_and_says_what_was_los
     assert "went away" in err
     after = home.run("eval", "-s", "work", "'x' in globals()")
     assert after.stdout == "False\n"
-    assert "work" in after.stderr
-    assert "lost" in after.stderr
+    assert "sessions lost with it: work" in after.stderr
+    assert "new session 'work'; the one before it was lost" in after.stderr
 
 
 def test_no_start_means_exit_3(home: Home) -> None:
@@ -115,6 +115,31 @@ def test_a_second_broker_at_the_same_address_is_refused_and_the_first_lives_on(s
     assert "another broker has it" in second.stderr
     with broker.wire() as wire:
         assert wire.run("1+1").value == "2"
+
+
+def test_one_broker_listens_at_several_addresses(home: Home) -> None:
+    urls = [f"ipc://{home.folder}/run/{name}.sock" for name in ("a", "b")]
+    words = [word for url in urls for word in ("--endpoint", url)]
+    serving = subprocess.Popen(
+        home.command("serve", "--json", *words), env=home.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert serving.stdout is not None
+    assert json.loads(serving.stdout.readline())["listening"] == urls
+    assert home.run("eval", "--endpoint", urls[0], "x = 1").returncode == 0
+    assert home.run("eval", "--endpoint", urls[1], "x").stdout == "1\n"
+    serving.terminate()
+    assert serving.wait(PATIENCE_S) == 0
+    serving.stdout.close()
+
+
+def test_what_a_broker_makes_is_its_users_alone(home: Home) -> None:
+    home.folder.joinpath("deep").mkdir(mode=0o700)
+    home.env["REPLCTL_STATE_DIR"] = str(home.folder / "deep" / "state")
+    assert home.run("eval", "1").returncode == 0
+    made = list((home.folder / "deep").rglob("*"))
+    assert len(made) > 4
+    assert [str(path) for path in made if path.stat().st_mode & 0o077 and not path.is_socket()] == []
+    assert home.run("shutdown").returncode == 0
 
 
 def test_tcp_beyond_loopback_is_refused(home: Home) -> None:

@@ -38,7 +38,7 @@ EXIT_MEANING = {
     Exit.OK: "done",
     Exit.RAISED: "the code raised",
     Exit.USAGE: "usage, or a request that is not well formed",
-    Exit.NO_BROKER: "no broker answers, or it went away",
+    Exit.NO_BROKER: "no broker answers, or it went away or failed",
     Exit.NAME: "no such session or eval, or the name is taken",
     Exit.REFUSED: "refused by a limit or a policy",
     Exit.TIMED_OUT: "the code ran past its time limit",
@@ -96,7 +96,7 @@ FAULTS: dict[str, Fault] = {
         Fault("busy", "the session is running an eval, and this needs it idle", _CALLER, True, Exit.REFUSED),
         Fault("shutdown", "the broker is shutting down", _BROKER, True, Exit.NO_BROKER),
         Fault("internal-error", "a defect of the broker; `correlation-id` finds it in its log", _BROKER, True,
-              Exit.RAISED),
+              Exit.NO_BROKER),
         # The two below are said by the client library: nobody is there to say them on the wire.
         Fault("no-broker", "no broker answers at the endpoint", _BROKER, True, Exit.NO_BROKER),
         Fault("broker-lost", "the broker went away before it answered", _BROKER, True, Exit.NO_BROKER),

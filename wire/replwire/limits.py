@@ -17,6 +17,7 @@ MIB = 1024 * KIB
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
+RETRY_AFTER_MS = 1_000  # asked of a caller that met something full: about the length of a short eval
 
 
 def _bound(unit: str, low: int, high: int, why: str) -> Meta:
@@ -159,7 +160,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
             "ms",
             0,
             HOUR_MS,
-            "how long a broker that shuts down lets running evals end before it interrupts and kills them",
+            "how long a broker that shuts down lets running evals end before it kills them",
         ),
     ] = 5_000
 

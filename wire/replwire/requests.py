@@ -203,6 +203,8 @@ def parse(body: bytes | memoryview) -> dict[str, Any]:
     Raises Refusal: `malformed-request` when it is no JSON object, `invalid-request` when the envelope is wrong.
     A Refusal carries the `id` to answer under where there is one.
     """
+    if not body:
+        raise Refusal("malformed-request", "Malformed JSON: a request is one frame with one JSON object", id="")
     try:
         raw = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

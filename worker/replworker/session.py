@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from replwire.deadlines import Deadlines
-from replwire.limits import Limits
+from replwire.limits import RETRY_AFTER_MS, Limits
 from replwire.link import HEADER_BYTES, Cancel, Claim, Claimed, Gone, Header, Kind, Outcome, encode, pack
-from replwire.replies import Reply
+from replwire.replies import Ex, Reply
 from replwire.replies import encode as encode_reply
 from replwire.requests import Eval, Read, Stdin
 from replworker.jobs import Job, Jobs
@@ -34,6 +35,10 @@ _decode_cancel = msgspec.json.Decoder(Cancel).decode
 _decode_eval = msgspec.json.Decoder(Eval).decode
 _decode_read = msgspec.json.Decoder(Read).decode
 _decode_stdin = msgspec.json.Decoder(Stdin).decode
+
+
+def _sentence(ex: Ex) -> str:
+    return f"{ex.type}: {ex.message}" if ex.message else ex.type
 
 
 class _Op(msgspec.Struct):
@@ -87,8 +92,8 @@ class Session:
         reply = Reply(id=request_id, out=text) if stream == "out" else Reply(id=request_id, err=text)
         self._link.send(pack(Kind.OUT, encode_reply(reply), epoch=self._epoch, route=route))
 
-    def _refuse(self, route: int, request_id: str, word: str, err: str) -> None:
-        self._say(route, Reply(id=request_id, status=["done", "error", word], err=err), Outcome.ERROR)
+    def _refuse(self, route: int, request_id: str, word: str, err: str, **more: Any) -> None:
+        self._say(route, Reply(id=request_id, status=["done", "error", word], err=err, **more), Outcome.ERROR)
 
     def beat(self) -> None:
         """Tell the broker that this worker lives."""
@@ -199,7 +204,7 @@ class Session:
             return Outcome.INTERRUPTED
         if result.outcome != "ok":
             done.status, done.ex = ["done", "error"], result.ex
-            done.err = f"{result.ex.type}: {result.ex.message}" if result.ex else "KeyboardInterrupt"
+            done.err = _sentence(result.ex) if result.ex else "KeyboardInterrupt"
             done.stacktrace, done.traceback = result.stacktrace, result.traceback
             return Outcome.ERROR
         if result.value is not None or result.repr_error is not None:
@@ -273,8 +278,12 @@ class Session:
     def _stdin(self, route: int, request: Stdin) -> None:
         assert self._claim is not None
         if not self.input.give(request.input.encode("utf-8", "surrogatepass")):
-            err = f"{self.input.unread()} bytes of input are unread (max-stdin-bytes = {self._limits.max_stdin_bytes})"
-            self._refuse(route, request.id, "stdin-buffer-full", err)
+            most = self._limits.max_stdin_bytes
+            err = f"{self.input.unread()} bytes of input are unread (max-stdin-bytes = {most})"
+            self._refuse(
+                route, request.id, "stdin-buffer-full", err, limit="max-stdin-bytes", limit_value=most,
+                retry_after_ms=RETRY_AFTER_MS,
+            )  # fmt: skip
             return
         label = [self._claim.name or self._claim.session]
         running = self.jobs.running is not None

@@ -65,6 +65,7 @@ class Core:
         request_id = ""
         try:
             if len(body) > state.limits.max_message_bytes:
+                request_id = parse(body)["id"]  # the transport's own bound is not far above this one
                 text = f"message exceeds maximum size of {state.limits.max_message_bytes} bytes"
                 raise state.full("message-too-large", "max-message-bytes", text)
             raw = parse(body)

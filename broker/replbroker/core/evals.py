@@ -141,7 +141,7 @@ class Evals:
         for waiter in session.waiters:
             self._state.say(
                 waiter.peer, waiter.request_id, status=["done"], session=session.id, name=session.name,
-                epoch=session.epoch, created=waiter.created,
+                epoch=session.epoch, created=waiter.created, state=None if waiter.created else "lost",
             )  # fmt: skip
         session.waiters.clear()
         if session.running is not None:

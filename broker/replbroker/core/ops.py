@@ -71,7 +71,8 @@ class Ops:
         existing = state.sessions.find(request.name) if request.name is not None else None
         if existing is not None:
             if request.if_exists == "error":
-                raise Refusal("session-already-exists", f"Session already exists: {request.name}")
+                hint = "send `if-exists`: `reuse` to get the one there is"
+                raise Refusal("session-already-exists", f"Session already exists: {request.name}", hint=hint)
             state.say(
                 peer, request.id, status=["done"], session=existing.id, name=existing.name,
                 epoch=existing.epoch, created=False,

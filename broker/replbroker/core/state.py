@@ -16,10 +16,8 @@ from replbroker.core.registry import Registry
 from replbroker.core.session import Ask, Job, Session
 from replwire.deadlines import Deadline, Deadlines
 from replwire.faults import FAULTS, Refusal
-from replwire.limits import Limits
+from replwire.limits import RETRY_AFTER_MS, Limits
 from replwire.replies import Reply, encode
-
-RETRY_AFTER_MS = 1_000  # asked of a caller that met a full queue: about the length of a short eval
 
 
 @dataclass(frozen=True, kw_only=True)

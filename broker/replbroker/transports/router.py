@@ -6,7 +6,7 @@ from collections import Counter, deque
 
 import zmq
 
-from replbroker.transports.sockets import MORE, NOBLOCK, bound_router, take
+from replbroker.transports.sockets import MORE, NOBLOCK, router, take
 from replwire.replies import Reply, encode
 
 _HWM = 256  # messages that libzmq holds for one client
@@ -41,9 +41,9 @@ class _Backlog:
 class Clients:
     """The ROUTER for clients. A client is known by the routing id that libzmq gave its connection."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, max_bytes: int) -> None:
-        # One byte over the limit passes, so that the core can answer what is only a little too long.
-        self.socket = bound_router(context, endpoint, max_bytes + 64 * 1024, _HWM)
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], max_bytes: int) -> None:
+        # What is a little over the limit passes, so that the core can answer it.
+        self.socket = router(context, max_bytes + 64 * 1024, _HWM)
         self.socket.monitor(_MONITOR, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         self._monitor: zmq.Socket[bytes] = context.socket(zmq.PAIR)
         self._monitor.connect(_MONITOR)

@@ -12,8 +12,8 @@ _EVENTS = int(zmq.EVENTS)
 _POLLIN = int(zmq.POLLIN)
 
 
-def bound_router(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, max_bytes: int, hwm: int) -> zmq.Socket[bytes]:
-    """A ROUTER on this endpoint. Without a ZAP domain libzmq would hand raw garbage up as messages."""
+def router(context: zmq.Context[zmq.Socket[bytes]], max_bytes: int, hwm: int) -> zmq.Socket[bytes]:
+    """A ROUTER that is not bound yet. Without a ZAP domain libzmq would hand raw garbage up as messages."""
     socket = context.socket(zmq.ROUTER)
     socket.linger = 0
     socket.router_mandatory = True
@@ -23,7 +23,6 @@ def bound_router(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, max_byt
     socket.rcvhwm = 0 if hwm == 0 else 1000
     socket.zap_domain = ZAP_DOMAIN
     socket.setsockopt(zmq.HANDSHAKE_IVL, 5_000)
-    socket.bind(endpoint)
     return socket
 
 

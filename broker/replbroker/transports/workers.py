@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import zmq
 
-from replbroker.transports.sockets import MORE, NOBLOCK, bound_router, take
+from replbroker.transports.sockets import MORE, NOBLOCK, router, take
 from replwire.link import HEADER_BYTES, Hello, Kind, unpack
 
 _MAX_FRAME = 64 * 1024 * 1024
@@ -15,9 +15,8 @@ _decode_hello = msgspec.json.Decoder(Hello).decode
 class Workers:
     """Numbers of workers on the inside, routing ids on the outside."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
-        self.endpoint = endpoint
-        self.socket = bound_router(context, endpoint, _MAX_FRAME, hwm=0)
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self.socket = router(context, _MAX_FRAME, hwm=0)
         self._tokens: dict[str, int] = {}
         self._numbers: dict[bytes, int] = {}
         self._ids: dict[int, bytes] = {}

@@ -41,9 +41,9 @@ def ensure(endpoint: str, environ: Mapping[str, str]) -> Started | None:
     path = places.ipc_path(endpoint)
     if path is None or path.startswith("@"):
         raise ReplError("no-broker", f"no broker answers at {endpoint}; start one there: replctl serve")
-    _own_folder(os.path.dirname(path))
     state = places.state_dir(environ)
-    _own_folder(state)
+    _own_folder(state)  # first: it may hold the other, which would leave it with the mode of any folder
+    _own_folder(os.path.dirname(path))
     lock = os.open(path + ".start.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         if not _locked(lock, endpoint):

@@ -52,7 +52,8 @@ class Face:
             self.screen.failure(error.err, status, error.word, error.exit, hint=error.hint,
                                 retry_after_ms=error.retry_after_ms)  # fmt: skip
             return error.exit
-        self.screen.notice(error.err)
+        cause = error.reply.cause if error.reply is not None else None
+        self.screen.notice(f"{error.err} ({cause})" if cause and cause not in error.err else error.err)
         if (hint := hint_for(error.word, error.hint)) is not None:
             self.screen.notice(f"hint: {hint}")
         if error.retry_after_ms is not None:

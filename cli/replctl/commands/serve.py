@@ -16,25 +16,27 @@ from replwire.places import default_endpoint, state_dir
 
 
 @click.command()
-@click.option("--endpoint", metavar="URL", help="Address to listen at. [REPLCTL_ENDPOINT, config, the user's socket]")
+@click.option(
+    "--endpoint", "endpoints", multiple=True, metavar="URL",
+    help="Address to listen at; may be given again. [REPLCTL_ENDPOINT, config, the user's socket]",
+)  # fmt: skip
 @click.option("--config", "path", type=click.Path(), metavar="FILE", help="Instead of the user's own file.")
 @click.option("--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="One setting, over file and env.")
 @click.option("--idle-exit", type=Duration(), help="End after this long without sessions; 0 is never.")
 @click.option("--json", is_flag=True, help="Say what it listens on as one JSON object on one line.")
 @click.option("--background", is_flag=True, hidden=True)
 def serve(
-    endpoint: str | None, path: str | None, pairs: tuple[str, ...], idle_exit: float | None, json: bool,
+    endpoints: tuple[str, ...], path: str | None, pairs: tuple[str, ...], idle_exit: float | None, json: bool,
     background: bool,
 ) -> int:  # fmt: skip
     """Run a broker until SIGTERM, SIGINT or `replctl shutdown`."""
     flags = parse_set(pairs)
     if idle_exit is not None:
         flags["broker.idle-exit-ms"] = str(round(idle_exit * 1000))
-    if endpoint is not None:
-        flags["broker.endpoint"] = endpoint
     loaded = read_settings(path, flags)
+    named = endpoints or (loaded.config.broker.endpoint or default_endpoint(os.environ, os.getuid()),)
     try:
-        address = absolute(loaded.config.broker.endpoint or default_endpoint(os.environ, os.getuid()))
+        addresses = [absolute(each) for each in named]
     except ReplError as error:
         raise click.UsageError(error.err) from None
     if background:
@@ -52,7 +54,7 @@ def serve(
 
     try:
         return run(
-            loaded, address, state_dir=state_dir(os.environ), background=background or idle_exit is not None,
+            loaded, addresses, state_dir=state_dir(os.environ), background=background or idle_exit is not None,
             announce=announce,
         )  # fmt: skip
     except StartError as error:

@@ -41,7 +41,8 @@ def status_notice(reply: Reply) -> str | None:
 def opening_notices(result: Result) -> Iterator[str]:
     """What is told before the value or the traceback, which are to be the last that is read."""
     if result.created and not result.ephemeral:
-        yield f"new session {result.session!r}"
+        earlier = f"; the one before it was lost: {result.cause}" if result.cause and result.state != "lost" else ""
+        yield f"new session {result.session!r}{earlier}"
 
 
 def end_notices(result: Result) -> Iterator[str]:

@@ -1,0 +1,79 @@
+"""The addresses a broker may listen on: checked, locked for it alone, and tidied up behind it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from replwire.places import ipc_path
+
+_LOOPBACK = ("127.", "localhost", "[::1]")
+_RETRY_S = 0.02
+
+
+class StartError(Exception):
+    """The broker cannot start here; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An endpoint that is ours. The lock that makes it so is the kernel's to give back when we die."""
+
+    url: str
+    path: Path | None  # the socket file of an ipc endpoint
+    lock: int = -1
+
+    def let_go(self) -> None:
+        """Remove the socket file. The lock file stays: without it two brokers could hold two locks."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+            os.close(self.lock)
+
+
+def hold(url: str, patience_s: float) -> Held:
+    """Make sure that we may listen here and are the only one; wait this long for one that is just ending.
+
+    Raises StartError.
+    """
+    if url.startswith("tcp://"):
+        if not url.removeprefix("tcp://").startswith(_LOOPBACK):
+            raise StartError(f"{url}: beyond loopback a broker needs keys for its clients, and has none")
+        return Held(url, None)
+    try:
+        path = ipc_path(url)
+    except ValueError as error:
+        raise StartError(str(error)) from None
+    if path is None:
+        raise StartError(f"{url}: not an ipc:// or tcp:// endpoint")
+    private_folder(Path(path).parent)
+    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    end = time.monotonic() + patience_s
+    while not _locked(lock):
+        if time.monotonic() >= end:
+            os.close(lock)
+            raise StartError(f"{url}: another broker has it")
+        time.sleep(_RETRY_S)
+    return Held(url, Path(path), lock)
+
+
+def private_folder(folder: Path) -> None:
+    """Have a folder that nobody else may enter. Raises StartError when there is one that others may."""
+    try:
+        for missing in [*(parent for parent in reversed(folder.parents) if not parent.exists()), folder]:
+            missing.mkdir(mode=0o700, exist_ok=True)
+        mode = folder.stat().st_mode & 0o077
+    except OSError as error:
+        raise StartError(f"{folder}: {error.strerror}") from None
+    if mode:
+        raise StartError(f"{folder}: others may enter it (mode {mode:03o} too much); chmod 700 it")
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
