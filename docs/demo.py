@@ -51,7 +51,8 @@ def check():
 check().wasSuccessful()
 """
 FIX = """
-Path("slug.py").write_text("import re\\ndef slug(text):\\n    return '-'.join(re.findall('[a-z0-9]+', text.lower()))\\n")
+words = "re.findall('[a-z0-9]+', text.lower())"
+Path("slug.py").write_text(f"import re\\ndef slug(text):\\n    return '-'.join({words})\\n")
 check().wasSuccessful()
 """
 

@@ -158,7 +158,7 @@ class Serve:
                 self._do(self._core.drain(signal.Signals(number).name, time.monotonic()))
 
     def close(self) -> None:
-        """Kill every worker, let the last answers leave. Clients go last: who waits for our end sees it when it is one."""
+        """Kill every worker, then let clients go: who waits for our end must not see it before it has come."""
         self._workers.close()
         self._launcher.close(deadline_s=5.0)
         self._clients.close(_LINGER_MS)

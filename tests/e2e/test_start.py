@@ -102,6 +102,11 @@ def test_after_a_killed_broker_the_next_command_starts_one_and_says_what_was_los
 def test_no_start_means_exit_3(home: Home) -> None:
     done = home.run("eval", "--no-start", "1")
     assert done.returncode == 3
+    failed = json.loads(home.run("eval", "--json", "--no-start", "1").stdout)
+    started = json.loads(home.run("eval", "--json", "1").stdout)
+    assert set(started) <= set(failed)
+    home.run("shutdown")
+    wait_until(lambda: not home.brokers(), "its broker has ended")
     assert home.brokers() == set()
 
 

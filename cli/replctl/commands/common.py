@@ -31,6 +31,7 @@ class Face:
         self.start = not no_start
         self.agent = agent or os.environ.get("REPLCTL_AGENT") or "cli"
         self.screen = Screen()
+        self.blank: dict[str, Any] = {}  # every field that this command's JSON has, for when there is no answer
 
     def client(self, start: bool = True) -> Client:
         """A connected client; it starts a broker if the command and the caller allow it."""
@@ -50,7 +51,7 @@ class Face:
             reply = error.reply
             status = reply.status if reply is not None and reply.status else ["done", "error", error.word]
             self.screen.failure(error.err, status, error.word, error.exit, hint=error.hint,
-                                retry_after_ms=error.retry_after_ms)  # fmt: skip
+                                retry_after_ms=error.retry_after_ms, blank=self.blank)  # fmt: skip
             return error.exit
         cause = error.reply.cause if error.reply is not None else None
         self.screen.notice(f"{error.err} ({cause})" if cause and cause not in error.err else error.err)

@@ -10,7 +10,7 @@ from replctl.client import calls, talk
 from replctl.client.sync import PATIENCE
 from replctl.commands.common import Face, common
 from replctl.commands.durations import Duration
-from replctl.commands.running import TERMINAL, Running, once, report
+from replctl.commands.running import TERMINAL, Running, blank, once, report
 from replctl.commands.where import folder_to_send, parse_env
 from replwire.names import DEFAULT_SESSION
 
@@ -46,6 +46,7 @@ def eval_(
     answers = [] if feed is None else [once(feed + "\n")]
     if os.isatty(0) and not from_stdin:
         answers.append(TERMINAL)
+    face.blank = blank(session)
     with face.client() as client:
         fields = calls.eval_fields(
             text, session, timeout=timeout, wait=wait, silent=silent, create=not no_create, ephemeral=ephemeral,
@@ -70,6 +71,7 @@ def read(
     grep: str | None,
 ) -> int:  # fmt: skip
     """Output and answer of eval EVAL_ID of SESSION. 0 is what the session printed between evals."""
+    face.blank = blank(session)
     with face.client() as client:
         fields = calls.read_fields(session, eval_id, wait, offset, stream, max_bytes, grep)
         live = None if face.json else face.screen.text

@@ -41,6 +41,12 @@ def once(text: str) -> Answer:
 TERMINAL = Answer(typed_line, watch=0)
 
 
+def blank(session: str | None) -> dict[str, Any]:
+    """An eval's JSON without an answer: every field, none of them set."""
+    data: dict[str, Any] = msgspec.to_builtins(Result(session=session))
+    return data
+
+
 def report(face: Face, result: Result) -> int:
     """Show how an eval ended, its output having been shown; the exit code."""
     if face.json:

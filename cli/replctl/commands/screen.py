@@ -61,11 +61,11 @@ class Screen:
 
     def failure(
         self, err: str, status: Sequence[str], word: str | None, exit: int, *,
-        hint: str | None = None, retry_after_ms: int | None = None,
+        hint: str | None = None, retry_after_ms: int | None = None, blank: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """An error as one JSON object; the same keys whatever failed."""
-        self.json({"err": err, "error": err, "status": list(status), "word": word, "exit": exit, "hint": hint,
-                   "retry-after-ms": retry_after_ms})  # fmt: skip
+        said = {"err": err, "error": err, "status": list(status), "word": word, "exit": exit, "hint": hint}
+        self.json({**(blank or {}), **said, "retry-after-ms": retry_after_ms})
 
     def table(self, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Columns, aligned."""
