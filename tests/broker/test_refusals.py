@@ -123,6 +123,8 @@ def test_a_message_over_the_limit_is_refused_with_the_limit(new_table: Callable[
         "limit": "max-message-bytes",
         "limit-value": 1024,
     }
+    table.hear(b'{"id":"long","op":"ping"}'.ljust(1025))
+    assert table.end("long")["status"] == ["done", "error", "message-too-large"]
     table.hear(b'{"id":"fits","op":"ping"}'.ljust(1024))
     assert table.end("fits")["status"] == ["done", "pong"]
 

@@ -32,7 +32,7 @@ def refusal(body: bytes) -> Refusal:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"", "Input data was truncated"),
+        (b"", "a request is one frame with one JSON object"),
         (b"{", "Input data was truncated"),
         (b"nonsense", "JSON is malformed: "),
         (b'{"id":"a"} x', "JSON is malformed: "),
