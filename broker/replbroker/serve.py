@@ -24,6 +24,7 @@ from replbroker.transports.workers import Workers
 
 _POLLIN = int(zmq.POLLIN)
 _LONG_S = 3600.0  # the longest sleep
+_SAVE_PAUSE_S = 0.02  # the list of sessions is written behind the answer, and once for a burst
 _LINGER_MS = 1_000  # for the last answers of a broker that ends
 
 
@@ -45,6 +46,8 @@ class Serve:
         self._handlers: dict[int, Callable[[], None]] = {}
         self._exit: str | None = None
         self._roster_broken = False
+        self._names: list[str] = []
+        self._save_at: float | None = None
         self._register(clients.monitor_fd, lambda: core.set_connections(clients.count()))
         self._register(zap.socket.fileno(), zap.answer)
         launcher.watch(self._register, self._drop)
@@ -85,10 +88,14 @@ class Serve:
             due = self._core.next_deadline()
             if due is not None and due <= now:
                 self._do(self._core.tick(now))
+            if self._save_at is not None and self._save_at <= now:
+                self._save()
         return self._exit
 
     def _timeout_ms(self) -> int:
         due = self._core.next_deadline()
+        if self._save_at is not None:
+            due = self._save_at if due is None else min(due, self._save_at)
         wait = _LONG_S if due is None else max(0.0, due - time.monotonic())
         return math.ceil(1000 * (min(wait, RETRY_S) if self._clients.backlogged else wait))
 
@@ -112,6 +119,7 @@ class Serve:
 
     def _do(self, effects: list[Effect]) -> None:
         before: bytes | memoryview | None = None
+        dying: list[int] = []
         for effect in effects:
             kind = type(effect)
             if kind is ToClient:
@@ -124,26 +132,31 @@ class Serve:
                 before = None
             elif kind is ToWorker:
                 self._workers.send(effect.worker, effect.frame)  # type: ignore[union-attr]
+            elif kind is Kill:
+                dying.append(effect.worker)  # type: ignore[union-attr]
             else:
                 self._do_rare(effect)
+        # Last: to take a process apart keeps the machine busy, and the fresh one is to be on its way by then.
+        for worker in dying:
+            self._workers.forget(worker)
+            self._launcher.kill(worker)
 
     def _do_rare(self, effect: Effect) -> None:
         if isinstance(effect, Spawn):
             token = self._token()
             self._workers.expect(effect.worker, token)
             self._launcher.spawn(effect.worker, effect.runtime, token)
-        elif isinstance(effect, Kill):
-            self._workers.forget(effect.worker)
-            self._launcher.kill(effect.worker)
         elif isinstance(effect, RosterChanged):
-            self._save(effect.names)
+            self._names = effect.names
+            self._save_at = self._save_at or time.monotonic() + _SAVE_PAUSE_S
         elif isinstance(effect, Note):
             log(effect.text)
         elif isinstance(effect, Exit):
             self._exit = effect.why
 
-    def _save(self, names: list[str]) -> None:
-        trouble = self._roster.save(names)
+    def _save(self) -> None:
+        self._save_at = None
+        trouble = self._roster.save(self._names)
         if trouble is not None and not self._roster_broken:
             log(f"the list of sessions cannot be kept: {trouble}")
         self._roster_broken = trouble is not None

@@ -88,6 +88,7 @@ class WatchedTable(Table):
         assert request_id not in self.done, f"{request_id} goes on after its end: {answer}"
         if request_id and "done" in answer.get("status", []):
             self.done.add(request_id)
+        assert "lie" not in answer, "a frame of another epoch or worker was believed"
         assert "worker" not in answer or (answer["worker"], answer["epoch"]) == self.speaker, "said by the past"
 
     def _pass_on(self, number: int, frame: bytes) -> None:

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from broker_kit import Worker
 from broker_sim import WatchedTable, check
-from replwire.link import HEADER_BYTES, Kind, Outcome, pack, unpack
+from replwire.link import Kind, Outcome
 
 SOAK = os.environ.get("REPLCTL_SOAK") == "1"
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -161,16 +161,21 @@ class Broker(RuleBasedStateMachine):
         worker.answers(request_id, Outcome.NONE, kind, out="x")
 
     @precondition(lambda self: self.table.frames)
-    @rule(pick=PICK, shift=st.sampled_from([0, 0, 1, -1]), other=st.integers(0, 20) | st.none())
-    def repeats(self, pick: int, shift: int, other: int | None) -> None:
-        """A frame comes again, or late, perhaps from another epoch; an answer perhaps from another worker."""
-        number, frame = self.table.frames[pick % len(self.table.frames)]
-        header = unpack(frame)
-        if header.kind in (Kind.SAY, Kind.OUT):
-            number = number if other is None else other
-            shifted = header._asdict() | {"epoch": max(0, header.epoch + shift)}
-            frame = pack(body=frame[HEADER_BYTES:], **shifted)
-        self.table.worker_says(number, frame)
+    @rule(pick=PICK)
+    def repeats(self, pick: int) -> None:
+        """A frame comes again, or late: its worker may be dead."""
+        self.table.worker_says(*self.table.frames[pick % len(self.table.frames)])
+
+    @precondition(lambda self: self._waiting_asks())
+    @rule(pick=PICK, by=PICK, shift=st.sampled_from([-1, 0, 1]))
+    def lies(self, pick: int, by: int, shift: int) -> None:
+        """An end that is not true: of another epoch, or said by another worker."""
+        asks, workers = self._waiting_asks(), list(self.table.workers.values())
+        worker, request_id, _ = asks[pick % len(asks)]
+        liar = workers[by % len(workers)]
+        true = worker.asked(request_id)
+        where = {"eval": true.eval, "route": true.route, "epoch": true.epoch + (shift or (liar is worker))}
+        liar.says(Kind.SAY, {"id": request_id, "status": ["done"], "lie": True}, outcome=Outcome.OK, **where)
 
     @precondition(lambda self: self.table.workers)
     @rule(pick=PICK, how=st.sampled_from(["dies", "gone", "babbles"]))

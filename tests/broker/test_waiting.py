@@ -168,3 +168,11 @@ def test_a_message_in_between_ends_nothing(table: Table) -> None:
     assert table.pending(asked)
     assert table.runner(asked) is not None
     table.finish(asked)
+
+
+def test_a_read_may_not_ask_for_more_time_than_there_is(new_table: Callable[..., Table]) -> None:
+    table = new_table(max_wait_ms=1000, ask_timeout_ms=2000)
+    table.open()
+    read = table.ask("read", session="work", eval_id=0, wait_ms=10**300)
+    table.wait(3)
+    assert table.end(read)["err"] == "read: no answer within 3000 ms"

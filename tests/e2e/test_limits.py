@@ -130,6 +130,14 @@ def test_input_beyond_the_buffer_is_refused_whole(start: Start) -> None:
         assert wire.ask("stdin", session="s", input="y" * 200).status == ["done"]
 
 
+def test_input_longer_than_a_pipe_arrives_whole(start: Start) -> None:
+    broker = start("limits.max-stdin-bytes=1000000")
+    with broker.wire() as wire:
+        wire.run("1")
+        assert wire.ask("stdin", session="s", input="x" * 500_000 + "\n").status == ["done"]
+        assert wire.run("len(input())").value == "500000"
+
+
 def test_values_and_tracebacks_are_bounded(start: Start) -> None:
     broker = start("limits.max-value-bytes=100", "limits.max-trace-bytes=2000")
     with broker.wire() as wire:

@@ -47,7 +47,7 @@ class Loop:
             child.err: lambda: self._stream("err"),
             child.late: self._late,
             child.pidfd: self._child_died,
-            child.stdin: session.input.flush,
+            child.stdin: lambda: session.input.flush(),  # a claim gives the session another Input
         }
         self._epoll.register(link.monitor_fd, _IN)
         for fd in (child.control.fileno(), child.out, child.err, child.late, child.pidfd):
