@@ -23,7 +23,6 @@ def test_a_worker_that_dies_idle_is_replaced_by_the_next_eval_which_is_told_once
     table.finish(table.eval())
     assert lost_notice(table) == "killed by SIGKILL"
     assert table.session().lost is None
-    table.worker().heard(Kind.ASK)
     table.said("reset", session="work")
     assert lost_notice(table) is None
 

@@ -237,7 +237,7 @@ class Broker(RuleBasedStateMachine):
 
 
 def test_whatever_happens_nothing_is_lost_leaked_or_said_twice() -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Broker,
         settings=settings(
             max_examples=5000 if SOAK else 150,
