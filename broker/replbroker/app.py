@@ -16,6 +16,7 @@ import zmq
 
 from replbroker.core.broker import Core
 from replbroker.core.state import Setup
+from replbroker.doors import Door, tcp_door, unix_door
 from replbroker.endpoints import Held, StartError, hold, private_folder
 from replbroker.launch.local import Local
 from replbroker.roster import Roster
@@ -47,20 +48,38 @@ def run(
         for url in endpoints:
             held.append(hold(url, _HANDOVER_S if background else 0.0))
             stack.callback(held[-1].let_go)
+        doors = _doors(loaded.config)
+        for door in doors:
+            stack.callback(door.remove)
         roster = Roster(state_dir, endpoints[0])
         lost = roster.previous()
         signals = Signals()
         stack.callback(signals.close)
         _tune_collector()
         with _serve(loaded.config, held, Path(state_dir), roster, idle_exit=background) as serve:
+            for door in doors:
+                serve.streams.add_door(door.socket)
             serve.remember_lost(lost, "the broker that had it ended unexpectedly")
             roster.save([])
             stack.callback(roster.remove)
+            listening = [*endpoints, *(door.url for door in doors)]
+            warnings = [UNSANDBOXED, *(door.warning for door in doors if door.warning)]
             if background:  # nobody else sees what is announced
-                log(f"listening on {', '.join(endpoints)}, pid {os.getpid()}; {UNSANDBOXED}")
-            announce({"listening": list(endpoints), "pid": os.getpid(), "lost": lost, "warnings": [UNSANDBOXED]})
+                log(f"listening on {', '.join(listening)}, pid {os.getpid()}; {'; '.join(warnings)}")
+            announce({"listening": listening, "pid": os.getpid(), "lost": lost, "warnings": warnings})
             log(f"ended: {serve.run(signals)}")
     return 0
+
+
+def _doors(config: Config) -> list[Door]:
+    tcp, unix = config.broker.tcp, config.broker.unix
+    doors = [tcp_door(tcp)] if tcp else []
+    try:
+        return [*doors, unix_door(unix)] if unix else doors
+    except StartError:
+        for door in doors:
+            door.remove()
+        raise
 
 
 def _tune_collector() -> None:
@@ -85,7 +104,7 @@ def _serve(config: Config, held: list[Held], state_dir: Path, roster: Roster, *,
         env = _session_env(os.environ, config.session.pass_env)
         launcher = Local(inner, config.python.interpreter or sys.executable, env, limits)
         core = Core(_setup(config, idle_exit))
-        serve = Serve(core, clients, workers, zap, launcher, roster, lambda: secrets.token_hex(16))
+        serve = Serve(core, clients, workers, zap, launcher, roster, _token, limits.max_message_bytes)
         try:
             yield serve
         finally:
@@ -93,6 +112,10 @@ def _serve(config: Config, held: list[Held], state_dir: Path, roster: Roster, *,
     finally:
         context.destroy(linger=0)  # `term` would wait for ever for sockets of a start that failed half-way
         Path(inner.removeprefix("ipc://")).unlink(missing_ok=True)
+
+
+def _token() -> str:
+    return secrets.token_hex(16)
 
 
 def _setup(config: Config, idle_exit: bool) -> Setup:

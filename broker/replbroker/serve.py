@@ -14,12 +14,13 @@ from typing import Any
 import zmq
 
 from replbroker.core.broker import Core
-from replbroker.core.effects import Effect, Exit, Kill, Note, Spawn, ToClient, ToWorker
+from replbroker.core.effects import Effect, Exit, HangUp, Kill, Note, Spawn, ToClient, ToWorker
 from replbroker.core.effects import Roster as RosterChanged
 from replbroker.launch.base import Launcher
 from replbroker.roster import Roster
 from replbroker.transports.auth import Zap
 from replbroker.transports.router import RETRY_S, Clients
+from replbroker.transports.streams import PREFIX, Streams
 from replbroker.transports.workers import Workers
 
 _POLLIN = int(zmq.POLLIN)
@@ -33,7 +34,7 @@ class Serve:
 
     def __init__(
         self, core: Core, clients: Clients, workers: Workers, zap: Zap, launcher: Launcher,
-        roster: Roster, token: Callable[[], str],
+        roster: Roster, token: Callable[[], str], max_message_bytes: int,
     ) -> None:  # fmt: skip
         self._core = core
         self._clients = clients
@@ -48,8 +49,10 @@ class Serve:
         self._roster_broken = False
         self._names: list[str] = []
         self._save_at: float | None = None
-        self._register(clients.monitor_fd, lambda: core.set_connections(clients.count()))
+        self._register(clients.monitor_fd, self._count_connections)
         self._register(zap.socket.fileno(), zap.answer)
+        self.streams = Streams(self, max_message_bytes)
+        self._register(self.streams.fileno(), self.streams.turn)
         launcher.watch(self._register, self._drop)
 
     def remember_lost(self, names: list[str], why: str) -> None:
@@ -67,7 +70,7 @@ class Serve:
     def run(self, signals: Signals) -> str:
         """Serve until the core says Exit; returns why."""
         self._register(signals.fd, lambda: self._signalled(signals))
-        self._core.set_connections(self._clients.count())  # a descriptor of ZeroMQ tells nothing before it was asked
+        self._count_connections()  # a descriptor of ZeroMQ tells nothing before it was asked
         self._do(self._core.start(time.monotonic()))
         clients, workers = self._clients.socket, self._workers.socket
         # libzmq tells of messages at edges, and what it takes in while sending it does not tell at all; its own
@@ -108,6 +111,23 @@ class Serve:
         peer, body = self._clients.receive()
         self._do(self._core.hear(peer, body, time.monotonic()))
 
+    def hear(self, peer: bytes, body: bytes) -> None:
+        """A line of a line client."""
+        self._do(self._core.hear(peer, body, time.monotonic()))
+
+    def gone(self, peer: bytes) -> None:
+        """A line client has gone."""
+        self._core.peer_gone(peer)
+        self._count_connections()
+
+    def admit(self) -> bytes | None:
+        """Whether one more line client may come: its refusal, or None."""
+        self._count_connections()
+        return self._core.refusal_to_connect()
+
+    def _count_connections(self) -> None:
+        self._core.set_connections(self._clients.count() + len(self.streams))
+
     def _others(self) -> None:
         for fd, _ in self._epoll.poll(0):
             handler = self._handlers.get(fd)
@@ -127,7 +147,8 @@ class Serve:
                 if effect.more:
                     before = effect.body
                     continue
-                if not self._clients.send(effect.peer, effect.body, effect.output_of, before):
+                transport = self.streams if effect.peer[:1] == PREFIX else self._clients
+                if not transport.send(effect.peer, effect.body, effect.output_of, before):
                     self._core.peer_gone(effect.peer)
                 before = None
             elif kind is ToWorker:
@@ -146,6 +167,8 @@ class Serve:
             token = self._token()
             self._workers.expect(effect.worker, token)
             self._launcher.spawn(effect.worker, effect.runtime, token)
+        elif isinstance(effect, HangUp):
+            self.streams.hang_up(effect.peer)
         elif isinstance(effect, RosterChanged):
             self._names = effect.names
             self._save_at = self._save_at or time.monotonic() + _SAVE_PAUSE_S
@@ -174,6 +197,7 @@ class Serve:
         """Kill every worker, then let clients go: who waits for our end must not see it before it has come."""
         self._workers.close()
         self._launcher.close(deadline_s=5.0)
+        self.streams.close()
         self._clients.close(_LINGER_MS)
         self._zap.close()
         self._epoll.close()

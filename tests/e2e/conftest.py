@@ -33,6 +33,19 @@ def broker() -> Iterator[Broker]:
     shutil.rmtree(folder)
 
 
+@pytest.fixture(scope="session")
+def lines_broker() -> Iterator[Broker]:
+    """A long-lived one with line listeners as well."""
+    broker = Broker(
+        _folder(), "limits.rate-limit-per-min=0", "broker.tcp=127.0.0.1:0", "broker.unix=/FOLDER/run/lines.sock"
+    )
+    yield broker
+    assert broker.process.poll() is None, broker.log_text()
+    assert broker.stop() == 0
+    assert "internal error" not in broker.log_text()
+    shutil.rmtree(broker.folder)
+
+
 @pytest.fixture
 def wire(broker: Broker) -> Iterator[Wire]:
     """A connection to the long-lived broker; leaves no session behind."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -58,6 +59,7 @@ class Broker:
         self._max_file_bytes = max_file_bytes
         self.endpoint = f"ipc://{folder}/run/b.sock"
         self.environ = {**os.environ, "REPLCTL_STATE_DIR": str(folder)}
+        settings = tuple(setting.replace("/FOLDER", str(folder)) for setting in settings)
         self._settings = [f"broker.warm-workers={warm}", "limits.close-grace-ms=300", *settings]
         self.start()
 
@@ -72,6 +74,7 @@ class Broker:
         line = self.process.stdout.readline()
         assert line, (self.folder / "log").read_text()
         self.ready = json.loads(line)
+        self.listening = {url.partition("://")[0].removeprefix("lines+"): url for url in self.ready["listening"][1:]}
 
     @property
     def pid(self) -> int:
@@ -122,11 +125,11 @@ class Wire:
 
     def __init__(self, endpoint: str) -> None:
         self.context = zmq.Context()
-        self.socket = self.context.socket(zmq.DEALER)
+        self.socket: Any = self.context.socket(zmq.DEALER)
         self.socket.linger = 0
         self.socket.connect(endpoint)
         self._count = 0
-        self._others: list[dict[str, Any]] = []
+        self._others: list[dict[str, Any]] = []  # for other requests than the one that was waited for
 
     def __enter__(self) -> Wire:
         return self
@@ -142,8 +145,11 @@ class Wire:
         self._count += 1
         request = {key.replace("_", "-"): value for key, value in fields.items()}
         request = {"id": f"r{self._count}", "op": op} | request
-        self.socket.send(json.dumps(request).encode())
+        self._put(json.dumps(request).encode())
         return str(request["id"])
+
+    def _put(self, body: bytes) -> None:
+        self.socket.send(body)
 
     def receive(self, patience_s: float = PATIENCE_S) -> dict[str, Any]:
         """The next message, whoever it is for."""
@@ -184,6 +190,48 @@ class Wire:
         if session is not None:
             fields = {"session": session, "if_missing": "create"} | fields
         return self.ask("eval", code=code, **fields)
+
+
+class LineWire(Wire):
+    """The same over a line connection, `lines+tcp://` or `lines+unix://`."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        kind, _, place = url.partition("://")
+        family = socket.AF_UNIX if kind == "lines+unix" else socket.AF_INET
+        self.socket = socket.socket(family)
+        self.socket.settimeout(PATIENCE_S)
+        host, _, port = place.rpartition(":")
+        self.socket.connect(place if family == socket.AF_UNIX else (host, int(port)))
+        self._file = self.socket.makefile("rb")
+        self._count = 0
+        self._others = []
+
+    def close(self) -> None:
+        self._file.close()
+        self.socket.close()
+
+    def raw(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def _put(self, body: bytes) -> None:
+        self.raw(body + b"\n")
+
+    def line(self) -> bytes:
+        return self._file.readline()
+
+    def receive(self, patience_s: float = PATIENCE_S) -> dict[str, Any]:
+        self.socket.settimeout(patience_s)
+        message: dict[str, Any] = json.loads(self.line())
+        assert not any("_" in key for key in message), message
+        return message
+
+    def ended(self) -> bool:
+        """Whether the broker closed the connection and said no more."""
+        try:
+            return self.line() == b""
+        except ConnectionResetError:
+            return True
 
 
 class Answer:

@@ -30,6 +30,10 @@ class BrokerSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_
     """Addresses and habits of the broker."""
 
     endpoint: Annotated[str, Meta(description="address of the broker; empty: the user's own ipc socket")] = ""
+    tcp: Annotated[
+        str, Meta(description="HOST:PORT for JSON lines over TCP; empty: none. 127.0.0.1:5555 is customary")
+    ] = ""
+    unix: Annotated[str, Meta(description="path of a Unix socket for JSON lines; empty: none")] = ""
     idle_exit_ms: Annotated[
         int,
         Meta(

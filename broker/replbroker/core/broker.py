@@ -10,7 +10,7 @@ import traceback
 
 import msgspec
 
-from replbroker.core.effects import Effect, Peer, ToClient
+from replbroker.core.effects import Effect, HangUp, Peer, ToClient
 from replbroker.core.evals import STATUS_OF, Evals
 from replbroker.core.ops import Ops
 from replbroker.core.rate import Window
@@ -21,6 +21,7 @@ from replwire.faults import Refusal
 from replwire.link import HEADER_BYTES, Claimed, Gone, Header, Kind, Outcome, unpack
 from replwire.requests import parse, typed
 
+_STRIKES = 10
 _BIG = 4096  # bodies above this are passed on as a view of the frame, below it a copy is cheaper
 _decode_claimed = msgspec.json.Decoder(Claimed).decode
 _decode_gone = msgspec.json.Decoder(Gone).decode
@@ -78,11 +79,14 @@ class Core:
                 raise state.full("message-too-large", "max-message-bytes", text)
             raw = parse(body)
             request_id = raw["id"]
+            if state.strikes:
+                state.strikes.pop(peer, None)
             self._admit(peer, now)
             request = typed(raw)
             self._ops.table[type(request)](request, peer, body, now)
         except Refusal as refusal:
             state.refuse(peer, refusal.more.get("id", request_id), refusal)
+            self._strike(peer, refusal.word)
         except Exception:  # noqa: BLE001 - a defect in one op must not take every session along
             self._defect(peer, request_id)
         return self._effects(now)
@@ -98,6 +102,25 @@ class Core:
         if limit and (retry := window.admit(limit, now)):
             raise state.full("rate-limited", "rate-limit-per-min", "Rate limit exceeded", retry_after_ms=retry)
 
+    def _strike(self, peer: Peer, word: str) -> None:
+        """What is no request, ten times in a row, or is too long to find the end of, ends a connection."""
+        strikes = self.state.strikes
+        if word == "malformed-request":
+            strikes[peer] += 1
+        if word == "message-too-large" or (strikes and strikes[peer] >= _STRIKES):
+            self.state.out.append(HangUp(peer))
+            strikes.pop(peer, None)
+
+    def refusal_to_connect(self) -> bytes | None:
+        """What to tell one more client that connects now, or None when it may."""
+        if self.state.connections < self.state.limits.max_connections:
+            return None
+        refusal = self.state.full("connection-limit-reached", "max-connections", "Too many clients")
+        self.state.refuse(b"", "", refusal)
+        told = self.state.out.pop()
+        assert isinstance(told, ToClient)
+        return bytes(told.body)
+
     def _defect(self, peer: Peer, request_id: str) -> None:
         number = self.state.setup.new_id()
         self.state.note(f"internal error {number}\n{traceback.format_exc()}")
@@ -107,6 +130,7 @@ class Core:
     def peer_gone(self, peer: Peer) -> None:
         """A client cannot be reached: its evals go on, nobody is told."""
         self.state.peers.pop(peer, None)
+        self.state.strikes.pop(peer, None)
         for target in self.state.routes.values():
             if target.peer == peer:
                 if isinstance(target, Job):

@@ -24,6 +24,12 @@ class ToWorker(msgspec.Struct, frozen=True, gc=False):
     frame: bytes
 
 
+class HangUp(msgspec.Struct, frozen=True, gc=False):
+    """Close this client's connection once its answers have left, where the transport has connections to close."""
+
+    peer: Peer
+
+
 class Spawn(msgspec.Struct, frozen=True, gc=False):
     """Start a worker under this number, with an interpreter of this runtime."""
 
@@ -55,4 +61,4 @@ class Exit(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-Effect = ToClient | ToWorker | Spawn | Kill | Roster | Note | Exit
+Effect = ToClient | ToWorker | HangUp | Spawn | Kill | Roster | Note | Exit

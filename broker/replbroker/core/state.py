@@ -48,6 +48,7 @@ class State:
         self.routes: dict[int, Job | Ask] = {}
         self.by_request: dict[tuple[Peer, str], Job] = {}  # evals whose sender still waits
         self.peers: dict[Peer, Window] = {}
+        self.strikes: Counter[Peer] = Counter()  # malformed messages in a row
         self.connections = 0
         self.queued: Counter[str] = Counter()  # evals without a slot, by agent
         self.counts: Counter[str] = Counter()

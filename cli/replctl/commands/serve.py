@@ -20,19 +20,22 @@ from replwire.places import default_endpoint, state_dir
     "--endpoint", "endpoints", multiple=True, metavar="URL",
     help="Address to listen at; may be given again. [REPLCTL_ENDPOINT, config, the user's socket]",
 )  # fmt: skip
+@click.option("--tcp", metavar="HOST:PORT", help="JSON lines over TCP, too. 127.0.0.1:5555 is customary.")
+@click.option("--unix", metavar="PATH", help="JSON lines over a Unix socket, too.")
 @click.option("--config", "path", type=click.Path(), metavar="FILE", help="Instead of the user's own file.")
 @click.option("--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="One setting, over file and env.")
 @click.option("--idle-exit", type=Duration(), help="End after this long without sessions; 0 is never.")
 @click.option("--json", is_flag=True, help="Say what it listens on as one JSON object on one line.")
 @click.option("--background", is_flag=True, hidden=True)
 def serve(
-    endpoints: tuple[str, ...], path: str | None, pairs: tuple[str, ...], idle_exit: float | None, json: bool,
-    background: bool,
+    endpoints: tuple[str, ...], tcp: str | None, unix: str | None, path: str | None, pairs: tuple[str, ...],
+    idle_exit: float | None, json: bool, background: bool,
 ) -> int:  # fmt: skip
     """Run a broker until SIGTERM, SIGINT or `replctl shutdown`."""
     flags = parse_set(pairs)
     if idle_exit is not None:
         flags["broker.idle-exit-ms"] = str(round(idle_exit * 1000))
+    flags |= {f"broker.{key}": value for key, value in (("tcp", tcp), ("unix", unix)) if value is not None}
     loaded = read_settings(path, flags)
     named = endpoints or (loaded.config.broker.endpoint or default_endpoint(os.environ, os.getuid()),)
     try:

@@ -1,0 +1,87 @@
+"""Sockets for line clients: bound here, accepted in transports/streams."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from replbroker.endpoints import StartError, private_folder
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """A bound socket, how to say where it is, and what to warn of."""
+
+    socket: socket.socket
+    url: str
+    warning: str | None = None
+    path: Path | None = None
+
+    def remove(self) -> None:
+        """Close it, and take its file away."""
+        self.socket.close()
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def tcp_door(address: str) -> Door:
+    """Listen at HOST:PORT; port 0 takes a free one. Raises StartError."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise StartError(f"{address}: not HOST:PORT")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    door = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        door.bind((host, int(port)))
+    except OSError as error:
+        door.close()
+        raise StartError(f"cannot listen on tcp {address}: {error.strerror or error}") from None
+    shown = f"[{host}]" if ":" in host else host
+    warning = None
+    if not (host.startswith("127.") or host in ("::1", "localhost")):
+        warning = f"{address} is non-loopback: whoever reaches it can run code as this user, and nothing is encrypted"
+    return Door(door, f"lines+tcp://{shown}:{door.getsockname()[1]}", warning)
+
+
+def unix_door(path: str) -> Door:
+    """Listen at a socket file (0600). A stale one is replaced, a live one or another kind of file never.
+
+    Raises StartError.
+    """
+    place = Path(path).absolute()
+    private_folder(place.parent)
+    _make_room(place)
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    mask = os.umask(0o177)
+    try:
+        door.bind(str(place))
+    except OSError as error:
+        door.close()
+        raise StartError(f"cannot listen on {place}: {error.strerror or error}") from None
+    finally:
+        os.umask(mask)
+    return Door(door, f"lines+unix://{place}", path=place)
+
+
+def _make_room(place: Path) -> None:
+    try:
+        kind = place.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(kind):
+        raise StartError(f"{place}: there is a file, and it is no socket")
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(place))
+        except ConnectionRefusedError:
+            place.unlink()
+            return
+        except OSError as error:
+            raise StartError(f"{place}: {error.strerror or error}") from None
+    raise StartError(f"{place}: somebody listens there")

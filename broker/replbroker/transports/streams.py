@@ -1,0 +1,181 @@
+"""Clients over TCP and Unix sockets: one JSON object a line, for whoever has no ZeroMQ at hand.
+
+The same core, sessions and limits as on the ROUTER. A client is known by the number of its connection.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections import Counter
+from typing import Protocol
+
+from replwire.lines import Lines
+from replwire.replies import Reply, encode
+
+PREFIX = b"L"  # the first byte of these peers' names; ZeroMQ's begin with a zero
+_READ_BYTES = 64 * 1024
+_PENDING_BYTES = 8 * 1024 * 1024  # answers held for a client that does not read; one more and it is given up
+_LIVE_BYTES = 1024 * 1024  # beyond this much, live output is left out and counted
+Body = bytes | memoryview
+
+
+class Listener(Protocol):
+    """What stands behind the connections."""
+
+    def hear(self, peer: bytes, body: bytes) -> None:
+        """A line came."""
+
+    def gone(self, peer: bytes) -> None:
+        """A connection ended."""
+
+    def admit(self) -> bytes | None:
+        """The refusal for one more connection, or None when it may come."""
+
+
+class _Connection:
+    __slots__ = ("closing", "dropped", "lines", "pending", "socket")
+
+    def __init__(self, sock: socket.socket, max_bytes: int) -> None:
+        self.socket = sock
+        self.lines = Lines(max_bytes)
+        self.pending = bytearray()
+        self.dropped: Counter[str] = Counter()
+        self.closing = False  # once what is pending has left
+
+
+class Streams:
+    """All line connections. `fileno` is to be polled for reading, `turn` called when it can be read."""
+
+    def __init__(self, listener: Listener, max_bytes: int) -> None:
+        self._listener = listener
+        self._max_bytes = max_bytes
+        self._epoll = select.epoll()
+        self._doors: dict[int, socket.socket] = {}
+        self._connections: dict[bytes, _Connection] = {}
+        self._peers: dict[int, bytes] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def fileno(self) -> int:
+        """One descriptor for all of them."""
+        return self._epoll.fileno()
+
+    def add_door(self, door: socket.socket) -> None:
+        """Accept clients at a bound socket; it is closed with the rest."""
+        door.setblocking(False)
+        door.listen(128)
+        self._doors[door.fileno()] = door
+        self._epoll.register(door, select.EPOLLIN)
+
+    def turn(self) -> None:
+        """Handle what has happened."""
+        for fd, events in self._epoll.poll(0):
+            if fd in self._doors:
+                self._accept(self._doors[fd])
+            elif (peer := self._peers.get(fd)) is not None:
+                if events & select.EPOLLOUT:
+                    self._flush(peer)
+                if events & ~select.EPOLLOUT and peer in self._connections:
+                    self._read(peer)
+
+    def _accept(self, door: socket.socket) -> None:
+        try:
+            sock, _ = door.accept()
+        except OSError:  # it went away again, or we are out of descriptors: the next turn tries once more
+            return
+        sock.setblocking(False)
+        refusal = self._listener.admit()
+        if refusal is not None:
+            try:
+                sock.send(refusal + b"\n")
+            except OSError:
+                pass
+            sock.close()
+            return
+        self._count += 1
+        peer = PREFIX + self._count.to_bytes(8, "big")
+        self._connections[peer] = _Connection(sock, self._max_bytes)
+        self._peers[sock.fileno()] = peer
+        self._epoll.register(sock, select.EPOLLIN)
+
+    def _read(self, peer: bytes) -> None:
+        connection = self._connections[peer]
+        try:
+            data = connection.socket.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data or connection.closing:
+            self._end(peer)
+            return
+        for line in connection.lines.feed(data):
+            self._listener.hear(peer, line)
+        if connection.lines.overrun:
+            self.hang_up(peer)
+
+    def send(self, peer: bytes, body: Body, output_of: str | None = None, before: Body | None = None) -> bool:
+        """Send or hold; leave out live output for one that does not read. False when the client is gone."""
+        connection = self._connections.get(peer)
+        if connection is None:
+            return False
+        if output_of is not None and len(connection.pending) > _LIVE_BYTES:
+            connection.dropped[output_of] += len(body)
+            return True
+        for request_id, count in connection.dropped.items():
+            notice = Reply(id=request_id, status=["output-dropped"], dropped_bytes=count)
+            connection.pending += encode(notice) + b"\n"
+        connection.dropped.clear()
+        if before is not None:
+            connection.pending += bytes(before) + b"\n"
+        connection.pending += bytes(body) + b"\n"
+        if len(connection.pending) > _PENDING_BYTES:
+            self._end(peer, tell=False)
+            return False
+        self._flush(peer)
+        return peer in self._connections
+
+    def _flush(self, peer: bytes) -> None:
+        connection = self._connections[peer]
+        try:
+            while connection.pending:
+                sent = connection.socket.send(connection.pending)
+                del connection.pending[:sent]
+        except BlockingIOError:
+            self._epoll.modify(connection.socket, select.EPOLLIN | select.EPOLLOUT)
+            return
+        except OSError:
+            self._end(peer)
+            return
+        if connection.closing:
+            self._end(peer)
+        else:
+            self._epoll.modify(connection.socket, select.EPOLLIN)
+
+    def hang_up(self, peer: bytes) -> None:
+        """Close a connection once its answers have left."""
+        connection = self._connections.get(peer)
+        if connection is not None:
+            connection.closing = True
+            self._flush(peer)
+
+    def _end(self, peer: bytes, *, tell: bool = True) -> None:
+        connection = self._connections.pop(peer)
+        del self._peers[connection.socket.fileno()]
+        self._epoll.unregister(connection.socket)
+        connection.socket.close()
+        if tell:
+            self._listener.gone(peer)
+
+    def close(self) -> None:
+        """Close everything; what can leave at once leaves."""
+        for peer in list(self._connections):
+            self._flush(peer)
+        for connection in self._connections.values():
+            connection.socket.close()
+        for door in self._doors.values():
+            door.close()
+        self._epoll.close()

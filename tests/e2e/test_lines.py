@@ -1,0 +1,175 @@
+"""JSON lines over TCP and Unix sockets: the same sessions and limits as over ZeroMQ."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kit import PATIENCE_S, Broker, LineWire, wait_until
+
+Start = Callable[..., Broker]
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def line(request: pytest.FixtureRequest, lines_broker: Broker) -> Iterator[LineWire]:
+    """A line connection to the long-lived broker."""
+    with LineWire(lines_broker.listening[request.param]) as wire:
+        yield wire
+        for entry in wire.ask("ls-sessions")["sessions"]:
+            wire.ask("close", session=entry["session"])
+
+
+def test_sessions_are_shared_between_all_transports(line: LineWire, lines_broker: Broker) -> None:
+    assert line.run("x = 41").status == ["done"]
+    with lines_broker.wire() as zmq:
+        assert zmq.run("x + 1").value == "42"
+    for url in lines_broker.listening.values():
+        with LineWire(url) as other:
+            assert other.run("x").value == "41"
+
+
+def test_answers_of_concurrent_requests_interleave_on_one_connection(line: LineWire) -> None:
+    slow = line.send("eval", code="print('in', flush=True)\ninput()", session="slow", if_missing="create")
+    line.until(slow, "need-input")
+    assert line.run("1+1", session="quick").value == "2"
+    assert line.ask("stdin", session="slow", input="ok\n")["delivered"] == ["slow"]
+    assert line.answer(slow).value == "'ok'"
+
+
+def test_an_interrupt_works_on_the_connection_that_runs_the_eval(line: LineWire) -> None:
+    busy = line.send("eval", code="print('in', flush=True)\nwhile True: pass", session="s", if_missing="create")
+    assert next(message for message in line.messages(busy) if message.get("out") == "in\n")
+    assert line.ask("interrupt", session="s")["interrupted"] == ["s"]
+    assert line.answer(busy).status == ["done", "interrupted"]
+
+
+def test_malformed_lines_are_answered_and_the_connection_stays(line: LineWire) -> None:
+    for bad in (b"{", b"[]", b"3", b'"x"', b"\xff\xfe"):
+        line.raw(bad + b"\n")
+        message = line.receive()
+        assert (message["id"], message["status"]) == ("", ["done", "error", "malformed-request"])
+    line.raw(b"\n   \n")
+    assert line.ask("ping").status == ["done", "pong"]
+
+
+def test_the_tenth_malformed_line_in_a_row_closes_and_a_good_one_starts_anew(
+    line: LineWire,
+) -> None:
+    with LineWire(line.url) as other:
+        other.raw(b"{\n" * 9)
+        for _ in range(9):
+            other.receive()
+        assert other.ask("ping").status == ["done", "pong"]
+        other.raw(b"{\n" * 10)
+        for _ in range(10):
+            assert other.receive()["status"] == ["done", "error", "malformed-request"]
+        assert other.ended()
+    assert line.ask("ping").status == ["done", "pong"]
+
+
+def test_a_line_over_the_limit_is_answered_and_then_the_connection_closes(start: Start) -> None:
+    broker = start("limits.max-message-bytes=2000", "broker.tcp=127.0.0.1:0")
+    with LineWire(broker.listening["tcp"]) as wire:
+        wire.raw(b"x" * 5000)
+        message = wire.receive()
+        assert (message["id"], message["status"]) == ("", ["done", "error", "message-too-large"])
+        assert wire.ended()
+    with LineWire(broker.listening["tcp"]) as wire:
+        assert wire.ask("ping").status == ["done", "pong"]
+
+
+def test_half_a_line_at_the_end_is_not_a_request(line: LineWire) -> None:
+    with LineWire(line.url) as other:
+        other.raw(b'{"id":"a","op":"shutdown"}')
+        other.socket.shutdown(socket.SHUT_WR)
+        assert other.ended()
+    assert line.ask("ping").status == ["done", "pong"]
+
+
+def test_a_connection_over_the_limit_is_told_before_it_is_closed(start: Start) -> None:
+    broker = start("limits.max-connections=2", "broker.tcp=127.0.0.1:0")
+    url = broker.listening["tcp"]
+    with LineWire(url) as first, LineWire(url) as second:
+        assert [wire.ask("ping").status for wire in (first, second)] == [["done", "pong"]] * 2
+        with LineWire(url) as third:
+            message = third.receive()
+            assert message["status"] == ["done", "error", "connection-limit-reached"]
+            assert (message["limit"], message["limit-value"]) == ("max-connections", 2)
+            assert third.ended()
+
+    def served() -> bool:
+        with LineWire(url) as later:
+            later.send("ping")
+            return "pong" in later.receive()["status"]
+
+    wait_until(served, "places come back")
+
+
+def test_a_client_that_vanishes_leaves_an_eval_that_can_be_read(line: LineWire) -> None:
+    with LineWire(line.url) as gone:
+        request = gone.send("eval", code="x = input()\nx", session="s", if_missing="create")
+        gone.until(request, "need-input")
+    line.ask("stdin", session="s", input="b\n")
+    assert line.ask("read", session="s", eval_id=1, wait_ms=20_000).value == "'b'"
+
+
+def test_a_client_that_never_reads_is_given_up_and_hurts_nobody(line: LineWire) -> None:
+    with LineWire(line.url) as stuck:
+        for number in range(30):
+            stuck.send("eval", code="print('x' * 900_000)", session=f"stuck{number % 3}", if_missing="create")
+        for number in range(20):
+            assert line.run(f"{number} + 1", session="quick").value == str(number + 1)
+        wait_until(lambda: line.ask("stats")["stats"]["slots"]["taken"] == 0, "its evals end")
+
+
+def test_the_socket_file_is_private_and_goes_with_the_broker(start: Start) -> None:
+    broker = start("broker.unix=/FOLDER/run/lines.sock")
+    path = Path(broker.listening["unix"].removeprefix("lines+unix://"))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    broker.stop()
+    assert not path.exists()
+
+
+def test_a_stale_socket_is_replaced_and_a_live_one_or_a_file_is_not(start: Start) -> None:
+    broker = start("broker.unix=/FOLDER/run/lines.sock")
+    path = broker.listening["unix"].removeprefix("lines+unix://")
+    plain = broker.folder / "run" / "plain"
+    plain.write_text("precious")
+    for taken, why in ((path, "somebody listens there"), (str(plain), "no socket")):
+        done = subprocess.run(
+            [sys.executable, "-m", "replctl", "serve", "--endpoint", broker.endpoint + "2", "--unix", taken],
+            env=broker.environ, capture_output=True, text=True, timeout=PATIENCE_S,
+        )  # fmt: skip
+        assert done.returncode == 3
+        assert why in done.stderr
+    assert plain.read_text() == "precious"
+    broker.kill()
+    assert os.path.exists(path)
+    broker.start()
+    with LineWire(broker.listening["unix"]) as wire:
+        assert wire.run("1+1").value == "2"
+
+
+def test_a_listener_beyond_loopback_is_warned_of(start: Start) -> None:
+    assert not [warning for warning in start("broker.tcp=127.0.0.1:0").ready["warnings"] if "non-loopback" in warning]
+    from replbroker.doors import tcp_door
+
+    door = tcp_door("0.0.0.0:0")
+    assert door.warning is not None
+    assert "non-loopback" in door.warning
+    door.remove()
+
+
+def test_a_line_is_one_json_object_and_ends_in_one_newline(line: LineWire) -> None:
+    line.raw(b'{"id":"a","op":"ping"}\n')
+    text = line.line()
+    assert text.endswith(b"}\n")
+    assert json.loads(text) == {"id": "a", "status": ["done", "pong"]}
