@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from replbroker.core.broker import Core
-from replbroker.core.effects import Effect, Exit, Kill, Note, Roster, Spawn, ToClient, ToWorker
+from replbroker.core.effects import Effect, Exit, HangUp, Kill, Note, Roster, Spawn, ToClient, ToWorker
 from replbroker.core.session import Session
 from replbroker.core.state import Setup
 from replwire.limits import Limits
@@ -84,6 +84,7 @@ class Table:
         self.answers: dict[str, list[Answer]] = {}
         self.received: list[tuple[bytes, Answer]] = []
         self.notes: list[str] = []
+        self.hung_up: list[bytes] = []
         self.rosters: list[list[str]] = []
         self.exits: list[str] = []
         setup = Setup(
@@ -113,6 +114,8 @@ class Table:
                 self.killed.append(effect.worker)
             elif isinstance(effect, Note):
                 self.notes.append(effect.text)
+            elif isinstance(effect, HangUp):
+                self.hung_up.append(effect.peer)
             elif isinstance(effect, Roster):
                 self.rosters.append(effect.names)
             else:

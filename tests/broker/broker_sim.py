@@ -121,7 +121,7 @@ def check(table: WatchedTable) -> None:
     assert len(state.keys) <= LIMITS["max_idempotency_keys"]
     assert len(sessions) <= LIMITS["max_sessions"]
     starting = sum(session.start_deadline is not None for session in sessions)
-    assert len(state.deadlines) <= 2 + 2 * len(jobs) + len(asks) + starting + len(table.core.staff.workers)
+    assert len(state.deadlines) <= 2 + 3 * len(jobs) + len(asks) + starting + len(table.core.staff.workers)
     assert not [note for note in table.notes if "internal error" in note]
 
 

@@ -123,10 +123,41 @@ def test_a_message_over_the_limit_is_refused_with_the_limit(new_table: Callable[
         "limit": "max-message-bytes",
         "limit-value": 1024,
     }
+    assert table.hung_up == [b"p1"]  # a stream's end cannot be found any more; where messages have ends it is kept
     table.hear(b'{"id":"long","op":"ping"}'.ljust(1025))
     assert table.end("long")["status"] == ["done", "error", "message-too-large"]
     table.hear(b'{"id":"fits","op":"ping"}'.ljust(1024))
     assert table.end("fits")["status"] == ["done", "pong"]
+
+
+def test_the_tenth_malformed_message_in_a_row_ends_the_connection(table: Table) -> None:
+    for _ in range(9):
+        table.hear(b"{")
+    table.said("ping")
+    for _ in range(9):
+        table.hear(b"[]")
+    assert table.hung_up == []
+    table.hear(b"3")
+    assert table.hung_up == [b"p1"]
+    assert not table.core.state.strikes
+
+
+def test_other_refusals_are_no_strikes(table: Table) -> None:
+    for _ in range(30):
+        table.said("dance")
+    assert table.hung_up == []
+    assert not table.core.state.strikes
+
+
+def test_a_client_too_many_is_told_at_the_door(new_table: Callable[..., Table]) -> None:
+    table = new_table(max_connections=2)
+    table.core.set_connections(1)
+    assert table.core.refusal_to_connect() is None
+    table.core.set_connections(2)
+    refusal = table.core.refusal_to_connect()
+    assert refusal is not None
+    assert b'"connection-limit-reached"' in refusal
+    assert table.core.tick(table.now) == []
 
 
 def test_sessions_up_to_the_limit(new_table: Callable[..., Table]) -> None:

@@ -88,7 +88,7 @@ class Core:
             state.refuse(peer, refusal.more.get("id", request_id), refusal)
             self._strike(peer, refusal.word)
         except Exception:  # noqa: BLE001 - a defect in one op must not take every session along
-            self._defect(peer, request_id)
+            self.state.refuse(peer, request_id, self._defect())
         return self._effects(now)
 
     def _admit(self, peer: Peer, now: float) -> None:
@@ -121,11 +121,12 @@ class Core:
         assert isinstance(told, ToClient)
         return bytes(told.body)
 
-    def _defect(self, peer: Peer, request_id: str) -> None:
+    def _defect(self) -> Refusal:
+        """Log the exception at hand; how to tell somebody of it."""
         number = self.state.setup.new_id()
         self.state.note(f"internal error {number}\n{traceback.format_exc()}")
         text = f"Internal server error: look for {number} in the broker's log"
-        self.state.refuse(peer, request_id, Refusal("internal-error", text, correlation_id=number))
+        return Refusal("internal-error", text, correlation_id=number)
 
     def peer_gone(self, peer: Peer) -> None:
         """A client cannot be reached: its evals go on, nobody is told."""
@@ -153,6 +154,8 @@ class Core:
             self._worker_frame(worker, frame, now)
         except (ValueError, msgspec.MsgspecError) as error:
             self._worker_lost(worker, f"protocol: {error}", now, dead=False)
+        except Exception:  # noqa: BLE001 - as in `hear`
+            self._defect()
         return self._effects(now)
 
     def _worker_frame(self, worker: Worker, frame: bytes, now: float) -> None:
@@ -218,7 +221,10 @@ class Core:
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
-        self.state.deadlines.run_due(now)
+        try:
+            self.state.deadlines.run_due(now)
+        except Exception:  # noqa: BLE001 - what else is due is done by the next tick
+            self._defect()
         return self._effects(now)
 
     def next_deadline(self) -> float | None:

@@ -23,6 +23,7 @@ STATUS_OF: dict[int, list[str]] = {
     Outcome.INTERRUPTED: ["done", "interrupted"],
     Outcome.TIMEOUT: ["done", "error", "timeout"],
 }
+_NOTICE_S = 0.01  # an eval that waits longer than this is told so: a shorter wait is over before it could be read of
 _COUNTED_AS: dict[int, str] = {outcome: f"evals.{outcome.name.lower()}" for outcome in Outcome}
 
 
@@ -75,6 +76,9 @@ class Evals:
         job.deadline = self._state.deadlines.at(
             now + wait_ms / 1000, lambda at: self._queued_too_long(job, wait_ms, at)
         )
+        job.notice = self._state.deadlines.at(now + _NOTICE_S, lambda _: self._say_queued(job))
+
+    def _say_queued(self, job: Job) -> None:
         position = job.session.position(job, len(self._state.gate))
         self._state.say(
             job.peer, job.request_id, status=["queued"], queue_position=position, eval_id=job.eval_id
@@ -109,7 +113,8 @@ class Evals:
         if queued[job.agent] <= 0:
             del queued[job.agent]
         self._state.deadlines.cancel(job.deadline)
-        job.deadline = None
+        self._state.deadlines.cancel(job.notice)
+        job.deadline = job.notice = None
 
     def _dispatch(self, job: Job, now: float) -> None:
         session, state = job.session, self._state

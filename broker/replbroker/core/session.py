@@ -35,7 +35,7 @@ class Job:
     """One eval, from its request to its end. `peer` is None once nobody waits for its answer."""
 
     __slots__ = (
-        "agent", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "label", "limit_ms",
+        "agent", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "label", "limit_ms", "notice",
         "peer", "request_id", "route", "session", "started", "state", "status", "submitted", "wait_deadline",
     )  # fmt: skip
 
@@ -63,6 +63,7 @@ class Job:
         self.duration: float | None = None
         self.cancelled: str | None = None
         self.deadline: Deadline | None = None
+        self.notice: Deadline | None = None
         self.wait_deadline: Deadline | None = None
 
 
