@@ -14,9 +14,10 @@ import msgspec
 from replwire.deadlines import Deadlines
 from replwire.limits import RETRY_AFTER_MS, Limits
 from replwire.link import HEADER_BYTES, Cancel, Claim, Claimed, Gone, Header, Kind, Outcome, encode, pack
-from replwire.replies import Ex, Reply
+from replwire.replies import Reply
 from replwire.replies import encode as encode_reply
 from replwire.requests import Eval, Read, Stdin
+from replworker.answers import compose
 from replworker.jobs import Job, Jobs
 from replworker.link import Link
 from replworker.output import Background, Stream
@@ -35,10 +36,6 @@ _decode_cancel = msgspec.json.Decoder(Cancel).decode
 _decode_eval = msgspec.json.Decoder(Eval).decode
 _decode_read = msgspec.json.Decoder(Read).decode
 _decode_stdin = msgspec.json.Decoder(Stdin).decode
-
-
-def _sentence(ex: Ex) -> str:
-    return f"{ex.type}: {ex.message}" if ex.message else ex.type
 
 
 class _Op(msgspec.Struct):
@@ -174,45 +171,12 @@ class Session:
         self.drain()
         self._flush_decoders(job)
         self._timers.cancel(job.resend)
-        outcome = self._compose(job, event)
-        assert job.done is not None
-        self._say(job.route, job.done, outcome, before=job.value)
+        assert self._claim is not None
+        ending = compose(job, event, self._claim, self._epoch, self._lost, self.background.unread)
+        job.value, job.done, self._lost = ending.value, ending.done, None
+        self._say(job.route, ending.done, ending.outcome, before=ending.value)
         self._reads.ended(job)
         self.jobs.end()
-
-    def _compose(self, job: Job, result: frames.Result) -> Outcome:
-        """The value message and the terminal message of an eval, and its outcome."""
-        assert self._claim is not None
-        dropped = job.output.dropped + result.value_dropped
-        done = Reply(
-            id=job.request_id, status=["done"], eval_id=job.eval_id, epoch=self._epoch,
-            state="lost" if self._lost else "kept", cause=self._lost, hint=result.hint,
-            ephemeral=True if self._claim.ephemeral else None, changed=result.changed or None,
-            duration_ms=round((time.monotonic() - job.started) * 1000, 3),
-            truncated=True if dropped else None, dropped_bytes=dropped or None,
-            background_bytes=self.background.unread or None,
-        )  # fmt: skip
-        self._lost = None
-        job.done = done
-        if job.limit_ms is not None:
-            done.status, done.err = ["done", "error", "timeout"], f"eval timed out after {job.limit_ms} ms"
-            done.max_eval_time_ms = job.limit_ms
-            done.hint = "ask for more time with `timeout-ms`, or send `wait-ms` and read the answer later"
-            return Outcome.TIMEOUT
-        if result.outcome == "interrupted" and job.cancelled:
-            done.status = ["done", "interrupted"]
-            return Outcome.INTERRUPTED
-        if result.outcome != "ok":
-            done.status, done.ex = ["done", "error"], result.ex
-            done.err = _sentence(result.ex) if result.ex else "KeyboardInterrupt"
-            done.stacktrace, done.traceback = result.stacktrace, result.traceback
-            return Outcome.ERROR
-        if result.value is not None or result.repr_error is not None:
-            job.value = Reply(
-                id=job.request_id, value=result.value, repr_error=result.repr_error, ns="__main__",
-                truncated=True if result.value_dropped else None,
-            )  # fmt: skip
-        return Outcome.OK
 
     def _cancel(self, route: int, cancel: Cancel) -> None:
         job = self.jobs.running

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from replbroker.core import views
 from replbroker.core.effects import Exit, Peer
 from replbroker.core.evals import Evals
 from replbroker.core.session import CLOSED, VACANT, Ask, Job, Session, Waiter
@@ -14,9 +15,7 @@ from replbroker.core.state import State
 from replwire import requests as wire
 from replwire.faults import Refusal
 from replwire.names import name_error
-from replwire.replies import JobEntry, SessionEntry
 
-_CODE_SHOWN = 80  # characters of an eval's code in `jobs`
 _encode = msgspec.json.Encoder().encode
 
 
@@ -103,17 +102,7 @@ class Ops:
         state = self._state
         if request.session is not None:
             state.sessions.get(request.session)  # routing does not depend on the op (REPLy scenario 106)
-        entries = [
-            SessionEntry(
-                session=session.id, name=session.name, state=session.state, runtime=session.runtime,
-                epoch=session.epoch, created=state.iso(session.created), created_at=state.unix(session.created),
-                last_activity=state.iso(now if session.occupied else session.active),
-                eval_count=session.eval_count, queued=len(session.waiting_jobs()),
-                running=session.running.eval_id if session.running else None, owner=session.owner, cwd=session.cwd,
-            )
-            for session in state.sessions
-            if not session.ephemeral
-        ]  # fmt: skip
+        entries = [views.session_entry(state, session, now) for session in state.sessions if not session.ephemeral]
         state.say(peer, request.id, status=["done"], sessions=entries)
 
     # --- evals ---
@@ -229,16 +218,7 @@ class Ops:
     def jobs(self, request: wire.Jobs, peer: Peer, _: bytes, now: float) -> None:
         state = self._state
         session = state.sessions.get(request.session)
-        entries = [
-            JobEntry(
-                eval_id=job.eval_id, state=job.state, status=job.status, epoch=job.epoch, agent=job.label,
-                submitted=state.iso(job.submitted), started=None if job.started is None else state.iso(job.started),
-                duration_ms=job.duration if job.state is Job.DONE or job.started is None
-                else round((now - job.started) * 1000, 3),
-                code=job.code[:_CODE_SHOWN],
-            )
-            for job in session.jobs
-        ]  # fmt: skip
+        entries = [views.job_entry(state, job, now) for job in session.jobs]
         state.say(peer, request.id, status=["done"], session=session.id, name=session.name, jobs=entries)
 
     # --- what the worker answers ---
@@ -286,11 +266,7 @@ class Ops:
         """The worker completes what the broker knows. A session without a worker gets none for this."""
         state = self._state
         session = state.sessions.get(request.session)
-        base = session.as_info() | {
-            "created": state.iso(session.created),
-            "last-activity": state.iso(now if session.occupied else session.active),
-            "limits": msgspec.to_builtins(state.limits),
-        }
+        base = views.info(state, session, now)
         if session.worker is None or session.start_deadline is not None:
             state.say(peer, request.id, status=["done"], info=base | {"pid": None, "variables": None})
             return
@@ -310,20 +286,8 @@ class Ops:
         self._state.say(peer, request.id, status=["done", "pong"])
 
     def stats(self, request: wire.Stats, peer: Peer, _: bytes, now: float) -> None:
-        state = self._state
-        stats = {
-            "sessions": len(state.sessions),
-            "connections": state.connections,
-            "slots": {"taken": state.gate.taken, "of": state.gate.slots},
-            "queued": {"total": state.queued.total(), "by-agent": dict(state.queued)},
-            "workers": self._evals.staff.counts(),
-            "counts": dict(state.counts),
-            "deadlines": len(state.deadlines),
-            "routes": len(state.routes),
-            "started": state.iso(state.setup.started),
-            "uptime-ms": round((now - state.setup.started) * 1000),
-        }
-        state.say(peer, request.id, status=["done"], stats=stats)
+        stats = views.stats(self._state, self._evals.staff, now)
+        self._state.say(peer, request.id, status=["done"], stats=stats)
 
     def shutdown(self, request: wire.Shutdown, peer: Peer, _: bytes, now: float) -> None:
         self._state.say(peer, request.id, status=["done", "shutdown-started"])

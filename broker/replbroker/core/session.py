@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final
+from typing import Final
 
 from replbroker.core.effects import Peer
 from replwire.deadlines import Deadline
@@ -169,12 +169,3 @@ class Session:
         """How many evals go before this waiting one: of its session, or at the gate and for the slot there."""
         ahead = self.waiting_jobs().index(job)
         return ahead + (1 if self.running is not None else at_gate)
-
-    def as_info(self) -> dict[str, Any]:
-        """The broker's part of `info`."""
-        return {
-            "session": self.id, "name": self.name, "runtime": self.runtime, "owner": self.owner, "cwd": self.cwd,
-            "env": [pair.split("=", 1)[0] for pair in self.env], "epoch": self.epoch, "state": self.state,
-            "eval-count": self.eval_count, "queued": len(self.waiting_jobs()),
-            "running": self.running.eval_id if self.running else None, "sandbox": "none",
-        }  # fmt: skip

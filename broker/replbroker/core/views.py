@@ -1,0 +1,69 @@
+"""What the broker shows of itself: lists and snapshots, as the answers of `ls-sessions`, `jobs`, `info` and `stats`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from replbroker.core.session import Job, Session
+from replbroker.core.staff import Staff
+from replbroker.core.state import State
+from replwire.replies import JobEntry, SessionEntry
+
+
+def session_entry(state: State, session: Session, now: float) -> SessionEntry:
+    """A session's line in the list."""
+    return SessionEntry(
+        session=session.id, name=session.name, state=session.state, runtime=session.runtime, epoch=session.epoch,
+        created=state.iso(session.created), created_at=state.unix(session.created),
+        last_activity=_last_activity(state, session, now), eval_count=session.eval_count,
+        queued=len(session.waiting_jobs()), running=_running(session), owner=session.owner, cwd=session.cwd,
+    )  # fmt: skip
+
+
+def job_entry(state: State, job: Job, now: float) -> JobEntry:
+    """An eval's line in the list of its session."""
+    duration = job.duration
+    if duration is None and job.started is not None:
+        duration = round((now - job.started) * 1000, 3)
+    return JobEntry(
+        eval_id=job.eval_id, state=job.state, status=job.status, epoch=job.epoch, agent=job.label,
+        submitted=state.iso(job.submitted), started=None if job.started is None else state.iso(job.started),
+        duration_ms=duration, code=job.code,
+    )  # fmt: skip
+
+
+def info(state: State, session: Session, now: float) -> dict[str, Any]:
+    """The broker's part of `info`; the worker adds process, memory and variables."""
+    return {
+        "session": session.id, "name": session.name, "runtime": session.runtime, "owner": session.owner,
+        "cwd": session.cwd, "env": [pair.split("=", 1)[0] for pair in session.env], "epoch": session.epoch,
+        "state": session.state, "eval-count": session.eval_count, "queued": len(session.waiting_jobs()),
+        "running": _running(session), "sandbox": "none", "created": state.iso(session.created),
+        "last-activity": _last_activity(state, session, now), "limits": msgspec.to_builtins(state.limits),
+    }  # fmt: skip
+
+
+def stats(state: State, staff: Staff, now: float) -> dict[str, Any]:
+    """Counters and what is held at the moment."""
+    return {
+        "sessions": len(state.sessions),
+        "connections": state.connections,
+        "slots": {"taken": state.gate.taken, "of": state.gate.slots},
+        "queued": {"total": state.queued.total(), "by-agent": dict(state.queued)},
+        "workers": staff.counts(),
+        "counts": dict(state.counts),
+        "deadlines": len(state.deadlines),
+        "routes": len(state.routes),
+        "started": state.iso(state.setup.started),
+        "uptime-ms": round((now - state.setup.started) * 1000),
+    }
+
+
+def _running(session: Session) -> int | None:
+    return session.running.eval_id if session.running is not None else None
+
+
+def _last_activity(state: State, session: Session, now: float) -> str:
+    return state.iso(now if session.occupied else session.active)

@@ -1,0 +1,53 @@
+"""What an eval is answered with: from the interpreter's result to the value message and the last one."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from replwire.link import Claim, Outcome
+from replwire.replies import Ex, Reply
+from replworker.jobs import Job
+from replworker.runtimes import frames
+
+_MORE_TIME = "ask for more time with `timeout-ms`, or send `wait-ms` and read the answer later"
+
+
+class Ending(NamedTuple):
+    """The value message, if there is a value to show, the last message, and what the broker needs to know."""
+
+    value: Reply | None
+    done: Reply
+    outcome: Outcome
+
+
+def compose(job: Job, result: frames.Result, claim: Claim, epoch: int, lost: str | None, background: int) -> Ending:
+    """`lost` is how the session's last worker went, to be told once; `background` counts bytes nobody has read."""
+    dropped = job.output.dropped + result.value_dropped
+    done = Reply(
+        id=job.request_id, status=["done"], eval_id=job.eval_id, epoch=epoch, state="lost" if lost else "kept",
+        cause=lost, hint=result.hint, ephemeral=True if claim.ephemeral else None, changed=result.changed or None,
+        duration_ms=round((time.monotonic() - job.started) * 1000, 3), truncated=True if dropped else None,
+        dropped_bytes=dropped or None, background_bytes=background or None,
+    )  # fmt: skip
+    if job.limit_ms is not None:
+        done.status, done.err = ["done", "error", "timeout"], f"eval timed out after {job.limit_ms} ms"
+        done.max_eval_time_ms, done.hint = job.limit_ms, _MORE_TIME
+        return Ending(None, done, Outcome.TIMEOUT)
+    if result.outcome == "interrupted" and job.cancelled:
+        done.status = ["done", "interrupted"]
+        return Ending(None, done, Outcome.INTERRUPTED)
+    if result.outcome != "ok":
+        done.status, done.ex = ["done", "error"], result.ex
+        done.err = _sentence(result.ex) if result.ex else "KeyboardInterrupt"
+        done.stacktrace, done.traceback = result.stacktrace, result.traceback
+        return Ending(None, done, Outcome.ERROR)
+    if result.value is None and result.repr_error is None:
+        return Ending(None, done, Outcome.OK)
+    value = Reply(id=job.request_id, value=result.value, repr_error=result.repr_error, ns="__main__")
+    value.truncated = True if result.value_dropped else None
+    return Ending(value, done, Outcome.OK)
+
+
+def _sentence(ex: Ex) -> str:
+    return f"{ex.type}: {ex.message}" if ex.message else ex.type
