@@ -197,7 +197,7 @@ class Core:
         if isinstance(target, Job):
             self.evals.ended(target, header.outcome, now)
         else:
-            self.evals.end_ask(target)
+            self.evals.asks.end(target)
 
     def worker_gone(self, number: int, cause: str, now: float) -> list[Effect]:
         """A worker process died."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from replbroker.core.asks import Asks
 from replbroker.core.effects import Peer, ToWorker
-from replbroker.core.session import BUSY, CLOSED, IDLE, STARTING, VACANT, Ask, Job, Session
+from replbroker.core.session import BUSY, CLOSED, IDLE, STARTING, VACANT, Job, Session
 from replbroker.core.staff import Staff
 from replbroker.core.state import State
 from replwire.faults import Refusal
@@ -33,6 +34,7 @@ class Evals:
     def __init__(self, state: State) -> None:
         self._state = state
         self.staff = Staff(state, self.start_failed)
+        self.asks = Asks(state)
 
     # --- in ---
 
@@ -123,9 +125,7 @@ class Evals:
         self._send(session, Kind.ASK, job.body or b"", job)
         job.body = None
         job.deadline = state.deadlines.at(now + job.limit_ms / 1000, lambda at: self._time_limit(job, at))
-        for ask in [ask for ask in session.held if ask.eval_id == job.eval_id]:
-            session.held.remove(ask)
-            self.forward(ask)
+        self.asks.release(session, job.eval_id)
 
     def _send(self, session: Session, kind: Kind, body: bytes, job: Job) -> None:
         assert session.worker is not None
@@ -151,17 +151,7 @@ class Evals:
         session.waiters.clear()
         if session.running is not None:
             self._dispatch(session.running, now)
-        for ask in [ask for ask in session.held if not ask.eval_id]:
-            session.held.remove(ask)
-            self.forward(ask)
-
-    def forward(self, ask: Ask) -> None:
-        """Send a request that is not an eval to the session's worker."""
-        session = ask.session
-        assert session.worker is not None
-        ask.worker = session.worker
-        frame = pack(Kind.ASK, ask.body, epoch=session.epoch, eval=ask.eval_id, route=ask.route)
-        self._state.out.append(ToWorker(session.worker, frame))
+        self.asks.release(session, 0)
 
     # --- out ---
 
@@ -203,7 +193,7 @@ class Evals:
         if job.started is not None:
             job.duration = round((now - job.started) * 1000, 3)
         for ask in [ask for ask in job.session.held if ask.eval_id == job.eval_id]:
-            self.end_ask(ask)
+            self.asks.end(ask)
             err = f"eval {job.eval_id} ended ({' '.join(status)}) and never ran"
             state.refuse(ask.peer, ask.request_id, Refusal("eval-not-found", err, eval_id=job.eval_id))
         state.touch(job.session, now)
@@ -298,7 +288,7 @@ class Evals:
         for job in session.waiting_jobs():
             queued = f"{err}; this eval was queued and never ran"
             self.end_waiting(job, ["done", "error", word], queued, now, state="lost", cause=cause)
-        self.drop_asks(session, Refusal(word, err, cause=cause, epoch=session.epoch))
+        self.asks.drop(session, Refusal(word, err, cause=cause, epoch=session.epoch))
         job_running = session.running
         if job_running is None:
             self._go_on(session, now)
@@ -316,30 +306,13 @@ class Evals:
         state.counts["evals.timeout" if timed_out else "evals.lost"] += 1
         self._finish(job_running, status, now)
 
-    def drop_asks(self, session: Session, refusal: Refusal) -> None:
-        """Answer everything but evals that the session's worker will not answer any more."""
-        for ask in [*session.asks.values()]:
-            self.end_ask(ask)
-            self._state.refuse(ask.peer, ask.request_id, refusal)
-        for waiter in session.waiters:
-            self._state.refuse(waiter.peer, waiter.request_id, refusal)
-        session.waiters.clear()
-
-    def end_ask(self, ask: Ask) -> None:
-        """Forget a request that was answered."""
-        self._state.routes.pop(ask.route, None)
-        self._state.deadlines.cancel(ask.deadline)
-        ask.session.asks.pop(ask.route, None)
-        if ask in ask.session.held:
-            ask.session.held.remove(ask)
-
     def start_failed(self, session: Session, cause: str, now: float, word: str = "worker-lost") -> None:
         """The session got no worker. One that never had any goes, nothing half-made is left."""
         refusal = Refusal(word, f"session {session.label}: {cause}", cause=cause)
         job = session.running
         self.staff.dismiss(session)
         session.move("lose")
-        self.drop_asks(session, refusal)
+        self.asks.drop(session, refusal)
         status = ["done", "error", word]
         if not session.claimed_once:
             for waiting in session.waiting_jobs():
@@ -364,7 +337,7 @@ class Evals:
         for waiting in session.waiting_jobs():
             err = f"Session not found: {session.label}"
             self.end_waiting(waiting, ["done", "error", "session-not-found"], err, now, state="lost", cause=why)
-        self.drop_asks(session, Refusal("session-not-found", f"Session not found: {session.label}", cause=why))
+        self.asks.drop(session, Refusal("session-not-found", f"Session not found: {session.label}", cause=why))
         if job is not None:
             status = ["done", "interrupted", "session-closed"]
             self._answer(job, status, None, now, state="lost", cause=why)

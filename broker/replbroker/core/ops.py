@@ -186,7 +186,7 @@ class Ops:
             raise Refusal("eval-not-found", err, eval_id=job.eval_id, epoch=session.epoch)
 
     def _still_queued(self, ask: Ask, job: Job) -> None:
-        self._evals.end_ask(ask)
+        self._evals.asks.end(ask)
         self._state.say(
             ask.peer, ask.request_id, status=["done", "running"], eval_id=job.eval_id, epoch=job.session.epoch
         )  # fmt: skip
@@ -238,7 +238,7 @@ class Ops:
         when = now + (ask.wait_ms + state.limits.ask_timeout_ms) / 1000
         ask.deadline = state.deadlines.at(when, lambda _: self._unanswered(ask))
         if session.claimed_once and session.worker is not None and session.start_deadline is None:
-            self._evals.forward(ask)
+            self._evals.asks.forward(ask)
             return
         ask.eval_id = 0
         session.held.append(ask)
@@ -246,7 +246,7 @@ class Ops:
             self._evals.staff.take(session, now)
 
     def _unanswered(self, ask: Ask) -> None:
-        self._evals.end_ask(ask)
+        self._evals.asks.end(ask)
         ms = ask.wait_ms + self._state.limits.ask_timeout_ms
         self._state.refuse(ask.peer, ask.request_id, Refusal("timeout", f"{ask.op}: no answer within {ms} ms"))
 
