@@ -24,7 +24,7 @@ def _short() -> Iterator[Path]:
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """A folder with a short name: a socket's path may have 103 bytes."""
+    """A folder with a short name: a socket's path may have 99 bytes."""
     yield from _short()
 
 

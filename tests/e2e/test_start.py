@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kit import PATIENCE_S, Broker, alive, wait_until
+from replwire import places
 
 Start = Callable[..., Broker]
 Done = subprocess.CompletedProcess[str]
@@ -135,6 +136,14 @@ def test_one_broker_listens_at_several_addresses(home: Home) -> None:
     serving.terminate()
     assert serving.wait(PATIENCE_S) == 0
     serving.stdout.close()
+
+
+def test_the_longest_socket_path_that_is_accepted_works(home: Home) -> None:
+    stem = f"ipc://{home.folder}/run/"
+    url = stem + "s" * (places.MAX_IPC_PATH - len(stem.removeprefix("ipc://")))
+    assert home.run("eval", "--endpoint", url, "6*7").stdout == "42\n"
+    assert home.run("shutdown", "--endpoint", url).returncode == 0
+    assert home.run("eval", "--endpoint", url + "s", "1").returncode == 2
 
 
 def test_what_a_broker_makes_is_its_users_alone(home: Home) -> None:

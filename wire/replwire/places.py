@@ -5,7 +5,7 @@ from __future__ import annotations
 import os.path
 from collections.abc import Mapping
 
-MAX_IPC_PATH = 103  # sun_path is 108 bytes; libzmq needs its terminator and our lock file a suffix
+MAX_IPC_PATH = 99  # a socket path may have 107 bytes; the workers' socket beside ours ends in ".workers"
 
 
 def runtime_dir(environ: Mapping[str, str], uid: int) -> str:
@@ -44,5 +44,5 @@ def ipc_path(endpoint: str) -> str | None:
         return None
     path = endpoint.removeprefix("ipc://")
     if len(os.fsencode(path)) > MAX_IPC_PATH:
-        raise ValueError(f"socket path longer than {MAX_IPC_PATH} bytes: {path}")
+        raise ValueError(f"socket path longer than {MAX_IPC_PATH} bytes (give a shorter endpoint): {path}")
     return path
