@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import struct
+from typing import Any
 
 import zmq
 
@@ -50,6 +51,7 @@ class Line:
         self._poller = select.poll()
         self._poller.register(int(socket.getsockopt(zmq.FD)), select.POLLIN)
         self._poller.register(watch_fd, select.POLLIN)
+        self._items: Any = [(socket, _POLLIN), (watch_fd, _POLLIN)]
         self._quiet = select.poll()  # the watch alone: whether anything befell the connection, for one system call
         self._quiet.register(watch_fd, select.POLLIN)
         socket.connect(endpoint)
@@ -67,6 +69,17 @@ class Line:
             return True
         except zmq.Again:
             return False
+
+    def next(self, milliseconds: int | None) -> bytes | None:
+        """The next message, waiting for it at most this long (None: without end); None too when something else befell.
+
+        libzmq's own poll knows of messages that it took in while sending, so nothing has to be asked before or after.
+        """
+        for ready, _ in zmq.zmq_poll(self._items, -1 if milliseconds is None else milliseconds):
+            if ready is self._socket:
+                body: bytes = self._socket.recv(_NOBLOCK)
+                return body
+        return None
 
     def take(self) -> bytes | None:
         """The next message that has come, or None; never waits."""

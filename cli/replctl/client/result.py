@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -94,6 +95,7 @@ class Result(msgspec.Struct, kw_only=True, rename="kebab"):
 _MERGED = tuple(sorted({field.name for field in msgspec.structs.fields(Result)}
                        & {field.name for field in msgspec.structs.fields(Reply)}
                        - {"out", "err", "status", "session"}))  # fmt: skip
+_merged = attrgetter(*_MERGED)
 
 
 class Pages:
@@ -179,8 +181,7 @@ class Gathering:
 
     def _merge(self, reply: Reply) -> None:
         result = self.result
-        for name in _MERGED:
-            value = getattr(reply, name)
+        for name, value in zip(_MERGED, _merged(reply), strict=True):
             if value is not None:
                 setattr(result, name, value)
         if reply.session is not None:

@@ -187,14 +187,15 @@ class Client:
         line = self._line
         if line is None:
             return True
-        while (body := line.take()) is None:
+        left = None if deadline is None else max(0, round((deadline - time.monotonic()) * 1000))
+        while (body := line.take() if watch is not None else line.next(left)) is None:
             if line.gone():
                 if (body := line.take()) is not None:
                     break
                 self._drop()
                 return True
-            left = None if deadline is None else round((deadline - time.monotonic()) * 1000)
-            if (left is not None and left <= 0) or line.wait(left, watch):
+            left = None if deadline is None else max(0, round((deadline - time.monotonic()) * 1000))
+            if left == 0 or (watch is not None and line.wait(left, watch)):
                 return False
         self._talk.hear(body)
         return True
