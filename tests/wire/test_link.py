@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from replwire import link
 from replwire.limits import Limits
-from replwire.link import HEADER_BYTES, Cancel, Claim, Claimed, Gone, Header, Hello, Kind, Ready, pack, unpack
+from replwire.link import HEADER_BYTES, Cancel, Claim, Claimed, Gone, Header, Hello, Kind, pack, unpack
 from replwire.replies import Ex, Frame, Reply, decode, encode
 
 BYTE, WORD, LONG = st.integers(0, 2**8 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
@@ -44,7 +44,6 @@ def test_what_is_not_said_is_zero() -> None:
     "body",
     [
         Hello("token"),
-        Ready("python", "3.11.2", "CPython", "/usr/bin/python3", 7),
         Claim(session="id", name=None, cwd="/é", env=["A=1"], limits=Limits(max_sessions=3), lost="why"),
         Claimed(),
         Claimed("no such folder"),

@@ -41,7 +41,6 @@ class Outcome(enum.IntEnum):
     ERROR = 2
     INTERRUPTED = 3
     TIMEOUT = 4
-    LOST = 5
 
 
 class Header(NamedTuple):
@@ -78,16 +77,6 @@ class Hello(msgspec.Struct, frozen=True):
     """Body of HELLO."""
 
     token: str
-
-
-class Ready(msgspec.Struct, frozen=True):
-    """Body of READY: what the interpreter is."""
-
-    runtime: str
-    version: str
-    implementation: str
-    executable: str
-    pid: int
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
