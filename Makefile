@@ -41,7 +41,7 @@ docs: install
 	$(BIN)/python -m docs.generate
 
 bench: install
-	$(BIN)/pip install --quiet --disable-pip-version-check '.[bench]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(BIN)/python -m bench
 
 clean:
