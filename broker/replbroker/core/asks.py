@@ -19,7 +19,6 @@ class Asks:
         """Send it. The session has its worker."""
         session = ask.session
         assert session.worker is not None
-        ask.worker = session.worker
         frame = pack(Kind.ASK, ask.body, epoch=session.epoch, eval=ask.eval_id, route=ask.route)
         self._state.out.append(ToWorker(session.worker, frame))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from replbroker.core.asks import Asks
 from replbroker.core.effects import Peer, ToWorker
-from replbroker.core.session import BUSY, CLOSED, IDLE, STARTING, VACANT, Job, Session
+from replbroker.core.session import CLOSED, IDLE, STARTING, VACANT, Job, Session
 from replbroker.core.staff import Staff
 from replbroker.core.state import State
 from replwire.faults import Refusal
@@ -345,7 +345,3 @@ class Evals:
         if not session.ephemeral:
             state.roster()
         self.staff.refill(now)
-
-    def busy(self, session: Session) -> bool:
-        """Whether the interpreter runs an eval or is about to."""
-        return session.state == BUSY or session.occupied

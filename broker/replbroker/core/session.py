@@ -70,7 +70,7 @@ class Job:
 class Ask:
     """A request that the session's worker answers: everything but an eval."""
 
-    __slots__ = ("body", "deadline", "eval_id", "op", "peer", "request_id", "route", "session", "wait_ms", "worker")
+    __slots__ = ("body", "deadline", "eval_id", "op", "peer", "request_id", "route", "session", "wait_ms")
 
     def __init__(self, session: Session, route: int, peer: Peer, request_id: str, op: str, body: bytes) -> None:
         self.session = session
@@ -81,7 +81,6 @@ class Ask:
         self.body = body
         self.eval_id = 0
         self.wait_ms = 0
-        self.worker: int | None = None
         self.deadline: Deadline | None = None
 
 
