@@ -29,6 +29,10 @@ class Eval(msgspec.Struct, tag_field="op", tag="eval"):
     silent: bool
     stdin: bool
     history: bool
+    mime: list[str] = []  # the rich forms that the caller can show, best first; empty: text alone
+    file: str | None = None  # the code is this file's text: it is what `__file__` and tracebacks say
+    reload: bool = False  # forget first what the file's last load defined, or reload the module that it is
+    named: bool = True  # the session has a life beyond this eval: reload what the user has under autoreload
 
 
 class Interrupt(msgspec.Struct, tag_field="op", tag="interrupt"):
@@ -50,6 +54,40 @@ class Clear(msgspec.Struct, tag_field="op", tag="clear"):
     n: int
 
 
+class Complete(msgspec.Struct, tag_field="op", tag="complete"):
+    """Ways to go on with `code` at `pos`, an offset in characters, at most `max`. Runs no property with effects."""
+
+    n: int
+    code: str
+    pos: int
+    max: int
+
+
+class Lookup(msgspec.Struct, tag_field="op", tag="lookup"):
+    """What a dotted name means. Anything but a dotted name is not found; nothing is evaluated."""
+
+    n: int
+    symbol: str
+    module: str | None
+
+
+class Dump(msgspec.Struct, tag_field="op", tag="dump"):
+    """Write the user's names for another session, at most `max` bytes. Python writes into the descriptor that
+    comes with this frame (SCM_RIGHTS); other runtimes answer with `data`."""
+
+    n: int
+    max: int
+    dill: str | None = None  # folder where dill can be imported from, when the interpreter has none
+
+
+class Restore(msgspec.Struct, tag_field="op", tag="restore"):
+    """Take over names that a Dump wrote: from the descriptor that comes along (python), or from `data`."""
+
+    n: int
+    data: str | None = None
+    dill: str | None = None
+
+
 class _Event(msgspec.Struct, tag_field="t", frozen=True, rename="kebab"):
     pass
 
@@ -62,6 +100,7 @@ class Ready(_Event, frozen=True, tag="ready"):
     implementation: str
     executable: str
     pid: int  # as it sees itself
+    can: list[str] = []  # ops beyond claim, eval and interrupt that it answers
 
 
 class Claimed(_Event, frozen=True, tag="claimed"):
@@ -91,6 +130,9 @@ class Result(_Event, frozen=True, tag="result", kw_only=True):
     stacktrace: list[Frame] | None = None
     traceback: str | None = None
     hint: str | None = None
+    mime: dict[str, str] | None = None  # the value's rich forms: MIME type to text, images in base64
+    images: list[dict[str, str]] = []  # figures that the eval drew besides its value, each such a bundle
+    images_dropped: int = 0  # and how many more there were
 
 
 class Variables(_Event, frozen=True, tag="vars"):
@@ -108,7 +150,54 @@ class Cleared(_Event, frozen=True, tag="cleared"):
     count: int
 
 
-Event = Ready | Claimed | NeedInput | Result | Variables | Cleared
+class Completion(msgspec.Struct, frozen=True):
+    """One way to go on: `text` replaces what stands between `start` and the cursor."""
+
+    text: str
+    type: str  # function class module instance keyword statement path key property ...
+
+
+class Completions(_Event, frozen=True, tag="completions"):
+    """Answer to Complete. `start` is where the completed word begins, in characters."""
+
+    n: int
+    start: int
+    items: list[Completion]
+
+
+class Found(_Event, frozen=True, tag="found", kw_only=True):
+    """Answer to Lookup."""
+
+    n: int
+    found: bool
+    name: str | None = None
+    type: str | None = None
+    doc: str | None = None
+    signature: str | None = None
+    methods: list[str] = []
+    file: str | None = None
+    line: int | None = None
+
+
+class LeftBehind(msgspec.Struct, frozen=True):
+    """A name that could not come along, and why."""
+
+    name: str
+    why: str
+
+
+class Dumped(_Event, frozen=True, tag="dumped", kw_only=True):
+    """Answer to Dump and to Restore. `error` when nothing at all came of it."""
+
+    n: int
+    count: int = 0
+    bytes: int = 0
+    data: str | None = None
+    left_behind: list[LeftBehind] = []
+    error: str | None = None
+
+
+Event = Ready | Claimed | NeedInput | Result | Variables | Cleared | Completions | Found | Dumped
 
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(Event).decode
