@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+from replwire.faults import Refusal
 from replwire.link import Claim, Outcome
 from replwire.replies import Ex, Reply
 from replworker.jobs import Job
@@ -37,16 +38,45 @@ def compose(job: Job, result: frames.Result, claim: Claim, epoch: int, lost: str
     if result.outcome == "interrupted" and job.cancelled:
         done.status = ["done", "interrupted"]
         return Ending(None, done, Outcome.INTERRUPTED)
+    if job.op == "env":
+        return _tool_ending(result, done)
     if result.outcome != "ok":
         done.status, done.ex = ["done", "error"], result.ex
         done.err = _sentence(result.ex) if result.ex else "KeyboardInterrupt"
         done.stacktrace, done.traceback = result.stacktrace, result.traceback
         return Ending(None, done, Outcome.ERROR)
-    if result.value is None and result.repr_error is None:
+    if result.value is None and result.repr_error is None and not result.mime:
         return Ending(None, done, Outcome.OK)
-    value = Reply(id=job.request_id, value=result.value, repr_error=result.repr_error, ns="__main__")
+    value = Reply(id=job.request_id, value=result.value, repr_error=result.repr_error, ns="__main__",
+        mime=result.mime,
+    )  # fmt: skip
     value.truncated = True if result.value_dropped else None
     return Ending(value, done, Outcome.OK)
+
+
+def cut_short(job: Job, refusal: Refusal, claim: Claim, epoch: int) -> Ending:
+    """The end of a job that never came to run."""
+    done = Reply(
+        id=job.request_id, status=["done", "error", refusal.word], err=refusal.err, eval_id=job.eval_id, epoch=epoch,
+        state="kept", ephemeral=True if claim.ephemeral else None, **refusal.more,
+    )  # fmt: skip
+    if job.limit_ms is not None:
+        done.status, done.max_eval_time_ms = ["done", "error", "timeout"], job.limit_ms
+        return Ending(None, done, Outcome.TIMEOUT)
+    if job.cancelled:
+        done.status, done.err = ["done", "interrupted"], None
+        return Ending(None, done, Outcome.INTERRUPTED)
+    return Ending(None, done, Outcome.ERROR)
+
+
+def _tool_ending(result: frames.Result, done: Reply) -> Ending:
+    """A package tool ran: its exit code says how that went."""
+    if result.outcome == "ok" and result.value == "0":
+        return Ending(None, done, Outcome.OK)
+    done.status, done.err = ["done", "error"], f"the package tool ended with exit code {result.value}"
+    if result.outcome != "ok":
+        done.err = _sentence(result.ex) if result.ex else "KeyboardInterrupt"
+    return Ending(None, done, Outcome.ERROR)
 
 
 def _sentence(ex: Ex) -> str:

@@ -10,8 +10,8 @@ import msgspec
 from replwire.deadlines import Deadlines
 from replwire.limits import Limits
 from replwire.link import Outcome
+from replwire.ops import Read
 from replwire.replies import Reply
-from replwire.requests import Read
 from replworker.jobs import Follower, Job, Jobs
 from replworker.output import Background, Page, Stream
 

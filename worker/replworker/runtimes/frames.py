@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from replwire.replies import Ex, Frame, Variable
+from replwire.replies import Completion, Ex, Frame, LeftBehind, Variable
 
 
 class Claim(msgspec.Struct, tag_field="op", tag="claim"):
@@ -20,7 +20,7 @@ class Claim(msgspec.Struct, tag_field="op", tag="claim"):
     limits: dict[str, int]
 
 
-class Eval(msgspec.Struct, tag_field="op", tag="eval"):
+class Eval(msgspec.Struct, tag_field="op", tag="eval", omit_defaults=True):
     """Run code. `name` is the file name that tracebacks show."""
 
     n: int
@@ -32,6 +32,7 @@ class Eval(msgspec.Struct, tag_field="op", tag="eval"):
     mime: list[str] = []  # the rich forms that the caller can show, best first; empty: text alone
     file: str | None = None  # the code is this file's text: it is what `__file__` and tracebacks say
     reload: bool = False  # forget first what the file's last load defined, or reload the module that it is
+    module: str | None = None  # the imported module to run it in
     named: bool = True  # the session has a life beyond this eval: reload what the user has under autoreload
 
 
@@ -150,15 +151,8 @@ class Cleared(_Event, frozen=True, tag="cleared"):
     count: int
 
 
-class Completion(msgspec.Struct, frozen=True):
-    """One way to go on: `text` replaces what stands between `start` and the cursor."""
-
-    text: str
-    type: str  # function class module instance keyword statement path key property ...
-
-
 class Completions(_Event, frozen=True, tag="completions"):
-    """Answer to Complete. `start` is where the completed word begins, in characters."""
+    """Answer to Complete: each text replaces what stands between `start`, in characters, and the cursor."""
 
     n: int
     start: int
@@ -177,13 +171,6 @@ class Found(_Event, frozen=True, tag="found", kw_only=True):
     methods: list[str] = []
     file: str | None = None
     line: int | None = None
-
-
-class LeftBehind(msgspec.Struct, frozen=True):
-    """A name that could not come along, and why."""
-
-    name: str
-    why: str
 
 
 class Dumped(_Event, frozen=True, tag="dumped", kw_only=True):
