@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-class SessionName(click.ParamType[str]):
+class SessionName(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click alone
     """A session, completed with the names of those that live. Never starts a broker."""
 
     name = "session"
