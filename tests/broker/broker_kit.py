@@ -80,6 +80,10 @@ class Worker:
         """Frames of this kind that it was sent, with their bodies."""
         return [(header, body) for header, body in self.told if header.kind == kind]
 
+    def op(self, request_id: str) -> str:
+        """What it was asked under this id."""
+        return str(next(body["op"] for _, body in self.heard(Kind.ASK) if body["id"] == request_id))
+
     def asked(self, request_id: str) -> Header:
         """The header under which it was given this request."""
         return next(header for header, body in self.heard(Kind.ASK) if body["id"] == request_id)
