@@ -138,6 +138,7 @@ class Figures:
             self._told("a figure could not be drawn", exc)
             return
         _close(figure)
+        figure.stale = False  # saving sets the figure's colours for a while, which counts as a change
 
 
 class _Finder:

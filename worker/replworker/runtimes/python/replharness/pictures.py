@@ -30,8 +30,8 @@ _SUFFIX = {
 }  # fmt: skip
 _SHRUNK = {"image/png": "PNG", "image/jpeg": "JPEG"}
 _PNG_MODES = {"1": "1", "L": "L", "LA": "LA", "La": "LA", "P": "P", "RGB": "RGB", "RGBA": "RGBA", "RGBa": "RGBA"}
-_PNG_MODES.update({"PA": "RGBA", "I": "I", "I;16": "I;16", "F": "L"})
-_BLENDED = {"P": "RGBA", "PA": "RGBA", "La": "LA", "RGBa": "RGBA", "1": "L", "F": "L", "I": "L", "I;16": "L"}
+_PNG_MODES.update({"PA": "RGBA", "I": "I;16", "I;16": "I;16", "F": "L"})
+_BLENDED = {"P": "RGBA", "PA": "RGBA", "La": "LA", "RGBa": "RGBA", "1": "L", "F": "L"}
 _BOX = 4  # PIL's Resampling.BOX: the mean of the pixels
 
 
@@ -117,7 +117,7 @@ class Album:
 
 
 def encoded(image: Any, mime: str = "image/png") -> bytes:
-    """A PIL image as PNG or JPEG, in the nearest mode that PNG has (JPEG images come from a JPEG, in one of its own)."""
+    """A PIL image as PNG, in the nearest mode that PNG has; or as JPEG when that is what it was."""
     mode = _PNG_MODES.get(image.mode, "RGB")
     if mode != image.mode:
         image = image.convert(mode)
@@ -201,7 +201,9 @@ def _opened(data: bytes) -> Any:
 
 def _shrunk(image: Any, mime: str, limit: int) -> Optional[Tuple[bytes, Tuple[int, int]]]:
     """The image halved until it has at most `limit` base64 bytes, and its size; None when that leaves nothing."""
-    if image.mode not in ("L", "LA", "RGB", "RGBA"):
+    if image.mode in ("I", "I;16"):
+        image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
+    elif image.mode not in ("L", "LA", "RGB", "RGBA"):
         image = image.convert(_BLENDED.get(image.mode, "RGB"))
     while min(image.width, image.height) >= 2 * SIDE:
         image = image.resize((image.width // 2, image.height // 2), _BOX)
@@ -228,4 +230,4 @@ def _escaped(text: str) -> int:
         from _json import encode_basestring_ascii
     except ImportError:
         return len(text) * 6
-    return len(encode_basestring_ascii(text))
+    return len(encode_basestring_ascii(text)) - 2  # without the quotes

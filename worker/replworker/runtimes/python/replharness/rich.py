@@ -29,8 +29,11 @@ _METHODS = {
     "application/pdf": "_repr_pdf_",
 }  # fmt: skip
 _BUNDLE = "_repr_mimebundle_"
+_NAMES = (*_METHODS.values(), _BUNDLE)
 _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset))
+# Read so that no metaclass has a say in it.
 _mro = type.__dict__["__mro__"].__get__
+_names = type.__dict__["__dict__"].__get__
 
 
 class Rich:
@@ -49,11 +52,9 @@ class Rich:
         self._mime = None
         self._figures.end()  # of an eval that had none
         self._album = Album(self._limits.image_bytes, self._room())
-        for mime in self._wanted:
-            form = format_of(mime)
-            if form is not None:
-                self._figures.begin(self._album, form, self._limits.images)
-                break
+        forms = [form for form in map(format_of, self._wanted) if form is not None]
+        if forms:
+            _tried(lambda: self._figures.begin(self._album, forms[0], self._limits.images), "figures")
 
     def text(self, value: Any) -> Any:
         """What stands for the value where its repr is wanted: itself, or for pandas something shorter."""
@@ -69,14 +70,14 @@ class Rich:
             kinds = _mro(type(value))
             if is_figure(kinds):
                 figure = value
-                self._mime = self._figures.taken(figure)
+                self._mime = _tried(lambda: self._figures.taken(figure), "a figure")
             if self._mime is None:
-                self._mime = self._best(value, kinds)
-        self._figures.collect(figure, self._mime is not None)
+                self._mime = _tried(lambda: self._best(value, kinds), "a rich form")
+        _tried(lambda: self._figures.collect(figure, self._mime is not None), "figures")
 
     def after_error(self) -> None:
         """Show the figures that an eval drew before it failed."""
-        self._figures.collect()
+        _tried(self._figures.collect, "figures")
 
     def end(self, answer: Dict[str, Any]) -> None:
         """Write into the answer what there is, and nothing where there is nothing."""
@@ -95,16 +96,19 @@ class Rich:
 
     def _best(self, value: Any, kinds: Tuple[type, ...]) -> Optional[Dict[str, str]]:
         forms = _Forms(value, kinds, self._album)
-        _tried(forms.load, _BUNDLE, value)
+        if forms.none:
+            return None
+        of = " of a " + type_name(type(value))
+        _tried(forms.load, _BUNDLE + of)
         for wanted in self._wanted:
             for mime in forms.matching(wanted):
-                bundle = _tried(lambda: forms.bundle(mime), mime, value)  # noqa: B023 - called before the next
+                bundle = _tried(lambda: forms.bundle(mime), plain(mime) + of)  # noqa: B023 - called before the next
                 if bundle is not None:
                     return bundle  # type: ignore[no-any-return]
         return None
 
 
-def _tried(body: Callable[[], Any], what: str, value: Any) -> Any:
+def _tried(body: Callable[[], Any], what: str) -> Any:
     """What `body` returns; None, and a line on stderr, when it raises. NotImplementedError says None politely."""
     try:
         return body()
@@ -112,7 +116,7 @@ def _tried(body: Callable[[], Any], what: str, value: Any) -> Any:
         if isinstance(exc, KeyboardInterrupt):
             raise
     except BaseException as exc:
-        _told("%s of a %s could not be made" % (plain(what), type_name(type(value))), exc)
+        _told(what + " could not be made", exc)
     return None
 
 
@@ -132,12 +136,13 @@ class _Forms:
     def __init__(self, value: Any, kinds: Tuple[type, ...], album: Album) -> None:
         self._value = value
         self._album = album
-        self._kinds = kinds
+        self._names = [name for kind in kinds for name in _NAMES if name in _names(kind)]
         self._bundled: Dict[Any, Any] = {}
         self._figure = is_figure(kinds)
         module = pillow()
         self._image = module is not None and any(kind is module.Image for kind in kinds)
         self._table = library(kinds)
+        self.none = not (self._names or self._figure or self._image or self._table)
 
     def load(self) -> None:
         """Ask for the bundle that the value may bring; raises whatever it raises."""
@@ -146,7 +151,7 @@ class _Forms:
             return
         found = _first(method(include=None, exclude=None))
         if isinstance(found, dict):
-            self._bundled = dict.copy(found)
+            self._bundled = dict(dict.items(found))  # what a subclass makes of it does not count
         elif found is not None:
             raise TypeError("neither a dict nor None but %s" % type_name(type(found)))
 
@@ -188,16 +193,14 @@ class _Forms:
         if self._table is not None and mime == "text/markdown":
             return markdown(value, self._table)
         bundled = self._bundled.get(mime)
-        method = self._method(_METHODS.get(mime)) if bundled is None else None
+        method = self._method(_METHODS.get(mime, "")) if bundled is None else None
         if method is None:
             return bundled
         return _first(compactly(method) if self._table == "pandas" else method())
 
-    def _method(self, name: Optional[str]) -> Any:
+    def _method(self, name: str) -> Any:
         """The value's method of this name, None when its class has none."""
-        if name is None or not any(name in kind.__dict__ for kind in self._kinds):
-            return None
-        return getattr(self._value, name)
+        return getattr(self._value, name) if name in self._names else None
 
 
 def _first(found: Any) -> Any:
