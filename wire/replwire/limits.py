@@ -111,8 +111,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
     ] = 2048 * MIB
     max_file_bytes: Annotated[int, _bound("bytes", 1, 64 * MIB, "a file that `load-file` runs")] = MIB
     max_image_bytes: Annotated[
-        int, _bound("bytes", KIB, 6 * MIB, "one image in an answer, in base64; a larger one is made smaller")
-    ] = MIB
+        int, _bound("bytes", 0, 4 * MIB, "one image in an answer, in base64, or another rich form")
+    ] = 1_000_000
     max_images: Annotated[int, _bound("images", 0, 100, "images in the answers of one eval")] = 8
     max_sessions: Annotated[int, _bound("sessions", 0, 100_000, "live sessions, throw-away ones included")] = 100
     max_concurrent_evals: Annotated[

@@ -148,6 +148,7 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
             "it is a figure that the code drew"
         ),
     ] = None
+    images_dropped: Annotated[int | None, _says("figures that the code drew and that are not shown")] = None
     repr_error: Annotated[str | None, _says("the value's own repr raised this; there is no `value`")] = None
     ex: Annotated[Ex | None, _says("the exception that ended the code")] = None
     stacktrace: Annotated[list[Frame] | None, _says("the user's frames, bounded, outermost first")] = None

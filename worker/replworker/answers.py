@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+import msgspec
+
 from replwire.faults import Refusal
 from replwire.link import Claim, Outcome
 from replwire.replies import Ex, Reply
@@ -29,7 +31,7 @@ def compose(job: Job, result: frames.Result, claim: Claim, epoch: int, lost: str
         id=job.request_id, status=["done"], eval_id=job.eval_id, epoch=epoch, state="lost" if lost else "kept",
         cause=lost, hint=result.hint, ephemeral=True if claim.ephemeral else None, changed=result.changed or None,
         duration_ms=round((time.monotonic() - job.started) * 1000, 3), truncated=True if dropped else None,
-        dropped_bytes=dropped or None, background_bytes=background or None,
+        images_dropped=result.images_dropped or None, dropped_bytes=dropped or None, background_bytes=background or None,
     )  # fmt: skip
     if job.limit_ms is not None:
         done.status, done.err = ["done", "error", "timeout"], f"eval timed out after {job.limit_ms} ms"
@@ -48,10 +50,22 @@ def compose(job: Job, result: frames.Result, claim: Claim, epoch: int, lost: str
     if result.value is None and result.repr_error is None and not result.mime:
         return Ending(None, done, Outcome.OK)
     value = Reply(id=job.request_id, value=result.value, repr_error=result.repr_error, ns="__main__",
-        mime=result.mime,
+        mime=None if result.mime is None else rich(result.mime),
     )  # fmt: skip
     value.truncated = True if result.value_dropped else None
     return Ending(value, done, Outcome.OK)
+
+
+def rich(bundle: dict[str, str]) -> dict[str, object]:
+    """A bundle as Jupyter has it: JSON types as JSON, everything else as text."""
+    return {kind: _json(text) if kind.endswith("json") else text for kind, text in bundle.items()}
+
+
+def _json(text: str) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):  # said by user code to be JSON
+        return text
 
 
 def cut_short(job: Job, refusal: Refusal, claim: Claim, epoch: int) -> Ending:

@@ -20,7 +20,7 @@ from replwire.link import HEADER_BYTES, Cancel, Claim, Claimed, Gone, Header, Ki
 from replwire.ops import Env, Eval, Read, ReloadFile, Stdin
 from replwire.replies import LeftBehind, Reply
 from replworker import files, packages
-from replworker.answers import compose, cut_short
+from replworker.answers import compose, cut_short, rich
 from replworker.info import Inspector
 from replworker.interpreter import Interpreter
 from replworker.jobs import Job, Jobs
@@ -257,7 +257,7 @@ class Session:
         self._flush_decoders(job)
         self._timers.cancel(job.resend)
         for image in event.images:
-            self._voice.say(job.route, Reply(id=job.request_id, mime=image))
+            self._voice.say(job.route, Reply(id=job.request_id, mime=rich(image)))
         ending = compose(job, event, self._claim, self._voice.epoch, self._lost, self.background.unread)
         self._lost = None
         job.images = event.images

@@ -21,7 +21,11 @@ class Claim(msgspec.Struct, tag_field="op", tag="claim"):
 
 
 class Eval(msgspec.Struct, tag_field="op", tag="eval", omit_defaults=True):
-    """Run code. `name` is the file name that tracebacks show."""
+    """Run code. `name` is the file name that tracebacks show.
+
+    `mime` has exact MIME types, and `image/*`. The value comes back in the first of them that it has a form for, and
+    in no other; its text comes always, as `Result.value`. Figures come in the first of them that is a type of image.
+    """
 
     n: int
     code: str
@@ -118,7 +122,11 @@ class NeedInput(_Event, frozen=True, tag="need-input"):
 
 
 class Result(_Event, frozen=True, tag="result", kw_only=True):
-    """Answer to Eval, exactly one."""
+    """Answer to Eval, exactly one.
+
+    A bundle (`mime`, and each of `images`) has one form. One that was over its bound has in its place, or besides a
+    smaller image, a `text/plain` note and the path of the file that holds the whole: `application/vnd.replctl.file`.
+    """
 
     n: int
     outcome: str
