@@ -24,7 +24,9 @@ class Ending(NamedTuple):
     outcome: Outcome
 
 
-def compose(job: Job, result: frames.Result, claim: Claim, epoch: int, lost: str | None, background: int) -> Ending:
+def compose(
+    job: Job, result: frames.Result, claim: Claim, epoch: int, lost: str | None, background: int, ns: str
+) -> Ending:
     """`lost` is how the session's last worker went, to be told once; `background` counts bytes nobody has read."""
     dropped = job.output.dropped + result.value_dropped
     done = Reply(
@@ -49,7 +51,7 @@ def compose(job: Job, result: frames.Result, claim: Claim, epoch: int, lost: str
         return Ending(None, done, Outcome.ERROR)
     if result.value is None and result.repr_error is None and not result.mime:
         return Ending(None, done, Outcome.OK)
-    value = Reply(id=job.request_id, value=result.value, repr_error=result.repr_error, ns="__main__",
+    value = Reply(id=job.request_id, value=result.value, repr_error=result.repr_error, ns=ns,
         mime=None if result.mime is None else rich(result.mime),
     )  # fmt: skip
     value.truncated = True if result.value_dropped else None

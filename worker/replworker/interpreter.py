@@ -8,6 +8,7 @@ from typing import Protocol
 from replworker.runtimes import frames
 from replworker.runtimes.child import Child
 
+_NAMESPACES = {"python": "__main__", "node": "globalThis", "bash": "shell"}
 Then = Callable[[frames.Event], None]
 
 
@@ -30,6 +31,11 @@ class Interpreter:
     def can(self, op: str) -> bool:
         """Whether this runtime answers such a frame."""
         return self.ready is not None and op in self.ready.can
+
+    @property
+    def namespace(self) -> str:
+        """What the place is called where code runs."""
+        return _NAMESPACES.get(self.ready.runtime, "") if self.ready is not None else ""
 
     def next(self) -> int:
         """A number for the next question."""

@@ -35,14 +35,21 @@ class Job:
     output: Output
     asked: int  # the interpreter knows it by this number
     op: str = "eval"
+    module: str | None = None
     started: float = field(default_factory=time.monotonic)
     cancelled: bool = False
     limit_ms: int | None = None  # set when its time limit asked it to stop
     resend: Deadline | None = None
     followers: list[Follower] = field(default_factory=list)
     value: Reply | None = None
-    images: list[dict[str, str]] = field(default_factory=list)
+    images: list[dict[str, object]] = field(default_factory=list)
     done: Reply | None = None
+
+    @property
+    def kept(self) -> int:
+        """Bytes that keeping it takes, near enough."""
+        images = sum(len(data) for bundle in self.images for data in bundle.values() if isinstance(data, str))
+        return self.output.kept + images
 
 
 class Jobs:
@@ -66,10 +73,10 @@ class Jobs:
         if job is None:
             return
         self._kept[job.eval_id] = job
-        self._bytes += job.output.kept
+        self._bytes += job.kept
         limits = self._limits
         while len(self._kept) > 1 and (self._bytes > limits.output_store_bytes or len(self._kept) > limits.max_history):
-            self._bytes -= self._kept.popitem(last=False)[1].output.kept
+            self._bytes -= self._kept.popitem(last=False)[1].kept
 
     def drop(self) -> None:
         """The running one is over and leaves nothing to read."""

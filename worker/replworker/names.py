@@ -108,7 +108,7 @@ class Names:
                 self._voice.refuse(route, request.id, "timeout", "ls-bindings: the interpreter does not answer")
                 return
             rows = [Binding(row.name, row.type) for row in event.vars]
-            self._voice.done(route, request.id, bindings=rows, count=len(rows), ns="__main__")
+            self._voice.done(route, request.id, bindings=rows, count=len(rows), ns=self._interpreter.namespace)
 
         self.ask(frames.Vars(self._interpreter.next(), _MAX_BINDINGS), answer)
 

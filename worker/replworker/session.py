@@ -192,6 +192,7 @@ class Session:
     def _eval(self, header: Header, body: bytes) -> None:
         request = _decode_eval(body)
         job = self._begin(header, request.id, request.op)
+        job.module = request.module
         self._run(
             job,
             frames.Eval(
@@ -256,11 +257,19 @@ class Session:
         self.drain()
         self._flush_decoders(job)
         self._timers.cancel(job.resend)
-        for image in event.images:
-            self._voice.say(job.route, Reply(id=job.request_id, mime=rich(image)))
-        ending = compose(job, event, self._claim, self._voice.epoch, self._lost, self.background.unread)
+        job.images = [rich(image) for image in event.images]
+        for image in job.images:
+            self._voice.say(job.route, Reply(id=job.request_id, mime=image))
+        ending = compose(
+            job,
+            event,
+            self._claim,
+            self._voice.epoch,
+            self._lost,
+            self.background.unread,
+            job.module or self._interpreter.namespace,
+        )
         self._lost = None
-        job.images = event.images
         self._end(job, ending.done, ending.value, ending.outcome)
 
     def _end(self, job: Job, done: Reply, value: Reply | None, outcome: int) -> None:
