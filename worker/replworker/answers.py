@@ -33,7 +33,8 @@ def compose(
         id=job.request_id, status=["done"], eval_id=job.eval_id, epoch=epoch, state="lost" if lost else "kept",
         cause=lost, hint=result.hint, ephemeral=True if claim.ephemeral else None, changed=result.changed or None,
         duration_ms=round((time.monotonic() - job.started) * 1000, 3), truncated=True if dropped else None,
-        images_dropped=result.images_dropped or None, dropped_bytes=dropped or None, background_bytes=background or None,
+        images_dropped=result.images_dropped or None, dropped_bytes=dropped or None,
+        background_bytes=background or None,
     )  # fmt: skip
     if job.limit_ms is not None:
         done.status, done.err = ["done", "error", "timeout"], f"eval timed out after {job.limit_ms} ms"

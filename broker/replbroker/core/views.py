@@ -48,7 +48,8 @@ def info(state: State, session: Session, now: float) -> dict[str, Any]:
     """The broker's part of `info`; the worker adds process, memory and variables."""
     return {
         "session": session.id, "name": session.name, "runtime": session.spec.runtime,
-        "environment": session.spec.environment, "session-mode": session.mode, "owner": session.owner, "cwd": session.cwd,
+        "environment": session.spec.environment, "session-mode": session.mode, "owner": session.owner,
+        "cwd": session.cwd,
         "env": [pair.split("=", 1)[0] for pair in session.env], "epoch": session.epoch,
         "state": session.state, "eval-count": session.eval_count, "queued": len(session.waiting_jobs()),
         "running": _running(session), "sandbox": "none", "created": state.iso(session.created),
