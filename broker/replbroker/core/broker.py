@@ -29,6 +29,21 @@ _decode_dumped = msgspec.json.Decoder(Dumped).decode
 _decode_gone = msgspec.json.Decoder(Gone).decode
 
 
+class _Status(msgspec.Struct):
+    status: list[str]
+
+
+_decode_status = msgspec.json.Decoder(_Status).decode
+
+
+def _status_in(frame: bytes, first: int) -> list[str]:
+    """Which fault an answer names: the header of a frame says no more than that there is one."""
+    try:
+        return _decode_status(memoryview(frame)[HEADER_BYTES + first :]).status
+    except msgspec.MsgspecError:
+        return STATUS_OF[Outcome.ERROR]
+
+
 def _id_in(body: bytes) -> str:
     """The id of a message that is refused for its length; the transport's own bound is not far above ours."""
     try:
@@ -201,8 +216,9 @@ class Core:
             self.state.out.append(ToClient(target.peer, body, output_of))
         if header.outcome == Outcome.NONE:
             return
-        if target.peer is not None:
-            self.state.trail.end(target.peer, target.request_id, STATUS_OF[header.outcome], None)
+        if target.peer is not None and self.state.setup.audit:
+            status = STATUS_OF[header.outcome] if header.outcome != Outcome.ERROR else _status_in(frame, header.first)
+            self.state.trail.end(target.peer, target.request_id, status, None)
         if isinstance(target, Job):
             self.evals.ended(target, header.outcome, now)
         else:
