@@ -154,6 +154,8 @@ def _setup(config: Config, idle_exit: bool, runtimes: tuple[str, ...]) -> Setup:
         runtimes=runtimes,
         agents=Agents(config.agents),
         audit=config.broker.audit,
+        own=f"uid:{os.getuid()}",
+        admins=frozenset(config.access.admins),
         versions=_versions(),
     )
 

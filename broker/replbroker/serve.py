@@ -113,11 +113,15 @@ class Serve:
             self._do(self._core.worker_said(*heard, time.monotonic()))
 
     def _hear_client(self) -> None:
-        peer, body = self._clients.receive()
+        peer, body, frame = self._clients.receive()
+        if not self._core.knows(peer):
+            self._core.meet(peer, self._clients.identity(frame))
         self._do(self._core.hear(peer, body, time.monotonic()))
 
     def hear(self, peer: bytes, body: bytes) -> None:
         """A line of a line client."""
+        if not self._core.knows(peer):
+            self._core.meet(peer, self.streams.identity(peer))
         self._do(self._core.hear(peer, body, time.monotonic()))
 
     def gone(self, peer: bytes) -> None:

@@ -190,6 +190,8 @@ class Table:
 
     def hear(self, body: bytes, peer: bytes = b"p1") -> None:
         """Send any bytes."""
+        if not self.core.knows(peer):
+            self.core.meet(peer, "self")
         self.do(self.core.hear(peer, body, self.now))
 
     def eval(self, session: str | None = "work", code: str = "1", **fields: Any) -> str:
@@ -204,9 +206,9 @@ class Table:
         assert not any("done" in answer.get("status", []) for answer in before)
         return last
 
-    def said(self, op: str, **fields: Any) -> Answer:
+    def said(self, op: str, peer: bytes = b"p1", **fields: Any) -> Answer:
         """Send a request that is answered at once, and return its answer."""
-        return self.end(self.ask(op, **fields))
+        return self.end(self.ask(op, peer, **fields))
 
     def pending(self, request_id: str) -> bool:
         """Whether the request has not ended."""

@@ -16,6 +16,7 @@ FIELDS = {
     "eval": {"code": "1"}, "load-file": {"file": "/f"}, "reload-file": {"file": "/f"}, "stdin": {"input": "x"},
     "env": {"action": "add", "packages": ["six"]}, "clone": {"name": "copy"},
     "clone-session": {"name": "copy", "source": "work"}, "close-session": {"name": "work"},
+    "share": {"level": "read"}, "hand-over": {"who": "uid:7"},
 }  # fmt: skip
 RULES = """
 [[agents]]

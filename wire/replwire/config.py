@@ -78,6 +78,17 @@ class BashSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_un
     interpreter: Annotated[str, Meta(description="bash that sessions run; empty: the one on the PATH, if any")] = ""
 
 
+class AccessSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """Who may do what."""
+
+    admins: Annotated[
+        list[str],
+        Meta(
+            description="identities that may do everything, beside the broker's own user and root: `uid:N`, key names"
+        ),
+    ] = []
+
+
 class SessionSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """What sessions get."""
 
@@ -95,6 +106,7 @@ class Config(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown
     python: PythonSection = PythonSection()
     node: NodeSection = NodeSection()
     bash: BashSection = BashSection()
+    access: AccessSection = AccessSection()
     session: SessionSection = SessionSection()
     limits: Limits = Limits()
     agents: list[Agent] = []

@@ -108,6 +108,7 @@ class SessionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     cwd: str | None
     environment: str | None = None
     session_mode: str = "normal"
+    identity: str = ""
     type: str = "light"
     module: str = "__main__"
     trusted: bool = False
@@ -208,6 +209,8 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     session_mode: Annotated[str | None, _says("`plan` or `normal`")] = None
     entered_at: Annotated[str | None, _says("since when the session is in plan mode")] = None
     entered_reason: Annotated[str | None, _says("and why, in the words of who put it there")] = None
+    identity: Annotated[str | None, _says("who the broker takes this client for, or whose the session is now")] = None
+    shares: Annotated[dict[str, str] | None, _says("who else may `read` or `write` the session")] = None
     trusted: bool | None = None
     runtimes: list[str] | None = None
     info: dict[str, Any] | None = None

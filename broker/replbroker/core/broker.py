@@ -78,6 +78,14 @@ class Core:
         for name in names:
             self.state.sessions.note(name, why)
 
+    def knows(self, peer: Peer) -> bool:
+        """Whether `meet` has told who this peer is."""
+        return self.state.access.knows(peer)
+
+    def meet(self, peer: Peer, identity: str) -> None:
+        """Who stands behind a connection, before its first request: the transport vouches for it."""
+        self.state.access.meet(peer, identity)
+
     def set_connections(self, count: int) -> None:
         """How many clients are connected, as the transports see it."""
         self.state.connections = count
@@ -112,11 +120,13 @@ class Core:
 
     def _admit(self, peer: Peer, now: float) -> None:
         state = self.state
-        window = state.peers.get(peer)
+        identity = state.access.of(peer)
+        key = peer if state.access.is_own(identity) else identity.encode()
+        window = state.peers.get(key)
         if window is None:
             if state.connections > state.limits.max_connections:
                 raise state.full("connection-limit-reached", "max-connections", "Too many clients")
-            window = state.peers[peer] = Window()
+            window = state.peers[key] = Window()
         limit = state.limits.rate_limit_per_min
         if limit and (retry := window.admit(limit, now)):
             raise state.full("rate-limited", "rate-limit-per-min", "Rate limit exceeded", retry_after_ms=retry)
@@ -150,8 +160,9 @@ class Core:
 
     def peer_gone(self, peer: Peer) -> None:
         """A client cannot be reached: its evals go on, nobody is told."""
+        self.state.access.forget(peer)
         self.state.trail.gone(peer)
-        self.state.peers.pop(peer, None)
+        self.state.peers.pop(peer, None)  # that of an identity stays: it has other connections, or comes back
         self.state.strikes.pop(peer, None)
         for target in self.state.routes.values():
             if target.peer == peer:
@@ -291,6 +302,7 @@ class Core:
             if worker.number in self.staff.workers:
                 self._worker_lost(worker, f"silent for {state.limits.worker_silence_ms} ms", now, dead=False)
         waiting = {peer for peer, _ in state.by_request}
+        state.access.sweep()
         for peer in [peer for peer, window in state.peers.items() if window.idle(now) and peer not in waiting]:
             del state.peers[peer]
         idle_s = state.setup.idle_exit_ms / 1000

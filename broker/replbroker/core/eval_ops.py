@@ -17,8 +17,11 @@ from replwire.faults import Refusal
 _encode = msgspec.json.Encoder().encode
 
 
-def agent_of(request: wire.Request, peer: Peer) -> str:
-    """Who takes turns: the agent, or a client that names none."""
+def agent_of(state: State, request: wire.Request, peer: Peer) -> str:
+    """Who takes turns: an agent of the broker's user, or a client that names none; of another identity, all of it."""
+    identity = state.access.of(peer)
+    if not state.access.is_own(identity):
+        return identity
     return request.agent or f"peer {peer.hex()}"
 
 
@@ -37,7 +40,7 @@ class EvalOps:
             raise Refusal("missing-code", "eval requires code")
         if state.draining:
             raise Refusal("shutdown", "server is shutting down")
-        agent = agent_of(request, peer)
+        agent = agent_of(state, request, peer)
         if request.idempotency_key is not None:
             job = state.keys.seen(agent, request.idempotency_key, request.session, request.code)
             if job is not None:
@@ -51,7 +54,7 @@ class EvalOps:
             err = f"session {request.session or '(throw-away)'} is in epoch {epoch}, not {request.expect_epoch}"
             raise Refusal("epoch-conflict", err, epoch=epoch)
         session = found or self._opening.open(
-            request.session, request.runtime, request, now, request.cwd, request.env
+            request.session, request.runtime, request, peer, now, request.cwd, request.env
         )  # fmt: skip
         if request.session is None:
             session.ephemeral = True
@@ -95,10 +98,10 @@ class EvalOps:
         if request.session is not None:
             session = self._state.sessions.get(request.session)
         else:
-            session = self._opening.open(None, None, request, now)
+            session = self._opening.open(None, None, request, peer, now)
             session.ephemeral = True
         try:
-            self._evals.submit(session, request, peer, body, agent_of(request, peer), now)
+            self._evals.submit(session, request, peer, body, agent_of(self._state, request, peer), now)
         except Refusal:
             if session.ephemeral and not session.occupied:
                 self._evals.close(session, "its first eval was refused", now, asked=True)

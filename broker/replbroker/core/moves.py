@@ -41,8 +41,10 @@ class Moves:
         if (why := name_error("session", request.name)) is not None:
             raise Refusal("invalid-request", why)
         source = self._state.sessions.get(key)
+        self._state.access.check(source, peer, changes=False)
         self._check_free(request.name)
-        self._evals.submit(source, request, peer, body, agent, now)
+        job = self._evals.submit(source, request, peer, body, agent, now)
+        job.identity = self._state.access.of(peer)
 
     def _check_free(self, name: str) -> None:
         if self._state.sessions.find(name) is not None:
@@ -56,12 +58,12 @@ class Moves:
         self._evals.ended(job, Outcome.OK, now)
         try:
             self._check_free(request.name)
-            target = self._opening.open(request.name, runtime, request, now, source.cwd, source.env)
+            target = self._opening.open(request.name, runtime, request, peer or b"", now, source.cwd, source.env)
         except Refusal as refusal:
             self._state.out.append(Discard(dumped.path))
             self._state.refuse(peer, job.request_id, refusal)
             return
-        target.restore = dumped.path
+        target.restore, target.identity = dumped.path, job.identity
         old_words = isinstance(request, wire.CloneSession)
         target.waiters.append(Waiter(peer, job.request_id, created=True, copied=dumped, old_words=old_words))
         self._evals.staff.take(target, now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from replbroker.core.effects import Spec
+from replbroker.core.effects import Peer, Spec
 from replbroker.core.session import Session
 from replbroker.core.state import State
 from replwire.faults import Refusal
@@ -33,8 +33,8 @@ class Opening:
         self._state = state
 
     def open(
-        self, name: str | None, runtime: str | None, request: Request, now: float, cwd: str | None = None,
-        env: list[str] | None = None,
+        self, name: str | None, runtime: str | None, request: Request, peer: Peer, now: float,
+        cwd: str | None = None, env: list[str] | None = None,
     ) -> Session:  # fmt: skip
         """A session without a worker, registered. Raises Refusal."""
         state = self._state
@@ -49,7 +49,7 @@ class Opening:
             raise state.full("session-limit-reached", "max-sessions", "Session limit reached")
         self._check_rule(spec, request)
         session = Session(state.setup.new_id(), name, spec, request.agent, self._limits(request), now)
-        session.cwd, session.env = cwd, env or []
+        session.cwd, session.env, session.identity = cwd, env or [], state.access.of(peer)
         state.sessions.add(session)
         return session
 

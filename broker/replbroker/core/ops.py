@@ -13,6 +13,7 @@ from replbroker.core.effects import Exit, Peer
 from replbroker.core.eval_ops import EvalOps
 from replbroker.core.evals import Evals
 from replbroker.core.opening import Opening
+from replbroker.core.session import Session
 from replbroker.core.session_ops import SessionOps
 from replbroker.core.state import State
 from replwire import ops as wire
@@ -49,6 +50,8 @@ class Ops:
             wire.NewSession: sessions.new_session,
             wire.LsSessions: sessions.ls_sessions,
             wire.SetMode: sessions.set_mode,
+            wire.Share: sessions.share,
+            wire.HandOver: sessions.hand_over,
             wire.Env: sessions.env,
             wire.Clone: sessions.clone,
             wire.CloneSession: sessions.clone,
@@ -71,11 +74,23 @@ class Ops:
             if request.mode == "plan" or (rule is not None and rule.mode == "plan"):
                 raise self._in_plan_mode(f"{request.op} changes something, and this client is in plan mode")
             self._check_session_mode(request)
+        self._check_access(request, peer)
         self.table[kind](request, peer, body, now)
 
+    def _meant(self, request: wire.Request) -> Session | None:
+        """The session that a request is about, if there is one."""
+        key = request.session
+        if key is None and isinstance(request, wire.Close):
+            key = request.name
+        return None if key is None else self._state.sessions.find(key)
+
+    def _check_access(self, request: wire.Request, peer: Peer) -> None:
+        session = self._meant(request)
+        if session is not None:
+            self._state.access.check(session, peer, changes=request.changes and not isinstance(request, wire.Clone))
+
     def _check_session_mode(self, request: wire.Request) -> None:
-        key = request.session if request.session is not None else getattr(request, "name", None)
-        session = None if key is None else self._state.sessions.find(key)
+        session = self._meant(request)
         if session is not None and session.mode == "plan":
             raise self._in_plan_mode(
                 f"{request.op} changes something, and session {session.label} is in plan mode",
@@ -93,8 +108,8 @@ class Ops:
     def describe(self, request: wire.Describe, peer: Peer, _: bytes, __: float) -> None:
         setup = self._state.setup
         self._state.say(
-            peer, request.id, status=["done"], ops=describe_ops(), runtimes=list(setup.runtimes),
-            limits=msgspec.to_builtins(self._state.limits), versions=dict(setup.versions),
+            peer, request.id, status=["done"], ops=describe_ops(), identity=self._state.access.of(peer),
+            runtimes=list(setup.runtimes),            limits=msgspec.to_builtins(self._state.limits), versions=dict(setup.versions),
             encodings_available=["json"], encoding_current="json",
         )  # fmt: skip
 
@@ -106,6 +121,8 @@ class Ops:
         self._state.say(peer, request.id, status=["done"], stats=stats)
 
     def shutdown(self, request: wire.Shutdown, peer: Peer, _: bytes, now: float) -> None:
+        if not self._state.access.is_admin(peer):
+            raise Refusal("forbidden", "only the broker's own user, root and admins may end it")
         self._state.say(peer, request.id, status=["done", "shutdown-started"])
         self.drain(f"shutdown asked by {request.agent or 'a client'}", now)
 

@@ -37,7 +37,7 @@ class Job:
     """One eval, from its request to its end. `peer` is None once nobody waits for its answer."""
 
     __slots__ = (
-        "agent", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "label", "limit_ms", "notice",
+        "agent", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "identity", "label", "limit_ms", "notice",
         "peer", "request", "request_id", "route", "session", "started", "state", "status", "submitted", "wait_deadline",
     )  # fmt: skip
 
@@ -52,6 +52,7 @@ class Job:
         self.peer: Peer | None = peer
         self.agent = agent
         self.label = request.agent
+        self.identity = ""  # whose the clone is to be
         self.request_id = request.id
         self.eval_id = session.next_eval_id()
         self.epoch = session.epoch
@@ -121,6 +122,8 @@ class Session:
         self.spec = spec
         self.owner = owner
         self.limits = limits
+        self.identity = ""  # whose it is
+        self.shares: dict[str, str] = {}  # who else may read or write
         self.mode: str = "normal"
         self.mode_since: float = now
         self.mode_reason: str | None = None

@@ -8,11 +8,13 @@ from replbroker.core.eval_ops import EvalOps, agent_of
 from replbroker.core.evals import Evals
 from replbroker.core.moves import Moves
 from replbroker.core.opening import Opening
-from replbroker.core.session import CLOSED, Waiter
+from replbroker.core.session import CLOSED, Session, Waiter
 from replbroker.core.state import State
 from replwire import ops as wire
 from replwire.faults import Refusal
 from replwire.names import name_error
+
+_MAX_SHARES = 100
 
 
 class SessionOps:
@@ -37,12 +39,13 @@ class SessionOps:
             if request.if_exists == "error":
                 hint = "send `if-exists`: `reuse` to get the one there is"
                 raise Refusal("session-already-exists", f"Session already exists: {request.name}", hint=hint)
+            state.access.check(existing, peer, changes=True)
             state.say(
                 peer, request.id, status=["done"], session=existing.id, name=existing.name,
                 epoch=existing.epoch, created=False,
             )  # fmt: skip
             return
-        session = self._opening.open(request.name, request.runtime, request, now, request.cwd, request.env)
+        session = self._opening.open(request.name, request.runtime, request, peer, now, request.cwd, request.env)
         session.waiters.append(Waiter(peer, request.id, created=True))
         self._evals.staff.take(session, now)
         state.roster()
@@ -50,7 +53,7 @@ class SessionOps:
     def clone(self, request: wire.Clone, peer: Peer, body: bytes, now: float) -> None:
         if self._state.draining:
             raise Refusal("shutdown", "server is shutting down")
-        self._moves.clone(request, peer, body, agent_of(request, peer), now)
+        self._moves.clone(request, peer, body, agent_of(self._state, request, peer), now)
 
     def env(self, request: wire.Env, peer: Peer, body: bytes, now: float) -> None:
         session = self._state.sessions.get(request.session)
@@ -76,6 +79,30 @@ class SessionOps:
             peer, request.id, status=["done"], session=session.id, name=session.name, session_mode=session.mode
         )  # fmt: skip
 
+    def share(self, request: wire.Share, peer: Peer, _: bytes, __: float) -> None:
+        session = self._state.sessions.get(request.session)
+        self._state.access.check_owner(session, peer)
+        session.shares.pop(request.who, None)
+        if request.level != "none":
+            if len(session.shares) >= _MAX_SHARES:
+                raise Refusal("invalid-request", f"a session is shared with at most {_MAX_SHARES}")
+            session.shares[request.who] = request.level
+        self._state.say(
+            peer, request.id, status=["done"], session=session.id, name=session.name, shares=session.shares
+        )  # fmt: skip
+
+    def hand_over(self, request: wire.HandOver, peer: Peer, _: bytes, __: float) -> None:
+        session = self._state.sessions.get(request.session)
+        self._state.access.check_owner(session, peer)
+        session.identity = request.who
+        session.shares.pop(request.who, None)
+        self._state.say(
+            peer, request.id, status=["done"], session=session.id, name=session.name, identity=session.identity
+        )  # fmt: skip
+
+    def _shown(self, session: Session, peer: Peer) -> bool:
+        return not session.ephemeral and self._state.access.level(session, peer) != "none"
+
     def reset(self, request: wire.Reset, peer: Peer, _: bytes, now: float) -> None:
         session = self._state.sessions.get(request.session)
         by = f" by {request.agent}" if request.agent else ""
@@ -99,5 +126,5 @@ class SessionOps:
         state = self._state
         if request.session is not None:
             state.sessions.get(request.session)  # routing does not depend on the op (REPLy scenario 106)
-        entries = [views.session_entry(state, session, now) for session in state.sessions if not session.ephemeral]
+        entries = [views.session_entry(state, session, now) for session in state.sessions if self._shown(session, peer)]
         state.say(peer, request.id, status=["done"], sessions=entries)

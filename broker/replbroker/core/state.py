@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from replbroker.core.access import Access
 from replbroker.core.audit import Trail
 from replbroker.core.effects import Effect, Note, Peer, Roster, ToClient
 from replbroker.core.gate import Gate
@@ -36,6 +37,8 @@ class Setup:
     runtimes: tuple[str, ...] = ("python",)  # the first is the default
     agents: Agents = field(default_factory=lambda: Agents([]))
     audit: bool = False
+    own: str = "self"  # the identity of the broker's user
+    admins: frozenset[str] = frozenset()
     versions: tuple[tuple[str, str], ...] = ()
 
 
@@ -47,6 +50,7 @@ class State:
         self.limits = setup.limits
         self.out: list[Effect] = []
         self.sessions = Registry()
+        self.access = Access(setup.own, setup.admins)
         self.trail = Trail(lambda effect: self.out.append(effect), setup.audit)
         self.gate: Gate[Job] = Gate(setup.limits.max_concurrent_evals)
         self.deadlines = Deadlines()

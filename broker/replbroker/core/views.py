@@ -19,7 +19,7 @@ def session_entry(state: State, session: Session, now: float) -> SessionEntry:
         created=state.iso(session.created), created_at=state.unix(session.created),
         last_activity=_last_activity(state, session, now), eval_count=session.eval_count,
         queued=len(session.waiting_jobs()), running=_running(session), owner=session.owner, cwd=session.cwd,
-        environment=session.spec.environment, session_mode=session.mode,
+        environment=session.spec.environment, session_mode=session.mode, identity=session.identity,
     )  # fmt: skip
 
 
@@ -48,7 +48,8 @@ def info(state: State, session: Session, now: float) -> dict[str, Any]:
     """The broker's part of `info`; the worker adds process, memory and variables."""
     return {
         "session": session.id, "name": session.name, "runtime": session.spec.runtime,
-        "environment": session.spec.environment, "session-mode": session.mode, "owner": session.owner,
+        "environment": session.spec.environment, "session-mode": session.mode, "identity": session.identity,
+        "shares": dict(session.shares), "owner": session.owner,
         "cwd": session.cwd,
         "env": [pair.split("=", 1)[0] for pair in session.env], "epoch": session.epoch,
         "state": session.state, "eval-count": session.eval_count, "queued": len(session.waiting_jobs()),

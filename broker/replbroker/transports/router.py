@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections import Counter, deque
 
 import zmq
 
+from replbroker.transports.identity import NOBODY, identity
 from replbroker.transports.sockets import MORE, NOBLOCK, router, take
 from replwire.replies import Reply, encode
 
@@ -51,9 +54,24 @@ class Clients:
         self.connections = 0
         self._backlogs: dict[bytes, _Backlog] = {}
 
-    def receive(self) -> tuple[bytes, bytes]:
-        """The request that waits, as (peer, body)."""
+    def receive(self) -> tuple[bytes, bytes, zmq.Frame]:
+        """The request that waits, as peer, body, and what `identity` is asked with."""
         return take(self.socket)
+
+    @staticmethod
+    def identity(frame: zmq.Frame) -> str:
+        """Who sent this: the name of its key, or what the kernel says of its connection."""
+        try:
+            name = frame.get("User-Id")
+        except zmq.ZMQError:  # no key
+            name = ""
+        if name:
+            return str(name)
+        try:
+            with socket.socket(fileno=os.dup(int(frame.get(zmq.SRCFD)))) as peer:
+                return identity(peer)
+        except (OSError, zmq.ZMQError):
+            return NOBODY
 
     def count(self) -> int:
         """How many clients are connected."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import select
 import socket
-import struct
 from collections import Counter
 from typing import Protocol
 
+from replbroker.transports.identity import NOBODY, credentials, identity
 from replwire.lines import Lines
 from replwire.replies import Reply, encode
 
@@ -35,11 +35,12 @@ class Listener(Protocol):
 
 
 class _Connection:
-    __slots__ = ("closing", "dropped", "lines", "pending", "socket", "who")
+    __slots__ = ("closing", "dropped", "identity", "lines", "pending", "socket", "who")
 
     def __init__(self, sock: socket.socket, max_bytes: int) -> None:
         self.socket = sock
         self.who = _who(sock)
+        self.identity = identity(sock)
         self.lines = Lines(max_bytes)
         self.pending = bytearray()
         self.dropped: Counter[str] = Counter()
@@ -48,7 +49,7 @@ class _Connection:
 
 def _who(sock: socket.socket) -> str:
     if sock.family == socket.AF_UNIX:
-        pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        pid, uid, _ = credentials(sock)
         return f"unix:uid={uid},pid={pid}"
     try:
         host, port = sock.getpeername()[:2]
@@ -168,6 +169,11 @@ class Streams:
             self._end(peer)
         else:
             self._epoll.modify(connection.socket, select.EPOLLIN)
+
+    def identity(self, peer: bytes) -> str:
+        """Who the kernel says this is."""
+        connection = self._connections.get(peer)
+        return NOBODY if connection is None else connection.identity
 
     def describe(self, peer: bytes) -> str:
         """Who this is: the process and user of a Unix socket, the address of a TCP one."""

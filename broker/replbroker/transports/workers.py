@@ -27,7 +27,7 @@ class Workers:
 
     def receive(self) -> tuple[int, bytes] | None:
         """The frame that waits, as (worker, frame). Who has not said hello with a token of ours is not heard."""
-        sender, frame = take(self.socket)
+        sender, frame, _ = take(self.socket)
         number = self._numbers.get(sender)
         if number is not None:
             return number, frame

@@ -12,17 +12,19 @@ from replwire.ops.sessions import (
     Close,
     CloseSession,
     Env,
+    HandOver,
     Info,
     LsSessions,
     NewSession,
     Reset,
     SetMode,
+    Share,
 )
 
 __all__ = [
     "OPS", "ClearBindings", "Clone", "CloneSession", "Close", "CloseSession", "Complete", "Describe", "Env", "Eval",
-    "History", "Info", "Interrupt", "Jobs", "LoadFile", "Lookup", "LsBindings", "LsSessions", "NewSession", "Ping",
-    "Read", "ReloadFile", "Request", "Reset", "Run", "SessionRequest", "SetMode", "Shutdown", "Stack", "Stats", "Stdin",
+    "HandOver", "History", "Info", "Interrupt", "Jobs", "LoadFile", "Lookup", "LsBindings", "LsSessions", "NewSession", "Ping",
+    "Read", "ReloadFile", "Request", "Reset", "Run", "SessionRequest", "SetMode", "Share", "Shutdown", "Stack", "Stats", "Stdin",
 ]  # fmt: skip
 
 OPS: dict[str, type[Request]] = {
@@ -43,6 +45,8 @@ OPS: dict[str, type[Request]] = {
     "ls-sessions": LsSessions,
     "info": Info,
     "set-mode": SetMode,
+    "share": Share,
+    "hand-over": HandOver,
     "env": Env,
     "clone": Clone,
     "reset": Reset,

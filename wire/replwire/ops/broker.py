@@ -13,6 +13,7 @@ class Describe(Request, frozen=True, kw_only=True, rename="kebab"):
     changes: ClassVar[bool] = False
     returns: ClassVar[tuple[str, ...]] = (
         "ops",
+        "identity",
         "runtimes",
         "limits",
         "versions",

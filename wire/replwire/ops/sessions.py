@@ -51,6 +51,26 @@ class SetMode(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
     reason: Annotated[str, Meta(max_length=1000)] | None = None
 
 
+class Share(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
+    """Let others see (`read`) or use (`write`) a session: the identity `who`, or everybody with `*`; `none` takes it
+    back. For its owner and admins."""
+
+    changes: ClassVar[bool] = True
+    returns: ClassVar[tuple[str, ...]] = ("session", "name", "shares")
+
+    who: Annotated[str, Meta(min_length=1, max_length=256)] = "*"
+    level: Literal["none", "read", "write"]
+
+
+class HandOver(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
+    """Make another identity the owner of a session. For its owner and admins."""
+
+    changes: ClassVar[bool] = True
+    returns: ClassVar[tuple[str, ...]] = ("session", "name", "identity")
+
+    who: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
 class Env(Run, frozen=True, kw_only=True, rename="kebab"):
     """The python environment of a session. `show` it; `activate` the one at `path` (see `new-session`) or
     `deactivate` it: a fresh worker, and if that fails nothing has changed; `add`, `remove`, `install`, `list`
