@@ -18,7 +18,7 @@ import zmq
 from replbroker.core.broker import Core
 from replbroker.core.state import Setup
 from replbroker.doors import Door, tcp_door, unix_door
-from replbroker.endpoints import Held, StartError, hold, private_folder
+from replbroker.endpoints import Held, StartError, hold, is_loopback, private_folder
 from replbroker.launch.local import Local
 from replbroker.roster import Roster
 from replbroker.serve import Serve, Signals, log
@@ -28,6 +28,7 @@ from replbroker.transports.workers import Workers
 from replbroker.watch.audit import AuditFile
 from replwire.agents import Agents
 from replwire.config import Config, Loaded
+from replwire.keys import KeyFault, Keys
 
 __all__ = ["StartError", "run"]
 
@@ -98,18 +99,29 @@ def _serve(config: Config, held: list[Held], state_dir: Path, roster: Roster, *,
     inner = _inner_endpoint(held, state_dir)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        zap = Zap(context)
+        keys = Keys(str(state_dir))
+        zap = Zap(context, keys.name_of)
         clients = Clients(context, limits.max_message_bytes)
         for each in held:
+            _lock(clients.socket, keys, each.url)
             _bind(clients.socket, each.url)
         workers = Workers(context)
         _bind(workers.socket, inner)
         env = _session_env(os.environ, config.session.pass_env)
         interpreters = _interpreters(config)
         launcher = Local(inner, interpreters, env, limits, str(state_dir), tuple(config.session.load_paths))
-        core = Core(_setup(config, idle_exit, tuple(interpreters)))
+        core = Core(_setup(config, idle_exit, tuple(interpreters), keys))
         serve = Serve(
-            core, clients, workers, zap, launcher, roster, _audit(config, state_dir), _token, limits.max_message_bytes
+            core,
+            clients,
+            workers,
+            zap,
+            launcher,
+            roster,
+            _audit(config, state_dir),
+            _token,
+            limits.max_message_bytes,
+            keys.allows,
         )
         try:
             yield serve
@@ -143,7 +155,7 @@ def _wall() -> float:
     return time.time() - time.monotonic()
 
 
-def _setup(config: Config, idle_exit: bool, runtimes: tuple[str, ...]) -> Setup:
+def _setup(config: Config, idle_exit: bool, runtimes: tuple[str, ...], keys: Keys) -> Setup:
     return Setup(
         limits=config.limits,
         warm_workers=config.broker.warm_workers,
@@ -156,6 +168,7 @@ def _setup(config: Config, idle_exit: bool, runtimes: tuple[str, ...]) -> Setup:
         audit=config.broker.audit,
         own=f"uid:{os.getuid()}",
         admins=frozenset(config.access.admins),
+        name_of_token=keys.name_of_token,
         versions=_versions(),
     )
 
@@ -167,6 +180,20 @@ def _inner_endpoint(held: list[Held], state_dir: Path) -> str:
             return f"{each.url}.workers"
     private_folder(state_dir / "run")
     return f"ipc://{state_dir}/run/{os.getpid()}.workers"
+
+
+def _lock(socket: zmq.Socket[bytes], keys: Keys, url: str) -> None:
+    """Over TCP clients come with keys, once the broker has one; it must have one beyond loopback."""
+    try:
+        pair = keys.server()
+    except KeyFault as error:
+        raise StartError(str(error)) from None
+    curve = url.startswith("tcp://") and pair is not None
+    socket.setsockopt(zmq.CURVE_SERVER, int(curve))
+    if curve and pair is not None:
+        socket.setsockopt(zmq.CURVE_SECRETKEY, pair.secret.encode())
+    elif url.startswith("tcp://") and not is_loopback(url):
+        raise StartError(f"{url}: beyond loopback clients need keys: make one with `replctl keys new NAME`")
 
 
 def _bind(socket: zmq.Socket[bytes], url: str) -> None:

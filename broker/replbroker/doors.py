@@ -44,7 +44,7 @@ def tcp_door(address: str) -> Door:
     shown = f"[{host}]" if ":" in host else host
     warning = None
     if not (host.startswith("127.") or host in ("::1", "localhost")):
-        warning = f"{address} is non-loopback: whoever reaches it can run code as this user, and nothing is encrypted"
+        warning = f"{address} is non-loopback: nothing is encrypted there; clients show a token (replctl keys token)"
     return Door(door, f"lines+tcp://{shown}:{door.getsockname()[1]}", warning)
 
 

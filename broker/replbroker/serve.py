@@ -15,11 +15,12 @@ from typing import Any
 import zmq
 
 from replbroker.core.broker import Core
-from replbroker.core.effects import Audit, Discard, Effect, Exit, HangUp, Kill, Note, Spawn, ToClient, ToWorker
+from replbroker.core.effects import Audit, Discard, Effect, Exit, HangUp, Kill, Known, Note, Spawn, ToClient, ToWorker
 from replbroker.core.effects import Roster as RosterChanged
 from replbroker.launch.base import Launcher
 from replbroker.roster import Roster
 from replbroker.transports.auth import Zap
+from replbroker.transports.identity import NOBODY
 from replbroker.transports.router import RETRY_S, Clients
 from replbroker.transports.streams import PREFIX, Streams
 from replbroker.transports.workers import Workers
@@ -37,6 +38,7 @@ class Serve:
     def __init__(
         self, core: Core, clients: Clients, workers: Workers, zap: Zap, launcher: Launcher,
         roster: Roster, audit: AuditFile, token: Callable[[], str], max_message_bytes: int,
+        allows: Callable[[str], bool],
     ) -> None:  # fmt: skip
         self._core = core
         self._clients = clients
@@ -46,6 +48,7 @@ class Serve:
         self._roster = roster
         self._audit = audit
         self._token = token
+        self._allows = allows
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._exit: str | None = None
@@ -115,14 +118,19 @@ class Serve:
     def _hear_client(self) -> None:
         peer, body, frame = self._clients.receive()
         if not self._core.knows(peer):
-            self._core.meet(peer, self._clients.identity(frame))
+            self._meet(peer, self._clients.identity(frame))
         self._do(self._core.hear(peer, body, time.monotonic()))
 
     def hear(self, peer: bytes, body: bytes) -> None:
         """A line of a line client."""
         if not self._core.knows(peer):
-            self._core.meet(peer, self.streams.identity(peer))
+            self._meet(peer, self.streams.identity(peer))
         self._do(self._core.hear(peer, body, time.monotonic()))
+
+    def _meet(self, peer: bytes, identity: str) -> None:
+        """Who this is; a name that was revoked is nobody's any more."""
+        fine = identity.startswith("uid:") or self._allows(identity)
+        self._core.meet(peer, identity if fine else NOBODY)
 
     def gone(self, peer: bytes) -> None:
         """A line client has gone."""
@@ -181,6 +189,8 @@ class Serve:
         elif isinstance(effect, RosterChanged):
             self._names = effect.names
             self._save_at = self._save_at or time.monotonic() + _SAVE_PAUSE_S
+        elif isinstance(effect, Known):
+            self.streams.known(effect.peer, effect.identity)
         elif isinstance(effect, Audit):
             self._audit.write(effect, self._describe(effect.peer))
         elif isinstance(effect, Discard):

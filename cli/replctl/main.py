@@ -43,6 +43,7 @@ COMMANDS = {
     "status": Entry("replctl.commands.broker:status", "Is there a broker, and what does it do?"),
     "serve": Entry("replctl.commands.serve:serve", "Run a broker in the foreground."),
     "shutdown": Entry("replctl.commands.broker:shutdown", "End the broker and all sessions."),
+    "keys": Entry("replctl.commands.keys:keys", "Who may come to the broker from elsewhere."),
     "audit": Entry("replctl.commands.audit:audit", "Who asked the broker what, and how it ended."),
     "completion": Entry("replctl.commands.completion:completion", "Completion script for a shell."),
     "config": Entry("replctl.commands.config:config", "Settings, and where each came from."),

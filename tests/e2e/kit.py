@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +55,18 @@ class Broker:
     """`replctl serve` as a subprocess, with a state folder of its own."""
 
     def __init__(
-        self, folder: Path, *settings: str, warm: int = 2, max_file_bytes: int | None = None, config: str = ""
-    ) -> None:
+        self, folder: Path, *settings: str, warm: int = 2, max_file_bytes: int | None = None, config: str = "",
+        more_endpoints: Sequence[str] = (), keys: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.folder = folder
+        self.environ = {**os.environ, "REPLCTL_STATE_DIR": str(folder)}
         self._max_file_bytes = max_file_bytes
         (folder / "config.toml").write_text(config)
+        self._more = [word for url in more_endpoints for word in ("--endpoint", url)]
+        for name in keys:
+            command = [sys.executable, "-m", "replctl", "keys", "new", name]
+            subprocess.run(command, cwd=folder, env=self.environ, check=True, stdout=subprocess.DEVNULL)
         self.endpoint = f"ipc://{folder}/run/b.sock"
-        self.environ = {**os.environ, "REPLCTL_STATE_DIR": str(folder)}
         settings = tuple(setting.replace("/FOLDER", str(folder)) for setting in settings)
         self._settings = [f"broker.warm-workers={warm}", "limits.close-grace-ms=300", *settings]
         self.start()
@@ -69,7 +74,7 @@ class Broker:
     def start(self) -> None:
         pairs = [word for setting in self._settings for word in ("--set", setting)]
         command = [sys.executable, "-m", "replctl", "serve", "--json", "--endpoint", self.endpoint, *pairs]
-        command += ["--config", str(self.folder / "config.toml")]
+        command += [*self._more, "--config", str(self.folder / "config.toml")]
         self.log = (self.folder / "log").open("ab")
         if self._max_file_bytes is not None:  # what a full disk does to every write, without filling one
             command = ["prlimit", f"--fsize={self._max_file_bytes}", *command]

@@ -40,8 +40,8 @@ class Access:
     def sweep(self) -> None:
         """Forget who was not heard since the last sweep: nobody tells of a client that went silently, and one that
         is still there is asked about again."""
-        for peer in self._idle:
-            self._who.pop(peer, None)
+        for peer in [*self._idle, *(peer for peer, who in self._who.items() if not who.startswith("uid:"))]:
+            self._who.pop(peer, None)  # of a name that may have been revoked the transport is asked anew
         self._idle = set(self._who)
 
     def of(self, peer: Peer) -> str:

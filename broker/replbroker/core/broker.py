@@ -106,11 +106,11 @@ class Core:
             raw = parse(body)
             request_id = raw["id"]
             state.trail.begin(peer, raw)
-            if state.strikes:
-                state.strikes.pop(peer, None)
             self._admit(peer, now)
             request = typed(raw)
             self._ops.perform(request, peer, body, now)
+            if state.strikes:
+                state.strikes.pop(peer, None)
         except Refusal as refusal:
             state.refuse(peer, refusal.more.get("id", request_id), refusal)
             self._strike(peer, refusal.word)
@@ -134,7 +134,7 @@ class Core:
     def _strike(self, peer: Peer, word: str) -> None:
         """What is no request, ten times in a row, or is too long to find the end of, ends a connection."""
         strikes = self.state.strikes
-        if word == "malformed-request":
+        if word in ("malformed-request", "unauthorized"):
             strikes[peer] += 1
         if word == "message-too-large" or (strikes and strikes[peer] >= _STRIKES):
             self.state.out.append(HangUp(peer))

@@ -84,6 +84,13 @@ class Audit(msgspec.Struct, frozen=True, gc=False):
     latency_ms: float
 
 
+class Known(msgspec.Struct, frozen=True, gc=False):
+    """This client has shown a token: it is this from here on, for as long as it is connected."""
+
+    peer: Peer
+    identity: str
+
+
 class Note(msgspec.Struct, frozen=True, gc=False):
     """A line for the broker's log."""
 
@@ -96,4 +103,4 @@ class Exit(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-Effect = ToClient | ToWorker | HangUp | Spawn | Kill | Roster | Discard | Audit | Note | Exit
+Effect = ToClient | ToWorker | HangUp | Spawn | Kill | Roster | Discard | Audit | Known | Note | Exit

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from replbroker.core import views
+from replbroker.core.access import ANYBODY
 from replbroker.core.ask_ops import AskOps
-from replbroker.core.effects import Exit, Peer
+from replbroker.core.effects import Exit, Known, Peer
 from replbroker.core.eval_ops import EvalOps
 from replbroker.core.evals import Evals
 from replbroker.core.opening import Opening
@@ -19,6 +20,8 @@ from replbroker.core.state import State
 from replwire import ops as wire
 from replwire.faults import Refusal
 from replwire.requests import describe_ops
+
+_FOR_ANYBODY = (wire.Hello, wire.Ping)
 
 
 class Ops:
@@ -58,6 +61,7 @@ class Ops:
             wire.Reset: sessions.reset,
             wire.Close: sessions.close,
             wire.CloseSession: sessions.close,
+            wire.Hello: self.hello,
             wire.Describe: self.describe,
             wire.Ping: self.ping,
             wire.Stats: self.stats,
@@ -67,6 +71,9 @@ class Ops:
     def perform(self, request: wire.Request, peer: Peer, body: bytes, now: float) -> None:
         """Do what is asked. Raises Refusal."""
         kind = type(request)
+        if self._state.access.of(peer) == ANYBODY and kind not in _FOR_ANYBODY:
+            hint = "line clients say `hello` with a token, ZeroMQ clients come with a key (replctl keys)"
+            raise Refusal("unauthorized", "nobody vouches for this client", hint=hint)
         rule = self._state.rule(request)
         if rule is not None and not rule.enabled:
             raise Refusal("forbidden", f"agent {rule.name} is not enabled here")
@@ -105,12 +112,20 @@ class Ops:
 
     # --- the broker ---
 
+    def hello(self, request: wire.Hello, peer: Peer, _: bytes, __: float) -> None:
+        name = self._state.setup.name_of_token(request.token)
+        if name is None:
+            raise Refusal("unauthorized", "no such token")
+        self._state.access.meet(peer, name)
+        self._state.out.append(Known(peer, name))
+        self._state.say(peer, request.id, status=["done"], identity=name)
+
     def describe(self, request: wire.Describe, peer: Peer, _: bytes, __: float) -> None:
         setup = self._state.setup
         self._state.say(
             peer, request.id, status=["done"], ops=describe_ops(), identity=self._state.access.of(peer),
-            runtimes=list(setup.runtimes),            limits=msgspec.to_builtins(self._state.limits), versions=dict(setup.versions),
-            encodings_available=["json"], encoding_current="json",
+            runtimes=list(setup.runtimes), limits=msgspec.to_builtins(self._state.limits),
+            versions=dict(setup.versions), encodings_available=["json"], encoding_current="json",
         )  # fmt: skip
 
     def ping(self, request: wire.Ping, peer: Peer, _: bytes, __: float) -> None:

@@ -37,8 +37,9 @@ class Job:
     """One eval, from its request to its end. `peer` is None once nobody waits for its answer."""
 
     __slots__ = (
-        "agent", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "identity", "label", "limit_ms", "notice",
-        "peer", "request", "request_id", "route", "session", "started", "state", "status", "submitted", "wait_deadline",
+        "agent", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "identity", "label",
+        "limit_ms", "notice", "peer", "request", "request_id", "route", "session", "started", "state", "status",
+        "submitted", "wait_deadline",
     )  # fmt: skip
 
     QUEUED: Final = "queued"

@@ -39,6 +39,7 @@ class Setup:
     audit: bool = False
     own: str = "self"  # the identity of the broker's user
     admins: frozenset[str] = frozenset()
+    name_of_token: Callable[[str], str | None] = lambda _: None  # a look into a file
     versions: tuple[tuple[str, str], ...] = ()
 
 

@@ -1,12 +1,15 @@
 """Who may connect (ZAP, RFC 27). Asked of libzmq for every connection, before any message of it is heard.
 
-On ipc the socket's folder (0700) has decided already, and on loopback there is nobody else to ask yet; what
-this buys is that libzmq insists on a proper greeting, so that random bytes never arrive as messages.
+On ipc and loopback the kernel tells later whose connection it is; what this buys there is that libzmq insists on
+a proper greeting, so that random bytes never arrive as messages. Elsewhere a client comes with a CURVE key.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import zmq
+import zmq.utils.z85
 
 from replbroker.transports.sockets import readable
 
@@ -16,7 +19,8 @@ _VERSION = b"1.0"
 class Zap:
     """The handler. Must be bound before the sockets that ask it."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], name_of: Callable[[str], str | None]) -> None:
+        self._name_of = name_of
         self.socket: zmq.Socket[bytes] = context.socket(zmq.REP)
         self.socket.linger = 0
         self.socket.bind("inproc://zeromq.zap.01")
@@ -26,9 +30,19 @@ class Zap:
         while readable(self.socket):
             request = self.socket.recv_multipart(zmq.NOBLOCK)
             request_id = request[1] if len(request) > 1 else b""
-            fine = len(request) == 6 and request[0] == _VERSION and request[5] == b"NULL"
-            code, text = (b"200", b"OK") if fine else (b"400", b"not accepted")
-            self.socket.send_multipart([_VERSION, request_id, code, text, b"", b""], zmq.NOBLOCK)
+            name = self._name(request)
+            code, text = (b"200", b"OK") if name is not None else (b"400", b"not accepted")
+            self.socket.send_multipart([_VERSION, request_id, code, text, (name or "").encode(), b""], zmq.NOBLOCK)
+
+    def _name(self, request: list[bytes]) -> str | None:
+        """The name of the key, "" without one, None for who may not come in."""
+        if len(request) < 6 or request[0] != _VERSION:
+            return None
+        if request[5] == b"NULL" and len(request) == 6:
+            return ""
+        if request[5] == b"CURVE" and len(request) == 7:
+            return self._name_of(zmq.utils.z85.encode(request[6]).decode())
+        return None
 
     def close(self) -> None:
         """Close at once."""

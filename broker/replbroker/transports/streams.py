@@ -175,6 +175,12 @@ class Streams:
         connection = self._connections.get(peer)
         return NOBODY if connection is None else connection.identity
 
+    def known(self, peer: bytes, identity: str) -> None:
+        """It has shown a token."""
+        connection = self._connections.get(peer)
+        if connection is not None:
+            connection.identity = identity
+
     def describe(self, peer: bytes) -> str:
         """Who this is: the process and user of a Unix socket, the address of a TCP one."""
         connection = self._connections.get(peer)

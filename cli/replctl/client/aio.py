@@ -33,10 +33,11 @@ class AsyncClient(Plain[Awaitable[Reply]]):
 
     def __init__(
         self, endpoint: str | None = None, agent: str | None = None, start: bool = True,
-        on_start: Callable[[Started], None] | None = None,
+        on_start: Callable[[Started], None] | None = None, key: str | None = None,
     ) -> None:  # fmt: skip
         self.address: Address = resolve(endpoint, os.environ, os.getuid())
         self.agent = agent
+        self._key = key
         self._start = start
         self._on_start = on_start
         self._talk = talk.Talk(agent, os.urandom(4).hex() + "-")
@@ -140,7 +141,7 @@ class AsyncClient(Plain[Awaitable[Reply]]):
                 self._hear()
             if self._line is None:
                 loop = asyncio.get_running_loop()
-                line = await loop.run_in_executor(None, connect, self.address, self._start, self._on_start)
+                line = await loop.run_in_executor(None, connect, self.address, self._start, self._on_start, self._key)
                 self._line = line
                 for descriptor in line.descriptors:
                     loop.add_reader(descriptor, self._hear)
@@ -161,6 +162,8 @@ class AsyncClient(Plain[Awaitable[Reply]]):
             return
         if gone:
             word, what = ("broker-lost", "went away") if line.up else ("no-broker", "does not answer")
+            if line.refused:
+                word, what = "unauthorized", "does not let us in: a key that it knows goes into REPLCTL_KEY_FILE"
             self._drop(ReplError(word, f"the broker at {self.address.endpoint} {what}"))
 
     def _wake(self, gathering: Gathering) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import select
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zmq
+
+if TYPE_CHECKING:
+    from replwire.keys import ClientKey
 
 # A connection that broke has lost what was under way, and its caller must hear of it: a line never reconnects, it is
 # closed long before this. Not -1: libzmq then throws away what had come and was not yet taken.
@@ -23,6 +26,7 @@ _GONE = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
+_REFUSED = (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 _EVENT = struct.Struct("=HI")
 # As plain numbers: pyzmq's are enums, whose `&` runs more python than the call it is made for.
 _EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
@@ -31,11 +35,12 @@ _EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
 class Line:
     """Bytes to one broker and back. For one thread."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, key: ClientKey | None = None) -> None:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._watch = self._context.socket(zmq.PAIR)
         self.up = False  # whether the handshake succeeded
+        self.refused = False  # the broker does not know our key, or wants one
         self._gone = False
         socket = self._socket
         socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
@@ -54,6 +59,10 @@ class Line:
         self._items: Any = [(socket, _POLLIN), (watch_fd, _POLLIN)]
         self._quiet = select.poll()  # the watch alone: whether anything befell the connection, for one system call
         self._quiet.register(watch_fd, select.POLLIN)
+        if key is not None:
+            socket.setsockopt(zmq.CURVE_SERVERKEY, key.server.encode())
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, key.public.encode())
+            socket.setsockopt(zmq.CURVE_SECRETKEY, key.secret.encode())
         socket.connect(endpoint)
         self._take_events()
 
@@ -113,6 +122,7 @@ class Line:
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.up = True
             else:
+                self.refused = self.refused or event in _REFUSED
                 self._gone = True
 
     def close(self) -> None:

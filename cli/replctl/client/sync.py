@@ -20,6 +20,7 @@ from replwire.replies import JobEntry, Reply, SessionEntry
 
 if TYPE_CHECKING:
     from replctl.client.start import Started
+    from replwire.keys import ClientKey
 
 Watch = Callable[[], int | None]
 PATIENCE = 30.0  # seconds for an answer that waits for no code; the broker's own bounds are well below
@@ -36,14 +37,15 @@ class Client(Plain[Reply]):
 
     def __init__(
         self, endpoint: str | None = None, agent: str | None = None, start: bool = True,
-        on_start: Callable[[Started], None] | None = None,
+        on_start: Callable[[Started], None] | None = None, key: str | None = None,
     ) -> None:  # fmt: skip
         self.address: Address = resolve(endpoint, os.environ, os.getuid())
         self.agent = agent
+        self._key = key
         self._start = start
         self._on_start = on_start
         self._talk = talk.Talk(agent, os.urandom(4).hex() + "-")
-        self._line: Line | None = connect(self.address, start, on_start)
+        self._line: Line | None = connect(self.address, start, on_start, key)
 
     def eval(
         self, code: str, session: str = DEFAULT_SESSION, timeout: float | None = None, wait: float | None = None,
@@ -131,7 +133,7 @@ class Client(Plain[Reply]):
         """Send an operation and return what gathers its answer; `finish` waits for it."""
         if self._line is None or self._line.gone():
             self._drop()
-            self._line = connect(self.address, self._start, self._on_start)
+            self._line = connect(self.address, self._start, self._on_start, self._key)
         gathering, body = self._talk.ask(op, fields, on_output, on_status)
         if not self._line.send(body):
             self._drop()  # marks it as cut: `finish` says so
@@ -208,6 +210,8 @@ class Client(Plain[Reply]):
     def _drop(self) -> None:
         if self._line is not None:
             word, what = ("broker-lost", "went away") if self._line.up else ("no-broker", "does not answer")
+            if self._line.refused:
+                word, what = "unauthorized", "does not let us in: a key that it knows goes into REPLCTL_KEY_FILE"
             self._line.close()
             self._line = None
             self._talk.hang_up(ReplError(word, f"the broker at {self.address.endpoint} {what}"))
@@ -241,10 +245,11 @@ class _Feed:
             self._then(reply)
 
 
-def connect(address: Address, start: bool, on_start: Callable[[Started], None] | None) -> Line:
+def connect(address: Address, start: bool, on_start: Callable[[Started], None] | None, key: str | None = None) -> Line:
     """A line to the broker at this address, which is started when none listens and `start` allows it.
 
-    Raises ReplError `no-broker`.
+    `key` is a client's key file, else the one that REPLCTL_KEY_FILE names; it is for endpoints over TCP.
+    Raises ReplError `no-broker`, and `unauthorized` for a key file that cannot be used.
     """
     path = ipc_path(address.endpoint)
     if address.source == "default" and path and (why := folder_fault(os.path.dirname(path), os.getuid())):
@@ -257,4 +262,16 @@ def connect(address: Address, start: bool, on_start: Callable[[Started], None] |
         started = ensure(address.endpoint, os.environ)
         if started is not None and on_start is not None:
             on_start(started)
-    return Line(address.endpoint)
+    return Line(address.endpoint, _client_key(address, key))
+
+
+def _client_key(address: Address, key: str | None) -> ClientKey | None:
+    path = key or os.environ.get("REPLCTL_KEY_FILE")
+    if not path or not address.endpoint.startswith("tcp://"):
+        return None
+    from replwire.keys import KeyFault, read_client_key  # few have one
+
+    try:
+        return read_client_key(path)
+    except KeyFault as error:
+        raise ReplError("unauthorized", str(error)) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replwire.ops.base import Request, Run, SessionRequest
-from replwire.ops.broker import Describe, Ping, Shutdown, Stats
+from replwire.ops.broker import Describe, Hello, Ping, Shutdown, Stats
 from replwire.ops.evals import Eval, History, Interrupt, Jobs, LoadFile, Read, ReloadFile, Stack, Stdin
 from replwire.ops.names import ClearBindings, Complete, Lookup, LsBindings
 from replwire.ops.sessions import (
@@ -23,8 +23,9 @@ from replwire.ops.sessions import (
 
 __all__ = [
     "OPS", "ClearBindings", "Clone", "CloneSession", "Close", "CloseSession", "Complete", "Describe", "Env", "Eval",
-    "HandOver", "History", "Info", "Interrupt", "Jobs", "LoadFile", "Lookup", "LsBindings", "LsSessions", "NewSession", "Ping",
-    "Read", "ReloadFile", "Request", "Reset", "Run", "SessionRequest", "SetMode", "Share", "Shutdown", "Stack", "Stats", "Stdin",
+    "HandOver", "Hello", "History", "Info", "Interrupt", "Jobs", "LoadFile", "Lookup", "LsBindings", "LsSessions",
+    "NewSession", "Ping", "Read", "ReloadFile", "Request", "Reset", "Run", "SessionRequest", "SetMode", "Share",
+    "Shutdown", "Stack", "Stats", "Stdin",
 ]  # fmt: skip
 
 OPS: dict[str, type[Request]] = {
@@ -53,6 +54,7 @@ OPS: dict[str, type[Request]] = {
     "close": Close,
     "clone-session": CloneSession,
     "close-session": CloseSession,
+    "hello": Hello,
     "describe": Describe,
     "ping": Ping,
     "stats": Stats,

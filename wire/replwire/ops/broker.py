@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
 
 from replwire.ops.base import Request
 
@@ -20,6 +22,16 @@ class Describe(Request, frozen=True, kw_only=True, rename="kebab"):
         "encodings-available",
         "encoding-current",
     )
+
+
+class Hello(Request, frozen=True, kw_only=True, rename="kebab"):
+    """Say who one is, with a token that the broker's operator gave out. For line clients whom nobody else vouches
+    for."""
+
+    changes: ClassVar[bool] = False
+    returns: ClassVar[tuple[str, ...]] = ("identity",)
+
+    token: Annotated[str, Meta(max_length=1000)]
 
 
 class Ping(Request, frozen=True, kw_only=True, rename="kebab"):

@@ -1,0 +1,130 @@
+"""`replctl keys`: who may come to the broker from elsewhere. Secrets go into files of mode 0600, never to a screen."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from replctl.commands.screen import Screen
+from replwire.keys import ClientKey, KeyFault, Keys, Pair, write_secret
+from replwire.places import state_dir
+
+_json = click.option("--json", "as_json", is_flag=True, help="One JSON object on one line.")
+
+
+@click.group()
+def keys() -> None:
+    """Who may come to the broker from elsewhere.
+
+    A ZeroMQ client over tcp:// comes with a key (CURVE, encrypted), a line client over TCP shows a token (not
+    encrypted: for loopback, or inside a tunnel). A broker that runs takes changes in within seconds.
+    """
+
+
+@keys.command()
+@click.argument("name")
+@click.option("--out", type=click.Path(), help="Where the client's file is written. [NAME.key]")
+@_json
+def new(name: str, out: str | None, as_json: bool) -> None:
+    """Make a key for the client NAME, let it in, and write its file: give that to the client, as REPLCTL_KEY_FILE."""
+    folder = _folder()
+    path = Path(out or f"{name}.key").absolute()
+    server = folder.server() or _new_server(folder)
+    pair = _new_pair()
+    if path.exists():
+        raise click.ClickException(f"{path} is there already")
+    _told(folder.allow, name, pair.public)
+    write_secret(path, ClientKey(name, server.public, pair.public, pair.secret))
+    _tell(as_json, {"name": name, "public": pair.public, "file": str(path)}, str(path))
+
+
+@keys.command()
+@click.argument("name")
+@click.argument("public")
+@_json
+def allow(name: str, public: str, as_json: bool) -> None:
+    """Let a client in that made its own key: NAME, and its PUBLIC key in Z85. Prints the broker's public key."""
+    folder = _folder()
+    server = folder.server() or _new_server(folder)
+    _told(folder.allow, name, public)
+    _tell(as_json, {"name": name, "public": public, "server": server.public}, server.public)
+
+
+@keys.command()
+@click.argument("name")
+@click.option("--out", type=click.Path(), help="Where the token is written. [NAME.token]")
+@_json
+def token(name: str, out: str | None, as_json: bool) -> None:
+    """Make a token for the line client NAME: it sends {"op": "hello", "token": …} first."""
+    path = Path(out or f"{name}.token").absolute()
+    text = secrets.token_urlsafe(32)
+    if path.exists():
+        raise click.ClickException(f"{path} is there already")
+    _told(_folder().add_token, name, text)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(fd, "w") as file:
+        file.write(text + "\n")
+    _tell(as_json, {"name": name, "file": str(path)}, str(path))
+
+
+@keys.command("list")
+@_json
+def list_(as_json: bool) -> None:
+    """Keys and tokens that may come in."""
+    known = _folder().known()
+    screen = Screen()
+    if as_json:
+        rows = [{"name": each.name, "kind": each.kind, "since": each.since} for each in known]
+        screen.json({"status": ["done"], "keys": rows})
+    elif known:
+        rows_ = ((each.name, each.kind, time.strftime("%Y-%m-%d", time.localtime(each.since))) for each in known)
+        screen.table(("NAME", "KIND", "SINCE"), rows_)
+    else:
+        screen.notice("no keys: only this user and root can reach the broker")
+
+
+@keys.command()
+@click.argument("name")
+@_json
+def revoke(name: str, as_json: bool) -> None:
+    """Take back the key and the token of NAME. Who is connected with them is refused within seconds."""
+    if not _folder().revoke(name):
+        raise click.ClickException(f"no key or token of the name {name}")
+    _tell(as_json, {"name": name}, f"revoked {name}")
+
+
+def _folder() -> Keys:
+    return Keys(state_dir(os.environ))
+
+
+def _told(act: Callable[[str, str], None], name: str, text: str) -> None:
+    try:
+        act(name, text)
+    except KeyFault as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _new_pair() -> Pair:
+    import zmq
+
+    public, secret = zmq.curve_keypair()
+    return Pair(public.decode(), secret.decode())
+
+
+def _new_server(folder: Keys) -> Pair:
+    pair = _new_pair()
+    folder.set_server(pair)
+    return pair
+
+
+def _tell(as_json: bool, data: dict[str, object], line: str) -> None:
+    screen = Screen()
+    if as_json:
+        screen.json({"status": ["done"], **data})
+    else:
+        screen.line(line)

@@ -1,0 +1,158 @@
+"""Keys and tokens of clients that come from elsewhere: the files, and nothing of cryptography.
+
+The broker's folder `keys` has `server.toml` (its key pair), `clients/NAME` (public keys that may come) and
+`tokens/NAME` (digests of tokens). A client has one file with all it needs; what is secret stands in files of mode
+0600 and nowhere else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from replwire.names import name_error
+
+T = TypeVar("T", bound=msgspec.Struct)
+_Z85_CHARS = 40  # a CURVE key as text (ZeroMQ RFC 32)
+
+
+class KeyFault(ValueError):
+    """A key or token that cannot be used; the text says why, without the secret."""
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """A CURVE key pair in Z85."""
+
+    public: str
+    secret: str
+
+
+class ClientKey(msgspec.Struct, frozen=True):
+    """A client's file: who it is, its pair, and whom it speaks to."""
+
+    name: str
+    server: str
+    public: str
+    secret: str
+
+
+class Known(NamedTuple):
+    """One line of `keys list`."""
+
+    name: str
+    kind: str  # `key` or `token`
+    since: float  # Unix time
+
+
+def read_client_key(path: str) -> ClientKey:
+    """A client's file. Raises KeyFault."""
+    return _read(Path(path), ClientKey)
+
+
+def write_secret(path: Path, data: msgspec.Struct) -> None:
+    """Write a new file of mode 0600. Raises FileExistsError: a key is never written over."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
+        file.write(_toml(data))
+
+
+class Keys:
+    """The broker's folder."""
+
+    def __init__(self, state_dir: str) -> None:
+        self._folder = Path(state_dir) / "keys"
+
+    def server(self) -> Pair | None:
+        """The broker's own pair, or None when it has none yet. Raises KeyFault."""
+        path = self._folder / "server.toml"
+        return _read(path, Pair) if path.exists() else None
+
+    def set_server(self, pair: Pair) -> None:
+        """Keep it."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_secret(self._folder / "server.toml", pair)
+
+    def allow(self, name: str, public: str) -> None:
+        """Let a public key in under this name. Raises KeyFault when either cannot be used, or the name is taken."""
+        if len(public) != _Z85_CHARS or not public.isascii() or not public.isprintable():
+            raise KeyFault("not a public key: 40 characters of Z85")
+        self._keep("clients", name, public)
+
+    def add_token(self, name: str, token: str) -> None:
+        """Let a token in under this name; only its digest is kept."""
+        self._keep("tokens", name, _digest(token))
+
+    def _keep(self, kind: str, name: str, text: str) -> None:
+        if (why := name_error("key", name)) is not None:
+            raise KeyFault(why)
+        folder = self._folder / kind
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            fd = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            raise KeyFault(f"there is a {kind.removesuffix('s')} of the name {name}: revoke it first") from None
+        with open(fd, "w") as file:
+            file.write(text)
+
+    def revoke(self, name: str) -> bool:
+        """Take back what goes by this name; False when there was nothing."""
+        gone = False
+        for kind in ("clients", "tokens"):
+            if name_error("key", name) is None and (self._folder / kind / name).exists():
+                (self._folder / kind / name).unlink()
+                gone = True
+        return gone
+
+    def known(self) -> list[Known]:
+        """Everything that may come in, by name."""
+        found = [Known(path.name, "key", path.stat().st_mtime) for path in self._files("clients")]
+        found += [Known(path.name, "token", path.stat().st_mtime) for path in self._files("tokens")]
+        return sorted(found)
+
+    def _files(self, kind: str) -> Iterator[Path]:
+        folder = self._folder / kind
+        yield from sorted(folder.iterdir()) if folder.is_dir() else ()
+
+    def name_of(self, public: str) -> str | None:
+        """Whose public key this is, or None: it may not come in."""
+        return next((path.name for path in self._files("clients") if path.read_text().strip() == public), None)
+
+    def name_of_token(self, token: str) -> str | None:
+        """Whose token this is, compared in constant time, or None."""
+        digest, found = _digest(token), None
+        for path in self._files("tokens"):
+            if hmac.compare_digest(path.read_text().strip(), digest):
+                found = path.name
+        return found
+
+    def allows(self, name: str) -> bool:
+        """Whether somebody may still come in under this name."""
+        return any(name == path.name for kind in ("clients", "tokens") for path in self._files(kind))
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _toml(data: msgspec.Struct) -> bytes:
+    """Flat structs of plain text: names and Z85, which has neither quotes nor backslashes in it."""
+    pairs = ((field.encode_name, getattr(data, field.name)) for field in msgspec.structs.fields(type(data)))
+    return "".join(f"{name} = '{value}'\n" for name, value in pairs).encode()
+
+
+def _read(path: Path, kind: type[T]) -> T:
+    try:
+        if path.stat().st_mode & 0o077:
+            raise KeyFault(f"{path}: others may read it; chmod 600 it")
+        return msgspec.convert(tomllib.loads(path.read_text()), kind)
+    except OSError as error:
+        raise KeyFault(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError):
+        raise KeyFault(f"{path}: not a key file") from None
