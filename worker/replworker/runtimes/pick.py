@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from replworker.runtimes.child import CONTROL_FD, LATE_FD, Command
+from replworker.runtimes.child import CONTROL_FD, LATE_FD, PARCEL_FD, TRACE_FD, Command
 
 _HARNESS = Path(__file__).with_name("python") / "harness.py"
 
 
 def pick(runtime: str, interpreter: str, env: dict[str, str], prefix: tuple[str, ...] = ()) -> Command:
     """What to execute for a runtime. Raises KeyError for one that is not known."""
-    argv = {"python": [interpreter, "-X", "utf8", str(_HARNESS), str(CONTROL_FD), str(LATE_FD)]}[runtime]
+    fds = [str(fd) for fd in (CONTROL_FD, LATE_FD, TRACE_FD, PARCEL_FD)]
+    argv = {"python": [interpreter, "-X", "utf8", str(_HARNESS), *fds]}[runtime]
     return Command(argv, env, prefix)
