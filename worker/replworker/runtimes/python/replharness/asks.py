@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __builtins__ = SEALED
 
-_PLAIN = ("SnapshotError", "NoDill")  # ours: the message is the whole sentence
+_PLAIN = ("SnapshotError", "NoDill", "NoParcel")  # ours: the message is the whole sentence
 _DEPTH = 3000  # recursion limit that a snapshot has at the least: pickling takes some six frames a level
 
 
@@ -60,24 +60,21 @@ class Asks:
 
     def _dump(self, message: Message) -> Message:
         (most,) = _typed(message, max=int)
-        return self._snapshot(message, lambda part, fd, dill: part.dump(self._module, fd, most, dill))
+        return self._snapshot(message, lambda fd, dill: self._load("snapshot").dump(self._module, fd, most, dill))
 
     def _restore(self, message: Message) -> Message:
-        return self._snapshot(message, lambda part, fd, dill: part.restore(self._module, fd, dill))
+        return self._snapshot(message, lambda fd, dill: self._load("restore").restore(self._module, fd, dill))
 
-    def _snapshot(self, message: Message, body: Callable[[Any, int, Any], Message]) -> Message:
+    def _snapshot(self, message: Message, body: Callable[[int, Any], Message]) -> Message:
         folder = _optional(message, "dill")
 
         def work() -> Message:
-            part = self._load("snapshot")
-            if self._dills is None:
-                self._dills = self._load("dills").Dills()
+            parcel = self._load("parcel").Parcel(self._parcel_fd)
             depth = sys.getrecursionlimit()
             sys.setrecursionlimit(max(depth, _DEPTH))
             try:
-                with part.parcel(self._parcel_fd) as fd:
-                    with self._interrupts.calmly(lambda: self._dills.find(folder)) as dill:
-                        return body(part, fd, dill)  # type: ignore[no-any-return]
+                with parcel as fd, self._interrupts.calmly(lambda: self._dill(folder)) as dill:
+                    return body(fd, dill)
             finally:
                 sys.setrecursionlimit(depth)
 
@@ -88,6 +85,11 @@ class Asks:
         answer = {"t": "dumped", "n": message["n"], "count": 0, "bytes": 0, "left-behind": [], "error": None}
         answer.update(done or {})
         return answer
+
+    def _dill(self, folder: Optional[str]) -> Any:
+        if self._dills is None:
+            self._dills = self._late.load("dills").Dills()
+        return self._dills.find(folder)
 
     def _load(self, name: str) -> Any:
         return self._interrupts.calmly(lambda: self._late.load(name))

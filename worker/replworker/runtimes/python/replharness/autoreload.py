@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import _frozen_importlib
 import _frozen_importlib_external
+import os
+import sys
 
 from . import SEALED
 from .statics import FUNCTION, MISSING, attribute, class_dict, own
@@ -82,7 +82,7 @@ class Autoreload:
 
 def _from_its_distribution(module: Any, name: str, distribution: str) -> bool:
     """Whether the file that the module was loaded from is in the list of files that the distribution installed."""
-    spec = own(module).get("__spec__")
+    spec: Any = own(module).get("__spec__")
     if type(module) is not _MODULE or type(spec) is not _SPEC or type(spec.loader) not in _LOADERS or spec.name != name:
         return False
     inside = name.replace(".", "/") + ".py"

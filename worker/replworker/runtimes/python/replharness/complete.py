@@ -23,10 +23,14 @@ __builtins__ = SEALED
 MOST = 1000
 _KEY_CHARS = 200
 _KEYWORDS = (
-    "False None True and as assert async await break class continue def del elif else except finally for from global "
-    "if import in is lambda nonlocal not or pass raise return try while with yield"
-).split()
-_SOFT = [*(["match", "case"] if sys.version_info >= (3, 10) else []), *(["type"] if sys.version_info >= (3, 12) else [])]
+    "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue", "def", "del",
+    "elif", "else", "except", "finally", "for", "from", "global", "if", "import", "in", "is", "lambda", "nonlocal", "not", "or",
+    "pass", "raise", "return", "try", "while", "with", "yield",
+)  # fmt: skip
+_SOFT = [
+    *(["match", "case"] if sys.version_info >= (3, 10) else []),
+    *(["type"] if sys.version_info >= (3, 12) else []),
+]
 _LITERALS = {"]": list, "}": dict, "'": str, '"': str}
 _QUOTES = "'\""
 

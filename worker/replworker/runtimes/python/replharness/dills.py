@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import _frozen_importlib
 import _frozen_importlib_external
 import os
+import sys
 
 from . import SEALED
 

@@ -9,12 +9,16 @@ from . import SEALED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict
+    from typing import Any
 
 __builtins__ = SEALED
 
 _PACKAGE = __name__.rpartition(".")[0]
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
+_FIRST = (
+    "__future__", "_frozen_importlib", "_frozen_importlib_external", "_signal", "_thread", "builtins", "io",
+    "itertools", "marshal", "os", "sys", "time",
+)  # fmt: skip
 _LOADER: Any = type(globals()["__loader__"])
 
 
@@ -40,17 +44,9 @@ class Late:
             self._known[full] = module  # only now: one that an interrupt broke off is loaded again
         return module
 
-    def _found(
-        self, name: str, namespace: Any = None, local: Any = None, wanted: Any = None, level: int = 0
-    ) -> Any:
+    def _found(self, name: str, namespace: Any = None, local: Any = None, wanted: Any = None, level: int = 0) -> Any:
         """`__import__` for the head of such a module."""
         if level:
             return self.load(name) if name else self._known[_PACKAGE]
         known = self._known.get(name)
         return self._import(name, namespace, local, wanted, 0) if known is None else known
-
-
-_FIRST = (
-    "__future__", "_frozen_importlib", "_frozen_importlib_external", "_thread", "builtins", "io", "itertools", "marshal",
-    "os", "sys", "time",
-)  # fmt: skip

@@ -9,8 +9,21 @@ from . import SEALED
 from .bounds import PATH_CHARS, cut, plain, type_name
 from .signatures import SIGNATURE_CHARS, signature, without_first
 from .statics import (
-    BUILTIN, C_METHODS, FUNCTION, METHOD, MISSING, MODULE, Unread, class_dict, is_class, is_module, items, mro, own,
-    resolve, text,
+    BUILTIN,
+    C_METHODS,
+    FUNCTION,
+    METHOD,
+    MISSING,
+    MODULE,
+    Unread,
+    class_dict,
+    is_class,
+    is_module,
+    items,
+    mro,
+    own,
+    resolve,
+    text,
 )  # fmt: skip
 
 TYPE_CHECKING = False

@@ -6,14 +6,14 @@ refers to itself is made in two steps; what would come back as something else (f
 
 from __future__ import annotations
 
+import _thread
 import io
 import sys
-import _thread
 
 from . import SEALED
 from .bounds import type_name
 from .revive import OURS, is_a
-from .statics import MISSING, class_dict, is_class, mro, own
+from .statics import class_dict, mro, own
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,17 +24,17 @@ __builtins__ = SEALED
 _FUNCTION: Any = type(lambda: 0)
 _MODULE: Any = type(sys)
 _MEMBER: Any = type(type.__dict__["__basicsize__"])
-_GETSET: Any = type(type.__dict__["__dict__"])
 _FILES = (io.FileIO, io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.BufferedRWPair)
 _STREAMS = ("stdout", "stderr", "stdin", "__stdout__", "__stderr__", "__stdin__")
 _LOCKS = (type(_thread.allocate_lock()), _thread.RLock)
-_HEAP = 1 << 9
-_MADE_BY_ENUM = frozenset(
-    "_member_names_ _member_map_ _value2member_map_ _member_type_ _unhashable_values_ _hashable_values_ _use_args_ "
-    "_unhashable_values_map_ _new_member_ __new_member__ _flag_mask_ _singles_mask_ _all_bits_ _inverted_ _boundary_ "
-    "_sort_order_ _value_repr_ __new__ __dict__ __weakref__ __members__ _use_args_ __module__ __qualname__".split()
-)
-_MADE_BY_CLASS = frozenset("__dict__ __weakref__ _abc_impl __slots__ __module__ __qualname__".split())
+_HEAP = 1 << 9  # of a class's flags: it was made while running
+_MADE_BY_ENUM = frozenset((
+    "__dict__", "__members__", "__module__", "__new__", "__new_member__", "__qualname__", "__weakref__", "_all_bits_",
+    "_boundary_", "_flag_mask_", "_hashable_values_", "_inverted_", "_member_map_", "_member_names_", "_member_type_",
+    "_new_member_", "_singles_mask_", "_sort_order_", "_unhashable_values_", "_unhashable_values_map_", "_use_args_",
+    "_value2member_map_", "_value_repr_",
+))  # fmt: skip
+_MADE_BY_CLASS = frozenset(["__dict__", "__weakref__", "_abc_impl", "__slots__", "__module__", "__qualname__"])
 _PROTOCOL = 5
 
 

@@ -30,7 +30,7 @@ _LOST: Any = _Lost()
 
 
 def revivers(main: Any, file: Any, buffers: Iterator[Any]) -> Tuple[Any, Any]:
-    """Two unpicklers of several pickles with one memo: a fast one to give up at the first failure, and one that goes on."""
+    """Two unpicklers of several pickles with one memo: a fast one, and one that can go on after a failure."""
     import pickle
 
     made = _makers(main)
@@ -45,13 +45,15 @@ def revivers(main: Any, file: Any, buffers: Iterator[Any]) -> Tuple[Any, Any]:
     class Fast(pickle.Unpickler):
         find_class = find
 
-    class Patient(pickle._Unpickler):  # type: ignore[misc, name-defined]
+    python_unpickler: Any = pickle.__dict__["_Unpickler"]
+
+    class Patient(python_unpickler):  # type: ignore[misc]
         find_class = find
 
         def skip(self, before: int, count: int) -> None:
-            """After a failure: what a pickle left half made is not to be met again, but is counted as the writer did."""
+            """After a failure: what was left half made is not to be met again, but is counted as the writer did."""
             self.memo.update((at, _LOST) for at in range(before, count))
-            self.dispatch = _wary(self.dispatch)
+            self.dispatch: Any = _wary(python_unpickler.dispatch)
 
     return Fast(file, buffers=buffers), Patient(file, buffers=buffers)
 
@@ -71,23 +73,16 @@ def _wary(dispatch: Dict[int, Callable[[Any], None]]) -> Dict[int, Callable[[Any
 
 
 def _makers(main: Any) -> Dict[str, Any]:
+    from types import CellType
+
     def function(code: Any, namespace: Any, name: str, closure: Any) -> Any:
         namespace.setdefault("__builtins__", builtins)
         return _FUNCTION(code, namespace, name, None, closure)
 
     return {
-        "main": main, "function": function, "cell": _cell, "fill_cell": _fill_cell, "fill_function": _fill_function,
+        "main": main, "function": function, "cell": CellType, "fill_cell": _fill_cell, "fill_function": _fill_function,
         "class": _class, "fill_class": _fill_class, "enum": _enum, "fill_enum": _fill_enum, "typevar": _typevar,
     }  # fmt: skip
-
-
-def _cell() -> Any:
-    def hold() -> Any:
-        return held
-
-    if hold is None:
-        held = None
-    return hold.__closure__[0]  # type: ignore[index]
 
 
 def _fill_cell(cell: Any, content: Any) -> None:

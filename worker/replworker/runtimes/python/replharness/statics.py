@@ -1,4 +1,4 @@
-"""What an object is and has, read past properties, `__getattr__`, `__dir__` and metaclasses: nothing of the user's runs."""
+"""What an object is and has, read past properties, `__getattr__`, `__dir__`, metaclasses: no code of the user's."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 
 __builtins__ = SEALED
 
+
+class Unread:
+    """Stands for the value of a property, which only the user's own code could tell."""
+
+    def __init__(self, descriptor: Any) -> None:
+        self.descriptor = descriptor
+
+
 WALK = 20_000  # names looked at in one dictionary
 _COLUMNS = 1000
 MISSING: Any = type("Missing", (), {})()
@@ -25,17 +33,11 @@ _GETSET: Any = type(type.__dict__["__dict__"])
 _MEMBER: Any = type(type.__dict__["__basicsize__"])
 MODULE: Any = type(sys)
 FUNCTION: Any = type(lambda: 0)
-METHOD: Any = type(type("Holder", (), {"held": lambda self: 0})().held)
+_unread: Any = Unread(None)
+METHOD: Any = type(_unread.__init__)
 BUILTIN: Any = type(len)
 C_METHODS: Tuple[Any, ...] = (type(str.join), type(object.__init__), type(dict.__dict__["fromkeys"]))
 _CALLED = (FUNCTION, METHOD, BUILTIN, staticmethod, classmethod, type([].__len__), *C_METHODS)
-
-
-class Unread:
-    """Stands for the value of a property, which only the user's own code could tell."""
-
-    def __init__(self, descriptor: Any) -> None:
-        self.descriptor = descriptor
 
 
 def is_class(value: Any) -> bool:
