@@ -24,8 +24,8 @@ MOST = 1000
 _KEY_CHARS = 200
 _KEYWORDS = (
     "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue", "def", "del",
-    "elif", "else", "except", "finally", "for", "from", "global", "if", "import", "in", "is", "lambda", "nonlocal", "not", "or",
-    "pass", "raise", "return", "try", "while", "with", "yield",
+    "elif", "else", "except", "finally", "for", "from", "global", "if", "import", "in", "is", "lambda", "nonlocal",
+    "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
 )  # fmt: skip
 _SOFT = [
     *(["match", "case"] if sys.version_info >= (3, 10) else []),

@@ -46,7 +46,7 @@ def pickler(dill: Any, main: Any, file: Any, beside: Callable[[Any], object]) ->
     """A pickler of several objects with one memo. `beside` gets each buffer that is to be kept out of the stream."""
 
     class Pickler(dill.Pickler):  # type: ignore[misc]
-        dispatch = _Dispatch(dill, main)
+        dispatch: Any = _Writers(dill, main)
 
     Pickler.__module__ = dill.__name__  # dill knows its own by this
     made = Pickler(file, _PROTOCOL, byref=False, recurse=False, buffer_callback=beside)
@@ -54,32 +54,34 @@ def pickler(dill: Any, main: Any, file: Any, beside: Callable[[Any], object]) ->
     return made
 
 
-class _Dispatch:
-    """Which function writes an object of a type: ours, or else dill's."""
+class _Table(dict):  # type: ignore[type-arg]
+    """Writers by type; one that is not there yet is looked for once."""
+
+    def __init__(self, find: Callable[[type], Any]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, kind: type) -> Any:
+        self[kind] = writer = self._find(kind)
+        return writer
+
+
+class _Writers:
+    """Which function writes an object of a type: ours, or dill's, or none: then the pickler asks the object.
+
+    `get` is what the pickler calls for every object, so it is a dictionary's own.
+    """
 
     def __init__(self, dill: Any, main: Any) -> None:
         self._dill = dill
         self._main = main
-        self._ours: Dict[type, Any] = {
-            dict: self._dict, _FUNCTION: self._function, dill.CellType: self._cell, _MODULE: self._module,
-            type: self._class, **dict.fromkeys(_LOCKS, self._lock),
-        }  # fmt: skip
+        table = _Table(self._by_descent)
+        table.update(dict.fromkeys(_LOCKS, self._lock))
+        table.update({dict: self._dict, _FUNCTION: self._function, dill.CellType: self._cell, _MODULE: self._module})
         capsule = dill.__dict__.get("PyCapsuleType")
         if capsule is not None:
-            self._ours[capsule] = _refuse  # dill copies the address, which is nothing in another process
-
-    def __contains__(self, kind: type) -> bool:
-        return self.get(kind) is not None
-
-    def get(self, kind: type) -> Any:
-        """The writer for exactly this type, or None: then the pickler asks the object."""
-        writer = self._ours.get(kind)
-        if writer is None:
-            writer = self._by_descent(kind)
-            if writer is None:
-                return self._dill.Pickler.dispatch.get(kind)
-            self._ours[kind] = writer
-        return writer
+            table[capsule] = _refuse  # dill copies the address, which is nothing in another process
+        self.get = table.__getitem__
 
     def _by_descent(self, kind: type) -> Any:
         kinds = mro(kind)
@@ -93,7 +95,10 @@ class _Dispatch:
             return self._typevar
         if is_a(kind, "dataclasses", "_FIELD_BASE"):
             return self._field_kind
-        return None
+        numpy = sys.modules.get("numpy")
+        if type(numpy) is _MODULE and kind is numpy.__dict__.get("ndarray"):
+            return _array
+        return self._dill.Pickler.dispatch.get(kind)
 
     # --- what has a name ---
 
@@ -232,6 +237,11 @@ def module_name(module: Any) -> Optional[str]:
     """The name under which the module can be imported."""
     name = own(module).get("__name__")
     return name if type(name) is str and sys.modules.get(name) is module else None
+
+
+def _array(pickler: Any, array: Any) -> None:
+    # dill copies its bytes into the stream; this way they stay where they are until they are written.
+    pickler.save_reduce(*array.__reduce_ex__(_PROTOCOL), obj=array)
 
 
 def _refuse(_: Any, value: Any) -> None:
