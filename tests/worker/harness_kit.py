@@ -78,11 +78,15 @@ class Harness:
         """The answer to a frame other than an eval; `fd` goes along."""
         self.number += 1
         if fd is not None:
-            socket.send_fds(self._parcel, [b"\0"], [fd])
+            self.send_parcel(fd)
         self.send(op=op, n=self.number, **fields)
         answer = self.frame()
         assert answer["n"] == self.number
         return answer
+
+    def send_parcel(self, fd: int) -> None:
+        """Send a descriptor, as the worker does just before the frame that it belongs to."""
+        socket.send_fds(self._parcel, [b"\0"], [fd])
 
     def frame(self, patience: float = PATIENCE_S) -> dict[str, Any]:
         """The next frame; fails when none comes."""

@@ -9,7 +9,7 @@ from . import SEALED
 from .paths import files, modules
 from .scan import Place
 from .signatures import keywords
-from .statics import MISSING, Unread, attribute, columns, is_class, is_module, items, names, own, resolve, word
+from .statics import MISSING, Unread, columns, is_given, is_module, items, names, own, resolve, word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -208,11 +208,5 @@ class _Completer:
         names_ = keywords(value) if value is not MISSING else []
         if len(path) > 1 and names_:
             holder = resolve(self._roots, path[:-1])[0]
-            if not is_class(holder) and not is_module(holder) and _is_plain_method(holder, path[-1]):
-                names_ = names_[1:]
+            names_ = names_[1:] if is_given(holder, path[-1]) else names_
         return [(name + "=", "param") for name in names_]
-
-
-def _is_plain_method(holder: Any, name: str) -> bool:
-    """Whether the function is the class's, so that its first parameter is the object."""
-    return dict.get(own(holder), name, MISSING) is MISSING and attribute(holder, name)[1] == "method"

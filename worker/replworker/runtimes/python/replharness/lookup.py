@@ -18,12 +18,14 @@ from .statics import (
     Unread,
     class_dict,
     is_class,
+    is_given,
     is_module,
     items,
     mro,
     own,
     resolve,
     text,
+    word,
 )  # fmt: skip
 
 TYPE_CHECKING = False
@@ -58,8 +60,8 @@ def lookup(namespace: Dict[str, Any], symbol: str, module: Optional[str]) -> Dic
     doc = _doc(raw)
     told = signature(raw)
     methods = [] if type(value) is Unread else _methods(value, path[-1], told)
-    if told is not None and said == "method" and type(raw) is FUNCTION and not is_class(resolve(roots, path[:-1])[0]):
-        told = without_first(told)  # found on an object, which is its first argument
+    if told is not None and type(raw) is FUNCTION and is_given(resolve(roots, path[:-1] or path)[0], path[-1]):
+        told = without_first(told)
     return {
         "found": True,
         "name": symbol,
@@ -131,9 +133,10 @@ def _methods(value: Any, name: str, told: Optional[str]) -> List[str]:
                     found.setdefault(key, raw)
     lines = []
     for key in sorted(found):
-        line = signature(found[key]) if not is_class(found[key]) else None
-        if line is not None:
-            lines.append(plain(key + (without_first(line) if type(found[key]) is FUNCTION else line))[:SIGNATURE_CHARS])
+        raw = found[key]
+        if word(raw, True) == "method":
+            line = signature(raw) or "(...)"
+            lines.append(plain(key + (without_first(line) if type(raw) is FUNCTION else line))[:SIGNATURE_CHARS])
     return lines[:METHODS]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import io
 import sys
+from itertools import islice
 
 from . import SEALED
 from .bounds import type_name
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
 __builtins__ = SEALED
 
 _FUNCTION: Any = type(lambda: 0)
+_BUILTIN: Any = type(len)
 _MODULE: Any = type(sys)
 _MEMBER: Any = type(type.__dict__["__basicsize__"])
 _FILES = (io.FileIO, io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.BufferedRWPair)
 _STREAMS = ("stdout", "stderr", "stdin", "__stdout__", "__stderr__", "__stdin__")
-_LOCKS = (type(_thread.allocate_lock()), _thread.RLock)
+LOCKS = (type(_thread.allocate_lock()), _thread.RLock)
 _HEAP = 1 << 9  # of a class's flags: it was made while running
 _MADE_BY_ENUM = frozenset((
     "__dict__", "__members__", "__module__", "__new__", "__new_member__", "__qualname__", "__weakref__", "_all_bits_",
@@ -36,6 +38,8 @@ _MADE_BY_ENUM = frozenset((
 ))  # fmt: skip
 _MADE_BY_CLASS = frozenset(["__dict__", "__weakref__", "_abc_impl", "__slots__", "__module__", "__qualname__"])
 _PROTOCOL = 5
+_COMMON = "common"  # marks keys of the memo that no object has
+_SHARED_CHARS = 4096  # of a text that is worth to be one object in two names
 
 
 class Refused(Exception):
@@ -48,10 +52,29 @@ def pickler(dill: Any, main: Any, file: Any, beside: Callable[[Any], object]) ->
     class Pickler(dill.Pickler):  # type: ignore[misc]
         dispatch: Any = _Writers(dill, main)
 
+        def part(self, since: int) -> None:
+            """Let later pickles write anew what has no identity of its own: small texts, what is imported by name.
+
+            Otherwise one name that cannot be read would take all others along that speak of the same module.
+            """
+            for key, (at, value) in list(islice(self.memo.items(), since, None)):
+                if _is_common(dill, self, value):
+                    del self.memo[key]
+                    self.memo[_COMMON, at] = at, value  # the count of the memo is what numbers what comes next
+
     Pickler.__module__ = dill.__name__  # dill knows its own by this
     made = Pickler(file, _PROTOCOL, byref=False, recurse=False, buffer_callback=beside)
     made._main = main
     return made
+
+
+def _is_common(dill: Any, pickler: Any, value: Any) -> bool:
+    kind = type(value)
+    if kind is str:
+        return len(value) <= _SHARED_CHARS
+    if kind is _FUNCTION or kind is _BUILTIN or issubclass(kind, type):
+        return bool(dill._locate_function(value, pickler))
+    return is_a(kind, "numpy", "dtype")
 
 
 class _Table(dict):  # type: ignore[type-arg]
@@ -76,7 +99,7 @@ class _Writers:
         self._dill = dill
         self._main = main
         table = _Table(self._by_descent)
-        table.update(dict.fromkeys(_LOCKS, self._lock))
+        table.update(dict.fromkeys(LOCKS, self._lock))
         table.update({dict: self._dict, _FUNCTION: self._function, dill.CellType: self._cell, _MODULE: self._module})
         capsule = dill.__dict__.get("PyCapsuleType")
         if capsule is not None:

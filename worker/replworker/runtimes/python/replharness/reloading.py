@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from .interrupts import Interrupts
     from .late import Late
+    from .sources import Sources
 
 __builtins__ = SEALED
 
@@ -21,9 +22,10 @@ _IPYTHON, _JURIGGED = "IPython.extensions.autoreload", "jurigged.live"
 class Reloading:
     """Loads its parts when they are first needed. An eval that needs none of them pays two lookups."""
 
-    def __init__(self, late: Late, interrupts: Interrupts) -> None:
+    def __init__(self, late: Late, interrupts: Interrupts, sources: Sources) -> None:
         self._late = late
         self._interrupts = interrupts
+        self._sources = sources
         self._named = False
         self._file: Optional[str] = None
         self._again = False
@@ -48,6 +50,8 @@ class Reloading:
             return run(name)
         if self._files is None:
             self._files = self._interrupts.calmly(lambda: self._late.load("files")).Files()
+        if self._again:
+            self._sources.forget(file)  # a module that is reloaded has its text on disk
         return self._files.load(file, self._again, namespace, lambda: run(file))
 
     def _refresh(self, namespace: Dict[str, Any]) -> None:

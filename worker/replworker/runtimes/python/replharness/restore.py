@@ -25,7 +25,10 @@ _PIECE_BYTES = 1 << 30  # of one read: the system does not do more than 2 GiB at
 
 
 def restore(main: Any, fd: int, dill: Any) -> Dict[str, Any]:
-    """Bind the names of a file that `dump` wrote. Raises SnapshotError when it is no such file, or another python's."""
+    """Bind the names of a file that `dump` wrote, and look for modules where its session did (`sys.path`), too.
+
+    Raises SnapshotError when it is no such file, or another python's.
+    """
     with io.FileIO(fd, "r", closefd=False) as raw:
         size = raw.seek(0, os.SEEK_END)
         file: Any = io.BufferedReader(raw, _BUFFER_BYTES)

@@ -44,7 +44,7 @@ class Runner:
         self._streams = streams
         self._interrupts = interrupts
         self._sources = sources
-        self._reloading = Reloading(late, interrupts)
+        self._reloading = Reloading(late, interrupts, sources)
         self._awaiting = Awaiting(interrupts)
         self._compiler = Compiler()
         self._getpid = os.getpid

@@ -14,7 +14,7 @@ import sys
 
 from . import SEALED
 from .bounds import NAME_CHARS, cut, plain, type_name
-from .pickles import Refused, module_name, pickler
+from .pickles import LOCKS, Refused, module_name, pickler
 from .statics import is_module
 
 TYPE_CHECKING = False
@@ -30,7 +30,7 @@ _WHY_BYTES = 200
 _BUFFER_BYTES = 1 << 18
 _NOT_THE_USERS = frozenset(("__name__", "__doc__", "__loader__", "__spec__", "__package__", "__builtins__"))
 ENDS_ALL = (KeyboardInterrupt, MemoryError)
-_DIRECT = ("generator", "coroutine", "async_generator", "lock", "RLock")
+_DIRECT = (*LOCKS, type(_ for _ in ()))
 
 
 class SnapshotError(Exception):
@@ -60,6 +60,7 @@ def dump(main: Any, fd: int, most: int, dill: Any) -> Dict[str, Any]:
                 writer.dump(value)
                 middle = out.at
                 sections.append((name, middle - begin, _write_all(out, buffers), len(writer.memo)))
+                writer.part(count)
             except (SnapshotError, *ENDS_ALL):
                 raise
             except BaseException as exc:
@@ -127,9 +128,8 @@ def _write_all(out: _Bounded, buffers: List[Any]) -> List[int]:
 
 def _refuse_at_once(value: Any) -> None:
     # A lock inside of something is made anew when it is free; as a name of its own it is there to be shared.
-    name = type_name(type(value))
-    if type(value).__module__ in ("builtins", "_thread") and name in _DIRECT:
-        raise Refused("a %s belongs to its process" % name)
+    if type(value) in _DIRECT:
+        raise Refused("a %s belongs to its process" % type_name(type(value)))
 
 
 class Left:

@@ -82,6 +82,15 @@ def attribute(value: Any, name: str) -> Tuple[Any, str]:
     return (Unread(shared) if said == "property" else _opened(shared)), said
 
 
+def is_given(holder: Any, name: str) -> bool:
+    """Whether `holder.name` is a method that has got its first argument from there."""
+    if is_class(holder):
+        return type(_of_kinds(mro(holder), name)) is classmethod
+    if is_module(holder) or dict.get(own(holder), name, MISSING) is not MISSING:
+        return False
+    return type(_of_kinds(mro(type(holder)), name)) in (FUNCTION, classmethod)
+
+
 def names(value: Any) -> Iterator[Tuple[str, str]]:
     """Names of attributes and what they are, those of the object itself first; some may come twice."""
     if is_class(value):
