@@ -37,16 +37,23 @@ class Harness:
     def __init__(self, python: str = sys.executable) -> None:
         self.control, theirs = socket.socketpair()
         late, late_theirs = os.pipe()
+        self.trace, trace_theirs = os.pipe()
+        os.set_blocking(self.trace, False)
+        os.set_blocking(trace_theirs, False)
+        self._parcel, parcel_theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        given = (theirs.fileno(), late_theirs, trace_theirs, parcel_theirs.fileno())
         self.process = subprocess.Popen(
-            [python, "-X", "utf8", str(HARNESS), str(theirs.fileno()), str(late_theirs)],
+            [python, "-X", "utf8", str(HARNESS), *map(str, given)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            pass_fds=(theirs.fileno(), late_theirs),
+            pass_fds=given,
             start_new_session=True,
         )
         theirs.close()
+        parcel_theirs.close()
         os.close(late_theirs)
+        os.close(trace_theirs)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         assert self.process.stderr is not None
@@ -67,6 +74,20 @@ class Harness:
     def send(self, **message: Any) -> None:
         self.control.sendall(packed(message))
 
+    def ask(self, op: str, fd: int | None = None, **fields: Any) -> dict[str, Any]:
+        """The answer to a frame other than an eval; `fd` goes along."""
+        self.number += 1
+        if fd is not None:
+            self.send_parcel(fd)
+        self.send(op=op, n=self.number, **fields)
+        answer = self.frame()
+        assert answer["n"] == self.number
+        return answer
+
+    def send_parcel(self, fd: int) -> None:
+        """Send a descriptor, as the worker does just before the frame that it belongs to."""
+        socket.send_fds(self._parcel, [b"\0"], [fd])
+
     def frame(self, patience: float = PATIENCE_S) -> dict[str, Any]:
         """The next frame; fails when none comes."""
         self.until(self._whole_frame, patience)
@@ -77,12 +98,11 @@ class Harness:
         return message
 
     def start_eval(
-        self, code: str, *, stdin: bool = False, silent: bool = False, history: bool = True, mime: Any = ()
+        self, code: str, *, stdin: bool = False, silent: bool = False, history: bool = True, **more: Any
     ) -> int:
         self.number += 1
-        name = f"<work:{self.number}>"
-        more = {"mime": list(mime)} if mime else {}
-        self.send(op="eval", n=self.number, code=code, name=name, silent=silent, stdin=stdin, history=history, **more)
+        options = {"silent": silent, "stdin": stdin, "history": history, **more}
+        self.send(op="eval", n=self.number, code=code, name=f"<work:{self.number}>", **options)
         return self.number
 
     def result(self, number: int | None = None, lines: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -149,7 +169,9 @@ class Harness:
             pass
         self.process.wait(PATIENCE_S)
         self.control.close()
+        self._parcel.close()
         os.close(self._late)
+        os.close(self.trace)
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             assert pipe is not None
             pipe.close()

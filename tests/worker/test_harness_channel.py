@@ -16,12 +16,10 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=8,
 )
-FIELDS = st.dictionaries(
-    st.sampled_from(["op", "n", "code", "name", "silent", "stdin", "history", "max", "cwd", "env", "limits"]), JSON
-)
-OPS = st.builds(
-    lambda op, fields: {**fields, "op": op}, st.sampled_from(["vars", "clear", "claim", "eval", "interrupt"]), FIELDS
-)
+NAMES = "op n code name silent stdin history max cwd env limits pos symbol file reload named"
+FIELDS = st.dictionaries(st.sampled_from(NAMES.split()), JSON)
+OP_NAMES = ["vars", "clear", "claim", "eval", "interrupt", "complete", "lookup", "dump", "restore"]
+OPS = st.builds(lambda op, fields: {**fields, "op": op}, st.sampled_from(OP_NAMES), FIELDS)
 KEEP = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

@@ -1,7 +1,8 @@
 """The interpreter as a child process: how it is started, spoken to, signalled and buried.
 
-It gets three pipes as its standard streams and two more descriptors: 3 is the control channel (one end of a
-socketpair), 4 a pipe for output that belongs to no eval. Nothing else is inherited. It dies with the worker.
+It gets three pipes as its standard streams and four more descriptors: 3 is the control channel (one end of a
+socketpair), 4 a pipe for output that belongs to no eval, 5 a pipe for stacks (see `ask_stack`), 6 one end of a
+socketpair on which descriptors come (see `send`). Nothing else is inherited. It dies with the worker.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import NoReturn
 
 CONTROL_FD = 3
 LATE_FD = 4
+TRACE_FD = 5
+PARCEL_FD = 6
 MAX_FRAME_BYTES = 8 * 1024 * 1024
 _PIPE_BYTES = 1024 * 1024
 _READ_BYTES = 128 * 1024
@@ -47,23 +50,26 @@ class Child:
 
     def __init__(self, command: Command) -> None:
         ours, theirs = socket.socketpair()
-        stdin, out, err, late = (os.pipe() for _ in range(4))
+        self._parcel, parcel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stdin, out, err, late, trace = (os.pipe() for _ in range(5))
+        os.set_blocking(trace[1], False)  # written from a signal handler, which must never wait
         for end in (out[1], err[1]):
             try:
                 fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
             except OSError:  # past the user's quota for pipes: a smaller one works as well
                 pass
-        inner = [stdin[0], out[1], err[1], theirs.fileno(), late[1]]
+        inner = [stdin[0], out[1], err[1], theirs.fileno(), late[1], trace[1], parcel.fileno()]
         self.pid = os.fork()
         if self.pid == 0:
             _become(command, inner)
-        for fd in (stdin[0], out[1], err[1], late[1]):
+        for fd in (stdin[0], out[1], err[1], late[1], trace[1]):
             os.close(fd)
         theirs.close()
+        parcel.close()
         self.pidfd = os.pidfd_open(self.pid)
         self.control = ours
-        self.stdin, self.out, self.err, self.late = stdin[1], out[0], err[0], late[0]
-        for fd in (ours.fileno(), self.stdin, self.out, self.err, self.late):
+        self.stdin, self.out, self.err, self.late, self.trace = stdin[1], out[0], err[0], late[0], trace[0]
+        for fd in (ours.fileno(), self._parcel.fileno(), self.stdin, self.out, self.err, self.late, self.trace):
             os.set_blocking(fd, False)
         self._pipes = select.epoll()  # asked without waiting: which of the three has anything, in one call
         for fd in (self.late, self.out, self.err):
@@ -74,7 +80,15 @@ class Child:
     # --- control channel: 4 bytes of length, then JSON ---
 
     def send(self, body: bytes, fd: int | None = None) -> None:
-        """Queue one frame and send as far as it goes."""
+        """Queue one frame and send as far as it goes. A descriptor that belongs to it goes before it, at once.
+
+        The caller keeps its own. One frame with a descriptor may be unanswered at a time: of two, the last is taken.
+        """
+        if fd is not None:
+            try:
+                socket.send_fds(self._parcel, [b"\0"], [fd])
+            except (BlockingIOError, BrokenPipeError, ConnectionResetError):
+                pass  # it is dying, or does not read them: then it answers that no descriptor came
         self._unsent += struct.pack("!I", len(body)) + body
         self.flush()
 
@@ -114,6 +128,10 @@ class Child:
             del received[: 4 + length]
         return frames
 
+    def close_parcels(self) -> None:
+        """Give up sending descriptors."""
+        self._parcel.close()
+
     # --- streams ---
 
     def read(self, fd: int) -> bytes | None:
@@ -144,6 +162,19 @@ class Child:
         """SIGINT, to the interpreter alone."""
         try:
             signal.pidfd_send_signal(self.pidfd, signal.SIGINT)
+        except ProcessLookupError:
+            pass
+
+    def ask_stack(self) -> None:
+        """Ask where the code is, without stopping it: text for `stacks.parse` comes in the `trace` pipe.
+
+        Only for an interpreter whose Ready says "stack": SIGUSR1 ends others. What an earlier answer left is dropped.
+        No mark ends an answer, and it is written in one go: it is whole when nothing more has come for a moment.
+        """
+        while self.read(self.trace):
+            pass
+        try:
+            signal.pidfd_send_signal(self.pidfd, signal.SIGUSR1)
         except ProcessLookupError:
             pass
 

@@ -2,6 +2,10 @@
 
 The interpreter is not trusted: what it sends is decoded into these structs or it dies. `n` ties an answer to
 its question. Nothing here carries a session's name, an id of a client or a route.
+
+Dump and Restore come with a descriptor (a regular file or a memfd, read and written from its beginning). It does not
+travel on the control channel, whose reader would have to ask for ancillary data with every frame, but by SCM_RIGHTS
+in a packet of one byte on the interpreter's descriptor 6, sent before the frame (`Child.send(body, fd)`).
 """
 
 from __future__ import annotations
@@ -78,7 +82,7 @@ class Lookup(msgspec.Struct, tag_field="op", tag="lookup"):
 
 class Dump(msgspec.Struct, tag_field="op", tag="dump"):
     """Write the user's names for another session, at most `max` bytes. Python writes into the descriptor that
-    comes with this frame (SCM_RIGHTS); other runtimes answer with `data`."""
+    comes with this frame; other runtimes answer with `data`."""
 
     n: int
     max: int

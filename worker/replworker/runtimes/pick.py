@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from replworker.runtimes.child import CONTROL_FD, LATE_FD, Command
+from replworker.runtimes.child import CONTROL_FD, LATE_FD, PARCEL_FD, TRACE_FD, Command
 from replworker.runtimes.environments import NoEnvironment, find
 
 __all__ = ["NoEnvironment", "pick"]
@@ -22,4 +22,5 @@ def pick(runtime: str, environment: str | None, interpreter: str, kept: str, env
 
 def _python(environment: str | None, interpreter: str, kept: str, env: dict[str, str]) -> Command:
     found = find(environment, interpreter, kept, env)
-    return Command([found.executable, "-X", "utf8", str(_HARNESS), str(CONTROL_FD), str(LATE_FD)], found.env)
+    fds = [str(fd) for fd in (CONTROL_FD, LATE_FD, TRACE_FD, PARCEL_FD)]
+    return Command([found.executable, "-X", "utf8", str(_HARNESS), *fds], found.env)

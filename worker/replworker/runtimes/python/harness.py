@@ -1,4 +1,4 @@
-"""Entry of the python harness: `python -X utf8 harness.py CONTROL_FD LATE_FD`.
+"""Entry of the python harness: `python -X utf8 harness.py CONTROL_FD LATE_FD TRACE_FD PARCEL_FD`.
 
 Runs in any python >= 3.8, with nothing but its standard library. The worker is its parent and its only reader.
 """
@@ -20,4 +20,4 @@ finally:
     else:
         sys.path[0] = ""  # as in interactive python: the user's folder comes first
 
-compose(int(sys.argv[1]), int(sys.argv[2])).serve()
+compose(*map(int, sys.argv[1:5])).serve()

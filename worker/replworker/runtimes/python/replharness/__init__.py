@@ -1,6 +1,8 @@
 """The python harness: keeps one namespace and runs the code that a worker sends it.
 
-Every module here is imported at start, so that nothing of it is looked up on the user's `sys.path` later.
+What every eval needs is imported at start, so that nothing of it is looked up on the user's `sys.path` later. The rest
+(completion, lookup, snapshots, reloading) would cost each idle session its memory; late.py loads it when it is first
+needed, by the path of its file and with the modules of the start, so that it too sees nothing of the user's doing.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Tuple
 
+    from .asks import Asks
     from .channel import Channel
     from .interrupts import Interrupts
     from .run import Runner
@@ -27,13 +28,17 @@ EXIT_PROTOCOL = 70  # EX_SOFTWARE: the worker said what the contract does not kn
 class Loop:
     """The main thread's life. Between frames it sits in one read(), and no other thread of ours exists."""
 
-    def __init__(self, channel: Channel, runner: Runner, interrupts: Interrupts, started_as: Any) -> None:
+    def __init__(
+        self, channel: Channel, runner: Runner, interrupts: Interrupts, asks: Asks, stack: bool, started_as: Any
+    ) -> None:
         self._channel = channel
         self._runner = runner
         self._interrupts = interrupts
         self._started_as = started_as  # the former __main__, whose globals harness.py still uses
         self._exit = os._exit
-        self._ops = {"eval": self._eval, "claim": self._claim, "vars": self._vars, "clear": self._clear}
+        more = {"vars": self._vars, "clear": self._clear, **asks.ops}
+        self._can = [*more, "stack"] if stack else [*more]
+        self._ops = {"eval": self._eval, "claim": self._claim, **more}
 
     def serve(self) -> None:
         """Never returns: 0 when the worker closed the channel, 70 when it broke the contract."""
@@ -62,6 +67,7 @@ class Loop:
             "implementation": sys.implementation.name,
             "executable": sys.executable,
             "pid": os.getpid(),
+            "can": self._can,
         }
 
     def _eval(self, message: Dict[str, Any]) -> Dict[str, Any]:

@@ -10,6 +10,7 @@ from . import SEALED
 from .aio import CO_COROUTINE, Awaiting
 from .bounds import CHANGED_NAMES, NAME_CHARS, Limits, plain, type_name
 from .cell import Compiler
+from .reloading import Reloading
 from .render import render
 from .trace import Raised, prepare, strip
 from .variables import names
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .channel import Channel
     from .gate import Gate
     from .interrupts import Interrupts
+    from .late import Late
     from .rich import Rich
     from .sources import Sources
     from .streams import Streams
@@ -35,7 +37,7 @@ class Runner:
     """Runs evals in one namespace that lives as long as the session."""
 
     def __init__(
-        self, channel: Channel, gate: Gate, streams: Streams, interrupts: Interrupts, sources: Sources
+        self, channel: Channel, gate: Gate, streams: Streams, interrupts: Interrupts, sources: Sources, late: Late
     ) -> None:
         self.limits = Limits()
         self._channel = channel
@@ -43,6 +45,7 @@ class Runner:
         self._streams = streams
         self._interrupts = interrupts
         self._sources = sources
+        self._reloading = Reloading(late, interrupts, sources)
         self._awaiting = Awaiting(interrupts)
         self._compiler = Compiler()
         self._getpid = os.getpid
@@ -65,6 +68,7 @@ class Runner:
         self._interrupts.expect(lambda: self._channel.interrupted(number))
         self._streams.restore()
         self._gate.open(number, bool(message.get("stdin")))
+        self._reloading.begin(message)
         mime = message.get("mime")
         rich = self._richly() if mime else None
         work = _Work(self, message["code"], message["name"], silent, bool(message.get("history")), answer, rich, mime)
@@ -125,6 +129,9 @@ class Runner:
 
     def execute(self, code: str, name: str) -> Any:
         """Run the text; the last expression's value, or None."""
+        return self._reloading.run(self.module.__dict__, name, lambda name: self._execute(code, name))
+
+    def _execute(self, code: str, name: str) -> Any:
         self._sources.add(name, code)
         codes = self._compiler.compile(code, name)
         namespace = self.module.__dict__

@@ -48,6 +48,14 @@ class Sources:
             if self._cache is not None:
                 self._cache.pop(first, None)
 
+    def forget(self, name: str) -> None:
+        """The text under this name is not what runs any more."""
+        old = self._kept.pop(name, None)
+        if old is not None:
+            self._chars -= old[0]
+            if self._cache is not None:
+                self._cache.pop(name, None)
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Not ours to find; but when it is linecache, fill it as soon as it has run."""
         if name != "linecache" or self not in sys.meta_path:

@@ -1,0 +1,80 @@
+"""Evals that are a file's text: its `__file__`, and loading it again."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import SEALED
+from .statics import MISSING, own
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict
+
+__builtins__ = SEALED
+
+FILES = 100  # whose names are remembered; the one that was loaded longest ago is forgotten first
+_MODULE = type(sys)
+
+
+class Files:
+    """Remembers, for each file, which names its last load bound, and to what."""
+
+    def __init__(self) -> None:
+        self._bound: Dict[str, Dict[str, int]] = {}
+
+    def load(self, file: str, again: bool, namespace: Dict[str, Any], run: Callable[[], Any]) -> Any:
+        """What `run` gives, with `__file__` bound for its time. `again`: first forget what the last load bound.
+
+        If the file is a module that is imported, `again` reloads that module instead, and gives it.
+        """
+        if again:
+            module = _module_of(file)
+            if module is not None:
+                import importlib
+
+                return importlib.reload(module)
+            self._forget(file, namespace)
+        before = {name: id(value) for name, value in list(namespace.items())}
+        shadowed = namespace.get("__file__", MISSING)
+        namespace["__file__"] = file
+        try:
+            return run()
+        finally:
+            if shadowed is MISSING:
+                namespace.pop("__file__", None)
+            else:
+                namespace["__file__"] = shadowed
+            self._note(file, before, namespace)
+
+    def _forget(self, file: str, namespace: Dict[str, Any]) -> None:
+        """A name that was bound to something else since is the user's, and stays."""
+        for name, was in self._bound.get(file, {}).items():
+            if id(namespace.get(name, MISSING)) == was:
+                namespace.pop(name)
+
+    def _note(self, file: str, before: Dict[str, int], namespace: Dict[str, Any]) -> None:
+        self._bound.pop(file, None)
+        self._bound[file] = {
+            name: id(value)
+            for name, value in list(namespace.items())
+            if type(name) is str and before.get(name) != id(value) and not name.startswith("__")
+        }
+        while len(self._bound) > FILES:
+            del self._bound[next(iter(self._bound))]
+
+
+def _module_of(file: str) -> Any:
+    """The imported module that this file is, or None."""
+    real, tail = os.path.realpath(file), os.path.basename(file)
+    for name, module in list(sys.modules.items()):
+        if type(module) is not _MODULE or name == "__main__":
+            continue
+        held = own(module)
+        path = held.get("__file__")
+        if type(path) is not str or os.path.basename(path) != tail or held.get("__spec__") is None:
+            continue
+        if held.get("__name__") == name and (path == file or os.path.realpath(path) == real):
+            return module
+    return None

@@ -1,0 +1,64 @@
+"""Names on disk: files beside a path, modules that could be imported. Nothing is opened, and nothing is imported."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from . import SEALED
+from .statics import own
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List, Tuple
+
+__builtins__ = SEALED
+
+_ENTRIES = 5000  # looked at in one folder
+_SPAN_S = 0.05  # of looking into folders; what is not found by then is left out
+_ENDINGS = (".py", ".so", ".pyc")
+
+
+def files(folder: str) -> List[Tuple[str, str]]:
+    """What is in the folder; one that can be entered ends with a slash."""
+    until = time.monotonic() + _SPAN_S
+    found = []
+    for name, is_folder in _entries(os.path.expanduser(folder) or ".", until):
+        if name.isprintable() and not set(name) & set("'\"\\"):
+            found.append((name + "/" if is_folder else name, "path"))
+    return found
+
+
+def modules(package: List[str], loaded: Any) -> List[Tuple[str, str]]:
+    """Modules in a package, or those at the top when `package` is empty. `loaded` is the package if it is imported."""
+    until = time.monotonic() + _SPAN_S
+    found = []
+    folders = [path or "." for path in list(sys.path) if type(path) is str]
+    if package:
+        within = own(loaded).get("__path__") if loaded is not None else None
+        if type(within) is list:
+            folders = [path for path in within if type(path) is str]
+        else:
+            folders = [os.path.join(path, *package) for path in folders]
+    else:
+        found = [name for name in (*sys.builtin_module_names, *list(sys.modules)) if type(name) is str]
+    for folder in folders:
+        for name, is_folder in _entries(folder, until):
+            stem, _, ending = name.partition(".")
+            if (is_folder and not ending) or name.endswith(_ENDINGS):
+                found.append(stem)
+    return [(name, "module") for name in found if name.isidentifier() and name != "__pycache__" and name != "__init__"]
+
+
+def _entries(folder: str, until: float) -> List[Tuple[str, bool]]:
+    found: List[Tuple[str, bool]] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if len(found) >= _ENTRIES or time.monotonic() > until:
+                    break
+                found.append((entry.name, entry.is_dir()))
+    except (OSError, ValueError):
+        pass  # not a folder, or not one to look into
+    return found

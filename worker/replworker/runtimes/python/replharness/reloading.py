@@ -1,0 +1,60 @@
+"""What an eval's frame asks for around the run of its text: it is a file's, or the user's reloader comes first."""
+
+from __future__ import annotations
+
+import sys
+
+from . import SEALED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Optional
+
+    from .interrupts import Interrupts
+    from .late import Late
+    from .sources import Sources
+
+__builtins__ = SEALED
+
+_IPYTHON, _JURIGGED = "IPython.extensions.autoreload", "jurigged.live"
+
+
+class Reloading:
+    """Loads its parts when they are first needed. An eval that needs none of them pays two lookups."""
+
+    def __init__(self, late: Late, interrupts: Interrupts, sources: Sources) -> None:
+        self._late = late
+        self._interrupts = interrupts
+        self._sources = sources
+        self._named = False
+        self._file: Optional[str] = None
+        self._again = False
+        self._files: Any = None
+        self._autoreload: Any = None
+
+    def begin(self, message: Dict[str, Any]) -> None:
+        """Take what the frame says."""
+        file = message.get("file")
+        self._file = file if type(file) is str else None
+        self._named = message.get("named") is True
+        self._again = message.get("reload") is True
+
+    def run(self, namespace: Dict[str, Any], name: str, run: Callable[[str], Any]) -> Any:
+        """What `run` gives when it is called with the name that tracebacks are to show."""
+        if self._named:
+            modules = sys.__dict__.get("modules")  # anything at all, if the user wills
+            if type(modules) is dict and (_IPYTHON in modules or _JURIGGED in modules):
+                self._refresh(namespace)
+        file = self._file
+        if file is None:
+            return run(name)
+        if self._files is None:
+            self._files = self._interrupts.calmly(lambda: self._late.load("files")).Files()
+        if self._again:
+            self._sources.forget(file)  # a module that is reloaded has its text on disk
+        return self._files.load(file, self._again, namespace, lambda: run(file))
+
+    def _refresh(self, namespace: Dict[str, Any]) -> None:
+        if self._autoreload is None:
+            self._autoreload = self._interrupts.calmly(lambda: self._late.load("autoreload")).Autoreload()
+        self._autoreload.refresh(namespace)

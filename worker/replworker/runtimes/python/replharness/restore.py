@@ -1,0 +1,146 @@
+"""The other half of snapshot.py: binds the names that a file holds."""
+
+from __future__ import annotations
+
+import io
+import marshal
+import os
+import sys
+
+from . import SEALED
+from .revive import revivers
+from .snapshot import ENDS_ALL, Left, Quiet, SnapshotError, head
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Tuple
+
+    from .snapshot import Section
+
+__builtins__ = SEALED
+
+_BUFFER_BYTES = 1 << 18
+_HEAD_BYTES = 100
+_PIECE_BYTES = 1 << 30  # of one read: the system does not do more than 2 GiB at once
+
+
+def restore(main: Any, fd: int, dill: Any) -> Dict[str, Any]:
+    """Bind the names of a file that `dump` wrote, and look for modules where its session did (`sys.path`), too.
+
+    Raises SnapshotError when it is no such file, or another python's.
+    """
+    with io.FileIO(fd, "r", closefd=False) as raw:
+        size = raw.seek(0, os.SEEK_END)
+        file: Any = io.BufferedReader(raw, _BUFFER_BYTES)
+        try:
+            sections, modules, path = _index(file, size)
+            sys.path.extend(entry for entry in path if entry not in sys.path)
+            left = Left()
+            count = _import_all(main, modules, left)
+            with Quiet(dill):
+                count += _Reading(main, fd, file, sections).bind(left)
+        finally:
+            file.detach()
+    return {"count": count, "bytes": size, "left-behind": left.rows()}
+
+
+def _import_all(main: Any, modules: List[Tuple[str, str]], left: Left) -> int:
+    count = 0
+    for name, module in modules:
+        try:
+            SEALED["__import__"](module)
+            main.__dict__[name] = sys.modules[module]
+            count += 1
+        except ENDS_ALL:
+            raise
+        except BaseException as exc:
+            left.add(name, type(sys), exc)
+    return count
+
+
+class _Reading:
+    """Reads section after section; when one fails, all again, slower, and without those that fail."""
+
+    def __init__(self, main: Any, fd: int, file: Any, sections: List[Section]) -> None:
+        self._namespace = main.__dict__
+        self._file = file
+        self._fd = fd
+        self._sections = sections
+        self._sizes: List[int] = []
+        self._at = 0
+        self._fast, self._patient = revivers(main, _Plain(file), self)
+
+    def bind(self, left: Left) -> int:
+        """How many names were bound."""
+        before = dict(self._namespace)
+        try:
+            for name, _ in self._begun():
+                self._namespace[name] = self._fast.load()
+            return len(self._sections)
+        except ENDS_ALL:
+            raise
+        except BaseException:
+            self._namespace.clear()
+            self._namespace.update(before)
+        count, patient = 0, self._patient
+        for name, memo in self._begun():
+            known = len(patient.memo)
+            try:
+                self._namespace[name] = patient.load()
+                count += 1
+            except ENDS_ALL:
+                raise
+            except BaseException as exc:
+                left.add(name, None, exc)
+                patient.skip(known, memo)
+        return count
+
+    def _begun(self) -> Iterator[Tuple[str, int]]:
+        """Each name, with the file standing where its pickle begins, and what the memo counts after it."""
+        at = len(head())
+        for name, length, sizes, memo in self._sections:
+            self._file.seek(at)
+            self._sizes, self._at = list(sizes), at + length
+            yield name, memo
+            at += length + sum(sizes)
+
+    def __iter__(self) -> _Reading:
+        return self
+
+    def __next__(self) -> Any:
+        """The next buffer of the section."""
+        data = bytearray(self._sizes.pop(0))
+        view = memoryview(data)
+        while view:
+            count = os.preadv(self._fd, [view[:_PIECE_BYTES]], self._at)
+            if not count:
+                raise SnapshotError("a snapshot that is not whole")
+            view = view[count:]
+            self._at += count
+        return data
+
+
+class _Plain:
+    """A file that cannot be peeked into: the unpickler then takes no more than it needs, and seeking stays ours."""
+
+    def __init__(self, file: Any) -> None:
+        self.read, self.readline, self.readinto = file.read, file.readline, file.readinto
+
+
+def _index(file: Any, size: int) -> Any:
+    file.seek(0)
+    said, ours = file.readline(_HEAD_BYTES), head()
+    if not said.startswith(ours.partition(b",")[0]):
+        raise SnapshotError("not a snapshot")
+    if said != ours:
+        theirs = said.partition(b",")[2].strip().decode("ascii", "replace")
+        raise SnapshotError("written by %s, and this is %s" % (theirs, ours.partition(b",")[2].strip().decode()))
+    try:
+        file.seek(size - 8)
+        length = int.from_bytes(file.read(8), "big")
+        if length > size - 8 - len(ours):
+            raise ValueError
+        file.seek(size - 8 - length)
+        return marshal.loads(file.read(length))
+    except (ValueError, EOFError, TypeError, OSError):
+        raise SnapshotError("a snapshot that is not whole") from None

@@ -1,0 +1,173 @@
+"""A session's names in a file, and back.
+
+The file: a line that says who wrote it; for each name a pickle and the buffers that were kept out of it; an index
+(marshal); its length in eight bytes. The pickles share one memo, so that what two names share stays shared. A name
+that cannot be written is cut off again, and one that cannot be read is skipped: both are told with a reason.
+"""
+
+from __future__ import annotations
+
+import io
+import marshal
+import os
+import sys
+
+from . import SEALED
+from .bounds import NAME_CHARS, cut, plain, type_name
+from .pickles import LOCKS, Refused, module_name, pickler
+from .statics import is_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Tuple
+
+    Section = Tuple[str, int, List[int], int]  # name, bytes of its pickle and its buffers, size of the memo after it
+
+__builtins__ = SEALED
+
+LEFT_BEHIND = 100
+_WHY_BYTES = 200
+_BUFFER_BYTES = 1 << 18
+_NOT_THE_USERS = frozenset(("__name__", "__doc__", "__loader__", "__spec__", "__package__", "__builtins__"))
+ENDS_ALL = (KeyboardInterrupt, MemoryError)
+_DIRECT = (*LOCKS, type(_ for _ in ()))
+
+
+class SnapshotError(Exception):
+    """Nothing came of it, and this is why."""
+
+
+def dump(main: Any, fd: int, most: int, dill: Any) -> Dict[str, Any]:
+    """Write the user's names; the fields of Dumped but `t` and `n`. Raises SnapshotError over `most` bytes."""
+    out = _Bounded(fd, most)
+    buffers: List[Any] = []
+    writer = pickler(dill, main, out, buffers.append)
+    sections: List[Section] = []
+    modules: List[Tuple[str, str]] = []
+    left = Left()
+    out.write(head())
+    with Quiet(dill):
+        for name, value in list(main.__dict__.items()):
+            if type(name) is not str or name in _NOT_THE_USERS:
+                continue
+            known = module_name(value) if is_module(value) and value is not main else None
+            if known is not None:
+                modules.append((name, known))
+                continue
+            begin, count = out.at, len(writer.memo)
+            try:
+                _refuse_at_once(value)
+                writer.dump(value)
+                middle = out.at
+                sections.append((name, middle - begin, _write_all(out, buffers), len(writer.memo)))
+                writer.part(count)
+            except (SnapshotError, *ENDS_ALL):
+                raise
+            except BaseException as exc:
+                left.add(name, type(value), exc)
+                out.rewind(begin)
+                while len(writer.memo) > count:
+                    writer.memo.popitem()
+                writer._postproc.clear()
+            buffers.clear()
+    path = [entry for entry in sys.path if type(entry) is str]
+    index = marshal.dumps((sections, modules, path))
+    out.write(index)
+    out.write(len(index).to_bytes(8, "big"))
+    out.flush()
+    return {"count": len(sections) + len(modules), "bytes": out.at, "left-behind": left.rows()}
+
+
+def head() -> bytes:
+    about = (sys.implementation.name, *sys.version_info[:2])
+    return b"replctl snapshot 1, %s %d.%d\n" % (about[0].encode(), about[1], about[2])
+
+
+class _Bounded:
+    """A file to write to, up to a number of bytes."""
+
+    def __init__(self, fd: int, most: int) -> None:
+        self.at = 0
+        self._fd = fd
+        self._most = most
+        try:
+            os.lseek(fd, 0, os.SEEK_SET)
+            os.ftruncate(fd, 0)
+        except OSError:
+            raise SnapshotError("the descriptor is not a file") from None
+        self._file: Any = io.BufferedWriter(io.FileIO(fd, "w", closefd=False), _BUFFER_BYTES)
+
+    def write(self, data: Any) -> int:
+        size = data.nbytes if type(data) is memoryview else len(data)
+        if self.at + size > self._most:
+            self._file.flush()
+            os.ftruncate(self._fd, 0)
+            raise SnapshotError("snapshot over %d bytes" % self._most)
+        written: int = self._file.write(data)
+        self.at += size
+        return written
+
+    def rewind(self, to: int) -> None:
+        """Forget what was written after `to`."""
+        self._file.seek(to)  # writes out what waits
+        self._file.truncate(to)
+        self.at = to
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _write_all(out: _Bounded, buffers: List[Any]) -> List[int]:
+    sizes = []
+    for each in buffers:
+        with each.raw() as view:
+            out.write(view)
+            sizes.append(view.nbytes)
+    return sizes
+
+
+def _refuse_at_once(value: Any) -> None:
+    # A lock inside of something is made anew when it is free; as a name of its own it is there to be shared.
+    if type(value) in _DIRECT:
+        raise Refused("a %s belongs to its process" % type_name(type(value)))
+
+
+class Left:
+    """Names that could not come along."""
+
+    def __init__(self) -> None:
+        self._rows: List[Dict[str, str]] = []
+        self._more = 0
+
+    def add(self, name: str, kind: Any, exc: BaseException) -> None:
+        if len(self._rows) >= LEFT_BEHIND:
+            self._more += 1
+            return
+        try:
+            said = str(exc)
+        except BaseException:
+            said = ""
+        what = said if type(exc) is Refused else "%s: %s" % (type_name(type(exc)), said)
+        why = what if kind is None else "%s: %s" % (type_name(kind), what)
+        self._rows.append({"name": plain(name[:NAME_CHARS]), "why": cut(why.rstrip(": "), _WHY_BYTES)[0]})
+
+    def rows(self) -> List[Dict[str, str]]:
+        more = [{"name": "…", "why": "and %d more" % self._more}] if self._more else []
+        return self._rows + more
+
+
+class Quiet:
+    """Without dill's warnings: what they are about is told as left behind, or is all right."""
+
+    def __init__(self, dill: Any) -> None:
+        self._kind = dill.PickleWarning
+
+    def __enter__(self) -> None:
+        import warnings
+
+        self._saved = warnings.catch_warnings()
+        self._saved.__enter__()
+        warnings.simplefilter("ignore", self._kind)
+
+    def __exit__(self, *failed: Any) -> None:
+        self._saved.__exit__(*failed)
