@@ -234,6 +234,14 @@ def test_a_builtin_and_a_module_are_told(harness: Any) -> None:
     assert found(harness, "os.path.join")["file"].endswith("posixpath.py")
 
 
+def test_a_cached_function_is_told_as_what_it_wraps(harness: Any) -> None:
+    harness.eval("import functools\n@functools.lru_cache(None)\ndef slow(width, height=2):\n    'Slowly.'")
+    told = found(harness, "slow")
+    assert (told["signature"], told["doc"], told["line"]) == ("(width, height=2)", "Slowly.", 2)
+    assert told["methods"] == ["slow(width, height=2)"]
+    assert texts(harness, "slow(hei") == ["height="]
+
+
 def test_a_long_doc_is_cut_and_its_margin_is_gone(harness: Any) -> None:
     harness.eval(
         "def f():\n    '''Head.\n\n        deeper\n    margin\n    '''\ndef g(): pass\ng.__doc__ = 'x' * 10_000"

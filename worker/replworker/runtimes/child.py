@@ -25,6 +25,7 @@ PARCEL_FD = 6
 MAX_FRAME_BYTES = 8 * 1024 * 1024
 _PIPE_BYTES = 1024 * 1024
 _READ_BYTES = 128 * 1024
+_STALE_READS = 16  # code may write into the pipe without end
 _PR_SET_PDEATHSIG = 1
 _MAX_FAMILY = 100
 _COMMAND_BYTES = 1000
@@ -171,8 +172,9 @@ class Child:
         Only for an interpreter whose Ready says "stack": SIGUSR1 ends others. What an earlier answer left is dropped.
         No mark ends an answer, and it is written in one go: it is whole when nothing more has come for a moment.
         """
-        while self.read(self.trace):
-            pass
+        for _ in range(_STALE_READS):
+            if not self.read(self.trace):
+                break
         try:
             signal.pidfd_send_signal(self.pidfd, signal.SIGUSR1)
         except ProcessLookupError:

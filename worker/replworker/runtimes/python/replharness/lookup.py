@@ -7,7 +7,7 @@ import sys
 
 from . import SEALED
 from .bounds import PATH_CHARS, cut, plain, type_name
-from .signatures import SIGNATURE_CHARS, signature, without_first
+from .signatures import SIGNATURE_CHARS, signature, unwrapped, without_first
 from .statics import (
     BUILTIN,
     C_METHODS,
@@ -56,8 +56,9 @@ def lookup(namespace: Dict[str, Any], symbol: str, module: Optional[str]) -> Dic
     if value is MISSING:
         return {"found": False}
     raw = value.descriptor if type(value) is Unread else value
-    file, line = _place(raw)
-    doc = _doc(raw)
+    inner = raw if is_class(raw) or is_module(raw) or type(raw) is FUNCTION else unwrapped(raw)
+    file, line = _place(inner)
+    doc = _doc(inner)
     told = signature(raw)
     methods = [] if type(value) is Unread else _methods(value, path[-1], told)
     if told is not None and type(raw) is FUNCTION and is_given(resolve(roots, path[:-1] or path)[0], path[-1]):
@@ -123,7 +124,7 @@ def _methods(value: Any, name: str, told: Optional[str]) -> List[str]:
     if is_module(value):
         return []
     kind = value if is_class(value) else type(value)
-    if kind in (FUNCTION, METHOD, BUILTIN, *C_METHODS):
+    if (told is not None and not is_class(value)) or kind in (FUNCTION, METHOD, BUILTIN, *C_METHODS):
         return [plain(name + (told or "(...)"))[:SIGNATURE_CHARS]]
     found: Dict[str, Any] = {}
     for each in mro(kind):

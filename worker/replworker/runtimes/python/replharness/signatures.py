@@ -72,19 +72,20 @@ def _callee(value: Any) -> Optional[Tuple[Any, int]]:
                 if type(made) is staticmethod:
                     made = made.__func__
                 if type(made) is FUNCTION:
-                    return _unwrapped(made), 1
+                    return unwrapped(made), 1
             if _type_text(kind) is not None and kind is not object:
                 return kind, 0
         return None
-    value = _unwrapped(value)
+    value = unwrapped(value)
     known = type(value) is FUNCTION or type(value) is BUILTIN or type(value) in C_METHODS
     return (value, bound) if known else None
 
 
-def _unwrapped(function: Any) -> Any:
+def unwrapped(function: Any) -> Any:
+    """The function that a decorator put something before, as functools.wraps and C's wrappers note it."""
     for _ in range(_WRAPPERS):
         inner = dict.get(own(function), "__wrapped__", MISSING)
-        if type(function) is not FUNCTION or type(inner) is not FUNCTION:
+        if type(inner) is not FUNCTION:
             break
         function = inner
     return function
