@@ -57,12 +57,18 @@ class Runner:
         self.module.__dict__["__builtins__"] = builtins
         self._fresh = dict(self.module.__dict__)
         sys.modules["__main__"] = self.module
+        self._namespace = self.module.__dict__  # where the present eval runs
 
     def run(self, message: Dict[str, Any]) -> Dict[str, Any]:
         """The result frame of one eval frame. Returns exactly once, in the process that was asked."""
         number, silent = message["n"], bool(message.get("silent"))
-        namespace = self.module.__dict__
         answer = _answer(number)
+        module = self.module if message.get("module") is None else sys.modules.get(message["module"])
+        if type(module) is not type(self.module):
+            told = "Cannot resolve module: %s" % plain(str(message["module"])[:NAME_CHARS])
+            answer.update(outcome="error", ex={"type": "ModuleNotFoundError", "message": told}, traceback=told + "\n")
+            return answer
+        namespace = self._namespace = module.__dict__
         before = {name: id(value) for name, value in list(namespace.items())}
         self._interrupts.install()
         self._interrupts.expect(lambda: self._channel.interrupted(number))
@@ -82,7 +88,8 @@ class Runner:
                 self._interrupts.guard(rich.after_error)
             rich.end(answer)
         self._end()
-        answer["changed"] = self._changed(before)
+        answer["changed"] = self._changed(namespace, before)
+        self._namespace = self.module.__dict__
         return answer
 
     def _richly(self) -> Optional[Rich]:
@@ -129,12 +136,12 @@ class Runner:
 
     def execute(self, code: str, name: str) -> Any:
         """Run the text; the last expression's value, or None."""
-        return self._reloading.run(self.module.__dict__, name, lambda name: self._execute(code, name))
+        return self._reloading.run(self._namespace, name, lambda name: self._execute(code, name))
 
     def _execute(self, code: str, name: str) -> Any:
         self._sources.add(name, code)
         codes = self._compiler.compile(code, name)
-        namespace = self.module.__dict__
+        namespace = self._namespace
         for each in codes:
             if each.co_flags & CO_COROUTINE:
                 return self._awaiting.run(codes, namespace)
@@ -175,11 +182,12 @@ class Runner:
         self._gate.close()
         self._streams.flush()
 
-    def _changed(self, before: Dict[str, int]) -> List[str]:
+    @staticmethod
+    def _changed(namespace: Dict[str, Any], before: Dict[str, int]) -> List[str]:
         missing = before.get
         changed = [
             name
-            for name, value in list(self.module.__dict__.items())
+            for name, value in list(namespace.items())
             if missing(name) != id(value) and type(name) is str and name[:1] != "_"
         ]
         changed.sort()
