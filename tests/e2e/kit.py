@@ -213,6 +213,8 @@ class LineWire(Wire):
         self.socket.settimeout(PATIENCE_S)
         host, _, port = place.rpartition(":")
         self.socket.connect(place if family == socket.AF_UNIX else (host, int(port)))
+        if family == socket.AF_INET:
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._file = self.socket.makefile("rb")
         self._begin()
 
