@@ -140,11 +140,17 @@ def exit_of(status: list[str]) -> Exit:
     return Exit.RUNNING if "running" in status else Exit.OK
 
 
+_MOST_ERR = 1_000
+
+
 class Refusal(Exception):
-    """A request that will not be served. `word` is a fault of the table, `more` are fields of the reply."""
+    """A request that will not be served. `word` is a fault of the table, `more` are fields of the reply.
+
+    The sentence may quote what was sent, but is cut at 1000 characters: a refusal is not an echo.
+    """
 
     def __init__(self, word: str, err: str, **more: Any) -> None:
         super().__init__(err)
         self.word = FAULTS[word].word
-        self.err = err
+        self.err = err if len(err) <= _MOST_ERR else err[:_MOST_ERR] + "…"
         self.more = more
