@@ -17,7 +17,7 @@ from replbroker.core.rate import Window
 from replbroker.core.session import IDLE, STARTING, VACANT, Job
 from replbroker.core.staff import Worker
 from replbroker.core.state import Setup, State
-from replwire.faults import Refusal
+from replwire.faults import Refusal, clip
 from replwire.link import HEADER_BYTES, Claimed, Gone, Header, Kind, Outcome, unpack
 from replwire.requests import parse, typed
 
@@ -168,9 +168,10 @@ class Core:
         elif kind == Kind.CLAIMED:
             session = worker.session
             if session is not None and header.epoch == session.epoch:
-                self.evals.claimed(session, _decode_claimed(frame[HEADER_BYTES:]).error, now)
+                error = _decode_claimed(frame[HEADER_BYTES:]).error
+                self.evals.claimed(session, error and clip(error), now)
         elif kind == Kind.GONE:
-            self._worker_lost(worker, _decode_gone(frame[HEADER_BYTES:]).cause, now, dead=False)
+            self._worker_lost(worker, clip(_decode_gone(frame[HEADER_BYTES:]).cause), now, dead=False)
         elif kind not in (Kind.BEAT, Kind.HELLO):
             raise ValueError(f"a worker does not say {kind}")
 
