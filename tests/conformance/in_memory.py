@@ -74,9 +74,9 @@ class MemoryWorker:
             os.waitpid(child.pid, 0)
         except ChildProcessError:  # its loop has seen it die
             pass
-        child.control.close()
-        for fd in (child.stdin, child.out, child.err, child.late, child.pidfd, self.link.monitor_fd):
-            os.close(fd)
+        child.close()
+        self.loop.close()
+        os.close(self.link.monitor_fd)
 
 
 class Memory:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
 from in_memory import Memory
-from kit import PATIENCE_S, Broker, LineWire, Wire
+from kit import PATIENCE_S, Broker, LineWire, Wire, alive
 
 KINDS = ("zmq", "tcp", "unix", "memory")
 LINE_KINDS = KINDS[1:]
@@ -92,16 +93,26 @@ class Sites:
     def bury(broker: Broker) -> None:
         """End it; it has logged no defect and leaves no process."""
         family = broker.family()
-        assert broker.stop() == 0
+        assert broker.stop() == 0, broker.log_text()
         assert "internal error" not in broker.log_text()
-        assert not [pid for pid in family if Path(f"/proc/{pid}").exists()]
+        assert not [pid for pid in family if alive(pid)], broker.log_text()
         shutil.rmtree(broker.folder)
 
     def close(self) -> None:
-        """End all; every one of them must still be there."""
-        for broker in self._brokers.values():
-            assert broker.process.poll() is None, broker.log_text()
-            self.bury(broker)
-        for memory in self._memories.values():
-            assert not memory.ended, memory.log_text()
-            memory.close()
+        """End all, whatever one of them says at its end; every one must still be there."""
+        with ExitStack() as ends:
+            for memory in self._memories.values():
+                ends.callback(_end_memory, memory)
+            for broker in self._brokers.values():
+                ends.callback(_end_broker, broker)
+
+
+def _end_memory(memory: Memory) -> None:
+    ended = memory.ended
+    memory.close()
+    assert not ended, memory.log_text()
+
+
+def _end_broker(broker: Broker) -> None:
+    assert broker.process.poll() is None, broker.log_text()
+    Sites.bury(broker)

@@ -71,6 +71,10 @@ class Loop:
         """Readable when `others` has something to do: for a loop around this one."""
         return self._epoll.fileno()
 
+    def close(self) -> None:
+        """Watch nothing any more. What is watched belongs to others."""
+        self._epoll.close()
+
     def run(self) -> None:
         """Serve. Returns when the broker's connection is gone."""
         self.begin()
