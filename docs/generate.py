@@ -60,6 +60,8 @@ def config() -> str:
     """Every setting with its environment variable."""
     rows = []
     for section in msgspec.structs.fields(Config):
+        if not isinstance(section.default, msgspec.Struct):
+            continue
         hints = get_type_hints(type(section.default), include_extras=True)
         for field in msgspec.structs.fields(type(section.default)):
             default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import secrets
+import shutil
 import sys
 import time
 import uuid
@@ -24,6 +25,8 @@ from replbroker.serve import Serve, Signals, log
 from replbroker.transports.auth import Zap
 from replbroker.transports.router import Clients
 from replbroker.transports.workers import Workers
+from replbroker.watch.audit import AuditFile
+from replwire.agents import Agents
 from replwire.config import Config, Loaded
 
 __all__ = ["StartError", "run"]
@@ -102,9 +105,12 @@ def _serve(config: Config, held: list[Held], state_dir: Path, roster: Roster, *,
         workers = Workers(context)
         _bind(workers.socket, inner)
         env = _session_env(os.environ, config.session.pass_env)
-        launcher = Local(inner, config.python.interpreter or sys.executable, env, limits)
-        core = Core(_setup(config, idle_exit))
-        serve = Serve(core, clients, workers, zap, launcher, roster, _token, limits.max_message_bytes)
+        interpreters = _interpreters(config)
+        launcher = Local(inner, interpreters, env, limits, str(state_dir), tuple(config.session.load_paths))
+        core = Core(_setup(config, idle_exit, tuple(interpreters)))
+        serve = Serve(
+            core, clients, workers, zap, launcher, roster, _audit(config, state_dir), _token, limits.max_message_bytes
+        )
         try:
             yield serve
         finally:
@@ -118,14 +124,36 @@ def _token() -> str:
     return secrets.token_hex(16)
 
 
-def _setup(config: Config, idle_exit: bool) -> Setup:
+def _interpreters(config: Config) -> dict[str, str]:
+    """The runtimes that this machine has, the default one first."""
+    found = {
+        "python": config.python.interpreter or sys.executable,
+        "node": config.node.interpreter or shutil.which("node"),
+        "bash": config.bash.interpreter or shutil.which("bash"),
+    }
+    return {runtime: path for runtime, path in found.items() if path}
+
+
+def _audit(config: Config, state_dir: Path) -> AuditFile:
+    path = state_dir / "audit.ndjson" if config.broker.audit else None
+    return AuditFile(path, config.broker.audit_bytes, _wall, log)
+
+
+def _wall() -> float:
+    return time.time() - time.monotonic()
+
+
+def _setup(config: Config, idle_exit: bool, runtimes: tuple[str, ...]) -> Setup:
     return Setup(
         limits=config.limits,
         warm_workers=config.broker.warm_workers,
         idle_exit_ms=config.broker.idle_exit_ms if idle_exit else 0,
         new_id=lambda: str(uuid.uuid4()),
-        wall=lambda: time.time() - time.monotonic(),
+        wall=_wall,
         started=time.monotonic(),
+        runtimes=runtimes,
+        agents=Agents(config.agents),
+        audit=config.broker.audit,
         versions=_versions(),
     )
 

@@ -9,12 +9,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import zmq
 
 from replbroker.core.broker import Core
-from replbroker.core.effects import Effect, Exit, HangUp, Kill, Note, Spawn, ToClient, ToWorker
+from replbroker.core.effects import Audit, Discard, Effect, Exit, HangUp, Kill, Note, Spawn, ToClient, ToWorker
 from replbroker.core.effects import Roster as RosterChanged
 from replbroker.launch.base import Launcher
 from replbroker.roster import Roster
@@ -22,6 +23,7 @@ from replbroker.transports.auth import Zap
 from replbroker.transports.router import RETRY_S, Clients
 from replbroker.transports.streams import PREFIX, Streams
 from replbroker.transports.workers import Workers
+from replbroker.watch.audit import AuditFile
 
 _POLLIN = int(zmq.POLLIN)
 _LONG_S = 3600.0  # the longest sleep
@@ -34,7 +36,7 @@ class Serve:
 
     def __init__(
         self, core: Core, clients: Clients, workers: Workers, zap: Zap, launcher: Launcher,
-        roster: Roster, token: Callable[[], str], max_message_bytes: int,
+        roster: Roster, audit: AuditFile, token: Callable[[], str], max_message_bytes: int,
     ) -> None:  # fmt: skip
         self._core = core
         self._clients = clients
@@ -42,6 +44,7 @@ class Serve:
         self._zap = zap
         self._launcher = launcher
         self._roster = roster
+        self._audit = audit
         self._token = token
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
@@ -93,12 +96,14 @@ class Serve:
                 self._do(self._core.tick(now))
             if self._save_at is not None and self._save_at <= now:
                 self._save()
+            self._audit.flush(now)
         return self._exit
 
     def _timeout_ms(self) -> int:
         due = self._core.next_deadline()
-        if self._save_at is not None:
-            due = self._save_at if due is None else min(due, self._save_at)
+        for at in (self._save_at, self._audit.due):
+            if at is not None:
+                due = at if due is None else min(due, at)
         wait = _LONG_S if due is None else max(0.0, due - time.monotonic())
         return math.ceil(1000 * (min(wait, RETRY_S) if self._clients.backlogged else wait))
 
@@ -166,16 +171,24 @@ class Serve:
         if isinstance(effect, Spawn):
             token = self._token()
             self._workers.expect(effect.worker, token)
-            self._launcher.spawn(effect.worker, effect.runtime, token)
+            self._launcher.spawn(effect.worker, effect.spec, token)
         elif isinstance(effect, HangUp):
             self.streams.hang_up(effect.peer)
         elif isinstance(effect, RosterChanged):
             self._names = effect.names
             self._save_at = self._save_at or time.monotonic() + _SAVE_PAUSE_S
+        elif isinstance(effect, Audit):
+            self._audit.write(effect, self._describe(effect.peer))
+        elif isinstance(effect, Discard):
+            Path(effect.path).unlink(missing_ok=True)
         elif isinstance(effect, Note):
             log(effect.text)
         elif isinstance(effect, Exit):
             self._exit = effect.why
+
+    def _describe(self, peer: bytes) -> str:
+        """Who a peer is, for the audit."""
+        return (self.streams if peer[:1] == PREFIX else self._clients).describe(peer)
 
     def _save(self) -> None:
         self._save_at = None
@@ -197,6 +210,7 @@ class Serve:
         """Kill every worker, then let clients go: who waits for our end must not see it before it has come."""
         self._workers.close()
         self._launcher.close(deadline_s=5.0)
+        self._audit.close()
         self.streams.close()
         self._clients.close(_LINGER_MS)
         self._zap.close()

@@ -6,16 +6,33 @@ Time is `table.now` and moves when `table.wait` says so.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from replbroker.core.broker import Core
-from replbroker.core.effects import Effect, Exit, HangUp, Kill, Note, Roster, Spawn, ToClient, ToWorker
+from replbroker.core.effects import (
+    Audit,
+    Discard,
+    Effect,
+    Exit,
+    HangUp,
+    Kill,
+    Note,
+    Roster,
+    Spawn,
+    Spec,
+    ToClient,
+    ToWorker,
+)
 from replbroker.core.session import Session
 from replbroker.core.state import Setup
+from replwire.agents import Agents
+from replwire.config import load
 from replwire.limits import Limits
-from replwire.link import HEADER_BYTES, Claimed, Gone, Header, Kind, Outcome, pack, unpack
+from replwire.link import HEADER_BYTES, Claimed, Dumped, Gone, Header, Kind, Outcome, pack, unpack
+from replwire.replies import LeftBehind
 
 Answer = dict[str, Any]
 WALL = 1_700_000_000.0  # Unix time of the table's moment zero
@@ -43,6 +60,12 @@ class Worker:
         """Answer the last CLAIM."""
         self.says(Kind.CLAIMED, Claimed(error), epoch=self.heard(Kind.CLAIM)[-1][0].epoch)
 
+    def dumped(self, request_id: str, path: str = "/shelf/1", count: int = 2, left: Sequence[str] = ()) -> None:
+        """The names of its session are in a file, for a clone."""
+        header = self.asked(request_id)
+        body = Dumped(path=path, count=count, bytes=10, left_behind=[LeftBehind(name, "no") for name in left])
+        self.says(Kind.DUMPED, body, epoch=header.epoch, route=header.route)
+
     def gone(self, cause: str) -> None:
         """Its interpreter died."""
         self.says(Kind.GONE, Gone(cause))
@@ -56,6 +79,10 @@ class Worker:
     def heard(self, kind: int) -> list[tuple[Header, Any]]:
         """Frames of this kind that it was sent, with their bodies."""
         return [(header, body) for header, body in self.told if header.kind == kind]
+
+    def op(self, request_id: str) -> str:
+        """What it was asked under this id."""
+        return str(next(body["op"] for _, body in self.heard(Kind.ASK) if body["id"] == request_id))
 
     def asked(self, request_id: str) -> Header:
         """The header under which it was given this request."""
@@ -73,7 +100,10 @@ class Worker:
 class Table:
     """The core, its clients and its workers."""
 
-    def __init__(self, *, warm: int = 0, idle_exit_ms: int = 0, auto: bool = True, **limits: int) -> None:
+    def __init__(
+        self, *, warm: int = 0, idle_exit_ms: int = 0, auto: bool = True, agents: str = "", audit: bool = False,
+        runtimes: tuple[str, ...] = ("python",), **limits: int,
+    ) -> None:  # fmt: skip
         self.now = 1000.0
         self.auto = auto  # workers become ready, and take any session, at once
         ids = itertools.count(1)
@@ -87,9 +117,13 @@ class Table:
         self.hung_up: list[bytes] = []
         self.rosters: list[list[str]] = []
         self.exits: list[str] = []
+        self.specs: dict[int, Spec] = {}
+        self.discarded: list[str] = []
+        self.audited: list[Audit] = []
         setup = Setup(
             limits=Limits(**limits), warm_workers=warm, idle_exit_ms=idle_exit_ms, started=self.now,
             new_id=lambda: f"id-{next(ids)}", wall=lambda: WALL, versions=(("replctl", "1.2.3"),),
+            runtimes=runtimes, agents=Agents(load(agents).config.agents), audit=audit,
         )  # fmt: skip
         self.core = Core(setup)
         self.state = self.core.state
@@ -107,11 +141,16 @@ class Table:
             elif isinstance(effect, Spawn):
                 worker = self.workers[effect.worker] = Worker(self, effect.worker)
                 self.spawned.append(effect.worker)
+                self.specs[effect.worker] = effect.spec
                 if self.auto:
                     worker.ready()
             elif isinstance(effect, Kill):
                 self.workers.pop(effect.worker, None)
                 self.killed.append(effect.worker)
+            elif isinstance(effect, Discard):
+                self.discarded.append(effect.path)
+            elif isinstance(effect, Audit):
+                self.audited.append(effect)
             elif isinstance(effect, Note):
                 self.notes.append(effect.text)
             elif isinstance(effect, HangUp):

@@ -120,9 +120,14 @@ def check(table: WatchedTable) -> None:
     _workers(table, sessions)
     assert len(state.keys) <= LIMITS["max_idempotency_keys"]
     assert len(sessions) <= LIMITS["max_sessions"]
-    starting = sum(session.start_deadline is not None for session in sessions)
+    starting = sum(session.start_deadline is not None for session in [*sessions, *_stand_ins(sessions)])
     assert len(state.deadlines) <= 2 + 3 * len(jobs) + len(asks) + starting + len(table.core.staff.workers)
     assert not [note for note in table.notes if "internal error" in note]
+
+
+def _stand_ins(sessions: list[Session]) -> list[Session]:
+    """What moves to another environment has one more session behind it for a while."""
+    return [session.stand_in for session in sessions if session.stand_in is not None]
 
 
 def _slots(table: WatchedTable, sessions: list[Session]) -> None:
@@ -144,14 +149,16 @@ def _session(session: Session) -> None:
     assert session.state != VACANT or (session.worker is None and running is None)
     assert session.state != IDLE or (session.worker is not None and running is None)
     assert (session.state == STARTING) == (session.start_deadline is not None)
-    assert session.occupied or not session.ephemeral, "a throw-away session stayed"
-    assert running is not None or session.head is not None or not session.queue, "a queue that nobody serves"
+    assert session.occupied or session.asks or not session.ephemeral, "a throw-away session stayed"
+    assert running or session.head or session.stand_in or not session.queue, "a queue that nobody serves"
     ids = [job.eval_id for job in (running, *session.waiting_jobs()) if job is not None]
     assert ids == sorted(ids)
     assert len(session.jobs) <= LIMITS["max_history"] + len(ids)
     assert len(session.asks) <= LIMITS["max_waiting_reads"]
     assert all(session.asks.get(ask.route) is ask for ask in session.held)
     assert session.state == STARTING or not session.waiters
+    assert session.stand_in is None or session.running is None, "an eval runs where its session moves away"
+    assert session.restore is None or session.state == STARTING
     waiting_ids = {job.eval_id for job in session.waiting_jobs()}
     assert session.state == STARTING or {ask.eval_id for ask in session.held} <= waiting_ids
 
@@ -160,8 +167,9 @@ def _workers(table: WatchedTable, sessions: list[Session]) -> None:
     staff = table.core.staff
     assert staff.workers.keys() == table.workers.keys(), "a worker is alive that the core does not know, or dead"
     counts = staff.counts()
-    assert counts["claimed"] == sum(session.worker is not None for session in sessions)
+    every = [*sessions, *_stand_ins(sessions)]
+    assert counts["claimed"] == sum(session.worker is not None for session in every)
     assert counts["starting"] <= STARTING_AT_ONCE
     assert counts["warm"] <= WARM + STARTING_AT_ONCE
-    for session in sessions:
+    for session in every:
         assert session.worker is None or staff.workers[session.worker].session is session

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker_kit import Table
 from replbroker.core.session import MOVES
-from replwire.requests import OPS, Ping
+from replwire.ops import OPS, Ping
 
 
 def silence(table: Table, seconds: float, step: float) -> None:

@@ -85,7 +85,7 @@ def test_a_warm_worker_that_is_lost_is_replaced(new_table: Callable[..., Table],
     else:
         table.do(table.core.worker_said(1, b"", table.now))
     assert (table.spawned, counts(table)) == ([1, 2], (0, 1, 0))
-    assert any("worker 1 (warm)" in note for note in table.notes)
+    assert any("worker 1 (python, warm)" in note for note in table.notes)
     table.open()
     assert table.worker().number == 2
 

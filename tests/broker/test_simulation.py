@@ -31,8 +31,9 @@ PICK = st.integers(0, 99)
 WAITS = st.sampled_from([None, None, 0, 2000])
 LIMITS_MS = st.sampled_from([500, 5000])
 KEYS = st.sampled_from(["k", "l", "m", "n"])
+ENV_ACTIONS = st.sampled_from(["activate", "activate", "deactivate", "show", "add"])
 ENDINGS = st.sampled_from([Outcome.OK, Outcome.ERROR, Outcome.INTERRUPTED, Outcome.TIMEOUT])
-COMMON = ("info", "stdin", "read", "jobs", "clear-bindings", "ls-sessions", "stats", "describe")
+COMMON = ("info", "stdin", "read", "jobs", "clear-bindings", "ls-sessions", "stats", "describe", "history", "stack")
 
 
 class Broker(RuleBasedStateMachine):
@@ -45,6 +46,7 @@ class Broker(RuleBasedStateMachine):
         self.count = 3
         self.ready: set[int] = set()
         self.answered: set[tuple[int, int]] = set()
+        self.paths: set[str] = set()
 
     # --- clients ---
 
@@ -71,6 +73,30 @@ class Broker(RuleBasedStateMachine):
     @rule(peer=PEERS, name=NAMES | st.none(), reuse=st.booleans())
     def opens(self, peer: int, name: str | None, reuse: bool) -> None:
         self.table.ask("new-session", self.peers[peer], name=name, if_exists="reuse" if reuse else "error")
+
+    @rule(peer=PEERS, pick=PICK, name=NAMES, timeout_ms=st.none() | LIMITS_MS)
+    def clones(self, peer: int, pick: int, name: str, timeout_ms: int | None) -> None:
+        session = self._some_session(pick)
+        self.table.ask("clone", self.peers[peer], session=session, name=name, timeout_ms=timeout_ms)
+
+    @rule(peer=PEERS, pick=PICK, action=ENV_ACTIONS, path=st.sampled_from(["/v", "/w", "v"]))
+    def moves(self, peer: int, pick: int, action: str, path: str) -> None:
+        session = self._some_session(pick)
+        self.table.ask("env", self.peers[peer], session=session, action=action, path=path, packages=["six"])
+
+    @rule(peer=PEERS, pick=PICK, reload=st.booleans())
+    def loads(self, peer: int, pick: int, reload: bool) -> None:
+        session = self._some_session(pick)
+        self.table.ask("reload-file" if reload else "load-file", self.peers[peer], session=session, file="/f")
+
+    @rule(peer=PEERS, op=st.sampled_from(["complete", "lookup"]))
+    def asks_nobody(self, peer: int, op: str) -> None:
+        """Without a session: a throw-away one answers."""
+        self.table.ask(op, self.peers[peer], code="a", pos=1, symbol="a")
+
+    @rule(peer=PEERS, pick=PICK, to=st.sampled_from(["plan", "normal", "normal"]))
+    def sets_mode(self, peer: int, pick: int, to: str) -> None:
+        self.table.ask("set-mode", self.peers[peer], session=self._some_session(pick), to=to)
 
     @rule(peer=PEERS, pick=PICK, op=st.sampled_from(["reset", "reset", "close"]))
     def ends_session(self, peer: int, pick: int, op: str) -> None:
@@ -119,7 +145,11 @@ class Broker(RuleBasedStateMachine):
     def _answer(self, ask: tuple[Worker, str, int], outcome: int) -> None:
         worker, request_id, route = ask
         self.answered.add((worker.number, route))
-        worker.answers(request_id, outcome)
+        if outcome == Outcome.OK and worker.op(request_id) == "clone":
+            self.paths.add(f"/shelf/{len(self.paths)}")
+            worker.dumped(request_id, f"/shelf/{len(self.paths) - 1}")
+        else:
+            worker.answers(request_id, outcome)
 
     @precondition(lambda self: self._unready())
     @rule(pick=PICK)
@@ -220,6 +250,7 @@ class Broker(RuleBasedStateMachine):
         expected = {request_id for request_id, peer in table.senders.items() if peer not in table.gone}
         assert expected <= table.done
         assert len(table.exits) == (way == 1)
+        assert self.paths <= set(table.discarded), "a snapshot's file stayed"
         assert way != 1 or not table.workers
         assert len(table.state.sessions) == 0  # swept, closed, or never had
 

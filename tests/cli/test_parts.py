@@ -156,9 +156,9 @@ def test_a_long_line_of_json_passes_a_pipe_whole() -> None:
 def test_a_value_stands_on_a_fresh_line_and_nothing_is_not_shown(tmp_path: Path) -> None:
     with open(tmp_path / "o", "wb") as file:
         screen = Screen(out=file.fileno())
-        screen.value("None")
+        screen.value("None", "__main__")
         screen.text("out", "no newline \ud800")
-        screen.value("42")
+        screen.value("42", "__main__")
     assert (tmp_path / "o").read_bytes() == b"no newline \\ud800\n42\n"
 
 

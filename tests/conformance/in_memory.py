@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import os
 import select
-import sys
+import shutil
+import tempfile
 import time
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 from kit import PATIENCE_S, LineWire, wait_until
-from replbroker.app import _session_env, _setup
+from replbroker.app import _interpreters, _session_env, _setup
 from replbroker.core.broker import Core
-from replbroker.core.effects import Effect, Exit, HangUp, Kill, Note, Spawn, ToClient, ToWorker
+from replbroker.core.effects import Discard, Effect, Exit, HangUp, Kill, Note, Spawn, ToClient, ToWorker
 from replwire.config import load
 from replwire.deadlines import Deadlines
-from replwire.limits import Limits
 from replwire.lines import Lines
+from replwire.link import Gone, Kind, encode, pack
+from replworker.boot import Order
 from replworker.loop import Loop
 from replworker.runtimes.child import Child
-from replworker.runtimes.pick import pick
-from replworker.session import Session
+from replworker.runtimes.pick import NoEnvironment, pick
+from replworker.session import Session, Settings
 
 
 class MemoryLink:
@@ -51,14 +54,17 @@ class MemoryLink:
 
 
 class MemoryWorker:
-    """A worker without a process: `boot.main` less all that concerns its own process."""
+    """A worker without a process: `boot.main` less all that concerns its own process. Raises NoEnvironment."""
 
-    def __init__(self, runtime: str, env: dict[str, str], limits: Limits) -> None:
-        self._child = Child(pick(runtime, sys.executable, env))
+    def __init__(self, order: Order) -> None:
+        kept = f"{order.folder}/envs"
+        self._child = Child(pick(order.runtime, order.environment, order.interpreter, kept, order.env))
         self.link = MemoryLink()
         self.timers = Deadlines()
-        session = Session(self.link, self._child, self.timers, limits)  # type: ignore[arg-type]
-        self.loop = Loop(self.link, self._child, session, self.timers, limits.worker_silence_ms / 3000)  # type: ignore[arg-type]
+        settings = Settings(f"{order.folder}/snapshots", order.load_paths)
+        link: Any = self.link
+        session = Session(link, self._child, self.timers, order.limits, settings)
+        self.loop = Loop(link, self._child, session, self.timers, order.limits.worker_silence_ms / 3000)
         self.loop.begin()
 
     def hear(self, frame: bytes) -> None:
@@ -86,13 +92,17 @@ class Memory:
         base = ("broker.warm-workers=1", "limits.close-grace-ms=300")
         config = load(flags=dict(setting.split("=", 1) for setting in (*base, *settings))).config
         self._limits = config.limits
-        self._env = _session_env(os.environ, config.session.pass_env)
+        self._folder = tempfile.mkdtemp(prefix="rpl-", dir="/tmp")
+        env = _session_env(os.environ, config.session.pass_env)
+        self._interpreters = _interpreters(config)
+        self._common = (env, config.limits, self._folder, tuple(config.session.load_paths))
+        self._last_words: deque[tuple[int, bytes]] = deque()  # of workers that never came to be
         self._workers: dict[int, MemoryWorker] = {}
         self._wires: dict[bytes, MemoryWire] = {}
         self._count = 0
         self._log: list[str] = []
         self.ended = False
-        self.core = Core(_setup(config, idle_exit=False))
+        self.core = Core(_setup(config, False, tuple(self._interpreters)))
         self.do(self.core.start(time.monotonic()))
 
     # --- the face of a site ---
@@ -119,6 +129,7 @@ class Memory:
         self._workers.clear()
         for wire in self._wires.values():
             wire.hung_up = True
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     # --- clients ---
 
@@ -156,10 +167,12 @@ class Memory:
             worker.loop.settle()
             while worker.link.said and number in self._workers:
                 self.do(self.core.worker_said(number, worker.link.said.popleft(), time.monotonic()))
+        while self._last_words:
+            self.do(self.core.worker_said(*self._last_words.popleft(), time.monotonic()))
         self.do(self.core.tick(time.monotonic()))
 
     def _wait_s(self, patience_s: float) -> float:
-        if any(worker.link.said for worker in self._workers.values()):
+        if self._last_words or any(worker.link.said for worker in self._workers.values()):
             return 0.0
         dues = [self.core.next_deadline(), *(worker.timers.next() for worker in self._workers.values())]
         now = time.monotonic()
@@ -174,7 +187,7 @@ class Memory:
             elif isinstance(effect, ToWorker):
                 self._workers[effect.worker].hear(effect.frame)
             elif isinstance(effect, Spawn):
-                self._workers[effect.worker] = MemoryWorker(effect.runtime, self._env, self._limits)
+                self._spawn(effect)
             elif isinstance(effect, Kill):
                 worker = self._workers.pop(effect.worker, None)
                 if worker is not None:
@@ -182,12 +195,23 @@ class Memory:
             elif isinstance(effect, HangUp):
                 if effect.peer in self._wires:
                     self._wires[effect.peer].hung_up = True
+            elif isinstance(effect, Discard):
+                Path(effect.path).unlink(missing_ok=True)
             elif isinstance(effect, Note):
                 self._log.append(effect.text)
             elif isinstance(effect, Exit):
                 self.ended = True
         if self.ended:
             self.close()
+
+    def _spawn(self, effect: Spawn) -> None:
+        spec = effect.spec
+        interpreter = self._interpreters[spec.runtime]
+        try:
+            order = Order("", "", spec.runtime, spec.environment, interpreter, *self._common)
+            self._workers[effect.worker] = MemoryWorker(order)
+        except NoEnvironment as error:
+            self._last_words.append((effect.worker, pack(Kind.GONE, encode(Gone(str(error))))))
 
 
 class MemoryWire(LineWire):

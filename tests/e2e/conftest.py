@@ -53,6 +53,7 @@ def wire(broker: Broker) -> Iterator[Wire]:
         yield wire
     with broker.wire() as tidy:
         for entry in tidy.ask("ls-sessions")["sessions"]:
+            tidy.ask("set-mode", session=entry["session"], to="normal")
             tidy.ask("close", session=entry["session"])
 
 

@@ -56,9 +56,12 @@ def alive(pid: int) -> bool:
 class Broker:
     """`replctl serve` as a subprocess, with a state folder of its own."""
 
-    def __init__(self, folder: Path, *settings: str, warm: int = 2, max_file_bytes: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, *settings: str, warm: int = 2, max_file_bytes: int | None = None, config: str = ""
+    ) -> None:
         self.folder = folder
         self._max_file_bytes = max_file_bytes
+        (folder / "config.toml").write_text(config)
         self.endpoint = f"ipc://{folder}/run/b.sock"
         self.environ = {**os.environ, "REPLCTL_STATE_DIR": str(folder)}
         settings = tuple(setting.replace("/FOLDER", str(folder)) for setting in settings)
@@ -68,6 +71,7 @@ class Broker:
     def start(self) -> None:
         pairs = [word for setting in self._settings for word in ("--set", setting)]
         command = [sys.executable, "-m", "replctl", "serve", "--json", "--endpoint", self.endpoint, *pairs]
+        command += ["--config", str(self.folder / "config.toml")]
         self.log = (self.folder / "log").open("ab")
         if self._max_file_bytes is not None:  # what a full disk does to every write, without filling one
             command = ["prlimit", f"--fsize={self._max_file_bytes}", *command]

@@ -20,7 +20,7 @@ from replctl.main import COMMANDS
 from replwire.faults import FAULTS, STATUSES
 from replwire.limits import bounds
 from replwire.link import Kind
-from replwire.requests import OPS
+from replwire.ops import OPS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

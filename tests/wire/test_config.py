@@ -47,7 +47,8 @@ HIGHEST = {bound.name: bound.high for bound in bounds()}
 @pytest.mark.parametrize(("section", "key", "default"), [*keys()], ids=lambda value: str(value)[:30])
 def test_every_setting_can_be_set_by_file_environment_and_flag(section: str, key: str, default: object) -> None:
     toml, value = {
-        int: (str(HIGHEST.get(key, 16)), HIGHEST.get(key, 16)),
+        int: (str(HIGHEST.get(key, 5000)), HIGHEST.get(key, 5000)) if key != "warm-workers" else ("16", 16),
+        bool: ("false", False),
         str: ('"x"', "x"),
         list: ('["X", "Y"]', ["X", "Y"]),
     }[type(default)]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from replwire.faults import Refusal
 from replwire.names import MAX_NAME_BYTES
-from replwire.requests import OPS, Eval, Read, Request, describe_ops, parse, typed
+from replwire.ops import OPS, Eval, Read, Request
+from replwire.requests import describe_ops, parse, typed
 
 LONG = "x" * (MAX_NAME_BYTES + 1)
 FLAT = "request message must use a flat JSON envelope"
@@ -101,10 +102,10 @@ def test_an_id_may_have_256_bytes() -> None:
 @pytest.mark.parametrize(
     ("fields", "err"),
     [
-        ({"op": "close"}, "close requires session"),
+        ({"op": "reset"}, "reset requires session"),
         ({"op": "read", "session": "s"}, "read requires eval-id"),
         ({"op": "stdin", "session": "s"}, "stdin requires input"),
-        ({"op": "close", "session": None}, "session: expected `str`, got `null`"),
+        ({"op": "reset", "session": None}, "session: expected `str`, got `null`"),
         ({"op": "close", "session": ""}, "session name must not be blank"),
         ({"op": "close", "session": "a b"}, f"session {LETTERS}"),
         ({"op": "close", "session": "a/../b"}, f"session {LETTERS}"),

@@ -76,10 +76,13 @@ class Harness:
         assert isinstance(message, dict)
         return message
 
-    def start_eval(self, code: str, *, stdin: bool = False, silent: bool = False, history: bool = True) -> int:
+    def start_eval(
+        self, code: str, *, stdin: bool = False, silent: bool = False, history: bool = True, mime: Any = ()
+    ) -> int:
         self.number += 1
         name = f"<work:{self.number}>"
-        self.send(op="eval", n=self.number, code=code, name=name, silent=silent, stdin=stdin, history=history)
+        more = {"mime": list(mime)} if mime else {}
+        self.send(op="eval", n=self.number, code=code, name=name, silent=silent, stdin=stdin, history=history, **more)
         return self.number
 
     def result(self, number: int | None = None, lines: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -96,10 +99,10 @@ class Harness:
             if left:
                 os.write(self.stdin_fd, left.pop(0).encode())
 
-    def eval(self, code: str, lines: tuple[str, ...] = (), **options: bool) -> dict[str, Any]:
+    def eval(self, code: str, lines: tuple[str, ...] = (), **options: Any) -> dict[str, Any]:
         return self.result(self.start_eval(code, **options), lines)
 
-    def value(self, code: str, lines: tuple[str, ...] = (), **options: bool) -> str:
+    def value(self, code: str, lines: tuple[str, ...] = (), **options: Any) -> str:
         answer = self.eval(code, lines, **options)
         assert answer["outcome"] == "ok", answer["traceback"]
         assert isinstance(answer["value"], str)

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from replwire.agents import Agent, Agents
 from replwire.limits import DAY_MS, MINUTE_MS, Limits
 
 
@@ -42,13 +43,39 @@ class BrokerSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_
             description="a broker started by a command ends after this long without sessions; 0: never",
         ),
     ] = 30 * MINUTE_MS
-    warm_workers: Annotated[int, Meta(ge=0, le=100, description="workers kept ready for new sessions and resets")] = 2
+    warm_workers: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=100,
+            description="workers kept ready for new sessions and resets; of a runtime or environment other than the "
+            "default one is kept ready once a session has it",
+        ),
+    ] = 2
+    audit: Annotated[
+        bool, Meta(description="write one line for each request into `audit.ndjson` in the state folder")
+    ] = True
+    audit_bytes: Annotated[
+        int, Meta(ge=4096, le=1 << 40, description="size at which the audit file becomes `audit.ndjson.1`")
+    ] = 100_000_000
 
 
 class PythonSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """The python runtime."""
 
     interpreter: Annotated[str, Meta(description="python that sessions run; empty: the one that runs replctl")] = ""
+
+
+class NodeSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """The node runtime."""
+
+    interpreter: Annotated[str, Meta(description="node that sessions run; empty: the one on the PATH, if any")] = ""
+
+
+class BashSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """The bash runtime."""
+
+    interpreter: Annotated[str, Meta(description="bash that sessions run; empty: the one on the PATH, if any")] = ""
 
 
 class SessionSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
@@ -58,6 +85,7 @@ class SessionSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid
         list[str],
         Meta(description="environment variables of the broker that sessions may see, beyond the usual ones"),
     ] = []
+    load_paths: Annotated[list[str], Meta(description="folders whose files `load-file` may run; empty: none")] = []
 
 
 class Config(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
@@ -65,8 +93,11 @@ class Config(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown
 
     broker: BrokerSection = BrokerSection()
     python: PythonSection = PythonSection()
+    node: NodeSection = NodeSection()
+    bash: BashSection = BashSection()
     session: SessionSection = SessionSection()
     limits: Limits = Limits()
+    agents: list[Agent] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +109,10 @@ class Loaded:
 
 
 def keys() -> Iterator[tuple[str, str, Any]]:
-    """Every setting: section, key, default."""
+    """Every setting that has one value: section, key, default. `[[agents]]` is a list and not among them."""
     for section in msgspec.structs.fields(Config):
+        if not isinstance(section.default, msgspec.Struct):
+            continue
         for field in msgspec.structs.fields(type(section.default)):
             default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
             yield section.encode_name, field.encode_name, default
@@ -90,7 +123,7 @@ def load(
     flags: Mapping[str, str] | None = None,
 ) -> Loaded:  # fmt: skip
     """Merge the layers. `flags` maps dotted keys to text. Raises ConfigError."""
-    merged: dict[str, dict[str, Any]] = {}
+    merged: dict[str, Any] = {}
     sources: dict[str, str] = {}
     known = {(section, key) for section, key, _ in keys()}
 
@@ -101,6 +134,9 @@ def load(
         sources[f"{section}.{key}"] = source
 
     for section, table in _table(text, origin).items():
+        if section == "agents":
+            merged["agents"], sources["agents"] = table, origin
+            continue
         if not isinstance(table, dict):
             raise ConfigError(f"{origin}: {section} stands outside a section")
         for key, value in table.items():
@@ -141,10 +177,19 @@ def _scalar(text: str) -> Any:
     return table["v"] if len(table) == 1 else text
 
 
-def _build(merged: dict[str, dict[str, Any]], sources: dict[str, str]) -> Config:
+def _build(merged: dict[str, Any], sources: dict[str, str]) -> Config:
     try:
-        return msgspec.convert(merged, Config)
+        config = msgspec.convert(merged, Config)
     except msgspec.ValidationError as error:
-        what, _, where = str(error).partition(" - at ")
-        dotted = re.sub(r"\[.*", "", where.strip("`").removeprefix("$."))
-        raise ConfigError(f"{sources.get(dotted, 'settings')}: {dotted}: {what}") from None
+        raise _named(error, sources) from None
+    try:
+        Agents(config.agents)
+    except ValueError as error:
+        raise ConfigError(f"{sources['agents']}: {error}") from None
+    return config
+
+
+def _named(error: msgspec.ValidationError, sources: dict[str, str]) -> ConfigError:
+    what, _, where = str(error).partition(" - at ")
+    dotted = re.sub(r"\[.*", "", where.strip("`").removeprefix("$."))
+    return ConfigError(f"{sources.get(dotted, 'settings')}: {dotted}: {what}")

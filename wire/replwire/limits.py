@@ -103,6 +103,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
     max_history: Annotated[int, _bound("evals", 0, 1_000_000, "finished evals that a session remembers (`jobs`)")] = (
         1_000
     )
+    history_bytes: Annotated[
+        int, _bound("bytes", 0, 1024 * MIB, "code that a session's history keeps; the oldest goes first")
+    ] = MIB
+    max_snapshot_bytes: Annotated[
+        int, _bound("bytes", 4 * KIB, 1024 * 1024 * MIB, "what a clone copies; it goes through a file")
+    ] = 2048 * MIB
+    max_file_bytes: Annotated[int, _bound("bytes", 1, 64 * MIB, "a file that `load-file` runs")] = MIB
+    max_image_bytes: Annotated[
+        int, _bound("bytes", 0, 4 * MIB, "one image in an answer, in base64, or another rich form")
+    ] = 1_000_000
+    max_images: Annotated[int, _bound("images", 0, 100, "images in the answers of one eval")] = 8
     max_sessions: Annotated[int, _bound("sessions", 0, 100_000, "live sessions, throw-away ones included")] = 100
     max_concurrent_evals: Annotated[
         int, _bound("evals", 0, 10_000, "evals that run at once in the whole broker; 0 refuses all")

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from replwire.limits import Limits
+from replwire.replies import LeftBehind
 
 _HEADER = struct.Struct("!BBIIQI")
 HEADER_BYTES = _HEADER.size
@@ -31,6 +32,7 @@ class Kind(enum.IntEnum):
     SAY = 8  # worker: a message for the client of a route; never dropped
     BEAT = 9  # worker: still here
     GONE = 10  # worker: the interpreter died; kill me
+    DUMPED = 11  # worker: a session's names are in a file, for a clone; ends its route
 
 
 class Outcome(enum.IntEnum):
@@ -89,12 +91,24 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     lost: str | None = None
     ephemeral: bool = False
+    restore: str | None = None  # file with the names of another session, to begin with
 
 
 class Claimed(msgspec.Struct, frozen=True):
     """Body of CLAIMED."""
 
     error: str | None = None
+    executable: str | None = None
+    left_behind: list[LeftBehind] = []
+
+
+class Dumped(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of DUMPED."""
+
+    path: str
+    count: int
+    bytes: int
+    left_behind: list[LeftBehind]
 
 
 class Cancel(msgspec.Struct, frozen=True):

@@ -43,6 +43,53 @@ class Variable(msgspec.Struct, frozen=True, omit_defaults=True):
     preview: str | None = None
 
 
+class Completion(msgspec.Struct, frozen=True):
+    """One way to go on."""
+
+    text: str
+    type: str
+
+
+class Binding(msgspec.Struct, frozen=True):
+    """One name of `ls-bindings`."""
+
+    name: str
+    type: str
+
+
+class LeftBehind(msgspec.Struct, frozen=True):
+    """A name that a clone did not get, and why."""
+
+    name: str
+    why: str
+
+
+class Thread(msgspec.Struct, frozen=True):
+    """One thread of a session's interpreter, as `stack` shows it: outermost frame first."""
+
+    name: str
+    frames: list[Frame]
+
+
+class Process(msgspec.Struct, frozen=True):
+    """One process of a session."""
+
+    pid: int
+    command: str
+
+
+class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
+    """One piece of code that the session was given. `status` is empty until it has ended."""
+
+    eval_id: int
+    code: str
+    status: list[str]
+    epoch: int
+    agent: str | None
+    submitted: str
+    duration_ms: float | None
+
+
 class SessionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     """One line of `ls-sessions`. Times are ISO 8601, UTC; `created-at` is the same in Unix seconds."""
 
@@ -59,6 +106,8 @@ class SessionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     running: int | None
     owner: str | None
     cwd: str | None
+    environment: str | None = None
+    session_mode: str = "normal"
     type: str = "light"
     module: str = "__main__"
     trusted: bool = False
@@ -92,7 +141,14 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     ] = None
     value: Annotated[str | None, _says("the value of the last expression as text; `None` (python) for nothing")] = None
     ns: Annotated[str | None, _says("namespace the code ran in")] = None
-    mime: Annotated[dict[str, Any] | None, _says("MIME type to data, Jupyter's convention; images in base64")] = None
+    mime: Annotated[
+        dict[str, Any] | None,
+        _says(
+            "MIME type to data, Jupyter's convention; images in base64. Beside `value` it is the value's form, alone "
+            "it is a figure that the code drew"
+        ),
+    ] = None
+    images_dropped: Annotated[int | None, _says("figures that the code drew and that are not shown")] = None
     repr_error: Annotated[str | None, _says("the value's own repr raised this; there is no `value`")] = None
     ex: Annotated[Ex | None, _says("the exception that ended the code")] = None
     stacktrace: Annotated[list[Frame] | None, _says("the user's frames, bounded, outermost first")] = None
@@ -130,7 +186,30 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     buffered: Annotated[list[str] | None, _says("sessions that keep the input for later")] = None
     sessions: list[SessionEntry] | None = None
     jobs: list[JobEntry] | None = None
-    count: int | None = None
+    count: Annotated[int | None, _says("how many names: listed, forgotten or copied")] = None
+    history: list[HistoryEntry] | None = None
+    completions: list[Completion] | None = None
+    start: Annotated[int | None, _says("where the completed word begins, in bytes")] = None
+    found: Annotated[bool | None, _says("whether the name means anything")] = None
+    type: Annotated[str | None, _says("type of what was looked up")] = None
+    doc: Annotated[str | None, _says("its text, bounded")] = None
+    signature: Annotated[str | None, _says("how it is called")] = None
+    methods: Annotated[list[str] | None, _says("what can be called on it")] = None
+    file: Annotated[str | None, _says("where it is defined")] = None
+    line: int | None = None
+    bindings: list[Binding] | None = None
+    threads: list[Thread] | None = None
+    processes: list[Process] | None = None
+    new_session: Annotated[str | None, _says("id of the clone")] = None
+    bytes: Annotated[int | None, _says("size of what was copied")] = None
+    left_behind: Annotated[list[LeftBehind] | None, _says("names that did not come along, at most 100")] = None
+    environment: Annotated[str | None, _says("the python environment that was asked for")] = None
+    executable: Annotated[str | None, _says("the interpreter that runs")] = None
+    session_mode: Annotated[str | None, _says("`plan` or `normal`")] = None
+    entered_at: Annotated[str | None, _says("since when the session is in plan mode")] = None
+    entered_reason: Annotated[str | None, _says("and why, in the words of who put it there")] = None
+    trusted: bool | None = None
+    runtimes: list[str] | None = None
     info: dict[str, Any] | None = None
     ops: dict[str, Any] | None = None
     limits: dict[str, Any] | None = None

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 from replwire.deadlines import Deadlines
 from replwire.limits import Limits
+from replwire.link import Gone, Kind, encode, pack
 from replworker.link import Link
 from replworker.loop import Loop
 from replworker.runtimes.child import Child
-from replworker.runtimes.pick import pick
-from replworker.session import Session
+from replworker.runtimes.pick import NoEnvironment, pick
+from replworker.session import Session, Settings
 
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -35,9 +36,12 @@ class Order:
     endpoint: str
     token: str
     runtime: str
+    environment: str | None
     interpreter: str
     env: dict[str, str]
     limits: Limits
+    folder: str  # of the broker's state: named environments and snapshots have theirs below it
+    load_paths: tuple[str, ...]
 
 
 def main(order: Order) -> None:
@@ -49,16 +53,28 @@ def main(order: Order) -> None:
     sys.stdin.close()
     # What the user's code leaves behind comes to us, and through our death to the broker, which buries it.
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    child = Child(pick(order.runtime, order.interpreter, order.env))
+    try:
+        _keep_session(order)
+    finally:
+        kill_descendants()
+        os._exit(0)  # nothing of ours is worth an interpreter's tidy end, and a user's child may hold it up
+
+
+def _keep_session(order: Order) -> None:
+    try:
+        command = pick(order.runtime, order.environment, order.interpreter, f"{order.folder}/envs", order.env)
+    except NoEnvironment as error:
+        Link(order.endpoint, order.token).last_word(pack(Kind.GONE, encode(Gone(str(error)))))
+        return
+    child = Child(command)
     try:
         timers = Deadlines()
         link = Link(order.endpoint, order.token)
-        session = Session(link, child, timers, order.limits)
+        settings = Settings(f"{order.folder}/snapshots", order.load_paths)
+        session = Session(link, child, timers, order.limits, settings)
         Loop(link, child, session, timers, order.limits.worker_silence_ms / 3000).run()
     finally:
         child.kill()
-        kill_descendants()
-        os._exit(0)  # nothing of ours is worth an interpreter's tidy end, and a user's child may hold it up
 
 
 def kill_descendants() -> None:

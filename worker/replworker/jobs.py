@@ -34,13 +34,22 @@ class Job:
     request_id: str
     output: Output
     asked: int  # the interpreter knows it by this number
+    op: str = "eval"
+    module: str | None = None
     started: float = field(default_factory=time.monotonic)
     cancelled: bool = False
     limit_ms: int | None = None  # set when its time limit asked it to stop
     resend: Deadline | None = None
     followers: list[Follower] = field(default_factory=list)
     value: Reply | None = None
+    images: list[dict[str, object]] = field(default_factory=list)
     done: Reply | None = None
+
+    @property
+    def kept(self) -> int:
+        """Bytes that keeping it takes, near enough."""
+        images = sum(len(data) for bundle in self.images for data in bundle.values() if isinstance(data, str))
+        return self.output.kept + images
 
 
 class Jobs:
@@ -52,10 +61,10 @@ class Jobs:
         self._bytes = 0
         self.running: Job | None = None
 
-    def begin(self, route: int, eval_id: int, request_id: str, asked: int) -> Job:
+    def begin(self, route: int, eval_id: int, request_id: str, asked: int, op: str = "eval") -> Job:
         """A new eval runs now."""
         output = Output(self._limits.max_output_bytes, self._limits.output_tail_bytes)
-        self.running = Job(route, eval_id, request_id, output, asked)
+        self.running = Job(route, eval_id, request_id, output, asked, op)
         return self.running
 
     def end(self) -> None:
@@ -64,10 +73,14 @@ class Jobs:
         if job is None:
             return
         self._kept[job.eval_id] = job
-        self._bytes += job.output.kept
+        self._bytes += job.kept
         limits = self._limits
         while len(self._kept) > 1 and (self._bytes > limits.output_store_bytes or len(self._kept) > limits.max_history):
-            self._bytes -= self._kept.popitem(last=False)[1].output.kept
+            self._bytes -= self._kept.popitem(last=False)[1].kept
+
+    def drop(self) -> None:
+        """The running one is over and leaves nothing to read."""
+        self.running = None
 
     def find(self, eval_id: int) -> Job | None:
         """The running one or one that is kept."""

@@ -9,6 +9,7 @@ import zmq
 from replwire.link import Hello, Kind, encode, pack
 
 _MONITOR = "inproc://link"
+_LAST_WORD_MS = 10_000
 # As plain numbers: pyzmq's are enums, whose `&` runs more python than the call it is made for.
 _EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
 
@@ -70,6 +71,16 @@ class Link:
     def stuffed(self) -> bool:
         """The broker does not keep up: stop reading output until `flush` has emptied this."""
         return bool(self._pending)
+
+    def last_word(self, frame: bytes) -> None:
+        """Say this, and wait until the broker has no more use for us."""
+        self._socket.sndtimeo = self._socket.rcvtimeo = _LAST_WORD_MS
+        self._socket.send(frame)
+        try:
+            while not self.broken():
+                self._socket.recv()
+        except zmq.Again:
+            return
 
     def close(self) -> None:
         """Give everything back."""

@@ -10,8 +10,8 @@ import msgspec
 from replwire.deadlines import Deadlines
 from replwire.limits import Limits
 from replwire.link import Outcome
+from replwire.ops import Read
 from replwire.replies import Reply
-from replwire.requests import Read
 from replworker.jobs import Follower, Job, Jobs
 from replworker.output import Background, Page, Stream
 
@@ -76,6 +76,8 @@ class Reads:
 
     def _terminal(self, job: Job, follower: Follower, page: Page) -> None:
         assert job.done is not None
+        for image in job.images:
+            self._say(follower.route, Reply(id=follower.request_id, mime=image))
         value = job.value and msgspec.structs.replace(job.value, id=follower.request_id)
         done = msgspec.structs.replace(job.done, id=follower.request_id, dropped_bytes=None, truncated=None)
         self._say(follower.route, self._paged(done, page), Outcome.OK, before=value)

@@ -10,21 +10,38 @@ import traceback
 
 import msgspec
 
-from replbroker.core.effects import Effect, HangUp, Peer, ToClient
+from replbroker.core.effects import Discard, Effect, HangUp, Peer, ToClient
 from replbroker.core.evals import STATUS_OF, Evals
 from replbroker.core.ops import Ops
 from replbroker.core.rate import Window
-from replbroker.core.session import IDLE, STARTING, VACANT, Job
+from replbroker.core.session import IDLE, STARTING, VACANT, Ask, Job
 from replbroker.core.staff import Worker
 from replbroker.core.state import Setup, State
 from replwire.faults import Refusal, clip
-from replwire.link import HEADER_BYTES, Claimed, Gone, Header, Kind, Outcome, unpack
+from replwire.link import HEADER_BYTES, Claimed, Dumped, Gone, Header, Kind, Outcome, unpack
+from replwire.ops import Clone
 from replwire.requests import parse, typed
 
 _STRIKES = 10
 _BIG = 4096  # bodies above this are passed on as a view of the frame, below it a copy is cheaper
 _decode_claimed = msgspec.json.Decoder(Claimed).decode
+_decode_dumped = msgspec.json.Decoder(Dumped).decode
 _decode_gone = msgspec.json.Decoder(Gone).decode
+
+
+class _Status(msgspec.Struct):
+    status: list[str]
+
+
+_decode_status = msgspec.json.Decoder(_Status).decode
+
+
+def _status_in(frame: bytes, first: int) -> list[str]:
+    """Which fault an answer names: the header of a frame says no more than that there is one."""
+    try:
+        return _decode_status(memoryview(frame)[HEADER_BYTES + first :]).status
+    except msgspec.MsgspecError:
+        return STATUS_OF[Outcome.ERROR]
 
 
 def _id_in(body: bytes) -> str:
@@ -71,6 +88,7 @@ class Core:
         """One request, as it came."""
         state = self.state
         state.last_request = now
+        state.trail.at(now)
         request_id = ""
         try:
             if len(body) > state.limits.max_message_bytes:
@@ -79,11 +97,12 @@ class Core:
                 raise state.full("message-too-large", "max-message-bytes", text)
             raw = parse(body)
             request_id = raw["id"]
+            state.trail.begin(peer, raw)
             if state.strikes:
                 state.strikes.pop(peer, None)
             self._admit(peer, now)
             request = typed(raw)
-            self._ops.table[type(request)](request, peer, body, now)
+            self._ops.perform(request, peer, body, now)
         except Refusal as refusal:
             state.refuse(peer, refusal.more.get("id", request_id), refusal)
             self._strike(peer, refusal.word)
@@ -116,8 +135,9 @@ class Core:
         if self.state.connections < self.state.limits.max_connections:
             return None
         refusal = self.state.full("connection-limit-reached", "max-connections", "Too many clients")
+        before = len(self.state.out)
         self.state.refuse(b"", "", refusal)
-        told = self.state.out.pop()
+        told = self.state.out.pop(before)
         assert isinstance(told, ToClient)
         return bytes(told.body)
 
@@ -130,6 +150,7 @@ class Core:
 
     def peer_gone(self, peer: Peer) -> None:
         """A client cannot be reached: its evals go on, nobody is told."""
+        self.state.trail.gone(peer)
         self.state.peers.pop(peer, None)
         self.state.strikes.pop(peer, None)
         for target in self.state.routes.values():
@@ -150,6 +171,7 @@ class Core:
         if worker is None:
             return []
         worker.heard = now
+        self.state.trail.at(now)
         try:
             self._worker_frame(worker, frame, now)
         except (ValueError, msgspec.MsgspecError) as error:
@@ -168,8 +190,9 @@ class Core:
         elif kind == Kind.CLAIMED:
             session = worker.session
             if session is not None and header.epoch == session.epoch:
-                error = _decode_claimed(frame[HEADER_BYTES:]).error
-                self.evals.claimed(session, error and clip(error), now)
+                self.evals.claimed(session, _decode_claimed(frame[HEADER_BYTES:]), now)
+        elif kind == Kind.DUMPED:
+            self._dumped(worker, header, frame, now)
         elif kind == Kind.GONE:
             self._worker_lost(worker, clip(_decode_gone(frame[HEADER_BYTES:]).cause), now, dead=False)
         elif kind not in (Kind.BEAT, Kind.HELLO):
@@ -177,10 +200,8 @@ class Core:
 
     def _pass_on(self, worker: Worker, header: Header, frame: bytes, now: float) -> None:
         """An answer on its way to a client. Its route must be this worker's, in this epoch, else it is dropped."""
-        target = self.state.routes.get(header.route)
-        if target is None or target.session.worker != worker.number or header.epoch != target.session.epoch:
-            return
-        if isinstance(target, Job) and target.state is not Job.RUNNING:
+        target = self._target(worker, header)
+        if target is None:
             return
         if header.outcome and header.outcome not in STATUS_OF:
             raise ValueError(f"an answer does not end with {header.outcome}")
@@ -195,13 +216,33 @@ class Core:
             self.state.out.append(ToClient(target.peer, body, output_of))
         if header.outcome == Outcome.NONE:
             return
+        if target.peer is not None and self.state.setup.audit:
+            status = STATUS_OF[header.outcome] if header.outcome != Outcome.ERROR else _status_in(frame, header.first)
+            self.state.trail.end(target.peer, target.request_id, status, None)
         if isinstance(target, Job):
             self.evals.ended(target, header.outcome, now)
         else:
-            self.evals.asks.end(target)
+            self.evals.asked(target, now)
+
+    def _target(self, worker: Worker, header: Header) -> Job | Ask | None:
+        """What a worker's answer is for, if it may answer that."""
+        target = self.state.routes.get(header.route)
+        if target is None or target.session.worker != worker.number or header.epoch != target.session.epoch:
+            return None
+        return None if isinstance(target, Job) and target.state is not Job.RUNNING else target
+
+    def _dumped(self, worker: Worker, header: Header, frame: bytes, now: float) -> None:
+        """A session's names are in a file: what a clone asked for."""
+        target = self._target(worker, header)
+        dumped = _decode_dumped(frame[HEADER_BYTES:])
+        if isinstance(target, Job) and isinstance(target.request, Clone):
+            self._ops.dumped(target, dumped, now)
+        else:
+            self.state.out.append(Discard(dumped.path))
 
     def worker_gone(self, number: int, cause: str, now: float) -> list[Effect]:
         """A worker process died."""
+        self.state.trail.at(now)
         worker = self.staff.workers.get(number)
         if worker is not None:
             self._worker_lost(worker, cause, now, dead=True)
@@ -222,6 +263,7 @@ class Core:
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due."""
+        self.state.trail.at(now)
         try:
             self.state.deadlines.run_due(now)
         except Exception:  # noqa: BLE001 - what else is due is done by the next tick
@@ -234,6 +276,7 @@ class Core:
 
     def drain(self, why: str, now: float) -> list[Effect]:
         """Begin the end, as `shutdown` does."""
+        self.state.trail.at(now)
         self._ops.drain(why, now)
         return self._effects(now)
 

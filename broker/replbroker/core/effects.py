@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 Peer = bytes  # a transport's name for one connection; opaque here
+
+
+class Spec(NamedTuple):
+    """What cannot be changed about a worker once it runs, and so tells which warm ones a session may take.
+
+    `environment` is the python environment as it was asked for; None is the runtime's own.
+    """
+
+    runtime: str
+    environment: str | None = None
+
+    def __str__(self) -> str:
+        return self.runtime if self.environment is None else f"{self.runtime} {self.environment}"
 
 
 class ToClient(msgspec.Struct, frozen=True, gc=False):
@@ -31,10 +46,10 @@ class HangUp(msgspec.Struct, frozen=True, gc=False):
 
 
 class Spawn(msgspec.Struct, frozen=True, gc=False):
-    """Start a worker under this number, with an interpreter of this runtime."""
+    """Start a worker under this number, with this interpreter."""
 
     worker: int
-    runtime: str
+    spec: Spec
 
 
 class Kill(msgspec.Struct, frozen=True, gc=False):
@@ -49,6 +64,26 @@ class Roster(msgspec.Struct, frozen=True):
     names: list[str]
 
 
+class Discard(msgspec.Struct, frozen=True, gc=False):
+    """Remove a snapshot's file, if it is still there."""
+
+    path: str
+
+
+class Audit(msgspec.Struct, frozen=True, gc=False):
+    """A request was answered for good: a line for the audit. `outcome` is `ok`, a status word or a fault word."""
+
+    peer: Peer
+    when: float
+    request_id: str
+    op: str | None
+    agent: str | None
+    session: str | None
+    outcome: str
+    err: str | None
+    latency_ms: float
+
+
 class Note(msgspec.Struct, frozen=True, gc=False):
     """A line for the broker's log."""
 
@@ -61,4 +96,4 @@ class Exit(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-Effect = ToClient | ToWorker | HangUp | Spawn | Kill | Roster | Note | Exit
+Effect = ToClient | ToWorker | HangUp | Spawn | Kill | Roster | Discard | Audit | Note | Exit

@@ -7,16 +7,17 @@ without the names it counts on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from replbroker.core.asks import Asks
 from replbroker.core.effects import Peer, ToWorker
-from replbroker.core.session import CLOSED, IDLE, STARTING, VACANT, Job, Session
+from replbroker.core.session import CLOSED, IDLE, STARTING, VACANT, Ask, Job, Session, Waiter
 from replbroker.core.staff import Staff
 from replbroker.core.state import State
-from replwire.faults import Refusal
-from replwire.link import Cancel, Kind, Outcome, encode, pack
-from replwire.requests import Eval
+from replwire.faults import Refusal, clip
+from replwire.link import Cancel, Claimed, Kind, Outcome, encode, pack
+from replwire.ops import Run
 
 STATUS_OF: dict[int, list[str]] = {
     Outcome.OK: ["done"],
@@ -35,10 +36,13 @@ class Evals:
         self._state = state
         self.staff = Staff(state, self.start_failed)
         self.asks = Asks(state)
+        # Set by Moves, which stands above: what becomes of a session's stand-in.
+        self.moved: Callable[[Session, float], None]
+        self.not_moved: Callable[[Session, Refusal], None]
 
     # --- in ---
 
-    def submit(self, session: Session, request: Eval, peer: Peer, body: bytes, agent: str, now: float) -> Job:
+    def submit(self, session: Session, request: Run, peer: Peer, body: bytes, agent: str, now: float) -> Job:
         """Take an eval in. Raises Refusal `concurrency-limit-reached` when it would wait and may not."""
         state, limits = self._state, self._state.limits
         would_wait = session.occupied or state.gate.taken >= state.gate.slots
@@ -46,12 +50,16 @@ class Evals:
             self._check_queue(agent)
         job = Job(session, state.next_route(), peer, agent, request, now)
         job.body = body
-        cap = limits.max_eval_time_ms if request.wait_ms is None else limits.max_job_time_ms
+        cap = limits.max_job_time_ms if request.wait_ms is not None or request.long else limits.max_eval_time_ms
+        if (rule := state.rule(request)) is not None:
+            cap = min(cap, rule.timeout_ms)
         job.limit_ms = min(request.timeout_ms or cap, cap)
         state.routes[job.route] = job
         state.by_request[peer, request.id] = job
         state.touch(session, now)
         session.jobs.append(job)
+        if request.in_history:
+            session.remember(job, request.summary())
         session.queue.append(job)
         state.queued[agent] += 1
         self._promote(session, now)
@@ -71,7 +79,7 @@ class Evals:
                 err = f"Too many concurrent evals: {waiting} wait already"
                 raise state.full("concurrency-limit-reached", limit, err, queue_position=waiting)
 
-    def _arm_queue(self, job: Job, request: Eval, now: float) -> None:
+    def _arm_queue(self, job: Job, request: Run, now: float) -> None:
         wait_ms = self._state.limits.max_queue_wait_ms
         if request.timeout_ms is not None and request.wait_ms is None:
             wait_ms = min(wait_ms, request.timeout_ms)
@@ -90,7 +98,7 @@ class Evals:
 
     def _promote(self, session: Session, now: float) -> None:
         """Bring the next eval of the session to the gate."""
-        if session.running is not None or session.head is not None or not session.queue:
+        if session.running is not None or session.head is not None or session.stand_in or not session.queue:
             return
         job = session.queue.popleft()
         if self._state.gate.enter(job.agent, job):
@@ -132,26 +140,41 @@ class Evals:
         frame = pack(kind, body, epoch=session.epoch, eval=job.eval_id, route=job.route)
         self._state.out.append(ToWorker(session.worker, frame))
 
-    def claimed(self, session: Session, error: str | None, now: float) -> None:
-        """The worker took the session's folder and environment, or could not."""
+    def claimed(self, session: Session, claimed: Claimed, now: float) -> None:
+        """The worker took the session's folder, environment and snapshot, or could not."""
         if session.state != STARTING:
             return
-        if error is not None:
-            self.start_failed(session, error, now, word="invalid-request")
+        if claimed.error is not None:
+            word = "invalid-request" if session.restore is None else "clone-failed"
+            self.start_failed(session, clip(claimed.error), now, word=word)
             return
         self._state.deadlines.cancel(session.start_deadline)
         session.start_deadline = None
+        session.executable = claimed.executable
+        if session.stands_for is not None:
+            self.moved(session, now)
+            return
+        self.staff.drop_snapshot(session)
         session.move("claimed")
         session.claimed_once, session.lost = True, None
         for waiter in session.waiters:
-            self._state.say(
-                waiter.peer, waiter.request_id, status=["done"], session=session.id, name=session.name,
-                epoch=session.epoch, created=waiter.created, state=None if waiter.created else "lost",
-            )  # fmt: skip
+            self._welcome(waiter, session, claimed)
         session.waiters.clear()
         if session.running is not None:
             self._dispatch(session.running, now)
         self.asks.release(session, 0)
+
+    def _welcome(self, waiter: Waiter, session: Session, claimed: Claimed) -> None:
+        copied: dict[str, Any] = {}
+        if waiter.copied is not None:
+            left = [*waiter.copied.left_behind, *claimed.left_behind]
+            copied = {"count": waiter.copied.count - len(claimed.left_behind), "bytes": waiter.copied.bytes}
+            copied |= {"left_behind": left, "new_session": None if waiter.old_words else session.id}
+        self._state.say(
+            waiter.peer, waiter.request_id, status=["done"], session=session.id, name=session.name,
+            epoch=session.epoch, created=waiter.created, state=None if waiter.created else "lost",
+            trusted=False if waiter.created and not copied else None, **copied,
+        )  # fmt: skip
 
     # --- out ---
 
@@ -167,12 +190,12 @@ class Evals:
         session.running = None
         self._close_job(job, status, now)
         if session.state is not CLOSED:
-            self._go_on(session, now)
+            self.go_on(session, now)
         self._hand_on(now)
 
-    def _go_on(self, session: Session, now: float) -> None:
+    def go_on(self, session: Session, now: float) -> None:
         """An eval of the session has ended: its next one comes up, a throw-away session goes with its last one."""
-        if session.ephemeral and not session.occupied:
+        if session.ephemeral and not session.occupied and not session.asks:
             self.close(session, "throw-away", now)
         else:
             self._promote(session, now)
@@ -188,7 +211,7 @@ class Evals:
         state.deadlines.cancel(job.wait_deadline)
         state.routes.pop(job.route, None)
         self.detach(job)
-        job.state, job.status, job.body = Job.DONE, status, None
+        job.state, job.status, job.body, job.request = Job.DONE, status, None, None
         job.session.forget(state.limits.max_history)
         if job.started is not None:
             job.duration = round((now - job.started) * 1000, 3)
@@ -237,6 +260,12 @@ class Evals:
         )  # fmt: skip
         self.detach(job)
 
+    def asked(self, ask: Ask, now: float) -> None:
+        """A request that the worker answers is over."""
+        self.asks.end(ask)
+        if ask.session.ephemeral and ask.session.state is not CLOSED:
+            self.go_on(ask.session, now)
+
     # --- cut short ---
 
     def interrupt(self, job: Job, now: float) -> None:
@@ -250,14 +279,14 @@ class Evals:
             self._finish(job, ["done", "interrupted"], now)
         elif job.state is Job.QUEUED:
             self.end_waiting(job, ["done", "interrupted"], None, now, state="kept")
-            self._go_on(session, now)
+            self.go_on(session, now)
 
     def _queued_too_long(self, job: Job, wait_ms: int, now: float) -> None:
         session = job.session
         err = f"eval timed out after {wait_ms} ms in the queue and never ran"
         hint = "another eval of the session, or the limit of concurrent evals, held it up"
         self.end_waiting(job, ["done", "error", "timeout"], err, now, state="kept", max_eval_time_ms=wait_ms, hint=hint)
-        self._go_on(session, now)
+        self.go_on(session, now)
 
     def _time_limit(self, job: Job, now: float) -> None:
         """The code ran for as long as it may: ask it to stop, and after the grace kill it."""
@@ -271,8 +300,9 @@ class Evals:
         self.lose(job.session, cause, now, timed_out=True)
 
     def lose(
-        self, session: Session, cause: str, now: float, *, word: str = "worker-lost", timed_out: bool = False
-    ) -> None:
+        self, session: Session, cause: str, now: float, *, word: str = "worker-lost", timed_out: bool = False,
+        moving: bool = False,
+    ) -> None:  # fmt: skip
         """The session's worker is dead or is to be: everything that counted on it is answered, the epoch goes up.
 
         The next eval gets a fresh worker and is told how the last one went, unless somebody has been told.
@@ -282,16 +312,18 @@ class Evals:
         if session.state != VACANT:
             session.move("lose")
         session.epoch += 1
+        if session.stand_in is not None and not moving:
+            self.not_moved(session.stand_in, Refusal("session-reset", f"meanwhile: {cause}", cause=cause))
         told = any(job.peer is not None for job in (session.running, *session.waiting_jobs()) if job)
         session.lost = cause if word == "worker-lost" and not told else None
         err = {"worker-lost": f"worker lost: {cause}", "session-reset": f"session reset: {cause}"}[word]
-        for job in session.waiting_jobs():
+        for job in session.waiting_jobs() if not moving else ():
             queued = f"{err}; this eval was queued and never ran"
             self.end_waiting(job, ["done", "error", word], queued, now, state="lost", cause=cause)
         self.asks.drop(session, Refusal(word, err, cause=cause, epoch=session.epoch))
         job_running = session.running
         if job_running is None:
-            self._go_on(session, now)
+            self.go_on(session, now)
             return
         if timed_out:
             status, err = ["done", "error", "timeout"], f"eval timed out after {job_running.limit_ms} ms"
@@ -309,6 +341,11 @@ class Evals:
     def start_failed(self, session: Session, cause: str, now: float, word: str = "worker-lost") -> None:
         """The session got no worker. One that never had any goes, nothing half-made is left."""
         refusal = Refusal(word, f"session {session.label}: {cause}", cause=cause)
+        if session.stands_for is not None:
+            err = f"the environment cannot be used, nothing has changed: {cause}"
+            self.not_moved(session, Refusal("environment-failed", err, cause=cause))
+            self.go_on(session.stands_for, now)
+            return
         job = session.running
         self.staff.dismiss(session)
         session.move("lose")
@@ -334,6 +371,9 @@ class Evals:
         self.staff.dismiss(session)
         session.move("close")
         state.sessions.remove(session, why, asked=asked)
+        if session.stand_in is not None:
+            gone = Refusal("session-not-found", f"Session not found: {session.label}", cause=why)
+            self.not_moved(session.stand_in, gone)
         for waiting in session.waiting_jobs():
             err = f"Session not found: {session.label}"
             self.end_waiting(waiting, ["done", "error", "session-not-found"], err, now, state="lost", cause=why)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
-from replbroker.core.effects import Peer
+from replbroker.core.effects import Peer, Spec
 from replwire.deadlines import Deadline
-from replwire.requests import Eval
+from replwire.limits import Limits
+from replwire.link import Dumped
+from replwire.ops import Run
 
 VACANT: Final = "vacant"  # no worker: it was lost, and the next eval takes a fresh one
 STARTING: Final = "starting"  # a worker is on its way or being told whose it is
@@ -36,7 +38,7 @@ class Job:
 
     __slots__ = (
         "agent", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "label", "limit_ms", "notice",
-        "peer", "request_id", "route", "session", "started", "state", "status", "submitted", "wait_deadline",
+        "peer", "request", "request_id", "route", "session", "started", "state", "status", "submitted", "wait_deadline",
     )  # fmt: skip
 
     QUEUED: Final = "queued"
@@ -44,7 +46,7 @@ class Job:
     RUNNING: Final = "running"
     DONE: Final = "done"
 
-    def __init__(self, session: Session, route: int, peer: Peer, agent: str, request: Eval, now: float) -> None:
+    def __init__(self, session: Session, route: int, peer: Peer, agent: str, request: Run, now: float) -> None:
         self.session = session
         self.route = route
         self.peer: Peer | None = peer
@@ -54,7 +56,8 @@ class Job:
         self.eval_id = session.next_eval_id()
         self.epoch = session.epoch
         self.body: bytes | None = None
-        self.code = (request.code or "")[:80]
+        self.code = request.summary()[:80]
+        self.request: Run | None = request  # until it runs
         self.limit_ms = 0
         self.state: str = self.QUEUED
         self.status: list[str] = []
@@ -85,24 +88,42 @@ class Ask:
 
 
 class Waiter:
-    """A client that hears when the session has its worker: who asked for `new-session` or `reset`."""
+    """A client that hears when the session has its worker: who asked for `new-session`, `reset` or `clone`."""
 
-    __slots__ = ("created", "peer", "request_id")
+    __slots__ = ("copied", "created", "old_words", "peer", "request_id")
 
-    def __init__(self, peer: Peer, request_id: str, created: bool | None) -> None:
-        self.peer: Peer | None = peer
+    def __init__(
+        self, peer: Peer | None, request_id: str, created: bool | None, copied: Dumped | None = None,
+        old_words: bool = False,
+    ) -> None:  # fmt: skip
+        self.peer = peer
         self.request_id = request_id
         self.created = created
+        self.copied = copied
+        self.old_words = old_words
+
+
+class Remembered(NamedTuple):
+    """One entry of a session's history."""
+
+    job: Job
+    code: str
 
 
 class Session:
     """What the broker knows of a session. Its variables live in the interpreter, nowhere else."""
 
-    def __init__(self, id: str, name: str | None, runtime: str, owner: str | None, now: float) -> None:
+    def __init__(
+        self, id: str, name: str | None, spec: Spec, owner: str | None, limits: Limits, now: float
+    ) -> None:  # fmt: skip
         self.id = id
         self.name = name
-        self.runtime = runtime
+        self.spec = spec
         self.owner = owner
+        self.limits = limits
+        self.mode: str = "normal"
+        self.mode_since: float = now
+        self.mode_reason: str | None = None
         self.cwd: str | None = None
         self.env: list[str] = []
         self.state: str = VACANT
@@ -121,6 +142,12 @@ class Session:
         self.held: list[Ask] = []  # asks that wait for the worker, or for their eval to start
         self.waiters: list[Waiter] = []
         self.start_deadline: Deadline | None = None
+        self.restore: str | None = None  # file with the names that a clone begins with
+        self.executable: str | None = None
+        self.stand_in: Session | None = None  # gets a worker in another environment, and then gives it to this one
+        self.stands_for: Session | None = None
+        self.history: deque[Remembered] = deque()
+        self._history_bytes = 0
         self._evals = 0
 
     @property
@@ -146,6 +173,13 @@ class Session:
     def move(self, move: str) -> None:
         """Make a move of the table. Raises KeyError for one that is not in it: a defect of the broker."""
         self.state = MOVES[self.state, move]
+
+    def remember(self, job: Job, code: str) -> None:
+        """Keep what is run; the oldest goes when there is too much."""
+        self.history.append(Remembered(job, code))
+        self._history_bytes += len(code)
+        while len(self.history) > self.limits.max_history or self._history_bytes > self.limits.history_bytes:
+            self._history_bytes -= len(self.history.popleft().code)
 
     def find(self, eval_id: int) -> Job | None:
         """A running, queued or remembered eval by its number."""

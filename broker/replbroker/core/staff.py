@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from replbroker.core.effects import Kill, Spawn, ToWorker
+from replbroker.core.effects import Discard, Kill, Spawn, Spec, ToWorker
 from replbroker.core.session import Session
 from replbroker.core.state import State
 from replwire.deadlines import Deadline
@@ -15,6 +15,7 @@ from replwire.link import Claim, Kind, encode, pack
 _MAX_STARTING = 8  # workers started at once: a burst of sessions must not fork-bomb the host
 _REFILL_PAUSE_S = 0.02  # starting a process competes with the answer that a fresh session is about to give
 _GIVE_UP = 3  # starts that fail in a row before waiting sessions are told
+_GIVE_UP_NAMED = 1  # the same for an environment that somebody named: it is not there, and will not be
 
 STARTING: Final = "starting"
 WARM: Final = "warm"
@@ -26,15 +27,27 @@ Failed = Callable[[Session, str, float], None]
 class Worker:
     """One worker process as the core sees it."""
 
-    __slots__ = ("deadline", "heard", "number", "runtime", "session", "state")
+    __slots__ = ("deadline", "heard", "number", "session", "spec", "state")
 
-    def __init__(self, number: int, runtime: str, now: float) -> None:
+    def __init__(self, number: int, spec: Spec, now: float) -> None:
         self.number = number
-        self.runtime = runtime
+        self.spec = spec
         self.state: str = STARTING
         self.session: Session | None = None
         self.heard = now
         self.deadline: Deadline | None = None
+
+
+class _Line:
+    """Workers of one spec that are ready, and sessions that wait for one."""
+
+    __slots__ = ("cause", "fails", "waiting", "warm")
+
+    def __init__(self) -> None:
+        self.warm: deque[Worker] = deque()
+        self.waiting: deque[Session] = deque()
+        self.fails = 0  # starts that failed since the last that did not
+        self.cause = ""
 
 
 class Staff:
@@ -47,26 +60,34 @@ class Staff:
         self._state = state
         self._failed = failed
         self._count = 0
-        self._fails = 0
-        self._last_cause = ""
         self._pause: Deadline | None = None
         self.workers: dict[int, Worker] = {}
-        self._warm: dict[str, deque[Worker]] = {}
-        self._waiting: dict[str, deque[Session]] = {}
+        self._default = Spec(state.setup.runtimes[0])
+        self._lines: dict[Spec, _Line] = {self._default: _Line()}
+
+    def _line(self, spec: Spec) -> _Line:
+        line = self._lines.get(spec)
+        if line is None:
+            line = self._lines[spec] = _Line()
+        return line
 
     def take(self, session: Session, now: float) -> None:
         """Get the session a worker: a warm one at once, else the next that is ready."""
         session.move("take")
         when = now + self._state.limits.worker_start_ms / 1000
         session.start_deadline = self._state.deadlines.at(when, lambda at: self._late(session, at))
-        warm = self._warm.get(session.runtime)
-        if warm:
-            self._give(warm.popleft(), session)
+        line = self._line(session.spec)
+        if line.warm:
+            self._give(line.warm.popleft(), session)
             self._refill_soon(now)
             return
-        self._waiting.setdefault(session.runtime, deque()).append(session)
-        self._fails = min(self._fails, _GIVE_UP - 1)  # somebody asks: try again
+        line.waiting.append(session)
+        line.fails = min(line.fails, self._most_fails(session.spec) - 1)  # somebody asks: try again
         self.refill(now)
+
+    @staticmethod
+    def _most_fails(spec: Spec) -> int:
+        return _GIVE_UP if spec.environment is None else _GIVE_UP_NAMED
 
     def _refill_soon(self, now: float) -> None:
         if self._pause is None:
@@ -78,53 +99,87 @@ class Staff:
         self._pause = None
         if self._state.draining:
             return
-        for runtime in self._state.setup.runtimes:
-            waiting = len(self._waiting.get(runtime, ()))
-            warm = len(self._warm.get(runtime, ()))
-            starting = sum(w.state is STARTING and w.runtime == runtime for w in self.workers.values())
-            spare = self._state.setup.warm_workers if self._fails == 0 else 0
-            missing = waiting + max(0, spare - warm) - starting
-            for _ in range(min(missing, _MAX_STARTING - starting)):
-                self._spawn(runtime, now)
+        starting, claimed = self._by_spec()
+        total = sum(starting.values())
+        for spec, line in list(self._lines.items()):
+            own = starting.get(spec, 0)
+            spare = self._spare(spec, line, claimed.get(spec, 0))
+            missing = len(line.waiting) + max(0, spare - len(line.warm)) - own
+            for _ in range(min(missing, _MAX_STARTING - total)):
+                self._spawn(spec, now)
+                total += 1
+            while len(line.warm) > max(spare, 0) and spec != self._default:
+                self._kill(line.warm[0])  # nobody has a session of this kind any more
+            if spec != self._default and not (own or missing > 0 or spare or line.waiting):
+                del self._lines[spec]
 
-    def _spawn(self, runtime: str, now: float) -> None:
+    def _by_spec(self) -> tuple[dict[Spec, int], dict[Spec, int]]:
+        starting: dict[Spec, int] = {}
+        claimed: dict[Spec, int] = {}
+        for worker in self.workers.values():
+            if worker.state is not WARM:
+                count = starting if worker.state is STARTING else claimed
+                count[worker.spec] = count.get(worker.spec, 0) + 1
+        return starting, claimed
+
+    def _spare(self, spec: Spec, line: _Line, claimed: int) -> int:
+        """How many to keep warm. Of what is not the default: one, while a session has such a worker."""
+        if line.fails:
+            return 0
+        warm = self._state.setup.warm_workers
+        return warm if spec == self._default else min(1, warm, claimed)
+
+    def _spawn(self, spec: Spec, now: float) -> None:
         self._count += 1
-        worker = self.workers[self._count] = Worker(self._count, runtime, now)
+        worker = self.workers[self._count] = Worker(self._count, spec, now)
         when = now + self._state.limits.worker_start_ms / 1000
         worker.deadline = self._state.deadlines.at(when, lambda at: self._never_ready(worker, at))
-        self._state.out.append(Spawn(worker.number, runtime))
+        self._state.out.append(Spawn(worker.number, spec))
 
     def ready(self, worker: Worker, now: float) -> None:
         """Its interpreter is up: give it to who waits, or keep it warm."""
         if worker.state is not STARTING:
             return
-        self._fails = 0
+        line = self._line(worker.spec)
+        line.fails = 0
         self._state.deadlines.cancel(worker.deadline)
-        waiting = self._waiting.get(worker.runtime)
-        if waiting:
-            self._give(worker, waiting.popleft())
+        if line.waiting:
+            self._give(worker, line.waiting.popleft())
         else:
             worker.state = WARM
-            self._warm.setdefault(worker.runtime, deque()).append(worker)
+            line.warm.append(worker)
         self.refill(now)
 
     def _give(self, worker: Worker, session: Session) -> None:
         worker.state, worker.session, session.worker = CLAIMED, session, worker.number
         claim = Claim(
-            session=session.id, name=session.name, cwd=session.cwd, env=session.env, limits=self._state.limits,
-            lost=session.lost, ephemeral=session.ephemeral,
+            session=session.id, name=session.name, cwd=session.cwd, env=session.env, limits=session.limits,
+            lost=session.lost, ephemeral=session.ephemeral, restore=session.restore,
         )  # fmt: skip
         self._state.out.append(ToWorker(worker.number, pack(Kind.CLAIM, encode(claim), epoch=session.epoch)))
+
+    def hand_over(self, giver: Session, taker: Session) -> None:
+        """The worker of one session is another's from now on. The taker has none."""
+        assert giver.worker is not None
+        worker = self.workers[giver.worker]
+        worker.session, taker.worker, giver.worker = taker, worker.number, None
 
     def dismiss(self, session: Session) -> None:
         """Kill the session's worker, or stop waiting for one."""
         self._state.deadlines.cancel(session.start_deadline)
         session.start_deadline = None
+        self.drop_snapshot(session)
         if session.worker is not None:
             self._kill(self.workers[session.worker])
             session.worker = None
-        elif session in (waiting := self._waiting.get(session.runtime, deque())):
+        elif session in (waiting := self._line(session.spec).waiting):
             waiting.remove(session)
+
+    def drop_snapshot(self, session: Session) -> None:
+        """The file that the session began with, or was to begin with, is of no more use."""
+        if session.restore is not None:
+            self._state.out.append(Discard(session.restore))
+            session.restore = None
 
     def _kill(self, worker: Worker) -> None:
         self._forget(worker)
@@ -134,7 +189,7 @@ class Staff:
         del self.workers[worker.number]
         self._state.deadlines.cancel(worker.deadline)
         if worker.state is WARM:
-            self._warm[worker.runtime].remove(worker)
+            self._line(worker.spec).warm.remove(worker)
 
     def unclaimed_gone(self, worker: Worker, cause: str, now: float, *, dead: bool) -> None:
         """A worker that no session has is of no use: forget it, and kill it unless it is dead already."""
@@ -142,27 +197,29 @@ class Staff:
         self._forget(worker)
         if not dead:
             self._state.out.append(Kill(worker.number))
-        self._state.note(f"worker {worker.number} ({worker.state}): {cause}")
+        self._state.note(f"worker {worker.number} ({worker.spec}, {worker.state}): {cause}")
         if was_starting:
-            self._fails += 1
-            self._last_cause = cause
-            if self._fails >= _GIVE_UP:
-                self._tell_waiting(now)
+            line = self._line(worker.spec)
+            line.fails += 1
+            line.cause = cause
+            if line.fails >= self._most_fails(worker.spec):
+                self._tell_waiting(line, now)
         self.refill(now)
 
     def _never_ready(self, worker: Worker, now: float) -> None:
         cause = f"not ready within {self._state.limits.worker_start_ms} ms"
         self.unclaimed_gone(worker, cause, now, dead=False)
 
-    def _tell_waiting(self, now: float) -> None:
-        waiting = [session for line in self._waiting.values() for session in line]
-        self._waiting.clear()  # who asks from here on, an eval that comes up next perhaps, gets another try
+    def _tell_waiting(self, line: _Line, now: float) -> None:
+        waiting = list(line.waiting)
+        line.waiting.clear()  # who asks from here on, an eval that comes up next perhaps, gets another try
         for session in waiting:
-            self._failed(session, f"no worker could be started: {self._last_cause}", now)
+            self._failed(session, f"no worker could be started: {line.cause}", now)
 
     def _late(self, session: Session, now: float) -> None:
+        line = self._line(session.spec)
         cause = f"no worker was ready within {self._state.limits.worker_start_ms} ms"
-        self._failed(session, cause + (f": {self._last_cause}" if self._last_cause and self._fails else ""), now)
+        self._failed(session, cause + (f": {line.cause}" if line.cause and line.fails else ""), now)
 
     def silent(self, now: float) -> list[Worker]:
         """Workers that were not heard for `worker-silence-ms`."""

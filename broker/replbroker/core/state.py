@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from replbroker.core.audit import Trail
 from replbroker.core.effects import Effect, Note, Peer, Roster, ToClient
 from replbroker.core.gate import Gate
 from replbroker.core.keys import Keys
 from replbroker.core.rate import Window
 from replbroker.core.registry import Registry
 from replbroker.core.session import Ask, Job, Session
+from replwire.agents import Agents, Rule
 from replwire.deadlines import Deadline, Deadlines
 from replwire.faults import FAULTS, Refusal
 from replwire.limits import RETRY_AFTER_MS, Limits
+from replwire.ops import Request
 from replwire.replies import Reply, encode
 
 
@@ -30,7 +33,9 @@ class Setup:
     new_id: Callable[[], str]
     wall: Callable[[], float]  # Unix time of monotonic zero: moves when the wall clock is set
     started: float = 0.0  # monotonic
-    runtimes: tuple[str, ...] = ("python",)
+    runtimes: tuple[str, ...] = ("python",)  # the first is the default
+    agents: Agents = field(default_factory=lambda: Agents([]))
+    audit: bool = False
     versions: tuple[tuple[str, str], ...] = ()
 
 
@@ -42,6 +47,7 @@ class State:
         self.limits = setup.limits
         self.out: list[Effect] = []
         self.sessions = Registry()
+        self.trail = Trail(lambda effect: self.out.append(effect), setup.audit)
         self.gate: Gate[Job] = Gate(setup.limits.max_concurrent_evals)
         self.deadlines = Deadlines()
         self.keys = Keys(setup.limits.max_idempotency_keys)
@@ -66,6 +72,9 @@ class State:
         """One message to a client, or to nobody when it has gone or stopped waiting."""
         if peer is not None:
             self.out.append(ToClient(peer, encode(Reply(id=request_id, **fields))))
+            status = fields.get("status")
+            if status and status[0] == "done":
+                self.trail.end(peer, request_id, status, fields.get("err"))
 
     def refuse(self, peer: Peer | None, request_id: str, refusal: Refusal) -> None:
         """The terminal message for a request that is not served."""
@@ -80,6 +89,10 @@ class State:
         """A refusal by a limit, which is named with its value."""
         value = getattr(self.limits, limit.replace("-", "_"))
         return Refusal(word, f"{err} ({limit} = {value})", limit=limit, limit_value=value, **more)
+
+    def rule(self, request: Request) -> Rule | None:
+        """What the config says of the request's agent."""
+        return self.setup.agents.rule(request.agent, request.binding)
 
     def note(self, text: str) -> None:
         """A line for the log."""

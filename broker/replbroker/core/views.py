@@ -6,19 +6,20 @@ from typing import Any
 
 import msgspec
 
-from replbroker.core.session import Job, Session
+from replbroker.core.session import Job, Remembered, Session
 from replbroker.core.staff import Staff
 from replbroker.core.state import State
-from replwire.replies import JobEntry, SessionEntry
+from replwire.replies import HistoryEntry, JobEntry, SessionEntry
 
 
 def session_entry(state: State, session: Session, now: float) -> SessionEntry:
     """A session's line in the list."""
     return SessionEntry(
-        session=session.id, name=session.name, state=session.state, runtime=session.runtime, epoch=session.epoch,
+        session=session.id, name=session.name, state=session.state, runtime=session.spec.runtime, epoch=session.epoch,
         created=state.iso(session.created), created_at=state.unix(session.created),
         last_activity=_last_activity(state, session, now), eval_count=session.eval_count,
         queued=len(session.waiting_jobs()), running=_running(session), owner=session.owner, cwd=session.cwd,
+        environment=session.spec.environment, session_mode=session.mode,
     )  # fmt: skip
 
 
@@ -34,14 +35,25 @@ def job_entry(state: State, job: Job, now: float) -> JobEntry:
     )  # fmt: skip
 
 
+def history_entry(state: State, one: Remembered, now: float) -> HistoryEntry:
+    """An eval's entry in the history of its session."""
+    entry = job_entry(state, one.job, now)
+    return HistoryEntry(
+        eval_id=entry.eval_id, code=one.code, status=entry.status, epoch=entry.epoch, agent=entry.agent,
+        submitted=entry.submitted, duration_ms=entry.duration_ms,
+    )  # fmt: skip
+
+
 def info(state: State, session: Session, now: float) -> dict[str, Any]:
     """The broker's part of `info`; the worker adds process, memory and variables."""
     return {
-        "session": session.id, "name": session.name, "runtime": session.runtime, "owner": session.owner,
-        "cwd": session.cwd, "env": [pair.split("=", 1)[0] for pair in session.env], "epoch": session.epoch,
+        "session": session.id, "name": session.name, "runtime": session.spec.runtime,
+        "environment": session.spec.environment, "session-mode": session.mode, "owner": session.owner,
+        "cwd": session.cwd,
+        "env": [pair.split("=", 1)[0] for pair in session.env], "epoch": session.epoch,
         "state": session.state, "eval-count": session.eval_count, "queued": len(session.waiting_jobs()),
         "running": _running(session), "sandbox": "none", "created": state.iso(session.created),
-        "last-activity": _last_activity(state, session, now), "limits": msgspec.to_builtins(state.limits),
+        "last-activity": _last_activity(state, session, now), "limits": msgspec.to_builtins(session.limits),
     }  # fmt: skip
 
 
@@ -56,6 +68,7 @@ def stats(state: State, staff: Staff, now: float) -> dict[str, Any]:
         "counts": dict(state.counts),
         "deadlines": len(state.deadlines),
         "routes": len(state.routes),
+        "unanswered": len(state.trail),
         "started": state.iso(state.setup.started),
         "uptime-ms": round((now - state.setup.started) * 1000),
     }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from replbroker.core.effects import Spec
+
 
 class Died(NamedTuple):
     """A worker is dead."""
@@ -19,7 +21,7 @@ class Launcher(Protocol):
     def watch(self, register: Callable[[int, Callable[[], None]], None], drop: Callable[[int], None]) -> None:
         """How to have descriptors polled: `register(fd, when_readable)` and `drop(fd)`."""
 
-    def spawn(self, worker: int, runtime: str, token: str) -> None:
+    def spawn(self, worker: int, spec: Spec, token: str) -> None:
         """Start one; it will say hello with this token, or `died` tells that it did not come to that."""
 
     def kill(self, worker: int) -> None:

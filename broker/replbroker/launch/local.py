@@ -23,6 +23,7 @@ from typing import Any
 from multiprocess import forkserver, resource_tracker
 from multiprocess.context import ForkServerContext
 
+from replbroker.core.effects import Spec
 from replbroker.launch.base import Died
 from replbroker.launch.strays import become_subreaper, sweep
 from replwire.limits import Limits
@@ -34,11 +35,13 @@ _JOIN_S = 5.0  # a process whose pidfd says it is dead is reaped by the fork ser
 class Local:
     """The launcher for this machine."""
 
-    def __init__(self, endpoint: str, interpreter: str, env: dict[str, str], limits: Limits) -> None:
+    def __init__(
+        self, endpoint: str, interpreters: dict[str, str], env: dict[str, str], limits: Limits, folder: str,
+        load_paths: tuple[str, ...],
+    ) -> None:  # fmt: skip
+        self._interpreters = interpreters
+        self._common = (env, limits, folder, load_paths)
         self._endpoint = endpoint
-        self._interpreter = interpreter
-        self._env = env
-        self._limits = limits
         self._context = ForkServerContext()
         self._context.set_forkserver_preload(["replworker.boot"])
         self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -96,8 +99,9 @@ class Local:
 
     # --- the loop's thread ---
 
-    def spawn(self, worker: int, runtime: str, token: str) -> None:
-        order = Order(self._endpoint, token, runtime, self._interpreter, self._env, self._limits)
+    def spawn(self, worker: int, spec: Spec, token: str) -> None:
+        interpreter = self._interpreters[spec.runtime]
+        order = Order(self._endpoint, token, spec.runtime, spec.environment, interpreter, *self._common)
         self._live.add(worker)
         self._orders.put(lambda: self._start(worker, order))
 

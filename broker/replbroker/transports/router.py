@@ -127,6 +127,11 @@ class Clients:
                 return sent
             backlog.bytes -= len(backlog.messages.popleft())
 
+    @staticmethod
+    def describe(peer: bytes) -> str:
+        """Who this is, as far as the socket tells: libzmq's number for the connection."""
+        return f"zmq:{peer[1:].hex()}"
+
     def forget(self, peer: bytes) -> None:
         """Hold nothing for this client any more."""
         self._backlogs.pop(peer, None)

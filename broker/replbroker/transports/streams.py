@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import select
 import socket
+import struct
 from collections import Counter
 from typing import Protocol
 
@@ -34,14 +35,26 @@ class Listener(Protocol):
 
 
 class _Connection:
-    __slots__ = ("closing", "dropped", "lines", "pending", "socket")
+    __slots__ = ("closing", "dropped", "lines", "pending", "socket", "who")
 
     def __init__(self, sock: socket.socket, max_bytes: int) -> None:
         self.socket = sock
+        self.who = _who(sock)
         self.lines = Lines(max_bytes)
         self.pending = bytearray()
         self.dropped: Counter[str] = Counter()
         self.closing = False  # once what is pending has left
+
+
+def _who(sock: socket.socket) -> str:
+    if sock.family == socket.AF_UNIX:
+        pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return f"unix:uid={uid},pid={pid}"
+    try:
+        host, port = sock.getpeername()[:2]
+    except OSError:  # gone already
+        return "tcp:?"
+    return f"tcp:{host}:{port}"
 
 
 class Streams:
@@ -55,6 +68,7 @@ class Streams:
         self._connections: dict[bytes, _Connection] = {}
         self._peers: dict[int, bytes] = {}
         self._count = 0
+        self._last = (b"", "")  # who went last: what is said of its going names it
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -155,6 +169,13 @@ class Streams:
         else:
             self._epoll.modify(connection.socket, select.EPOLLIN)
 
+    def describe(self, peer: bytes) -> str:
+        """Who this is: the process and user of a Unix socket, the address of a TCP one."""
+        connection = self._connections.get(peer)
+        if connection is not None:
+            return connection.who
+        return self._last[1] if self._last[0] == peer else "line:gone"
+
     def hang_up(self, peer: bytes) -> None:
         """Close a connection once its answers have left."""
         connection = self._connections.get(peer)
@@ -167,6 +188,7 @@ class Streams:
         del self._peers[connection.socket.fileno()]
         self._epoll.unregister(connection.socket)
         connection.socket.close()
+        self._last = peer, connection.who
         if tell:
             self._listener.gone(peer)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,8 +12,9 @@ from replctl.client import calls, talk
 from replctl.client.address import Address, resolve
 from replctl.client.errors import ReplError
 from replctl.client.line import Line
+from replctl.client.plain import Plain
 from replctl.client.result import Gathering, OnOutput, OnStatus, Pages, Result
-from replctl.client.sync import PATIENCE, connect
+from replctl.client.sync import LONG, PATIENCE, connect
 from replwire.names import DEFAULT_SESSION
 from replwire.replies import JobEntry, Reply, SessionEntry
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 RESEND_SECONDS = 0.01  # how long a send that found the pipe full waits; only with a thousand messages under way
 
 
-class AsyncClient:
+class AsyncClient(Plain[Awaitable[Reply]]):
     """A conversation with one broker inside an event loop; open it with `async with`.
 
     For the loop it was opened in. Cancelling a task that awaits `eval` does not end the eval: it goes on in its
@@ -71,36 +72,21 @@ class AsyncClient:
         fields = calls.read_fields(session, eval_id, wait, offset, stream, max_bytes, grep)
         return talk.result(await self.exchange("read", fields, PATIENCE + (wait or 0), on_output))
 
-    async def new(
-        self, name: str | None = None, runtime: str | None = None, cwd: str | None = None,
-        env: Mapping[str, str] | None = None, reuse: bool = False,
-    ) -> Reply:  # fmt: skip
-        """Open a session: `session` is its id, `name` its name. A taken name is an error unless `reuse`."""
-        return await self.request("new-session", **calls.new_fields(name, runtime, cwd, env, reuse))
+    async def load(
+        self, file: str, session: str | None = DEFAULT_SESSION, reload: bool = False, timeout: float | None = None,
+        wait: float | None = None, on_output: OnOutput | None = None,
+    ) -> Result:  # fmt: skip
+        """Run a file that the broker's machine has and allows; see `Client.load`."""
+        op, fields = calls.load_fields(file, session, reload, timeout, wait)
+        return talk.result(await self.exchange(op, fields, None, on_output))
 
-    async def reset(self, session: str = DEFAULT_SESSION) -> Reply:
-        """A fresh worker for the session; all it held is gone, `epoch` counts up."""
-        return await self.request("reset", session=session)
-
-    async def interrupt(self, session: str = DEFAULT_SESSION, eval_id: int | None = None, all: bool = False) -> Reply:
-        """Interrupt the running eval, or the one named; `all` empties the session's queue too."""
-        return await self.request("interrupt", session=session, interrupt_id=eval_id, all=all or None)
-
-    async def close(self, session: str) -> Reply:
-        """End a session and everything it started. (The connection ends with `disconnect`.)"""
-        return await self.request("close", session=session)
-
-    async def clone(self, session: str, to: str | None = None) -> Reply:
-        """A new session with a copy of this one's variables."""
-        return await self.request("clone", session=session, name=to)
-
-    async def clear(self, session: str = DEFAULT_SESSION) -> Reply:
-        """Forget every name the session's code bound; the process stays."""
-        return await self.request("clear-bindings", session=session)
-
-    async def stdin(self, session: str, text: str) -> Reply:
-        """Input for the session's running eval, or for the next that reads. A line ends in a newline."""
-        return await self.request("stdin", session=session, input=text)
+    async def packages(
+        self, action: str, packages: Sequence[str] = (), session: str = DEFAULT_SESSION, path: str | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Result:  # fmt: skip
+        """Do something with the packages of the session's environment; see `Client.packages`."""
+        fields = calls.package_fields(action, packages, session, path)
+        return talk.result(await self.exchange("env", fields, None, on_output))
 
     async def sessions(self) -> list[SessionEntry]:
         """All sessions of the broker."""
@@ -118,21 +104,9 @@ class AsyncClient:
         """Counters, queue, pool and agents of the broker."""
         return (await self.request("stats")).stats or {}
 
-    async def describe(self) -> Reply:
-        """Operations, limits and versions of the broker."""
-        return await self.request("describe")
-
-    async def ping(self) -> Reply:
-        """Is anybody there?"""
-        return await self.request("ping")
-
-    async def shutdown(self) -> Reply:
-        """End the broker and every session."""
-        return await self.request("shutdown")
-
     async def request(self, op: str, **fields: Any) -> Reply:
         """Send an operation and return its last reply. Raises ReplError when that says `error`."""
-        return talk.answer(await self.exchange(op, fields, PATIENCE))
+        return talk.answer(await self.exchange(op, fields, None if op in LONG else PATIENCE))
 
     async def exchange(
         self, op: str, fields: dict[str, Any], patience: float | None,

@@ -69,3 +69,16 @@ def read_fields(
         "max_bytes": max_bytes,
         "grep": grep,
     }
+
+
+def load_fields(
+    file: str, session: str | None, reload: bool, timeout: float | None, wait: float | None
+) -> tuple[str, dict[str, Any]]:
+    """The operation that runs a file, and its fields."""
+    fields = {"file": file, "session": session, "timeout_ms": milliseconds(timeout), "wait_ms": milliseconds(wait)}
+    return "reload-file" if reload else "load-file", fields
+
+
+def package_fields(action: str, packages: Sequence[str], session: str, path: str | None) -> dict[str, Any]:
+    """Fields of `env` for what concerns packages."""
+    return {"session": session, "action": action, "packages": list(packages) or None, "path": path}

@@ -20,6 +20,7 @@ class Result(msgspec.Struct, kw_only=True, rename="kebab"):
     """What an eval gave. A field that the broker did not send is None.
 
     `out` and `err` are the whole text of stdout and stderr; `error` is the sentence that says what went wrong.
+    `mime` is the value's rich form, `images` are figures that the code drew, each as MIME type to data.
     `session` is the name, or the id of a session without a name. `state` is `kept` or `lost`.
     """
 
@@ -37,7 +38,10 @@ class Result(msgspec.Struct, kw_only=True, rename="kebab"):
     error: str | None = None
     traceback: str | None = None
     stacktrace: list[Frame] | None = None
+    ns: str | None = None
     mime: dict[str, Any] | None = None
+    images: list[dict[str, Any]] = []
+    images_dropped: int | None = None
     repr_error: str | None = None
     changed: list[str] | None = None
     ephemeral: bool | None = None
@@ -158,6 +162,8 @@ class Gathering:
                 self.missed += reply.dropped_bytes or 0
             if self.on_status is not None:
                 self.on_status(reply)
+        elif reply.mime is not None and reply.value is None:
+            self.result.images.append(reply.mime)
         elif reply.out is None and reply.err is None:
             self._merge(reply)
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,6 +12,7 @@ from replctl.client import calls, talk
 from replctl.client.address import Address, folder_fault, listens, resolve
 from replctl.client.errors import ReplError
 from replctl.client.line import Line
+from replctl.client.plain import Plain
 from replctl.client.result import Gathering, OnOutput, OnStatus, Pages, Result
 from replwire.names import DEFAULT_SESSION
 from replwire.places import ipc_path
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 
 Watch = Callable[[], int | None]
 PATIENCE = 30.0  # seconds for an answer that waits for no code; the broker's own bounds are well below
+LONG = ("clone", "env")  # operations that take as long as they take
 OBEY_SECONDS = 5.0  # how long Ctrl-C in a program waits for the interrupted eval's end
 
 
-class Client:
+class Client(Plain[Reply]):
     """A conversation with one broker, which is started when none answers (`start=False`: it is not).
 
     For one thread: another one opens its own. A broker that went away is an error once, `broker-lost`; the next
@@ -78,36 +80,26 @@ class Client:
         self.finish(gathering, PATIENCE + (wait or 0))
         return talk.result(gathering)
 
-    def new(
-        self, name: str | None = None, runtime: str | None = None, cwd: str | None = None,
-        env: Mapping[str, str] | None = None, reuse: bool = False,
-    ) -> Reply:  # fmt: skip
-        """Open a session: `session` is its id, `name` its name. A taken name is an error unless `reuse`."""
-        return self.request("new-session", **calls.new_fields(name, runtime, cwd, env, reuse))
+    def load(
+        self, file: str, session: str | None = DEFAULT_SESSION, reload: bool = False, timeout: float | None = None,
+        wait: float | None = None, on_output: OnOutput | None = None,
+    ) -> Result:  # fmt: skip
+        """Run a file that the broker's machine has, below a folder that its config allows. `reload` forgets first
+        what the file defined before. Ends as `eval` does."""
+        op, fields = calls.load_fields(file, session, reload, timeout, wait)
+        gathering = self.begin(op, fields, on_output)
+        self.finish(gathering)
+        return talk.result(gathering)
 
-    def reset(self, session: str = DEFAULT_SESSION) -> Reply:
-        """A fresh worker for the session; all it held is gone, `epoch` counts up."""
-        return self.request("reset", session=session)
-
-    def interrupt(self, session: str = DEFAULT_SESSION, eval_id: int | None = None, all: bool = False) -> Reply:
-        """Interrupt the running eval, or the one named; `all` empties the session's queue too."""
-        return self.request("interrupt", session=session, interrupt_id=eval_id, all=all or None)
-
-    def close(self, session: str) -> Reply:
-        """End a session and everything it started. (The connection ends with `disconnect`, or `with Client() as c`.)"""
-        return self.request("close", session=session)
-
-    def clone(self, session: str, to: str | None = None) -> Reply:
-        """A new session with a copy of this one's variables."""
-        return self.request("clone", session=session, name=to)
-
-    def clear(self, session: str = DEFAULT_SESSION) -> Reply:
-        """Forget every name the session's code bound; the process stays."""
-        return self.request("clear-bindings", session=session)
-
-    def stdin(self, session: str, text: str) -> Reply:
-        """Input for the session's running eval, or for the next that reads. A line ends in a newline."""
-        return self.request("stdin", session=session, input=text)
+    def packages(
+        self, action: str, packages: Sequence[str] = (), session: str = DEFAULT_SESSION, path: str | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Result:  # fmt: skip
+        """`add`, `remove`, `list` or `install` packages of the session's environment, or run its `test`s. The tool's
+        output is the result's; it ends as an eval does."""
+        gathering = self.begin("env", calls.package_fields(action, packages, session, path), on_output)
+        self.finish(gathering)
+        return talk.result(gathering)
 
     def sessions(self) -> list[SessionEntry]:
         """All sessions of the broker."""
@@ -125,24 +117,12 @@ class Client:
         """Counters, queue, pool and agents of the broker."""
         return self.request("stats").stats or {}
 
-    def describe(self) -> Reply:
-        """Operations, limits and versions of the broker."""
-        return self.request("describe")
-
-    def ping(self) -> Reply:
-        """Is anybody there?"""
-        return self.request("ping")
-
-    def shutdown(self) -> Reply:
-        """End the broker and every session."""
-        return self.request("shutdown")
-
     # Below: for those who drive a request themselves (the command line, the prompt).
 
     def request(self, op: str, **fields: Any) -> Reply:
         """Send an operation and return its last reply. Raises ReplError when that says `error`."""
         gathering = self.begin(op, fields)
-        self.finish(gathering, PATIENCE)
+        self.finish(gathering, None if op in LONG else PATIENCE)
         return talk.answer(gathering)
 
     def begin(

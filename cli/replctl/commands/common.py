@@ -11,10 +11,12 @@ import click
 
 from replctl.client.errors import ReplError
 from replctl.client.sync import Client
+from replctl.commands.completion import SessionName
 from replctl.commands.durations import spoken
 from replctl.commands.screen import Screen
 from replctl.commands.told import hint_for
 from replwire.faults import Exit
+from replwire.names import DEFAULT_SESSION
 
 if TYPE_CHECKING:
     from replctl.client.start import Started
@@ -69,6 +71,12 @@ class Face:
             self.screen.notice(f"the previous broker ended unexpectedly; sessions lost with it: {names}")
         for warning in started.warnings:
             self.screen.notice(warning)
+
+
+session_argument = click.argument("session", type=SessionName())
+session_option = click.option(
+    "-s", "--session", default=DEFAULT_SESSION, show_default=True, metavar="NAME", type=SessionName(), help="Where."
+)
 
 
 def common(function: Command) -> Command:

@@ -8,21 +8,20 @@ import click
 
 from replctl.client import calls, talk
 from replctl.client.sync import PATIENCE
-from replctl.commands.common import Face, common
+from replctl.commands.common import Face, common, session_argument, session_option
 from replctl.commands.durations import Duration
 from replctl.commands.running import TERMINAL, Running, blank, once, report
-from replctl.commands.where import folder_to_send, parse_env
-from replwire.names import DEFAULT_SESSION
+from replctl.commands.where import folder_to_send, parse_env, runtime_to_send
 
 
 @click.command()
 @click.argument("code", required=False)
 @click.option("-f", "--file", type=click.Path(), help="Run this file; - is stdin.")
-@click.option("-s", "--session", default=DEFAULT_SESSION, show_default=True, metavar="NAME", help="Where to run it.")
+@session_option
 @click.option("--ephemeral", is_flag=True, help="Run it in a throw-away session.")
 @click.option("--timeout", type=Duration(), help="How long the code may run.")
 @click.option("--wait", type=Duration(), help="How long to wait for its end; it can be read later.")
-@click.option("--runtime", metavar="NAME", help="What a session that is created runs.")
+@click.option("--runtime", metavar="NAME|PATH", help="What a session that is created runs.")
 @click.option("--cwd", metavar="DIR", help="Folder of a session that is created. [this one]")
 @click.option("--env", multiple=True, metavar="K=V", help="Environment of a session that is created.")
 @click.option("--silent", is_flag=True, help="Do not send the value.")
@@ -50,7 +49,8 @@ def eval_(
     with face.client() as client:
         fields = calls.eval_fields(
             text, session, timeout=timeout, wait=wait, silent=silent, create=not no_create, ephemeral=ephemeral,
-            runtime=runtime, cwd=folder_to_send(cwd, client.address.endpoint), env=parse_env(env),
+            runtime=runtime_to_send(runtime, None)[0], cwd=folder_to_send(cwd, client.address.endpoint),
+            env=parse_env(env),
             expect_epoch=expect_epoch, idempotency_key=idempotency_key,
             allow_stdin=bool(answers) or not ephemeral,  # nobody else knows a throw-away session, to send it input
         )  # fmt: skip
@@ -58,7 +58,7 @@ def eval_(
 
 
 @click.command()
-@click.argument("session")
+@session_argument
 @click.argument("eval_id", type=click.IntRange(min=0))
 @click.option("--wait", type=Duration(), help="How long to wait for its end.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, help="Skip this much; `offset` of the last read.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from replctl.commands.common import Face, common
+from replctl.commands.common import Face, common, session_argument
 from replctl.commands.durations import spoken
 from replctl.commands.screen import Screen
 from replwire.limits import bounds
@@ -37,7 +37,7 @@ def ls(face: Face) -> None:
 
 
 @click.command()
-@click.argument("session")
+@session_argument
 @common
 def jobs(face: Face, session: str) -> None:
     """SESSION's queued, running and recent evals."""
@@ -66,13 +66,13 @@ def _job(entry: JobEntry) -> tuple[Any, ...]:
 
 
 @click.command()
-@click.argument("session")
+@session_argument
 @click.option("--no-variables", is_flag=True, help="Leave the variables out.")
 @common
-def info(face: Face, session: str, no_variables: bool) -> None:
+def info(face: Face, session: str, novariables: bool) -> None:
     """All there is to know of SESSION."""
     with face.client() as client:
-        facts = client.info(session, variables=not no_variables)
+        facts = client.info(session, variables=not novariables)
     if face.json:
         face.screen.json({"status": ["done"], "info": facts})
         return
@@ -92,7 +92,7 @@ def told(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"{key.ljust(width)}  {flat(value)}"
     if isinstance(variables, list) and variables:
         yield "variables"
-        yield from (f"  {_variable(entry)}" for entry in variables if isinstance(entry, dict))
+        yield from (f"  {variable(entry)}" for entry in variables if isinstance(entry, dict))
 
 
 def flat(value: Any) -> str:
@@ -106,7 +106,8 @@ def flat(value: Any) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
-def _variable(entry: Mapping[str, Any]) -> str:
+def variable(entry: Mapping[str, Any]) -> str:
+    """One of a session's variables on a line."""
     shape = entry.get("shape")
     measure = f" {'x'.join(map(str, shape))}" if shape else f" {entry['size']}" if entry.get("size") is not None else ""
     preview = f" = {entry['preview']}" if entry.get("preview") is not None else ""

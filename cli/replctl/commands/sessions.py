@@ -6,8 +6,9 @@ import click
 import msgspec
 
 from replctl.client.errors import ReplError
-from replctl.commands.common import Face, common
-from replctl.commands.where import folder_to_send, parse_env
+from replctl.commands.common import Face, common, session_argument
+from replctl.commands.completion import SessionName
+from replctl.commands.where import folder_to_send, parse_env, runtime_to_send
 from replwire.faults import Exit
 from replwire.replies import Reply
 
@@ -16,7 +17,7 @@ _MANY = 20_000  # bytes of stdin sent in one message: far below any message limi
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--runtime", metavar="NAME", help="What the session runs. [python]")
+@click.option("--runtime", metavar="NAME|PATH", help="python, node, bash, or the path of a python environment.")
 @click.option("--cwd", metavar="DIR", help="Its folder. [this one]")
 @click.option("--env", multiple=True, metavar="K=V", help="Its environment, beside the usual.")
 @click.option("--reuse", is_flag=True, help="A session of this name is fine.")
@@ -24,12 +25,16 @@ _MANY = 20_000  # bytes of stdin sent in one message: far below any message limi
 def new(face: Face, name: str | None, runtime: str | None, cwd: str | None, env: tuple[str, ...], reuse: bool) -> None:
     """Open a session, and print its name (or its id, when it has none)."""
     with face.client() as client:
-        reply = client.new(name, runtime, folder_to_send(cwd, client.address.endpoint), parse_env(env), reuse)
+        folder = folder_to_send(cwd, client.address.endpoint)
+        wanted, found = runtime_to_send(runtime, folder)
+        reply = client.new(name, wanted, folder, parse_env(env), reuse)
     face.show(_plain(reply, "session", "name", "epoch", "created"), reply.name or reply.session or "")
+    if found and reply.created:
+        _say(face, f"runs in {found}, which is here (--runtime python does not)")
 
 
 @click.command()
-@click.argument("session")
+@session_argument
 @common
 def reset(face: Face, session: str) -> None:
     """Kill SESSION's worker and give it a fresh one. Name, folder and environment stay."""
@@ -40,7 +45,7 @@ def reset(face: Face, session: str) -> None:
 
 
 @click.command()
-@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...")
+@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...", type=SessionName())
 @common
 def close(face: Face, sessions: tuple[str, ...]) -> int:
     """End sessions, with all that they started. With several, one that fails does not keep the others."""
@@ -66,7 +71,7 @@ def close(face: Face, sessions: tuple[str, ...]) -> int:
 
 
 @click.command()
-@click.argument("session")
+@session_argument
 @click.option("--id", "eval_id", type=click.IntRange(min=0), metavar="N", help="This eval, running or queued.")
 @click.option("--all", "everything", is_flag=True, help="The running eval and all that wait.")
 @common
@@ -80,7 +85,7 @@ def interrupt(face: Face, session: str, eval_id: int | None, everything: bool) -
 
 
 @click.command()
-@click.argument("session")
+@session_argument
 @click.argument("text")
 @click.option("-n", "bare", is_flag=True, help="Do not add a newline.")
 @common

@@ -20,6 +20,16 @@ def folder_to_send(flag: str | None, endpoint: str) -> str | None:
         return None
 
 
+def runtime_to_send(flag: str | None, folder: str | None) -> tuple[str | None, str | None]:
+    """What a new session is to run, and the environment that was found for it in its folder, if that is why."""
+    if flag is not None:
+        return (os.path.abspath(flag) if "/" in flag else flag), None
+    found = None if folder is None else os.path.join(folder, ".venv")
+    if found is not None and os.path.isfile(os.path.join(found, "bin/python")):
+        return found, found
+    return None, None
+
+
 def parse_env(pairs: Iterable[str]) -> dict[str, str]:
     """`K=V` as given; a usage error for anything else."""
     env = {}

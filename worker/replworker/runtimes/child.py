@@ -23,6 +23,8 @@ MAX_FRAME_BYTES = 8 * 1024 * 1024
 _PIPE_BYTES = 1024 * 1024
 _READ_BYTES = 128 * 1024
 _PR_SET_PDEATHSIG = 1
+_MAX_FAMILY = 100
+_COMMAND_BYTES = 1000
 _OOM_SCORE = "500"  # when memory runs out the interpreter goes before its worker and the broker
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -71,7 +73,7 @@ class Child:
 
     # --- control channel: 4 bytes of length, then JSON ---
 
-    def send(self, body: bytes) -> None:
+    def send(self, body: bytes, fd: int | None = None) -> None:
         """Queue one frame and send as far as it goes."""
         self._unsent += struct.pack("!I", len(body)) + body
         self.flush()
@@ -168,6 +170,29 @@ class Child:
         self._pipes.close()
         for fd in (self.stdin, self.out, self.err, self.late, self.pidfd):
             os.close(fd)
+
+    def folder(self) -> str | None:
+        """Where it is now, or None when it cannot be told."""
+        try:
+            return os.readlink(f"/proc/{self.pid}/cwd")
+        except OSError:
+            return None
+
+    def family(self) -> list[tuple[int, str]]:
+        """It and the processes it started, with their command lines; at most so many."""
+        found: list[tuple[int, str]] = []
+        pids = [self.pid]
+        while pids and len(found) < _MAX_FAMILY:
+            pid = pids.pop(0)
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as file:
+                    words = file.read(_COMMAND_BYTES).rstrip(b"\0").split(b"\0")
+                with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
+                    pids += [int(child) for child in file.read().split()]
+            except OSError:
+                continue
+            found.append((pid, b" ".join(words).decode("utf-8", "replace")))
+        return found
 
     def memory_bytes(self) -> int | None:
         """Resident memory, or None when it cannot be told."""

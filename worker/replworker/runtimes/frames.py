@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from replwire.replies import Ex, Frame, Variable
+from replwire.replies import Completion, Ex, Frame, LeftBehind, Variable
 
 
 class Claim(msgspec.Struct, tag_field="op", tag="claim"):
@@ -20,8 +20,12 @@ class Claim(msgspec.Struct, tag_field="op", tag="claim"):
     limits: dict[str, int]
 
 
-class Eval(msgspec.Struct, tag_field="op", tag="eval"):
-    """Run code. `name` is the file name that tracebacks show."""
+class Eval(msgspec.Struct, tag_field="op", tag="eval", omit_defaults=True):
+    """Run code. `name` is the file name that tracebacks show.
+
+    `mime` has exact MIME types, and `image/*`. The value comes back in the first of them that it has a form for, and
+    in no other; its text comes always, as `Result.value`. Figures come in the first of them that is a type of image.
+    """
 
     n: int
     code: str
@@ -32,6 +36,7 @@ class Eval(msgspec.Struct, tag_field="op", tag="eval"):
     mime: list[str] = []  # the rich forms that the caller can show, best first; empty: text alone
     file: str | None = None  # the code is this file's text: it is what `__file__` and tracebacks say
     reload: bool = False  # forget first what the file's last load defined, or reload the module that it is
+    module: str | None = None  # the imported module to run it in
     named: bool = True  # the session has a life beyond this eval: reload what the user has under autoreload
 
 
@@ -117,7 +122,11 @@ class NeedInput(_Event, frozen=True, tag="need-input"):
 
 
 class Result(_Event, frozen=True, tag="result", kw_only=True):
-    """Answer to Eval, exactly one."""
+    """Answer to Eval, exactly one.
+
+    A bundle (`mime`, and each of `images`) has one form. One that was over its bound has in its place, or besides a
+    smaller image, a `text/plain` note and the path of the file that holds the whole: `application/vnd.replctl.file`.
+    """
 
     n: int
     outcome: str
@@ -150,15 +159,8 @@ class Cleared(_Event, frozen=True, tag="cleared"):
     count: int
 
 
-class Completion(msgspec.Struct, frozen=True):
-    """One way to go on: `text` replaces what stands between `start` and the cursor."""
-
-    text: str
-    type: str  # function class module instance keyword statement path key property ...
-
-
 class Completions(_Event, frozen=True, tag="completions"):
-    """Answer to Complete. `start` is where the completed word begins, in characters."""
+    """Answer to Complete: each text replaces what stands between `start`, in characters, and the cursor."""
 
     n: int
     start: int
@@ -177,13 +179,6 @@ class Found(_Event, frozen=True, tag="found", kw_only=True):
     methods: list[str] = []
     file: str | None = None
     line: int | None = None
-
-
-class LeftBehind(msgspec.Struct, frozen=True):
-    """A name that could not come along, and why."""
-
-    name: str
-    why: str
 
 
 class Dumped(_Event, frozen=True, tag="dumped", kw_only=True):

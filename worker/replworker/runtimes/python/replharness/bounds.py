@@ -23,19 +23,24 @@ class Limits:
     """What the worker may set with a claim. Values out of range are moved to the nearest bound.
 
     value_bytes: UTF-8 bytes of a value's text, 0..1 MiB. trace_frames: frames shown of one traceback, 2..1000.
-    trace_bytes: UTF-8 bytes of a traceback's text, 256..1 MiB.
+    trace_bytes: UTF-8 bytes of a traceback's text, 256..1 MiB. image_bytes: base64 bytes of an image, or bytes of
+    another rich form, 0..4 MiB; images: figures of one eval that come as images, 0..100.
     """
 
     def __init__(self) -> None:
         self.value_bytes = 10240
         self.trace_frames = 20
         self.trace_bytes = 16384
+        self.image_bytes = 1_000_000
+        self.images = 8
 
     def update(self, wanted: Any) -> None:
         if isinstance(wanted, dict):
             self.value_bytes = _within(wanted.get("value-bytes"), self.value_bytes, 0, 1 << 20)
             self.trace_frames = _within(wanted.get("trace-frames"), self.trace_frames, 2, 1000)
             self.trace_bytes = _within(wanted.get("trace-bytes"), self.trace_bytes, 256, 1 << 20)
+            self.image_bytes = _within(wanted.get("image-bytes"), self.image_bytes, 0, 1 << 22)
+            self.images = _within(wanted.get("images"), self.images, 0, 100)
 
 
 def _within(value: Any, default: int, low: int, high: int) -> int:

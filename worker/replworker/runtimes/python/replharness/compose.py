@@ -16,6 +16,7 @@ from .streams import Streams
 
 def compose(control_fd: int, late_fd: int) -> Loop:
     """A harness on these two descriptors, with the user's `__main__`, streams and SIGINT in place."""
+    os.environ.setdefault("MPLBACKEND", "agg")  # matplotlib looks for a display before it falls back to it
     interrupts = Interrupts()
     channel = Channel(control_fd)
     gate = Gate(late_fd)

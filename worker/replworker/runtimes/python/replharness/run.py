@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .channel import Channel
     from .gate import Gate
     from .interrupts import Interrupts
+    from .rich import Rich
     from .sources import Sources
     from .streams import Streams
 
@@ -47,6 +48,7 @@ class Runner:
         self._getpid = os.getpid
         self._exit = os._exit
         self._pid = os.getpid()
+        self._rich: Optional[Rich] = None
         # Nothing of the harness is in it: pickle finds user functions here, under the name they were defined with.
         self.module = type(sys)("__main__")
         self.module.__dict__["__builtins__"] = builtins
@@ -63,15 +65,31 @@ class Runner:
         self._interrupts.expect(lambda: self._channel.interrupted(number))
         self._streams.restore()
         self._gate.open(number, bool(message.get("stdin")))
-        work = _Work(self, message["code"], message["name"], silent, bool(message.get("history")), answer)
+        mime = message.get("mime")
+        rich = self._richly() if mime else None
+        work = _Work(self, message["code"], message["name"], silent, bool(message.get("history")), answer, rich, mime)
         _, exc = self._interrupts.guard(work.run)
         if exc is not None:
             self._raised(exc, answer, silent)
         if self._getpid() != self._pid:
             self._leave_child(exc, answer)
+        if rich is not None:
+            if exc is not None and not isinstance(exc, KeyboardInterrupt):  # after that there may be no time left
+                self._interrupts.guard(rich.after_error)
+            rich.end(answer)
         self._end()
         answer["changed"] = self._changed(before)
         return answer
+
+    def _richly(self) -> Optional[Rich]:
+        """What makes the rich forms of values, loaded by the first eval that asks for them; None when it cannot be."""
+        if self._rich is None:
+            try:
+                from .rich import Rich
+            except Exception:  # a standard library in pieces: text alone, as every eval has it
+                return None
+            self._rich = Rich(self.limits)
+        return self._rich
 
     def failed(self, number: int, exc: BaseException) -> Dict[str, Any]:
         """The result frame when the harness itself could not go on."""
@@ -183,33 +201,41 @@ def _answer(number: int) -> Dict[str, Any]:
 
 
 class _Work:
-    """What runs open to interrupts: the code, and then its value's repr."""
+    """What runs open to interrupts: the code, and then its value's repr and other forms."""
 
     def __init__(
-        self, runner: Runner, code: str, name: str, silent: bool, history: bool, answer: Dict[str, Any]
-    ) -> None:
+        self, runner: Runner, code: str, name: str, silent: bool, history: bool, answer: Dict[str, Any],
+        rich: Optional[Rich], mime: Any,
+    ) -> None:  # fmt: skip
         self._runner = runner
         self._what: Tuple[str, str] = (code, name)
         self._silent = silent
         self._history = history
         self._answer = answer
+        self._rich = rich
+        self._mime = mime
 
     def run(self) -> None:
         self._runner.check_interrupt()
+        rich = self._rich
+        if rich is not None:
+            rich.begin(self._mime)
         value = self._runner.execute(*self._what)
         if self._history and value is not None:
             kept = builtins.__dict__
             kept["___"], kept["__"], kept["_"] = kept.get("__"), kept.get("_"), value
-        if self._silent:
-            return
-        answer = self._answer
-        answer["type"] = type_name(type(value))
-        try:
-            answer["value"], answer["value-dropped"] = render(value, self._runner.limits.value_bytes)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as exc:
-            answer["repr-error"] = type_name(type(exc))
+        if not self._silent:
+            answer = self._answer
+            answer["type"] = type_name(type(value))
+            try:
+                shown = value if rich is None else rich.text(value)
+                answer["value"], answer["value-dropped"] = render(shown, self._runner.limits.value_bytes)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as exc:
+                answer["repr-error"] = type_name(type(exc))
+        if rich is not None:
+            rich.show(None if self._silent else value)
 
 
 class _Telling:

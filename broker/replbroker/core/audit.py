@@ -1,0 +1,77 @@
+"""Who asked what, how it ended, how long that took: one record for each request, told once it has its last answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from replbroker.core.effects import Audit, Effect, Peer
+
+_MAX_TEXT = 256  # of what a client chose: an op, a name, a sentence
+_NO_FAULT = ("done", "error")
+
+
+class _Open(NamedTuple):
+    since: float
+    op: str | None
+    agent: str | None
+    session: str | None
+
+
+class Trail:
+    """Requests that are not answered yet. A request that uses an id again before its answer ends the earlier one."""
+
+    def __init__(self, emit: Callable[[Effect], None], enabled: bool) -> None:
+        self._emit = emit
+        self._enabled = enabled
+        self._open: dict[tuple[Peer, str], _Open] = {}
+        self._now = 0.0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def at(self, now: float) -> None:
+        """The moment of what is told next."""
+        self._now = now
+
+    def begin(self, peer: Peer, raw: dict[str, Any]) -> None:
+        """A request has come whose envelope is whole."""
+        if not self._enabled:
+            return
+        key = peer, raw["id"]
+        if key in self._open:
+            self._tell(key, "id-used-again", None)
+        self._open[key] = _Open(self._now, _text(raw.get("op")), _text(raw.get("agent")), _text(raw.get("session")))
+
+    def end(self, peer: Peer, request_id: str, status: list[str], err: str | None) -> None:
+        """It has its last answer. One that never began was no request: it is told all the same."""
+        if not self._enabled:
+            return
+        more = next((word for word in status if word not in _NO_FAULT), None)
+        self._tell((peer, request_id), more or ("error" if "error" in status else "ok"), err)
+
+    def gone(self, peer: Peer) -> None:
+        """Nobody is there to be answered any more."""
+        for key in [key for key in self._open if key[0] == peer]:
+            self._tell(key, "client-gone", None)
+
+    def _tell(self, key: tuple[Peer, str], outcome: str, err: str | None) -> None:
+        begun = self._open.pop(key, None) or _Open(self._now, None, None, None)
+        latency = round((self._now - begun.since) * 1000, 3)
+        self._emit(
+            Audit(
+                key[0],
+                self._now,
+                key[1][:_MAX_TEXT],
+                begun.op,
+                begun.agent,
+                begun.session,
+                outcome,
+                _text(err),
+                latency,
+            )
+        )
+
+
+def _text(value: object) -> str | None:
+    return value[:_MAX_TEXT] if isinstance(value, str) else None

@@ -1,0 +1,174 @@
+"""Operations about evals and what else takes its turn in a session."""
+
+from __future__ import annotations
+
+import msgspec
+
+from replbroker.core import views
+from replbroker.core.ask_ops import AskOps
+from replbroker.core.effects import Peer
+from replbroker.core.evals import Evals
+from replbroker.core.opening import Opening
+from replbroker.core.session import Ask, Job, Session
+from replbroker.core.state import State
+from replwire import ops as wire
+from replwire.faults import Refusal
+
+_encode = msgspec.json.Encoder().encode
+
+
+def agent_of(request: wire.Request, peer: Peer) -> str:
+    """Who takes turns: the agent, or a client that names none."""
+    return request.agent or f"peer {peer.hex()}"
+
+
+class EvalOps:
+    """Each takes the typed request, its sender, its bytes and the moment."""
+
+    def __init__(self, state: State, evals: Evals, opening: Opening, asking: AskOps) -> None:
+        self._state = state
+        self._evals = evals
+        self._opening = opening
+        self._asking = asking
+
+    def eval(self, request: wire.Eval, peer: Peer, body: bytes, now: float) -> None:
+        state = self._state
+        if request.code is None:
+            raise Refusal("missing-code", "eval requires code")
+        if state.draining:
+            raise Refusal("shutdown", "server is shutting down")
+        agent = agent_of(request, peer)
+        if request.idempotency_key is not None:
+            job = state.keys.seen(agent, request.idempotency_key, request.session, request.code)
+            if job is not None:
+                self._repeat(job, request, peer, now)
+                return
+        found = None if request.session is None else state.sessions.find(request.session)
+        if found is None and request.session is not None and request.if_missing == "error":
+            found = state.sessions.get(request.session)
+        epoch = 1 if found is None else found.epoch
+        if request.expect_epoch is not None and request.expect_epoch != epoch:
+            err = f"session {request.session or '(throw-away)'} is in epoch {epoch}, not {request.expect_epoch}"
+            raise Refusal("epoch-conflict", err, epoch=epoch)
+        session = found or self._opening.open(
+            request.session, request.runtime, request, now, request.cwd, request.env
+        )  # fmt: skip
+        if request.session is None:
+            session.ephemeral = True
+        opened = found is None and not session.ephemeral
+        self._submit(session, request, peer, body, agent, opened, now)
+
+    def _submit(
+        self, session: Session, request: wire.Eval, peer: Peer, body: bytes, agent: str, opened: bool, now: float
+    ) -> None:
+        state = self._state
+        if opened:
+            state.say(
+                peer, request.id, created=True, session=session.id, name=session.name, epoch=session.epoch,
+                cause=state.sessions.gone(session.label),
+            )  # fmt: skip
+        try:
+            job = self._evals.submit(session, request, peer, body, agent, now)
+        except Refusal:
+            if opened or session.ephemeral:
+                self._evals.close(session, "its first eval was refused", now, asked=True)
+            raise
+        if request.idempotency_key is not None:
+            state.keys.keep(agent, request.idempotency_key, request.session, request.code or "", job)
+        if opened:
+            state.roster()
+
+    def _repeat(self, job: Job, request: wire.Eval, peer: Peer, now: float) -> None:
+        """The key was used: its one eval answers again, from the start, as `read` would."""
+        if self._state.sessions.find(job.session.id) is None:
+            err = f"the key's eval ended ({' '.join(job.status)}) and its session is gone"
+            raise Refusal("eval-not-found", err, eval_id=job.eval_id)
+        longest = self._state.limits.max_wait_ms
+        wait_ms = longest if request.wait_ms is None else min(request.wait_ms, longest)
+        again = wire.Read(id=request.id, op="read", session=job.session.id, eval_id=job.eval_id, wait_ms=wait_ms)
+        self.read(again, peer, _encode(again), now)
+
+    def run(self, request: wire.Run, peer: Peer, body: bytes, now: float) -> None:
+        """What is no code of the request's, and takes its turn all the same: a file, packages."""
+        if self._state.draining:
+            raise Refusal("shutdown", "server is shutting down")
+        if request.session is not None:
+            session = self._state.sessions.get(request.session)
+        else:
+            session = self._opening.open(None, None, request, now)
+            session.ephemeral = True
+        try:
+            self._evals.submit(session, request, peer, body, agent_of(request, peer), now)
+        except Refusal:
+            if session.ephemeral and not session.occupied:
+                self._evals.close(session, "its first eval was refused", now, asked=True)
+            raise
+
+    def read(self, request: wire.Read, peer: Peer, body: bytes, now: float) -> None:
+        session = self._state.sessions.get(request.session)
+        job = session.find(request.eval_id) if request.eval_id else None
+        if request.eval_id:
+            self._check_readable(session, job, request)
+        ask = self._asking.new(session, peer, request, body)
+        ask.eval_id = request.eval_id
+        ask.wait_ms = min(request.wait_ms, self._state.limits.max_wait_ms)
+        if job is None or job.state in (Job.RUNNING, Job.DONE):
+            self._asking.post(ask, now)
+        else:
+            session.held.append(ask)
+            when = now + ask.wait_ms / 1000
+            ask.deadline = self._state.deadlines.at(when, lambda at: self._still_queued(ask, job, at))
+
+    def _check_readable(self, session: Session, job: Job | None, request: wire.Read) -> None:
+        if job is None:
+            raise Refusal("eval-not-found", f"no eval {request.eval_id} in session {session.label}")
+        if job.state is Job.DONE and (job.epoch != session.epoch or session.worker is None):
+            how = f"ended ({' '.join(job.status)})"
+            err = f"eval {job.eval_id} {how}; its output went with the worker of epoch {job.epoch}"
+            raise Refusal("eval-not-found", err, eval_id=job.eval_id, epoch=session.epoch)
+
+    def _still_queued(self, ask: Ask, job: Job, now: float) -> None:
+        self._evals.asked(ask, now)
+        self._state.say(
+            ask.peer, ask.request_id, status=["done", "running"], eval_id=job.eval_id, epoch=job.session.epoch
+        )  # fmt: skip
+
+    def interrupt(self, request: wire.Interrupt, peer: Peer, _: bytes, now: float) -> None:
+        state = self._state
+        if request.request_id is not None:
+            job = state.by_request.get((peer, request.request_id))
+            targets = [job] if job is not None else []
+        else:
+            if request.session is None:
+                raise Refusal("invalid-request", "interrupt requires a non-empty string session field")
+            targets = self._interrupt_targets(state.sessions.get(request.session), request)
+        labels = list(dict.fromkeys(job.session.label for job in targets))
+        running = next((job.eval_id for job in targets if job.state is not Job.QUEUED), None)
+        for job in targets:
+            self._evals.interrupt(job, now)
+        reply = {"interrupted": labels, "interrupted_id": running if running or not targets else targets[0].eval_id}
+        state.say(peer, request.id, status=["done"], **reply)
+
+    @staticmethod
+    def _interrupt_targets(session: Session, request: wire.Interrupt) -> list[Job]:
+        """Waiting ones first: a slot must not go to an eval that is to be interrupted as well."""
+        alive = session.waiting_jobs()[::-1] + ([session.running] if session.running else [])
+        if request.interrupt_id is not None:
+            return [job for job in alive if job.eval_id == request.interrupt_id]
+        return alive if request.all else alive[-1:] if session.running else []
+
+    def jobs(self, request: wire.Jobs, peer: Peer, _: bytes, now: float) -> None:
+        state = self._state
+        session = state.sessions.get(request.session)
+        entries = [views.job_entry(state, job, now) for job in session.jobs]
+        state.say(peer, request.id, status=["done"], session=session.id, name=session.name, jobs=entries)
+
+    def history(self, request: wire.History, peer: Peer, _: bytes, now: float) -> None:
+        state = self._state
+        session = state.sessions.get(request.session)
+        kept = [one for one in session.history if request.grep is None or request.grep in one.code]
+        shown = kept[-request.limit :] if request.limit else kept
+        entries = [views.history_entry(state, one, now) for one in shown]
+        state.say(
+            peer, request.id, status=["done"], session=session.id, name=session.name, history=entries, count=len(kept)
+        )  # fmt: skip

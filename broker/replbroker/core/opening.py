@@ -1,0 +1,83 @@
+"""How a session begins: which runtime, under which rule, within which limits."""
+
+from __future__ import annotations
+
+import msgspec
+
+from replbroker.core.effects import Spec
+from replbroker.core.session import Session
+from replbroker.core.state import State
+from replwire.faults import Refusal
+from replwire.limits import Limits
+from replwire.names import name_error
+from replwire.ops import Request
+
+_MAX_PATH = 4096  # PATH_MAX of Linux
+
+
+def environment_spec(path: str) -> Spec:
+    """A python environment as it is asked for, by path or `@NAME`. Raises Refusal `invalid-request`."""
+    if "\0" in path or len(path) > _MAX_PATH:
+        raise Refusal("invalid-request", "environment: not a path")
+    if path.startswith("@") and (why := name_error("environment", path[1:])) is not None:
+        raise Refusal("invalid-request", why)
+    if not path.startswith(("/", "@")):
+        raise Refusal("invalid-request", "environment: an absolute path, or @NAME for one that the broker keeps")
+    return Spec("python", path.rstrip("/") or "/")
+
+
+class Opening:
+    """Opens sessions over one state."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def open(
+        self, name: str | None, runtime: str | None, request: Request, now: float, cwd: str | None = None,
+        env: list[str] | None = None,
+    ) -> Session:  # fmt: skip
+        """A session without a worker, registered. Raises Refusal."""
+        state = self._state
+        if state.draining:
+            raise Refusal("shutdown", "server is shutting down")
+        spec = self.spec(runtime)
+        if cwd is not None and not cwd.startswith("/"):
+            raise Refusal("invalid-request", "cwd: must be an absolute path")
+        if any("=" not in pair[1:] or "\0" in pair for pair in env or ()):
+            raise Refusal("invalid-request", "env: each entry is NAME=VALUE")
+        if len(state.sessions) >= state.limits.max_sessions:
+            raise state.full("session-limit-reached", "max-sessions", "Session limit reached")
+        self._check_rule(spec, request)
+        session = Session(state.setup.new_id(), name, spec, request.agent, self._limits(request), now)
+        session.cwd, session.env = cwd, env or []
+        state.sessions.add(session)
+        return session
+
+    def spec(self, runtime: str | None) -> Spec:
+        """What a request's `runtime` means. Raises Refusal."""
+        known = self._state.setup.runtimes
+        if runtime is None:
+            return Spec(known[0])
+        if runtime.startswith(("/", "@")):
+            return environment_spec(runtime)
+        if runtime not in known:
+            raise Refusal("runtime-not-allowed", f"no runtime {runtime[:80]} here: {', '.join(known)}")
+        return Spec(runtime)
+
+    def _check_rule(self, spec: Spec, request: Request) -> None:
+        rule = self._state.rule(request)
+        if rule is None:
+            return
+        if rule.allowed_runtimes and spec.runtime not in rule.allowed_runtimes:
+            allowed = ", ".join(rule.allowed_runtimes)
+            raise Refusal("runtime-not-allowed", f"{rule.name} may open {allowed} sessions, not {spec.runtime}")
+        held = sum(session.owner == request.agent for session in self._state.sessions)
+        if held >= rule.max_sessions:
+            err = f"{rule.name} has as many sessions as it may (max-sessions = {rule.max_sessions}): close one"
+            raise Refusal("session-limit-reached", err, limit="max-sessions", limit_value=rule.max_sessions)
+
+    def _limits(self, request: Request) -> Limits:
+        limits, rule = self._state.limits, self._state.rule(request)
+        if rule is None or rule.max_output_bytes >= limits.max_output_bytes:
+            return limits
+        return msgspec.structs.replace(limits, max_output_bytes=rule.max_output_bytes)

@@ -1,0 +1,1 @@
+"""What is written down of a broker's doings, for operators."""

@@ -1,0 +1,94 @@
+"""The audit file: one JSON line for each request. Written behind the answers, in bundles, and rotated once by size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from replbroker.core.effects import Audit
+
+_PAUSE_S = 0.05  # how long a line may wait to be written
+_MOST_PENDING = 512 * 1024  # bytes that wait; written at once beyond it
+_encode = msgspec.json.Encoder().encode
+
+
+class AuditFile:
+    """Appends to `path`; `wall` gives Unix time of monotonic zero, `complain` takes one line when writing fails.
+
+    A line that cannot be written is lost and counted: no audit may stop a broker.
+    """
+
+    def __init__(
+        self, path: Path | None, max_bytes: int, wall: Callable[[], float], complain: Callable[[str], None]
+    ) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._wall = wall
+        self._complain = complain
+        self._pending: list[bytes] = []
+        self._bytes = 0
+        self._fd = -1
+        self._size = 0
+        self._broken = False
+        self.lost = 0
+        self.due: float | None = None  # when `flush` is wanted
+
+    def write(self, audit: Audit, client: str) -> None:
+        """Take one record in."""
+        if self._path is None:
+            return
+        record = {
+            "time": round(self._wall() + audit.when, 3), "client": client, "agent": audit.agent, "op": audit.op,
+            "session": audit.session, "id": audit.request_id, "outcome": audit.outcome, "err": audit.err,
+            "latency-ms": audit.latency_ms,
+        }  # fmt: skip
+        line = _encode(record) + b"\n"
+        self._pending.append(line)
+        self._bytes += len(line)
+        if self.due is None or self._bytes > _MOST_PENDING:
+            self.due = audit.when + (0 if self._bytes > _MOST_PENDING else _PAUSE_S)
+
+    def flush(self, now: float) -> None:
+        """Write what waits, if it is time."""
+        if self.due is not None and self.due <= now:
+            self._flush()
+
+    def _flush(self) -> None:
+        lines, self._pending, self._bytes, self.due = self._pending, [], 0, None
+        data = b"".join(lines)
+        try:
+            self._open_for(len(data))
+            written = os.write(self._fd, data)
+            self._size += written
+            if written < len(data):
+                raise OSError("short write")
+            self._broken = False
+        except OSError as error:
+            self.lost += len(lines)
+            if not self._broken:
+                self._complain(f"the audit cannot be written: {error.strerror or error}")
+            self._broken = True
+
+    def _open_for(self, length: int) -> None:
+        assert self._path is not None
+        if self._fd < 0:
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._size = os.fstat(self._fd).st_size
+        if self._size and self._size + length > self._max_bytes:
+            os.replace(self._path, f"{self._path}.1")
+            self._let_go()
+            self._open_for(0)
+
+    def _let_go(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def close(self) -> None:
+        """Write what waits, and close."""
+        if self._pending:
+            self._flush()
+        self._let_go()

@@ -1,0 +1,78 @@
+"""`replctl audit`: who asked the broker what, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from replctl.commands.durations import Duration, spoken
+from replctl.commands.screen import Screen
+from replwire.places import state_dir
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_HEAD = ("TIME", "AGENT", "OP", "SESSION", "OUTCOME", "TOOK", "CLIENT")
+
+
+@click.command()
+@click.option("--op", metavar="OP", help="Only this operation.")
+@click.option("-s", "--session", metavar="NAME", help="Only this session, as its clients named it.")
+@click.option("--agent", "agent", metavar="NAME", help="Only this agent.")
+@click.option("--outcome", metavar="WORD", help="Only what ended so: ok, error, a status or fault word.")
+@click.option("--since", type=Duration(), metavar="AGE", help="Only what is younger than this.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The last N.")
+@click.option("--json", "as_json", is_flag=True, help="The records as they are, one on a line.")
+def audit(
+    op: str | None, session: str | None, agent: str | None, outcome: str | None, since: float | None, limit: int,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Who asked the broker what, how it ended and how long it took, oldest first.
+
+    Read from the files in the state folder of this user, whether a broker runs or not.
+    """
+    wanted = {"op": op, "session": session, "agent": agent, "outcome": outcome}
+    wanted = {key: value for key, value in wanted.items() if value is not None}
+    oldest = 0.0 if since is None else time.time() - since
+    found = [
+        record
+        for record in _records(Path(state_dir(os.environ)))
+        if record.get("time", 0) >= oldest and all(record.get(key) == value for key, value in wanted.items())
+    ][-limit:]
+    screen = Screen()
+    if as_json:
+        for record in found:
+            screen.json(record)
+    elif found:
+        screen.table(_HEAD, map(_row, found))
+    else:
+        screen.notice("no records")
+
+
+def _records(folder: Path) -> Iterator[dict[str, Any]]:
+    for name in ("audit.ndjson.1", "audit.ndjson"):
+        try:
+            with (folder / name).open("rb") as file:
+                yield from _parsed(file)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise click.ClickException(f"cannot read {folder / name}: {error.strerror}") from None
+
+
+def _parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        try:
+            yield _decode(line)
+        except msgspec.DecodeError:  # the last line of a broker that was killed may be half
+            continue
+
+
+def _row(record: dict[str, Any]) -> tuple[Any, ...]:
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["time"]))
+    took = spoken(record["latency-ms"])
+    return stamp, record["agent"], record["op"], record["session"], record["outcome"], took, record["client"]

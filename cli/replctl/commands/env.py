@@ -1,0 +1,79 @@
+"""`replctl env`: the python environment of a session, and its packages."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from replctl.commands.common import Face, common, session_option
+from replctl.commands.running import blank, report
+from replwire.replies import Reply
+
+
+@click.group()
+def env() -> None:
+    """The python environment of a session, and its packages."""
+
+
+@env.command()
+@session_option
+@common
+def show(face: Face, session: str) -> None:
+    """Which environment a session has, and which interpreter runs it."""
+    with face.client() as client:
+        reply = client.env(session)
+    face.show(_plain(reply), f"{reply.environment or 'the broker’s own python'}: {reply.executable or 'not started'}")
+
+
+@env.command()
+@click.argument("path")
+@session_option
+@common
+def activate(face: Face, path: str, session: str) -> None:
+    """Move a session to the environment at PATH: a virtual environment, an interpreter, a project folder with a .venv,
+    or @NAME for one that the broker keeps (and makes, when it is new). A fresh worker; if it fails nothing changes."""
+    with face.client() as client:
+        reply = client.activate(session, path if path.startswith("@") else os.path.abspath(path))
+    _moved(face, session, reply)
+
+
+@env.command()
+@session_option
+@common
+def deactivate(face: Face, session: str) -> None:
+    """Move a session back to the broker's own python."""
+    with face.client() as client:
+        reply = client.deactivate(session)
+    _moved(face, session, reply)
+
+
+def _moved(face: Face, session: str, reply: Reply) -> None:
+    face.show(_plain(reply), reply.executable or "")
+    if not face.json:
+        lost = "; its state is gone" if reply.state == "lost" else ""
+        face.screen.notice(f"session {session!r} runs there now (epoch {reply.epoch}){lost}")
+
+
+@env.command()
+@click.argument("action", type=click.Choice(["add", "remove", "list", "install", "test"]))
+@click.argument("packages", nargs=-1)
+@session_option
+@click.option("--from", "path", metavar="FILE", help="What `install` reads. [the lock or project file in the folder]")
+@common
+def pkg(face: Face, action: str, packages: tuple[str, ...], session: str, path: str | None) -> int:
+    """Do something with the PACKAGES of a session's environment, through uv when it is there, else pip.
+
+    It runs as an eval of the session does: Ctrl-C of another client, `interrupt` and `read` work on it.
+    """
+    face.blank = blank(session)
+    with face.client() as client:
+        live = None if face.json else face.screen.text
+        return report(face, client.packages(action, packages, session, path, live))
+
+
+def _plain(reply: Reply) -> dict[str, object]:
+    return {
+        "status": reply.status, "session": reply.session, "name": reply.name, "epoch": reply.epoch,
+        "state": reply.state, "environment": reply.environment, "executable": reply.executable,
+    }  # fmt: skip

@@ -1,0 +1,102 @@
+"""Commands that ask a session about its names and its past: complete, lookup, vars, history, stack."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from replctl.commands.common import Face, common, session_argument, session_option
+from replctl.commands.durations import spoken
+from replctl.commands.listing import variable
+from replwire.replies import Frame
+
+_DOC_LINES = 20  # of a text that `lookup` shows
+
+
+@click.command()
+@click.argument("code")
+@session_option
+@click.option("--pos", type=click.IntRange(min=0), metavar="N", help="Where the cursor is, in characters. [the end]")
+@click.option("--runtime", metavar="NAME", help="Ask a throw-away session of this runtime.")
+@common
+def complete(face: Face, code: str, session: str, pos: int | None, runtime: str | None) -> None:
+    """Ways to go on with CODE, one on a line. Nothing of the session's is run to find them."""
+    with face.client() as client:
+        reply = client.complete(code, pos, None if runtime else session, runtime)
+    found = reply.completions or []
+    face.show({"status": ["done"], "completions": found, "start": reply.start}, *(each.text for each in found))
+
+
+@click.command()
+@click.argument("symbol")
+@session_option
+@click.option("--module", metavar="NAME", help="Where to look. [the session's own names]")
+@common
+def lookup(face: Face, symbol: str, session: str, module: str | None) -> int:
+    """What SYMBOL means: type, signature, text, place. Exit code 4 when it means nothing."""
+    with face.client() as client:
+        reply = client.lookup(symbol, session, module)
+    keys = ("found", "name", "type", "signature", "doc", "methods", "file", "line")
+    data = msgspec.to_builtins(reply)
+    head = f"{reply.signature or reply.name or symbol}: {reply.type}"
+    place = [f"{reply.file}:{reply.line}" if reply.line else reply.file] if reply.file else []
+    doc = (reply.doc or "").splitlines()
+    lines = [head, *place, *doc[:_DOC_LINES], *(["…"] if len(doc) > _DOC_LINES else []), *(reply.methods or [])]
+    face.show({"status": ["done"], **{key: data.get(key) for key in keys}}, *(lines if reply.found else []))
+    if not reply.found and not face.json:
+        face.screen.notice(f"{symbol} means nothing in session {session!r}")
+    return 0 if reply.found else 4
+
+
+@click.command("vars")
+@session_argument
+@common
+def vars_(face: Face, session: str) -> None:
+    """Names that SESSION's code bound, with type, size and a preview."""
+    with face.client() as client:
+        facts = client.info(session)
+    rows = facts.get("variables")
+    total = facts.get("variables-total", 0)
+    face.show({"status": ["done"], "variables": rows, "count": total}, *map(variable, rows or []))
+    if rows is None and not face.json:
+        face.screen.notice(f"{session} runs an eval and cannot be asked now")
+    elif total > len(rows or []) and not face.json:
+        face.screen.notice(f"{total - len(rows or [])} more are not shown")
+
+
+@click.command()
+@session_argument
+@click.option("-n", "--limit", type=click.IntRange(min=1), metavar="N", help="The last N.")
+@click.option("--grep", metavar="TEXT", help="Those with this text.")
+@common
+def history(face: Face, session: str, limit: int | None, grep: str | None) -> None:
+    """Code that SESSION was given, oldest first, across resets."""
+    with face.client() as client:
+        reply = client.history(session, limit, grep)
+    entries = reply.history or []
+    if face.json:
+        face.screen.json({"status": ["done"], "session": session, "history": entries, "count": reply.count})
+        return
+    for entry in entries:
+        end = " ".join(word for word in entry.status if word != "done") or ("ok" if entry.status else "not ended")
+        took = "" if entry.duration_ms is None else f", {spoken(entry.duration_ms)}"
+        face.screen.line(f"# {entry.eval_id} ({end}{took}, epoch {entry.epoch})\n{entry.code}")
+
+
+@click.command()
+@session_argument
+@common
+def stack(face: Face, session: str) -> None:
+    """Where SESSION's code is at this moment, without stopping it, and its processes."""
+    with face.client() as client:
+        reply = client.stack(session)
+    threads, processes = reply.threads or [], reply.processes or []
+    lines = []
+    for thread in threads:
+        lines += [thread.name, *(f"  {_frame(frame)}" for frame in thread.frames)]
+    lines += [f"process {each.pid}  {each.command}" for each in processes]
+    face.show({"status": ["done"], "threads": threads, "processes": processes}, *lines)
+
+
+def _frame(frame: Frame) -> str:
+    return f"{frame.func} at {frame.file}:{frame.line}"

@@ -1,0 +1,179 @@
+"""Plan mode, the rules of `[[agents]]`, and the audit of who asked what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from broker_kit import Table
+from replwire.link import Outcome
+from replwire.ops import OPS
+
+CHANGING = sorted(op for op, kind in OPS.items() if kind.changes)
+ASKING = sorted(op for op, kind in OPS.items() if not kind.changes)
+FIELDS = {
+    "eval": {"code": "1"}, "load-file": {"file": "/f"}, "reload-file": {"file": "/f"}, "stdin": {"input": "x"},
+    "env": {"action": "add", "packages": ["six"]}, "clone": {"name": "copy"},
+    "clone-session": {"name": "copy", "source": "work"}, "close-session": {"name": "work"},
+}  # fmt: skip
+RULES = """
+[[agents]]
+name = "ada"
+allowed-runtimes = ["python"]
+max-sessions = 1
+timeout-ms = 500
+max-output-bytes = 1000
+[[agents.bindings]]
+name = "phone"
+max-sessions = 2
+[[agents]]
+name = "bob"
+enabled = false
+[[agents]]
+name = "eve"
+mode = "plan"
+"""
+
+
+@pytest.mark.parametrize("op", CHANGING)
+def test_a_client_in_plan_mode_changes_nothing(table: Table, op: str) -> None:
+    table.open("work")
+    fields = {"session": "work"} | FIELDS.get(op, {})
+    answer = table.said(op, mode="plan", **fields)
+    assert answer["status"] == ["done", "error", "plan-mode"]
+    assert len(table.state.sessions) == 1
+    table.finish(table.eval())
+
+
+def test_every_operation_says_whether_it_changes_anything() -> None:
+    assert sorted([
+        "complete", "describe", "history", "info", "jobs", "lookup", "ls-bindings", "ls-sessions", "ping", "read",
+        "set-mode", "stack", "stats",
+    ]) == ASKING  # fmt: skip
+
+
+def test_a_session_in_plan_mode_says_since_when_and_why(table: Table) -> None:
+    table.open("work")
+    assert table.said("set-mode", session="work", to="plan", reason="review")["session-mode"] == "plan"
+    for op in ("eval", "reset", "clone", "close", "close-session"):
+        answer = table.said(op, **({"session": "work"} | FIELDS.get(op, {})))
+        assert answer["status"][-1] == "plan-mode"
+        assert answer["entered-reason"] == "review"
+        assert answer["entered-at"].startswith("20")
+    assert table.said("jobs", session="work")["jobs"] == []
+    table.said("set-mode", session="work", to="normal")
+    table.finish(table.eval())
+
+
+def test_an_agent_that_is_not_enabled_is_refused_everything(new_table: Callable[..., Table]) -> None:
+    table = new_table(agents=RULES)
+    assert table.said("ping", agent="bob")["status"] == ["done", "error", "forbidden"]
+    assert table.said("ping", agent="carl")["status"] == ["done", "pong"]
+
+
+def test_an_agent_keeps_to_its_runtimes_and_its_sessions(new_table: Callable[..., Table]) -> None:
+    table = new_table(agents=RULES, runtimes=("python", "node"))
+    assert "runtime-not-allowed" in table.said("new-session", agent="ada", runtime="node")["status"]
+    assert table.said("new-session", agent="ada", name="a")["created"] is True
+    refused = table.said("new-session", agent="ada", name="b")
+    assert (refused["status"][-1], refused["limit"], refused["limit-value"]) == (
+        "session-limit-reached", "max-sessions", 1,
+    )  # fmt: skip
+    table.said("close", session="a")
+    assert table.said("new-session", agent="ada", name="b")["created"] is True
+    assert table.said("new-session", agent="eve2", name="c", runtime="node")["created"] is True
+
+
+def test_the_rule_of_a_binding_replaces_the_agents_own_as_a_whole(new_table: Callable[..., Table]) -> None:
+    table = new_table(agents=RULES, runtimes=("python", "node"))
+    for name in ("a", "b"):
+        assert table.said("new-session", agent="ada", binding="phone", name=name, runtime="node")["created"] is True
+    assert "session-limit-reached" in table.said("new-session", agent="ada", binding="phone")["status"]
+    assert table.session("a").limits.max_output_bytes == table.state.limits.max_output_bytes
+
+
+def test_an_agents_time_and_output_are_bounded(new_table: Callable[..., Table]) -> None:
+    table = new_table(agents=RULES)
+    running = table.eval(agent="ada", timeout_ms=60_000)
+    assert table.session().limits.max_output_bytes == 1000
+    table.wait(0.6)
+    assert table.cancels()[0]["limit_ms"] == 500
+    table.finish(running, Outcome.TIMEOUT)
+
+
+def test_an_agent_may_be_held_in_plan_mode(new_table: Callable[..., Table]) -> None:
+    table = new_table(agents=RULES)
+    assert "plan-mode" in table.said("eval", agent="eve", code="1")["status"]
+    assert table.said("ls-sessions", agent="eve")["sessions"] == []
+
+
+def test_every_request_is_audited_once(new_table: Callable[..., Table]) -> None:
+    table = new_table(audit=True, rate_limit_per_min=5)
+    running = table.eval(agent="ada")
+    table.wait(0.25)
+    table.finish(running)
+    table.said("close", session="gone")
+    table.hear(b"{not json")
+    table.hear(b'{"id": 7}')
+    table.said("ping")
+    for _ in range(2):
+        table.ask("ping")
+    told = [(each.op, each.agent, each.session, each.outcome) for each in table.audited]
+    assert told == [
+        ("eval", "ada", "work", "ok"),
+        ("close", None, "gone", "session-not-found"),
+        (None, None, None, "malformed-request"),
+        (None, None, None, "invalid-request"),
+        ("ping", None, None, "pong"),
+        ("ping", None, None, "pong"),
+        ("ping", None, None, "pong"),
+    ]
+    assert [each.latency_ms for each in table.audited] == [250.0, 0, 0, 0, 0, 0, 0]
+    for _ in range(3):
+        table.ask("ping")
+    assert [each.outcome for each in table.audited][-1] == "rate-limited"
+    assert len(table.state.trail) == 0
+
+
+def test_a_client_that_goes_is_audited_with_what_it_left(new_table: Callable[..., Table]) -> None:
+    table = new_table(audit=True)
+    running = table.eval()
+    table.core.peer_gone(b"p1")
+    table.do(table.core.tick(table.now))
+    assert [each.outcome for each in table.audited] == ["client-gone"]
+    table.finish_quietly(running)
+    assert len(table.audited) == 1
+
+
+def test_an_id_that_is_used_again_ends_the_earlier_record(new_table: Callable[..., Table]) -> None:
+    table = new_table(audit=True)
+    table.ask("eval", id="x", session="work", code="1", if_missing="create")
+    table.ask("ping", id="x")
+    assert [(each.op, each.outcome) for each in table.audited] == [("eval", "id-used-again"), ("ping", "pong")]
+
+
+def test_history_keeps_the_code_across_resets_and_within_its_bounds(new_table: Callable[..., Table]) -> None:
+    table = new_table(max_history=3, history_bytes=20)
+    for code in ("a = 1", "b = 2", "secret"):
+        table.finish(table.eval(code=code, **({"store_history": False} if code == "secret" else {})))
+    table.said("reset", session="work")
+    kept = table.said("history", session="work")
+    assert [(each["eval-id"], each["code"], each["epoch"]) for each in kept["history"]] == [
+        (1, "a = 1", 1),
+        (2, "b = 2", 1),
+    ]
+    assert [each["code"] for each in table.said("history", session="work", grep="b")["history"]] == ["b = 2"]
+    assert [each["code"] for each in table.said("history", session="work", limit=1)["history"]] == ["b = 2"]
+    table.finish(table.eval(code="x" * 16))
+    assert [each["code"] for each in table.said("history", session="work")["history"]] == ["x" * 16]
+
+
+def test_names_can_be_asked_of_a_throw_away_session(table: Table) -> None:
+    asked = table.ask("complete", code="pri", pos=3)
+    runner = table.runner(asked)
+    assert runner is not None
+    runner.answers(asked, completions=[])
+    assert table.end(asked)["completions"] == []
+    assert len(table.state.sessions) == 0
+    assert table.quiet()

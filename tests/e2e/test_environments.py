@@ -1,0 +1,124 @@
+"""Python environments of sessions, made for the test, and packages installed from a folder of its own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kit import Broker, Wire
+
+
+@pytest.fixture(scope="module")
+def project() -> Iterator[Path]:
+    """A folder with a `.venv` that has pip, and a package to install: nothing is fetched from anywhere."""
+    folder = Path(tempfile.mkdtemp(prefix="rpl-project-", dir="/tmp"))
+    subprocess.run([sys.executable, "-m", "venv", str(folder / ".venv")], check=True, timeout=60)
+    package = folder / "thing"
+    package.mkdir()
+    (package / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n[project]\nname = "thing"\nversion = "1.0"\n'
+    )
+    (package / "backend.py").write_text(BACKEND)
+    yield folder
+    shutil.rmtree(folder)
+
+
+BACKEND = """
+import zipfile
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    name = "thing-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(f"{folder}/{name}", "w") as wheel:
+        wheel.writestr("thing.py", "answer = 42\\n")
+        wheel.writestr("thing-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: thing\\nVersion: 1.0\\n")
+        wheel.writestr("thing-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("thing-1.0.dist-info/RECORD", "thing.py,,\\nthing-1.0.dist-info/METADATA,,\\nthing-1.0.dist-info/WHEEL,,\\nthing-1.0.dist-info/RECORD,,\\n")
+    return name
+"""
+
+
+def test_a_session_moves_to_an_environment_and_stays_there_across_resets(wire: Wire, project: Path) -> None:
+    wire.run("x = 1")
+    moved = wire.ask("env", session="s", action="activate", path=str(project))
+    assert moved.status == ["done"]
+    assert (moved["epoch"], moved["state"]) == (2, "lost")
+    assert moved["executable"] == str(project / ".venv/bin/python")
+    prefix = "import sys; sys.prefix"
+    assert wire.run(prefix).value == repr(str(project / ".venv"))
+    assert wire.run("import os; os.environ['VIRTUAL_ENV']").value == repr(str(project / ".venv"))
+    wire.ask("reset", session="s")
+    assert wire.run(prefix).value == repr(str(project / ".venv"))
+    assert wire.ask("info", session="s")["info"]["environment"] == str(project)
+    back = wire.ask("env", session="s", action="deactivate")
+    assert "environment" not in back.last
+    assert wire.run(prefix).value != repr(str(project / ".venv"))
+
+
+@pytest.mark.parametrize("path", ["/no/such/place", "/etc", "/etc/passwd", "/bin/true"])
+def test_an_environment_that_cannot_be_used_changes_nothing(wire: Wire, path: str) -> None:
+    wire.run("x = 1")
+    refused = wire.ask("env", session="s", action="activate", path=path)
+    assert refused.status == ["done", "error", "environment-failed"]
+    assert refused["cause"]
+    assert wire.run("x").value == "1"
+    assert wire.ask("new-session", name="t", runtime=path).status == ["done", "error", "worker-lost"]
+    assert [each["name"] for each in wire.ask("ls-sessions")["sessions"]] == ["s"]
+
+
+def test_packages_come_and_go_with_their_output_live(wire: Wire, project: Path) -> None:
+    opened = wire.ask("new-session", name="s", runtime=str(project / ".venv"), cwd=str(project))
+    assert opened["created"] is True
+    package = ["--no-index", "--no-build-isolation", str(project / "thing")]
+    added = wire.ask("env", session="s", action="add", packages=package)
+    assert added.status == ["done"], added.messages
+    assert "thing" in added.out
+    assert len([m for m in added.messages if "out" in m]) > 1
+    assert wire.run("import thing; thing.answer").value == "42"
+    assert "thing" in wire.ask("env", session="s", action="list").out
+    assert wire.ask("env", session="s", action="remove", packages=["thing"]).status == ["done"]
+    again = wire.ask("env", session="s", action="remove", packages=["--no-such-option"])
+    assert again.status == ["done", "error"]
+    assert "exit code" in again["err"]
+    assert wire.ask("env", session="s", action="install").status == ["done", "error"]
+    assert wire.run("6*7").value == "42"
+
+
+def test_tests_of_a_project_run_in_its_environment(wire: Wire, project: Path) -> None:
+    (project / "test_it.py").write_text("import unittest\nclass T(unittest.TestCase):\n    def test_a(self): pass\n")
+    wire.ask("new-session", name="s", runtime=str(project), cwd=str(project))
+    answer = wire.ask("env", session="s", action="test")
+    assert answer.status == ["done"], answer.messages
+    assert "OK" in answer.err
+
+
+def test_a_named_environment_is_made_when_it_is_new_and_kept(start: Callable[..., Broker]) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        first = wire.ask("new-session", name="a", runtime="@mine")
+        assert first["created"] is True, first.messages
+        assert wire.run("import sys; sys.prefix", session="a").value == repr(str(broker.folder / "envs/mine"))
+        assert wire.ask("new-session", name="b", runtime="@mine")["created"] is True
+        assert wire.ask("new-session", name="c", runtime="@../x").status == ["done", "error", "invalid-request"]
+
+
+def test_a_worker_in_an_environment_is_kept_warm_while_a_session_has_it(wire: Wire, project: Path) -> None:
+    wire.ask("new-session", name="s", runtime=str(project))
+    assert wire.ask("stats")["stats"]["workers"]["claimed"] == 1
+    for _ in range(3):
+        assert wire.ask("reset", session="s").status == ["done"]
+        assert wire.run("6*7").value == "42"
+
+
+def test_new_takes_the_environment_of_its_folder_and_says_so(start: Callable[..., Broker], project: Path) -> None:
+    broker = start()
+    command = [sys.executable, "-m", "replctl", "new", "work", "--endpoint", broker.endpoint]
+    done = subprocess.run(command, cwd=project, env=broker.environ, capture_output=True, timeout=30, check=True)
+    assert str(project / ".venv") in done.stderr.decode()
+    with broker.wire() as wire:
+        assert wire.run("import sys; sys.prefix", session="work").value == repr(str(project / ".venv"))

@@ -1,0 +1,232 @@
+"""The python harness: figures, images and data frames of the real libraries."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+FILE = "application/vnd.replctl.file"
+ANY = ("image/*", "text/markdown")
+PLOT = "import matplotlib.pyplot as plt\n"
+
+
+def _image(bundle: dict[str, str], mime: str = "image/png") -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(bundle[mime])))
+
+
+def _kept(bundle: dict[str, str]) -> Image.Image:
+    return Image.open(io.BytesIO(Path(bundle[FILE]).read_bytes()))
+
+
+def _limits(harness: Any, folder: Path, env: dict[str, str] | None = None, **limits: int) -> None:
+    wanted = {name.replace("_", "-"): value for name, value in limits.items()}
+    harness.send(op="claim", n=0, cwd=None, env={"TMPDIR": str(folder), **(env or {})}, limits=wanted)
+    assert harness.frame()["error"] is None
+
+
+@pytest.fixture
+def drawing(harness: Any, tmp_path: Path) -> Any:
+    """A harness whose folders are the test's, with a display that nobody may open and a path to matplotlib's cache."""
+    _limits(harness, tmp_path, {"DISPLAY": ":99", "MPLCONFIGDIR": str(tmp_path)})
+    return harness
+
+
+def test_a_figure_comes_without_being_asked_for_and_is_closed(drawing: Any) -> None:
+    answer = drawing.eval(PLOT + "line = plt.plot([1, 2, 3])", mime=ANY)
+    assert (answer["value"], answer.get("mime")) == ("None", None)
+    assert [sorted(bundle) for bundle in answer["images"]] == [["image/png"]]
+    assert min(_image(answer["images"][0]).size) > 300
+    assert drawing.value("plt.get_fignums(), plt.get_backend()", mime=ANY) == "([], 'agg')"
+    assert drawing.hang_up() == 0
+    assert bytes(drawing.stderr) == b""
+
+
+def test_each_show_is_a_figure_and_nothing_is_said_of_displays(drawing: Any) -> None:
+    code = "for n in range(3):\n    plt.plot([n])\n    plt.show()\n    assert not plt.get_fignums()\nplt.plot([1])"
+    answer = drawing.eval(PLOT + code, mime=ANY)
+    assert (answer["outcome"], len(answer["images"])) == ("ok", 4)
+    # Once more, now that pyplot is there before the eval begins; by the figure's own method; under a chosen agg.
+    assert len(drawing.eval(code, mime=ANY)["images"]) == 4
+    assert len(drawing.eval("figure = plt.figure(); plt.plot([1]); figure.show()", mime=ANY)["images"]) == 1
+    chosen = drawing.eval("import matplotlib; matplotlib.use('Agg'); plt.switch_backend('agg')\n" + code, mime=ANY)
+    assert len(chosen["images"]) == 4
+    assert "images" not in drawing.eval("plt.plot([1]); plt.show()")
+    assert drawing.value("plt.get_fignums()") == "[1]"
+    assert drawing.hang_up() == 0
+    assert bytes(drawing.stderr) == b""
+
+
+def test_a_figure_that_is_the_value_comes_once(drawing: Any) -> None:
+    for code in ("plt.plot([1])\nplt.gcf()", "plt.plot([1]); figure = plt.gcf(); plt.show()\nfigure"):
+        answer = drawing.eval(PLOT + code, mime=ANY)
+        assert list(answer["mime"]) == ["image/png"]
+        assert "images" not in answer
+        assert drawing.value("plt.get_fignums()") == "[]"
+    again = drawing.eval(
+        "figure.axes[0].set_title('changed')\nfigure", mime=["text/html", "image/svg+xml", "image/png"]
+    )
+    assert list(again["mime"]) == ["image/svg+xml"]
+    assert again["mime"]["image/svg+xml"].startswith("<?xml")
+    assert list(drawing.eval("figure", mime=["image/jpeg"])["mime"]) == ["image/jpeg"]
+    assert "mime" not in drawing.eval("figure", mime=["text/html"])
+
+
+def test_only_what_this_eval_drew_is_shown(drawing: Any) -> None:
+    drawing.eval(PLOT + "old = plt.figure(1); plt.plot([1])\nother = plt.figure(2); plt.plot([1])")
+    assert "images" not in drawing.eval("1 + 1", mime=ANY)
+    assert "images" not in drawing.eval("empty = plt.figure(3)", mime=ANY)
+    assert len(drawing.eval("old.axes[0].set_title('now')", mime=ANY)["images"]) == 1
+    assert drawing.value("plt.get_fignums()", mime=ANY) == "[2, 3]"
+    assert len(drawing.eval("plt.plot([3])", mime=ANY)["images"]) == 1
+    assert drawing.value("plt.get_fignums()", mime=["text/html"]) == "[2]"
+
+
+def test_an_eval_that_fails_shows_what_it_drew_before(drawing: Any) -> None:
+    answer = drawing.eval(PLOT + "plt.plot([1])\n1 / 0", mime=ANY)
+    assert (answer["outcome"], len(answer["images"])) == ("error", 1)
+    answer = drawing.eval("plt.plot([1])\nraise SystemExit", mime=ANY)
+    assert (answer["outcome"], len(answer["images"])) == ("ok", 1)
+
+
+def test_a_figure_that_cannot_be_drawn_is_a_line_and_stays_open(drawing: Any) -> None:
+    answer = drawing.eval(PLOT + "plt.plot([1]); plt.title(r'$\\frac{$'); plt.show(); 7", mime=ANY)
+    assert (answer["outcome"], answer["value"], answer.get("images")) == ("ok", "7", None)
+    assert "images" not in drawing.eval("1", mime=ANY)
+    assert len(drawing.eval("plt.title('mended'); None", mime=ANY)["images"]) == 1
+    assert drawing.hang_up() == 0
+    lines = bytes(drawing.stderr).decode().splitlines()
+    assert lines
+    assert all(line.startswith("a figure could not be drawn: ValueError: ") for line in lines)
+
+
+def test_a_warning_while_drawing_names_no_file_of_ours(drawing: Any) -> None:
+    assert len(drawing.eval(PLOT + "plt.plot([1]); plt.title('\\ue123')", mime=ANY)["images"]) == 1
+    assert drawing.hang_up() == 0
+    assert bytes(drawing.stderr).startswith(b"<figure>:1: UserWarning: Glyph 57635")
+
+
+def test_drawing_can_be_interrupted(drawing: Any) -> None:
+    drawing.eval(
+        PLOT + "from matplotlib.lines import Line2D\nclass Slow(Line2D):\n"
+        "    def draw(self, renderer):\n        print('drawing')\n        while True: pass"
+    )
+    drawing.start_eval("plt.gca().add_line(Slow([0, 1], [0, 1])); None", mime=ANY)
+    drawing.until(lambda: b"drawing" in drawing.stdout)
+    drawing.interrupt()
+    answer = drawing.result()
+    assert (answer["outcome"], answer.get("images")) == ("interrupted", None)
+    assert "replharness" not in answer["traceback"]
+    drawing.eval("plt.close('all')")
+    assert len(drawing.eval("plt.plot([1])", mime=ANY)["images"]) == 1
+
+
+def test_surplus_figures_are_files_and_the_rest_is_counted(drawing: Any, tmp_path: Path) -> None:
+    _limits(drawing, tmp_path, images=2)
+    answer = drawing.eval(
+        PLOT + "for n in range(55):\n    plt.figure(figsize=(1, 1)).text(0, 0, 'x'); plt.show()", mime=ANY
+    )
+    bundles = answer["images"]
+    assert [sorted(bundle) for bundle in bundles] == [["image/png"]] * 2 + [[FILE, "text/plain"]] * 50
+    assert answer["images-dropped"] == 3
+    assert all(_kept(bundle).format == "PNG" for bundle in bundles[2:])
+    assert len(list((tmp_path / "replctl-images").iterdir())) == 50
+    assert "images-dropped" not in drawing.eval("1", mime=ANY)
+
+
+def test_an_image_over_the_bound_is_made_smaller_and_kept_whole(drawing: Any, tmp_path: Path) -> None:
+    _limits(drawing, tmp_path, image_bytes=20_000)
+    drawing.eval("import numpy, matplotlib.pyplot as plt\nfrom PIL import Image\nimport io")
+    drawing.eval("noise = numpy.random.default_rng(1).integers(0, 255, (300, 400, 3), 'uint8')")
+    drawing.eval("whole = Image.fromarray(noise)")
+    drawing.eval(
+        "class Bytes:\n    def _repr_jpeg_(self):\n        b = io.BytesIO(); whole.save(b, 'JPEG'); return b.getvalue()"
+    )
+    for code, mime, size in (("whole", "image/png", (400, 300)), ("Bytes()", "image/jpeg", (400, 300))):
+        bundle = drawing.eval(code, mime=[mime])["mime"]
+        assert _kept(bundle).size == size
+        small = _image(bundle, mime)
+        assert f"image of 400x300 shown as {small.width}x{small.height}; the whole" in bundle["text/plain"]
+        assert bundle["text/plain"].endswith(bundle[FILE])
+        assert len(bundle[mime]) <= 20_000
+    bundle = drawing.eval("plt.imshow(noise); None", mime=ANY)["images"][0]
+    assert len(bundle["image/png"]) <= 20_000
+    assert _kept(bundle).width > _image(bundle).width
+    _limits(drawing, tmp_path, image_bytes=1_000_000)
+    bundle = drawing.eval("Image.new('L', (6000, 5000))", mime=["image/png"])["mime"]
+    assert _image(bundle).size == (3000, 2500)
+    assert bundle["text/plain"] == "image of 6000x5000 shown as 3000x2500; image/png of 30000000 pixels not kept"
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV", "I", "F", "I;16"])  # fmt: skip
+def test_an_image_of_any_mode_comes_as_png(drawing: Any, tmp_path: Path, mode: str) -> None:
+    answer = drawing.eval(f"from PIL import Image\nImage.new({mode!r}, (30, 20))", mime=ANY)
+    assert _image(answer["mime"]).size == (30, 20)
+    assert "PIL" in answer["value"]
+    _limits(drawing, tmp_path, image_bytes=200)
+    bundle = drawing.eval(f"Image.effect_noise((60, 40), 99).convert('L').convert({mode!r})"
+                          if mode not in ("LAB", "I;16", "PA", "HSV", "YCbCr", "RGBX", "LA") else "Image.effect_noise((60, 40), 99)",
+                          mime=ANY)["mime"]  # fmt: skip
+    assert FILE in bundle
+    assert drawing.hang_up() == 0
+    assert bytes(drawing.stderr) == b""
+
+
+def test_pandas_comes_as_a_compact_table(drawing: Any) -> None:
+    drawing.eval("import pandas\ndf = pandas.DataFrame({f'c{n}': range(100) for n in range(30)})")
+    answer = drawing.eval("df", mime=["text/markdown"])
+    lines = answer["value"].splitlines()
+    assert (len(lines), lines[-1]) == (1 + 20 + 1 + 2, "[100 rows x 30 columns]")
+    assert max(map(len, lines)) <= 80
+    table = answer["mime"]["text/markdown"].splitlines()
+    assert table[0] == "|  | c0 | c1 | c2 | c3 | c4 | c5 | … | c24 | c25 | c26 | c27 | c28 | c29 |"
+    assert table[1].count("---") == 14
+    assert (table[2][:11], table[12][:9], table[22][:11]) == ("| 0 | 0 | 0", "| … | … |", "| 99 | 99 |")
+    assert table[-1] == "100 rows × 30 columns"
+    html = drawing.eval("df", mime=["text/html", "text/markdown"])["mime"]
+    assert list(html) == ["text/html"]
+    assert html["text/html"].count("<tr") == 1 + 20 + 1
+    assert len(drawing.eval("df")["value"].splitlines()) == 1 + 10 + 1 + 2
+    drawing.eval("pandas.set_option('display.max_rows', 200)")
+    assert len(drawing.eval("df", mime=["text/markdown"])["value"].splitlines()) == 1 + 100 + 2
+    assert drawing.value("pandas.get_option('display.show_dimensions')") == "'truncate'"
+
+
+def test_a_markdown_table_is_made_of_any_frame(drawing: Any) -> None:
+    drawing.eval("import pandas, polars")
+    tables = {
+        "pandas.DataFrame({'a|b': ['x\\ny|', None, 'z' * 80], 'f': [1 / 3, 2.0, 1e99]})": [
+            "|  | a\\|b | f |", "| --- | --- | --- |", "| 0 | x y\\| | 0.333333 |", "| 1 | nan | 2 |",
+            "| 2 | " + "z" * 49 + "… | 1e+99 |", "", "3 rows × 2 columns",
+        ],
+        "pandas.Series([1], index=[('a', 2)], name='s')": ["|  | s |", "| --- | --- |", "| ('a', 2) | 1 |", "", "1 rows"],
+        "pandas.DataFrame()": ["|  |", "| --- |", "", "0 rows × 0 columns"],
+        "polars.DataFrame({'a': [1, 2], 'b': ['x', None]})": [
+            "| a | b |", "| --- | --- |", "| 1 | x |", "| 2 | None |", "", "2 rows × 2 columns",
+        ],
+        "polars.Series('q', [1.5])": ["| q |", "| --- |", "| 1.5 |", "", "1 rows"],
+    }  # fmt: skip
+    for code, lines in tables.items():
+        answer = drawing.eval(code, mime=["text/markdown"])
+        assert answer["mime"]["text/markdown"].splitlines() == lines
+    long = drawing.eval("polars.DataFrame({f'c{n}': range(50) for n in range(14)})", mime=["text/markdown"])
+    assert long["mime"]["text/markdown"].splitlines()[-3].startswith("| 49 | 49 | 49 | 49 | 49 | 49 | … | 49 |")
+    assert long["value"].startswith("shape: (50, 14)")
+    html = drawing.eval("polars.DataFrame({'a': [1]})", mime=["text/html"])["mime"]["text/html"]
+    assert "shape: (1, 1)" in html
+
+
+def test_an_array_is_its_text(drawing: Any) -> None:
+    answer = drawing.eval("import numpy\nnumpy.arange(3)", mime=(*ANY, "text/html"))
+    assert (answer["value"], answer.get("mime")) == ("array([0, 1, 2])", None)
+
+
+def test_a_session_draws_without_a_display_unless_it_is_told_otherwise(harness: Any) -> None:
+    assert harness.value("import os\nos.environ['MPLBACKEND']") == "'agg'"
+    harness.send(op="claim", n=0, cwd=None, env={"MPLBACKEND": "svg"}, limits={})
+    assert harness.frame()["error"] is None
+    assert harness.value("os.environ['MPLBACKEND']") == "'svg'"

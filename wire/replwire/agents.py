@@ -1,0 +1,63 @@
+"""`[[agents]]` of the config: what each agent may do, and through each of its bindings (seed nexo-repl-tool).
+
+An agent that is not listed may do all that the broker's limits allow.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from replwire.limits import DAY_MS, MIB
+from replwire.names import MAX_NAME_BYTES
+
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES, pattern="^[a-zA-Z0-9_-]+$")]
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """What one agent may do. A field that is not given leaves the broker's own limit in force."""
+
+    name: Annotated[Name, Meta(description="the `agent` of its requests")]
+    enabled: Annotated[bool, Meta(description="false: every request of this agent is refused")] = True
+    allowed_runtimes: Annotated[
+        list[Literal["python", "node", "bash"]], Meta(description="runtimes it may open sessions with; empty: all")
+    ] = []
+    max_sessions: Annotated[int, Meta(ge=0, le=100_000, description="sessions that it may have open at once")] = 100_000
+    timeout_ms: Annotated[int, Meta(ge=1, le=30 * DAY_MS, description="how long its code may run")] = 30 * DAY_MS
+    max_output_bytes: Annotated[
+        int, Meta(ge=16, le=1024 * MIB, description="live output of one eval in its sessions, for each stream")
+    ] = 1024 * MIB
+    mode: Annotated[Literal["normal", "plan"], Meta(description="`plan`: it may look and ask, and change nothing")] = (
+        "normal"
+    )
+
+
+class Agent(Rule, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """An agent, and rules for its bindings. The rule of a binding replaces the agent's own as a whole: a field that
+    it does not give falls back to the broker's limit, not to the agent's."""
+
+    bindings: Annotated[list[Rule], Meta(description="rules by the `binding` of a request")] = []
+
+
+class Agents:
+    """All rules, found by agent and binding. Raises ValueError when a name stands twice."""
+
+    def __init__(self, agents: list[Agent]) -> None:
+        self._rules: dict[tuple[str, str | None], Rule] = {}
+        for agent in agents:
+            self._add((agent.name, None), agent)
+            for binding in agent.bindings:
+                self._add((agent.name, binding.name), binding)
+
+    def _add(self, key: tuple[str, str | None], rule: Rule) -> None:
+        if key in self._rules:
+            raise ValueError(f"agents: {' / '.join(name for name in key if name)} stands twice")
+        self._rules[key] = rule
+
+    def rule(self, agent: str | None, binding: str | None) -> Rule | None:
+        """The rule for a request, or None when its agent is not listed."""
+        if agent is None or not self._rules:
+            return None
+        return self._rules.get((agent, binding)) or self._rules.get((agent, None))

@@ -1,0 +1,56 @@
+"""Every operation by its name. The struct of an operation is its contract: see `base`."""
+
+from __future__ import annotations
+
+from replwire.ops.base import Request, Run, SessionRequest
+from replwire.ops.broker import Describe, Ping, Shutdown, Stats
+from replwire.ops.evals import Eval, History, Interrupt, Jobs, LoadFile, Read, ReloadFile, Stack, Stdin
+from replwire.ops.names import ClearBindings, Complete, Lookup, LsBindings
+from replwire.ops.sessions import (
+    Clone,
+    CloneSession,
+    Close,
+    CloseSession,
+    Env,
+    Info,
+    LsSessions,
+    NewSession,
+    Reset,
+    SetMode,
+)
+
+__all__ = [
+    "OPS", "ClearBindings", "Clone", "CloneSession", "Close", "CloseSession", "Complete", "Describe", "Env", "Eval",
+    "History", "Info", "Interrupt", "Jobs", "LoadFile", "Lookup", "LsBindings", "LsSessions", "NewSession", "Ping",
+    "Read", "ReloadFile", "Request", "Reset", "Run", "SessionRequest", "SetMode", "Shutdown", "Stack", "Stats", "Stdin",
+]  # fmt: skip
+
+OPS: dict[str, type[Request]] = {
+    "eval": Eval,
+    "load-file": LoadFile,
+    "reload-file": ReloadFile,
+    "read": Read,
+    "interrupt": Interrupt,
+    "stdin": Stdin,
+    "jobs": Jobs,
+    "history": History,
+    "stack": Stack,
+    "complete": Complete,
+    "lookup": Lookup,
+    "ls-bindings": LsBindings,
+    "clear-bindings": ClearBindings,
+    "new-session": NewSession,
+    "ls-sessions": LsSessions,
+    "info": Info,
+    "set-mode": SetMode,
+    "env": Env,
+    "clone": Clone,
+    "reset": Reset,
+    "close": Close,
+    "clone-session": CloneSession,
+    "close-session": CloseSession,
+    "describe": Describe,
+    "ping": Ping,
+    "stats": Stats,
+    "shutdown": Shutdown,
+}

@@ -1,0 +1,57 @@
+"""What all operations have in common.
+
+The struct is the contract: `describe`, the docs table and the tool schemas are derived from it. Its docstring is
+the operation's text, a field without a default is required, `returns` names what comes back, and `changes` says
+whether it can change anything: such an operation is refused in plan mode.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+Positive = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
+    """What every request has. `agent` says for whom it is, `binding` through which of the agent's doors; both are
+    labels for fairness, for the rules of `[[agents]]` and for people. `mode` `plan` refuses what changes anything."""
+
+    returns: ClassVar[tuple[str, ...]] = ()
+    changes: ClassVar[bool]
+
+    id: str
+    op: str
+    session: str | None = None
+    agent: str | None = None
+    binding: str | None = None
+    mode: Literal["plan", "normal"] | None = None
+
+
+class SessionRequest(Request, frozen=True, kw_only=True, rename="kebab"):
+    """A request that needs a session, by name or id."""
+
+    session: str
+
+
+class Run(Request, frozen=True, kw_only=True, rename="kebab"):
+    """A request that takes its turn in the session, as an eval does. `timeout-ms` bounds how long it may run,
+    `wait-ms` how long its answer is awaited: after that it goes on, and can be read by its `eval-id`."""
+
+    changes: ClassVar[bool] = True
+    long: ClassVar[bool] = False  # what bounds its time is `max-job-time-ms`, as for an eval with `wait-ms`
+
+    timeout_ms: Positive | None = None
+    wait_ms: Natural | None = None
+
+    def summary(self) -> str:
+        """What is run, for lists and histories."""
+        return self.op
+
+    @property
+    def in_history(self) -> bool:
+        """Whether the session's history keeps it."""
+        return False

@@ -1,0 +1,40 @@
+"""The broker itself."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from replwire.ops.base import Request
+
+
+class Describe(Request, frozen=True, kw_only=True, rename="kebab"):
+    """What this broker can do: operations, runtimes, limits, versions."""
+
+    changes: ClassVar[bool] = False
+    returns: ClassVar[tuple[str, ...]] = (
+        "ops",
+        "runtimes",
+        "limits",
+        "versions",
+        "encodings-available",
+        "encoding-current",
+    )
+
+
+class Ping(Request, frozen=True, kw_only=True, rename="kebab"):
+    """Is anybody there?"""
+
+    changes: ClassVar[bool] = False
+
+
+class Stats(Request, frozen=True, kw_only=True, rename="kebab"):
+    """Counters, queue, pool and agents of the broker."""
+
+    changes: ClassVar[bool] = False
+    returns: ClassVar[tuple[str, ...]] = ("stats",)
+
+
+class Shutdown(Request, frozen=True, kw_only=True, rename="kebab"):
+    """End the broker: no new evals, running ones get the close grace, then every session is closed."""
+
+    changes: ClassVar[bool] = True

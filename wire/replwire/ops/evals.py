@@ -1,0 +1,128 @@
+"""Running code, and all that is about one eval."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from replwire.names import MAX_NAME_BYTES
+from replwire.ops.base import Natural, Positive, Request, Run, SessionRequest
+
+_OF_AN_EVAL = (
+    "out", "err", "value", "mime", "ex", "stacktrace", "eval-id", "epoch", "state", "changed", "duration-ms",
+    "ephemeral", "created", "truncated", "dropped-bytes", "queue-position", "cause", "hint",
+)  # fmt: skip
+
+
+class Eval(Run, frozen=True, kw_only=True, rename="kebab"):
+    """Run code in a session, or in a throw-away one when no session is named. `module` names an imported module
+    to run it in. `mime` lists the rich forms that the caller can show, best first."""
+
+    returns: ClassVar[tuple[str, ...]] = _OF_AN_EVAL
+
+    code: str | None = None
+    module: str | None = None
+    silent: bool = False
+    allow_stdin: bool = True
+    store_history: bool = True
+    if_missing: Literal["error", "create"] = "error"
+    runtime: str | None = None
+    cwd: str | None = None
+    env: list[str] = []
+    expect_epoch: Natural | None = None
+    idempotency_key: Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES)] | None = None
+    mime: list[str] = []
+
+    def summary(self) -> str:
+        return self.code or ""
+
+    @property
+    def in_history(self) -> bool:
+        return self.store_history
+
+
+class LoadFile(Run, frozen=True, kw_only=True, rename="kebab"):
+    """Run a file that the broker's machine has, below one of the folders of `session.load-paths`; without such a
+    setting there are none. Tracebacks name the file."""
+
+    returns: ClassVar[tuple[str, ...]] = _OF_AN_EVAL
+
+    file: str
+    silent: bool = False
+
+    def summary(self) -> str:
+        return f"{self.op} {self.file}"
+
+
+class ReloadFile(LoadFile, frozen=True, kw_only=True, rename="kebab"):
+    """The same after forgetting what the file defined before; an imported module is reloaded instead."""
+
+    returns: ClassVar[tuple[str, ...]] = _OF_AN_EVAL
+
+    session: str
+
+
+class Read(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
+    """Output and answer of an eval, from an offset, waiting up to `wait-ms` for its end. `eval-id` 0 is what
+    the session printed between evals."""
+
+    changes: ClassVar[bool] = False
+    returns: ClassVar[tuple[str, ...]] = (
+        "out", "err", "value", "ex", "stacktrace", "eval-id", "epoch", "state", "offset", "truncated",
+        "dropped-bytes", "duration-ms",
+    )  # fmt: skip
+
+    eval_id: Natural
+    offset: Natural = 0
+    stream: Literal["out", "err", "both"] = "both"
+    wait_ms: Natural = 0
+    max_bytes: Positive | None = None
+    grep: Annotated[str, Meta(max_length=1000)] | None = None
+
+
+class Interrupt(Request, frozen=True, kw_only=True, rename="kebab"):
+    """Interrupt the session's running eval, or the running or queued one that `interrupt-id` names; `all` also
+    empties the queue. `request-id` names an eval that this connection sent, whatever its session. Nothing to
+    interrupt is no error."""
+
+    changes: ClassVar[bool] = True
+    returns: ClassVar[tuple[str, ...]] = ("interrupted", "interrupted-id")
+
+    interrupt_id: Natural | None = None
+    request_id: str | None = None
+    all: bool = False
+
+
+class Stdin(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
+    """Give input to the session: to the running eval, else kept for the next one that reads."""
+
+    changes: ClassVar[bool] = True
+    returns: ClassVar[tuple[str, ...]] = ("delivered", "buffered")
+
+    input: str
+
+
+class Jobs(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
+    """The session's queued, running and recent evals."""
+
+    changes: ClassVar[bool] = False
+    returns: ClassVar[tuple[str, ...]] = ("jobs",)
+
+
+class History(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
+    """Code that the session was given, oldest first, across resets: the last `limit` evals, only those with `grep`
+    in their code when that is given."""
+
+    changes: ClassVar[bool] = False
+    returns: ClassVar[tuple[str, ...]] = ("history", "count")
+
+    limit: Positive | None = None
+    grep: Annotated[str, Meta(max_length=1000)] | None = None
+
+
+class Stack(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
+    """Where the session's code is at this moment, thread by thread, and its processes, without stopping it."""
+
+    changes: ClassVar[bool] = False
+    returns: ClassVar[tuple[str, ...]] = ("threads", "processes")

@@ -1,0 +1,118 @@
+"""Sessions: opened, listed, described, moved to another environment, copied, reset, closed."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from replwire.ops.base import Request, Run, SessionRequest
+
+
+class NewSession(Request, frozen=True, kw_only=True, rename="kebab"):
+    """Open a session, with or without a name. `runtime` is `python`, `node`, `bash`, or for python an environment:
+    the path of a virtual environment, an interpreter, or a project with a `.venv`, or `@NAME` for one that is kept
+    in the broker's state folder."""
+
+    changes: ClassVar[bool] = True
+    returns: ClassVar[tuple[str, ...]] = ("session", "name", "epoch", "created", "trusted")
+
+    name: str | None = None
+    if_exists: Literal["error", "reuse"] = "error"
+    runtime: str | None = None
+    cwd: str | None = None
+    env: list[str] = []
+    trusted: bool = False
+
+
+class LsSessions(Request, frozen=True, kw_only=True, rename="kebab"):
+    """List the sessions."""
+
+    changes: ClassVar[bool] = False
+    returns: ClassVar[tuple[str, ...]] = ("sessions",)
+
+
+class Info(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
+    """What there is to know of a session: runtime, folder, process, memory, variables, limits."""
+
+    changes: ClassVar[bool] = False
+    returns: ClassVar[tuple[str, ...]] = ("info",)
+
+    variables: bool = True
+
+
+class SetMode(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
+    """Put a session into plan mode, where whatever changes anything is refused, or back to `normal`."""
+
+    changes: ClassVar[bool] = False
+    returns: ClassVar[tuple[str, ...]] = ("session", "name", "session-mode")
+
+    to: Literal["plan", "normal"]
+    reason: Annotated[str, Meta(max_length=1000)] | None = None
+
+
+class Env(Run, frozen=True, kw_only=True, rename="kebab"):
+    """The python environment of a session. `show` it; `activate` the one at `path` (see `new-session`) or
+    `deactivate` it: a fresh worker, and if that fails nothing has changed; `add`, `remove`, `install`, `list`
+    packages or run `test`s there: these run as an eval does, with their output live."""
+
+    returns: ClassVar[tuple[str, ...]] = ("environment", "executable", "epoch", "state", "out", "err", "eval-id")
+
+    long: ClassVar[bool] = True
+
+    session: str
+    action: Literal["show", "activate", "deactivate", "add", "remove", "list", "install", "test"]
+    path: Annotated[str, Meta(max_length=4096)] | None = None
+    packages: Annotated[list[Annotated[str, Meta(min_length=1, max_length=1000)]], Meta(max_length=100)] = []
+
+    def summary(self) -> str:
+        return " ".join(["env", self.action, *self.packages])
+
+
+class Clone(Run, frozen=True, kw_only=True, rename="kebab"):
+    """Open a session `name` with copies of all that `session` (or `source`) has; what cannot be copied is listed
+    with the reason. It waits for the running eval of the source."""
+
+    returns: ClassVar[tuple[str, ...]] = ("new-session", "session", "name", "epoch", "count", "bytes", "left-behind")
+
+    long: ClassVar[bool] = True
+
+    name: str
+    source: str | None = None
+    type: Literal["light", "heavy"] = "light"
+
+    def summary(self) -> str:
+        return f"clone to {self.name}"
+
+
+class Reset(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
+    """Kill the session's worker and give it a fresh one. Name, id, runtime, folder and environment stay."""
+
+    changes: ClassVar[bool] = True
+    returns: ClassVar[tuple[str, ...]] = ("session", "name", "epoch", "state")
+
+
+class Close(Request, frozen=True, kw_only=True, rename="kebab"):
+    """Close a session: its running eval ends `interrupted`, its processes are killed, its name is free. `name` is
+    the old word for `session`."""
+
+    changes: ClassVar[bool] = True
+    returns: ClassVar[tuple[str, ...]] = ("session", "name")
+
+    name: str | None = None
+
+
+class CloneSession(Clone, frozen=True, kw_only=True, rename="kebab"):
+    """Old word for `clone`; the source is `source` and nothing else."""
+
+    returns: ClassVar[tuple[str, ...]] = ("session", "name", "left-behind")
+
+    source: str
+
+
+class CloseSession(Close, frozen=True, kw_only=True, rename="kebab"):
+    """Old word for `close`; the session is `name` and nothing else."""
+
+    returns: ClassVar[tuple[str, ...]] = ("session", "name")
+
+    name: str

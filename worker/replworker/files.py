@@ -1,0 +1,72 @@
+"""Files that a session may be told to run: below a folder of the allow-list, links resolved, and nothing else.
+
+What is opened is what is checked: the path is asked of the open descriptor, so that nothing can be exchanged
+between. A refusal never tells a path, nor whether a file exists outside the folders.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import NamedTuple
+
+from replwire.faults import Refusal
+
+_DENIED = "path-not-allowed", "Path not allowed: it is not below a folder of session.load-paths"
+
+
+class Text(NamedTuple):
+    """A file's text, and where it really is."""
+
+    code: str
+    path: str
+
+
+def read(file: str, cwd: str | None, allowed: tuple[str, ...], max_bytes: int) -> Text:
+    """The text of a file, at most `max_bytes`. A relative one is taken from the session's folder. Raises Refusal."""
+    if not allowed:
+        text = "load-file requires an explicit allowlist; no files are accessible by default"
+        raise Refusal("path-not-allowed", text, hint="the broker's config sets it: session.load-paths")
+    if "\0" in file:
+        raise Refusal("invalid-request", "file: not a path")
+    path = os.path.join(cwd or "/", file)
+    roots = [os.path.realpath(root) for root in allowed]
+    if not any(_below(os.path.realpath(path), root) for root in roots):
+        raise Refusal(*_DENIED)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except (FileNotFoundError, NotADirectoryError):
+        raise Refusal("file-not-found", "File not found") from None
+    except PermissionError:
+        raise Refusal("path-not-allowed", "Permission denied: path not accessible") from None
+    except OSError:
+        raise Refusal("io-error", "I/O error reading file") from None
+    try:
+        return _read(fd, roots, max_bytes)
+    except OSError:
+        raise Refusal("io-error", "I/O error reading file") from None
+    finally:
+        os.close(fd)
+
+
+def _below(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def _read(fd: int, roots: list[str], max_bytes: int) -> Text:
+    real = os.readlink(f"/proc/self/fd/{fd}")
+    if not any(_below(real, root) for root in roots):
+        raise Refusal(*_DENIED)
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        raise Refusal("invalid-request", "file: not a regular file")
+    data = b""
+    while len(data) <= max_bytes and (more := os.read(fd, max_bytes + 1 - len(data))):
+        data += more
+    if len(data) > max_bytes:
+        text = f"the file is longer than {max_bytes} bytes (max-file-bytes = {max_bytes})"
+        raise Refusal("message-too-large", text, limit="max-file-bytes", limit_value=max_bytes)
+    try:
+        return Text(data.decode("utf-8-sig"), real)
+    except UnicodeDecodeError as error:
+        raise Refusal("invalid-request", f"file: not UTF-8: {error.reason} at byte {error.start}") from None

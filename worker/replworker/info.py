@@ -1,0 +1,79 @@
+"""What there is to know of a session's process: `info` and `stack`."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from replwire.deadlines import Deadlines
+from replwire.ops import Stack
+from replwire.replies import Process, Thread
+from replworker.interpreter import Interpreter
+from replworker.jobs import Jobs
+from replworker.names import Names
+from replworker.output import Background
+from replworker.runtimes import frames
+from replworker.runtimes.child import Child
+from replworker.stdin import Input
+from replworker.voice import Voice
+
+_MAX_VARIABLES = 200
+
+
+class _InfoAsk(msgspec.Struct):
+    id: str
+    variables: bool
+    base: dict[str, object]
+
+
+_decode_info = msgspec.json.Decoder(_InfoAsk).decode
+_decode_stack = msgspec.json.Decoder(Stack).decode
+
+
+class Inspector:
+    """Looks at the interpreter from outside, and asks it for variables when it is idle."""
+
+    def __init__(
+        self, voice: Voice, interpreter: Interpreter, child: Child, names: Names, timers: Deadlines
+    ) -> None:  # fmt: skip
+        self._voice = voice
+        self._interpreter = interpreter
+        self._child = child
+        self._names = names
+        self._timers = timers
+        self._started = time.monotonic()
+
+    def info(self, route: int, body: bytes, jobs: Jobs, background: Background, given: Input) -> None:
+        """The broker's part completed."""
+        request, ready = _decode_info(body), self._interpreter.ready
+        info = request.base | {
+            "pid": self._child.pid,
+            "memory-bytes": self._child.memory_bytes(),
+            "cpu-seconds": self._child.cpu_seconds(),
+            "uptime-ms": round((time.monotonic() - self._started) * 1000),
+            "version": ready.version if ready else None,
+            "executable": ready.executable if ready else None,
+            "folder": self._child.folder(),
+            "background-bytes": background.unread,
+            "stdin-unread-bytes": given.unread(),
+            "variables": None,
+        }
+
+        def answer(event: frames.Event | None) -> None:
+            if isinstance(event, frames.Variables):
+                info["variables"] = msgspec.to_builtins(event.vars)
+                info["variables-total"] = event.total
+            self._voice.done(route, request.id, info=info)
+
+        if not request.variables or jobs.running is not None or not self._interpreter.can("vars"):
+            answer(None)
+        else:
+            self._names.ask(frames.Vars(self._interpreter.next(), _MAX_VARIABLES), answer)
+
+    def stack(self, route: int, body: bytes) -> None:
+        """Where the code is: asked of a python interpreter by a signal, which works inside C code too."""
+        request = _decode_stack(body)
+        processes = [Process(pid, command) for pid, command in self._child.family()]
+        threads: list[Thread] = []
+        self._voice.done(route, request.id, threads=threads, processes=processes)

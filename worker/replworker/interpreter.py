@@ -1,0 +1,68 @@
+"""Questions to the interpreter and their answers, tied together by number. What it may not say raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from replworker.runtimes import frames
+from replworker.runtimes.child import Child
+
+_NAMESPACES = {"python": "__main__", "node": "globalThis", "bash": "shell"}
+Then = Callable[[frames.Event], None]
+
+
+class Asking(Protocol):
+    """A frame that has an answer."""
+
+    n: int
+
+
+class Interpreter:
+    """One child's control channel."""
+
+    def __init__(self, child: Child, on_ready: Callable[[], None]) -> None:
+        self._child = child
+        self._on_ready = on_ready
+        self._asked: dict[int, Then] = {}
+        self._count = 0
+        self.ready: frames.Ready | None = None
+
+    def can(self, op: str) -> bool:
+        """Whether this runtime answers such a frame."""
+        return self.ready is not None and op in self.ready.can
+
+    @property
+    def namespace(self) -> str:
+        """What the place is called where code runs."""
+        return _NAMESPACES.get(self.ready.runtime, "") if self.ready is not None else ""
+
+    def next(self) -> int:
+        """A number for the next question."""
+        self._count += 1
+        return self._count
+
+    def ask(self, question: Asking, then: Then, fd: int | None = None) -> None:
+        """Send; `then` gets what is said about it. A descriptor travels along."""
+        self._asked[question.n] = then
+        self._child.send(frames.encode(question), fd)
+
+    def forget(self, number: int) -> None:
+        """The answer, which may still come, is of no use any more."""
+        self._asked[number] = lambda _: None
+
+    def said(self, body: bytes) -> None:
+        """One frame of the interpreter. Raises ValueError or msgspec's error for one that may not be said now."""
+        event = frames.decode(body)
+        if isinstance(event, frames.Ready):
+            if self.ready is not None:
+                raise ValueError("said ready twice")
+            self.ready = event
+            self._on_ready()
+            return
+        then = self._asked.get(event.n)
+        if then is None:
+            raise ValueError("answered what was not asked")
+        if not isinstance(event, frames.NeedInput):
+            del self._asked[event.n]
+        then(event)

@@ -1,0 +1,70 @@
+"""A python environment as somebody names it: which interpreter that is, and what its session's environment says."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import NamedTuple
+
+_CREATE_S = 120.0
+_PLACES = ("bin/python", ".venv/bin/python", "venv/bin/python")
+
+
+class NoEnvironment(Exception):
+    """It cannot be used; the text says why."""
+
+
+class Found(NamedTuple):
+    """An interpreter, and the variables that go with it."""
+
+    executable: str
+    env: dict[str, str]
+
+
+def find(environment: str | None, interpreter: str, kept: str, env: dict[str, str]) -> Found:
+    """The interpreter of `environment`: a virtual environment, an interpreter, a project folder with one, or `@NAME`,
+    which stands in the folder `kept` and is made when it is missing. None is `interpreter`. Raises NoEnvironment."""
+    if environment is None:
+        return Found(interpreter, env)
+    if environment.startswith("@"):
+        environment = os.path.join(kept, environment[1:])
+        if not os.path.exists(environment):
+            _create(environment, interpreter)
+    executable = _executable(environment)
+    home = os.path.dirname(os.path.dirname(executable))
+    more = {"PATH": f"{os.path.dirname(executable)}{os.pathsep}{env.get('PATH', os.defpath)}"}
+    if os.path.exists(os.path.join(home, "pyvenv.cfg")):
+        more["VIRTUAL_ENV"] = home
+    return Found(executable, env | more)
+
+
+def _executable(path: str) -> str:
+    if os.path.isdir(path):
+        found = [os.path.join(path, place) for place in _PLACES if os.path.isfile(os.path.join(path, place))]
+        if not found:
+            raise NoEnvironment(f"no python environment in {path}: none of {', '.join(_PLACES)} is there")
+        path = found[0]
+    if not os.path.exists(path):
+        raise NoEnvironment(f"no python environment at {path}")
+    if not os.access(path, os.X_OK):
+        raise NoEnvironment(f"{path} cannot be executed")
+    return path
+
+
+def _create(path: str, interpreter: str) -> None:
+    """Make it, whole or not at all."""
+    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    uv = shutil.which("uv")
+    command = [uv, "venv", "--quiet", "--python", interpreter] if uv else [interpreter, "-m", "venv"]
+    try:
+        done = subprocess.run(
+            [*command, path], stdin=subprocess.DEVNULL, capture_output=True, timeout=_CREATE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        shutil.rmtree(path, ignore_errors=True)
+        raise NoEnvironment(f"a new environment could not be made: {error}") from None
+    if done.returncode:
+        shutil.rmtree(path, ignore_errors=True)
+        said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-500:]
+        raise NoEnvironment(f"a new environment could not be made: {said}")

@@ -1,0 +1,173 @@
+"""Figures of matplotlib: drawn by an eval, shown with its result."""
+
+from __future__ import annotations
+
+import sys
+from _io import BytesIO
+from _thread import get_ident
+
+from . import SEALED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Tuple
+
+    from .pictures import Album
+
+__builtins__ = SEALED
+
+_MODULE = type(sys)
+_PYPLOT = "matplotlib.pyplot"
+_FORMATS = {"image/png": "png", "image/svg+xml": "svg", "image/jpeg": "jpeg", "application/pdf": "pdf"}
+# matplotlib reports its warnings where it was called from, and that is to be no file of ours.
+_SAVE = compile("figure.savefig(buffer, format=format, bbox_inches='tight')", "<figure>", "eval", dont_inherit=True)
+
+
+def pyplot() -> Any:
+    """matplotlib.pyplot when it has been imported already, else None."""
+    module = sys.modules.get(_PYPLOT)
+    return module if type(module) is _MODULE and "close" in module.__dict__ else None
+
+
+def is_figure(kinds: Tuple[type, ...]) -> bool:
+    """Whether one of these classes is matplotlib's Figure."""
+    module = sys.modules.get("matplotlib.figure")
+    return type(module) is _MODULE and any(kind is module.__dict__.get("Figure") for kind in kinds)
+
+
+def format_of(mime: str) -> Optional[str]:
+    """The form in which a figure can be had under this MIME type or pattern."""
+    return "image/png" if mime == "image/*" else mime if mime in _FORMATS else None
+
+
+def drawn(figure: Any, mime: str) -> bytes:
+    """The figure as a file of this type; raises what matplotlib raises."""
+    buffer = BytesIO()
+    eval(_SAVE, {"figure": figure, "buffer": buffer, "format": _FORMATS[mime], "__builtins__": SEALED})
+    return buffer.getvalue()
+
+
+class Figures:
+    """Collects the figures that one eval after the other draws with pyplot.
+
+    `plt.show()` shows what is open at that moment, and closes it, as a window that the user closes would: what is
+    plotted after it is a new figure. For that the one method of matplotlib that every backend without windows
+    leaves as it is (FigureManagerBase.show, which else says that nothing can be shown) is ours, from the moment
+    pyplot is imported. The backend stays agg, by name too: another name would be inherited by child processes.
+    """
+
+    def __init__(self, told: Callable[[str, BaseException], None]) -> None:
+        self._told = told
+        self._main = get_ident()
+        self._finder = _Finder(self)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._album: Optional[Album] = None
+        self._mime, self._limit, self._dropped = "", 0, 0
+        self._before: Dict[int, Any] = {}
+        self._shown: List[Tuple[Any, Dict[str, str]]] = []
+
+    def begin(self, album: Album, mime: str, limit: int) -> None:
+        """An eval begins that can be shown figures in form `mime`; `limit` of them as images, the rest as files."""
+        self._album, self._mime, self._limit = album, mime, limit
+        if pyplot() is None:
+            if not any(finder is self._finder for finder in sys.meta_path):
+                sys.meta_path.insert(0, self._finder)
+            return
+        self.install()
+        for manager in _managers():
+            figure = manager.canvas.figure
+            figure.stale = False  # set again by whatever is drawn into it
+            self._before[id(figure)] = figure
+
+    def install(self) -> None:
+        """Make `show` of figures without a window ours. Once for each matplotlib that is imported."""
+        base = sys.modules["matplotlib.backend_bases"].__dict__["FigureManagerBase"]
+        if getattr(base.show, "collects", None) is self:
+            return
+
+        def show(manager: Any) -> None:
+            """Show the figure with the result of the eval."""
+            if self._album is not None and get_ident() == self._main:
+                self._show(manager.canvas.figure)
+
+        show.__dict__["collects"] = self
+        base.show = show
+
+    def taken(self, figure: Any) -> Optional[Dict[str, str]]:
+        """The bundle of a figure that the eval has shown already and not changed since: taken from those to show."""
+        for at, (shown, bundle) in enumerate(self._shown):
+            if shown is figure and not figure.stale:
+                del self._shown[at]
+                return bundle
+        return None
+
+    def collect(self, value: Any = None, shown: bool = False) -> None:
+        """Show and close what the eval has left open. `value` is not shown again when it was as the eval's value."""
+        if pyplot() is None or self._album is None:
+            return
+        for manager in _managers():
+            figure = manager.canvas.figure
+            if figure is value:
+                if shown:
+                    _close(figure)
+            elif figure.stale or id(figure) not in self._before:
+                self._show(figure)
+
+    def end(self) -> Tuple[List[Dict[str, str]], int]:
+        """The bundles of what was shown, and how many there were besides. Nothing of the eval is kept."""
+        answer = [bundle for _, bundle in self._shown], self._dropped
+        self._forget()
+        return answer
+
+    def _show(self, figure: Any) -> None:
+        album = self._album
+        if album is None or len(figure.get_children()) <= 1:  # its background: nothing has been drawn yet
+            return
+        try:
+            if len(self._shown) < self._limit:
+                self._shown.append((figure, _bundle(album, figure, self._mime)))
+            elif not album.full:
+                self._shown.append((figure, album.file(self._mime, drawn(figure, self._mime))))
+            else:
+                self._dropped += 1
+        except KeyboardInterrupt:
+            raise
+        except BaseException as exc:
+            self._told("a figure could not be drawn", exc)
+            return
+        _close(figure)
+        figure.stale = False  # saving sets the figure's colours for a while, which counts as a change
+
+
+class _Finder:
+    """On the import path until pyplot is imported; finds nothing itself."""
+
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+
+    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> None:
+        if name == _PYPLOT:
+            sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+            try:
+                import matplotlib.backend_bases  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: F401
+
+                self._figures.install()
+            except Exception:
+                pass  # pyplot, which needs it too, will say why
+
+
+def _bundle(album: Album, figure: Any, mime: str) -> Dict[str, str]:
+    data = drawn(figure, mime)
+    return album.text(mime, data.decode("utf-8")) if mime == "image/svg+xml" else album.data(mime, data)
+
+
+def _managers() -> List[Any]:
+    return list(sys.modules["matplotlib._pylab_helpers"].__dict__["Gcf"].get_all_fig_managers())
+
+
+def _close(figure: Any) -> None:
+    module = pyplot()
+    if module is not None:
+        module.close(figure)

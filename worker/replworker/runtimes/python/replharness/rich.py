@@ -1,0 +1,225 @@
+"""What a value looks like beyond its text: the best form that the caller can show."""
+
+from __future__ import annotations
+
+import sys
+
+from . import SEALED
+from .bounds import MESSAGE_BYTES, cut, plain, type_name
+from .figures import Figures, drawn, format_of, is_figure
+from .json_text import json_text
+from .pictures import FILE_BYTES, Album, pillow
+from .tables import compactly, library, markdown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Optional, Tuple
+
+    from .bounds import Limits
+
+__builtins__ = SEALED
+
+WANTED = 32  # MIME types of one eval that are looked at
+ROOM = 7 << 20  # characters of a frame of 8 MiB, less what the rest of it may have
+_BUNDLED = 64  # entries of a _repr_mimebundle_ that are looked at
+_ANY_IMAGE = ("image/png", "image/svg+xml", "image/jpeg")
+_METHODS = {
+    "image/png": "_repr_png_", "image/jpeg": "_repr_jpeg_", "image/svg+xml": "_repr_svg_", "text/html": "_repr_html_",
+    "text/markdown": "_repr_markdown_", "text/latex": "_repr_latex_", "application/json": "_repr_json_",
+    "application/pdf": "_repr_pdf_",
+}  # fmt: skip
+_BUNDLE = "_repr_mimebundle_"
+_NAMES = (*_METHODS.values(), _BUNDLE)
+_PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset))
+# Read so that no metaclass has a say in it.
+_mro = type.__dict__["__mro__"].__get__
+_names = type.__dict__["__dict__"].__get__
+
+
+class Rich:
+    """The rich side of one eval after the other; made when the first asks for it."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._figures = Figures(_told)
+        self._wanted: Tuple[str, ...] = ()
+        self._album = Album(0, 0)
+        self._mime: Optional[Dict[str, str]] = None
+
+    def begin(self, wanted: Any) -> None:
+        """An eval begins whose caller can show these MIME types, best first."""
+        self._wanted = tuple(mime for mime in wanted[:WANTED] if type(mime) is str) if type(wanted) is list else ()
+        self._mime = None
+        self._figures.end()  # of an eval that had none
+        self._album = Album(self._limits.image_bytes, self._room())
+        forms = [form for form in map(format_of, self._wanted) if form is not None]
+        if forms:
+            _tried(lambda: self._figures.begin(self._album, forms[0], self._limits.images), "figures")
+
+    def text(self, value: Any) -> Any:
+        """What stands for the value where its repr is wanted: itself, or for pandas something shorter."""
+        kind = type(value)
+        if kind not in _PLAIN and "pandas" in sys.modules and library(_mro(kind)) == "pandas":
+            return compactly(lambda: _Text(repr(value)))
+        return value
+
+    def show(self, value: Any) -> None:
+        """Find the value's best form, then show the figures that are open."""
+        figure = None
+        if type(value) not in _PLAIN:
+            kinds = _mro(type(value))
+            if is_figure(kinds):
+                figure = value
+                self._mime = _tried(lambda: self._figures.taken(figure), "a figure")
+            if self._mime is None:
+                self._mime = _tried(lambda: self._best(value, kinds), "a rich form")
+        _tried(lambda: self._figures.collect(figure, self._mime is not None), "figures")
+
+    def after_error(self) -> None:
+        """Show the figures that an eval drew before it failed."""
+        _tried(self._figures.collect, "figures")
+
+    def end(self, answer: Dict[str, Any]) -> None:
+        """Write into the answer what there is, and nothing where there is nothing."""
+        images, dropped = self._figures.end()
+        if self._mime is not None and answer["outcome"] == "ok":
+            answer["mime"] = self._mime
+        if images:
+            answer["images"] = images
+        if dropped:
+            answer["images-dropped"] = dropped
+        self._wanted, self._mime = (), None
+
+    def _room(self) -> int:
+        limits = self._limits  # 6: a control character in a frame
+        return ROOM - 6 * max(limits.value_bytes, limits.trace_bytes) - 2048 * limits.trace_frames
+
+    def _best(self, value: Any, kinds: Tuple[type, ...]) -> Optional[Dict[str, str]]:
+        forms = _Forms(value, kinds, self._album)
+        if forms.none:
+            return None
+        of = " of a " + type_name(type(value))
+        _tried(forms.load, _BUNDLE + of)
+        for wanted in self._wanted:
+            for mime in forms.matching(wanted):
+                bundle = _tried(lambda: forms.bundle(mime), plain(mime) + of)  # noqa: B023 - called before the next
+                if bundle is not None:
+                    return bundle  # type: ignore[no-any-return]
+        return None
+
+
+def _tried(body: Callable[[], Any], what: str) -> Any:
+    """What `body` returns; None, and a line on stderr, when it raises. NotImplementedError says None politely."""
+    try:
+        return body()
+    except (KeyboardInterrupt, NotImplementedError) as exc:
+        if isinstance(exc, KeyboardInterrupt):
+            raise
+    except BaseException as exc:
+        _told(what + " could not be made", exc)
+    return None
+
+
+class _Text:
+    """A text that is its own repr."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+class _Forms:
+    """The forms of one value. Methods are looked up on its class, as python looks up those with two underscores."""
+
+    def __init__(self, value: Any, kinds: Tuple[type, ...], album: Album) -> None:
+        self._value = value
+        self._album = album
+        self._names = [name for kind in kinds for name in _NAMES if name in _names(kind)]
+        self._bundled: Dict[Any, Any] = {}
+        self._figure = is_figure(kinds)
+        module = pillow()
+        self._image = module is not None and any(kind is module.Image for kind in kinds)
+        self._table = library(kinds)
+        self.none = not (self._names or self._figure or self._image or self._table)
+
+    def load(self) -> None:
+        """Ask for the bundle that the value may bring; raises whatever it raises."""
+        method = self._method(_BUNDLE)
+        if method is None:
+            return
+        found = _first(method(include=None, exclude=None))
+        if isinstance(found, dict):
+            self._bundled = dict(dict.items(found))  # what a subclass makes of it does not count
+        elif found is not None:
+            raise TypeError("neither a dict nor None but %s" % type_name(type(found)))
+
+    def matching(self, wanted: str) -> Tuple[str, ...]:
+        """The exact types that a wanted one stands for."""
+        if wanted != "image/*":
+            return (wanted,)
+        more = [mime for mime in list(self._bundled)[:_BUNDLED] if type(mime) is str and mime[:6] == "image/"]
+        return (*_ANY_IMAGE, *(mime for mime in more if mime not in _ANY_IMAGE))
+
+    def bundle(self, mime: str) -> Optional[Dict[str, str]]:
+        """The value in this form, None when it has none; raises whatever its methods raise."""
+        if self._image and mime == "image/png":
+            return self._album.image(self._value)
+        data = self._data(mime)
+        if data is None:
+            return None
+        if mime == "application/json" or mime.endswith("+json"):
+            return self._album.text(mime, json_text(data, FILE_BYTES))
+        if isinstance(data, str):
+            text = plain(data)
+            if mime[:6] == "image/" and mime != "image/svg+xml":  # base64 already
+                from binascii import a2b_base64
+
+                return self._album.data(mime, a2b_base64(text))
+            return self._album.text(mime, text) if text else None
+        if isinstance(data, (bytes, bytearray, memoryview)):
+            raw = memoryview(data).tobytes()
+            if mime[:5] == "text/" or mime == "image/svg+xml":
+                return self._album.text(mime, raw.decode("utf-8", "backslashreplace"))
+            return self._album.data(mime, raw) if raw else None
+        raise TypeError("neither text nor bytes but %s" % type_name(type(data)))
+
+    def _data(self, mime: str) -> Any:
+        value = self._value
+        if self._figure:
+            form = format_of(mime)
+            return None if form is None else drawn(value, form)
+        if self._table is not None and mime == "text/markdown":
+            return markdown(value, self._table)
+        bundled = self._bundled.get(mime)
+        method = self._method(_METHODS.get(mime, "")) if bundled is None else None
+        if method is None:
+            return bundled
+        return _first(compactly(method) if self._table == "pandas" else method())
+
+    def _method(self, name: str) -> Any:
+        """The value's method of this name, None when its class has none."""
+        return getattr(self._value, name) if name in self._names else None
+
+
+def _first(found: Any) -> Any:
+    """Without the metadata that may come along."""
+    return found[0] if type(found) is tuple and len(found) == 2 else found
+
+
+def _told(what: str, exc: BaseException) -> None:
+    """One line on stderr. What the exception says is user code too."""
+    try:
+        says = str(exc)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        says = ""
+    line = cut(" ".join(("%s: %s: %s" % (what, type_name(type(exc)), says)).split()), MESSAGE_BYTES)[0]
+    try:
+        sys.stderr.write(line + "\n")
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        pass  # the stream is the user's

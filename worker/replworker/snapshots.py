@@ -1,0 +1,92 @@
+"""A session's names on their way to another: written to a file by one interpreter, read by the next.
+
+The file stands in a folder of the broker's; interpreters get it as an open descriptor and never see its name.
+The worker looks into none of it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from replwire.link import Dumped, Kind, encode
+from replwire.replies import LeftBehind
+from replworker.interpreter import Interpreter
+from replworker.runtimes import frames
+from replworker.voice import Voice
+
+
+class Snapshots:
+    """Writes and reads them for one interpreter. `folder` is where the files stand, `dill` where dill lives."""
+
+    def __init__(self, voice: Voice, interpreter: Interpreter, folder: str, dill: str) -> None:
+        self._voice = voice
+        self._interpreter = interpreter
+        self._folder = folder
+        self._dill = dill
+
+    def dump(self, route: int, most: int, ended: Callable[[str | None], None]) -> int | None:
+        """Have the names written; `ended` gets None, or why there is no snapshot. The number that was asked, if any."""
+        if not self._interpreter.can("dump"):
+            ended("this runtime cannot be copied")
+            return None
+        try:
+            os.makedirs(self._folder, 0o700, exist_ok=True)
+            path = os.path.join(self._folder, secrets.token_hex(16))
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            ended(f"no file for the snapshot: {error.strerror}")
+            return None
+
+        def dumped(event: frames.Event) -> None:
+            assert isinstance(event, frames.Dumped)
+            error = event.error or self._store(path, event.data)
+            if error is not None:
+                Path(path).unlink(missing_ok=True)
+                ended(error)
+                return
+            body = Dumped(path=path, count=event.count, bytes=os.stat(path).st_size, left_behind=event.left_behind)
+            self._voice.frame(Kind.DUMPED, encode(body), route=route)
+            ended(None)
+
+        number = self._interpreter.next()
+        try:
+            self._interpreter.ask(frames.Dump(number, most, self._dill), dumped, fd)
+        finally:
+            os.close(fd)
+        return number
+
+    @staticmethod
+    def _store(path: str, data: str | None) -> str | None:
+        """Write what came inside the answer. Why that failed, or None."""
+        if data is None:
+            return None
+        try:
+            Path(path).write_text(data)
+        except OSError as error:
+            return f"the snapshot cannot be written: {error.strerror}"
+        return None
+
+    def restore(self, path: str, then: Callable[[str | None, list[LeftBehind]], None]) -> None:
+        """Have the names read; `then` gets what went wrong, or None, and what was left behind."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            then(f"the snapshot is gone: {error.strerror}", [])
+            return
+
+        def restored(event: frames.Event) -> None:
+            assert isinstance(event, frames.Dumped)
+            then(event.error, event.left_behind)
+
+        assert self._interpreter.ready is not None
+        try:
+            if self._interpreter.ready.runtime == "python":
+                self._interpreter.ask(frames.Restore(self._interpreter.next(), None, self._dill), restored, fd)
+            else:
+                with open(fd, closefd=False) as file:
+                    self._interpreter.ask(frames.Restore(self._interpreter.next(), file.read()), restored)
+        finally:
+            os.close(fd)
