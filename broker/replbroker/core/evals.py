@@ -340,6 +340,8 @@ class Evals:
 
     def start_failed(self, session: Session, cause: str, now: float, word: str = "worker-lost") -> None:
         """The session got no worker. One that never had any goes, nothing half-made is left."""
+        if word == "worker-lost" and session.spec.environment is not None and not session.claimed_once:
+            word = "environment-failed"  # it was asked for by path, and to ask again is of no use
         refusal = Refusal(word, f"session {session.label}: {cause}", cause=cause)
         if session.stands_for is not None:
             err = f"the environment cannot be used, nothing has changed: {cause}"
