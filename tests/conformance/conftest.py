@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from transports import KINDS, LINE_KINDS, Site, Sites
 
-DEFAULTS = ("limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=500")
+DEFAULTS = ("limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=300")
 
 
 def pytest_configure(config: pytest.Config) -> None:
