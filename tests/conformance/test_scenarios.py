@@ -31,6 +31,11 @@ def test_every_scenario_stands_in_exactly_one_book() -> None:
     assert [number for number, count in books.items() if count > 1] == []
 
 
+def test_what_is_covered_elsewhere_has_tests_there() -> None:
+    root = Path(__file__).parents[2]
+    assert [folder for folder in sorted(set(ELSEWHERE.values())) if not list((root / folder).glob("test_*.py"))] == []
+
+
 def test_every_reason_is_given() -> None:
     assert all(len(reason.split()) >= 3 for reason in LEFT_OUT.values())
 
