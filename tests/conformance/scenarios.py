@@ -175,7 +175,5 @@ ELSEWHERE: dict[int, str] = {
 }
 
 LEFT_OUT: dict[int, str] = {
-    55: "no runtime runs code in another module than the session's own",
-    56: "no runtime runs code in another module than the session's own",
     127: "there is no quarantine: a session goes on after a timeout",
 }
