@@ -21,9 +21,9 @@ demo: install
 test: install
 	$(BIN)/python -m pytest
 
-# Longer runs of the simulator and the leak checks.
+# Longer runs of the simulator, the leak checks and the fuzzing.
 soak: install
-	REPLCTL_SOAK=1 $(BIN)/python -m pytest tests/broker tests/e2e
+	REPLCTL_SOAK=1 $(BIN)/python -m pytest tests/broker tests/e2e tests/conformance
 
 check: install
 	$(BIN)/ruff format --check .

@@ -37,6 +37,7 @@ def tcp_door(address: str) -> Door:
     door = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        door.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # its connections have it from here
         door.bind((host, int(port)))
     except OSError as error:
         door.close()

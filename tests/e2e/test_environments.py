@@ -67,7 +67,7 @@ def test_an_environment_that_cannot_be_used_changes_nothing(wire: Wire, path: st
     assert refused.status == ["done", "error", "environment-failed"]
     assert refused["cause"]
     assert wire.run("x").value == "1"
-    assert wire.ask("new-session", name="t", runtime=path).status == ["done", "error", "worker-lost"]
+    assert wire.ask("new-session", name="t", runtime=path).status == ["done", "error", "environment-failed"]
     assert [each["name"] for each in wire.ask("ls-sessions")["sessions"]] == ["s"]
 
 

@@ -148,6 +148,22 @@ def test_a_message_that_is_no_request_gets_a_typed_answer(wire: Wire, body: byte
     assert wire.run("1+1").value == "2"
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"id":3,"id":"a","op":"stdin","session":"s","input":"x"}',
+        b'{"id":"a","op":"eval","session":"s","code":{},"code":"x"}',
+        b'{"id":"a","op":"read","session":"s","eval-id":[],"eval-id":1}',
+        b'{"op":[],"id":"a","op":"clear-bindings","session":"s"}',
+    ],
+)
+def test_a_key_that_comes_twice_counts_as_its_last_value_and_costs_no_session(wire: Wire, body: bytes) -> None:
+    wire.run("x = 1")
+    wire._put(body)
+    assert wire.answer("a").status == ["done"]
+    assert wire.run("1")["epoch"] == 1
+
+
 def test_messages_of_many_parts_are_not_requests(wire: Wire) -> None:
     wire.socket.send_multipart([b"{}"] * 1000)
     assert wire.receive()["status"] == ["done", "error", "malformed-request"]

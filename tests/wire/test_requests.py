@@ -141,6 +141,12 @@ def test_an_unknown_operation_is_named_in_short(op: str, err: str) -> None:
     assert (refused.word, refused.err) == ("unknown-op", f"Unknown operation: {err}")
 
 
+def test_a_refusal_does_not_send_back_all_that_was_sent() -> None:
+    refused = refusal(b'{"id":"a","op":"read","session":"s","eval-id":1,"stream":"' + b"x" * 100_000 + b'"}')
+    assert refused.err.startswith("stream: invalid enum value 'xxx")
+    assert len(refused.err) == 1001
+
+
 def test_unknown_fields_are_ignored_and_the_last_of_two_counts() -> None:
     asked = request(b'{"id":"a","op":"ping","op":"eval","code":"1","new-in-2":[[{}]],"code":"2"}')
     assert isinstance(asked, Eval)

@@ -152,11 +152,19 @@ def exit_of(status: list[str]) -> Exit:
     return Exit.RUNNING if "running" in status else Exit.OK
 
 
+_MOST_TEXT = 1_000
+
+
+def clip(text: str) -> str:
+    """A sentence that quotes what somebody sent, cut at 1000 characters: it must not become an echo."""
+    return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "…"
+
+
 class Refusal(Exception):
     """A request that will not be served. `word` is a fault of the table, `more` are fields of the reply."""
 
     def __init__(self, word: str, err: str, **more: Any) -> None:
         super().__init__(err)
         self.word = FAULTS[word].word
-        self.err = err
+        self.err = clip(err)
         self.more = more

@@ -67,26 +67,42 @@ class Loop:
         if not events:
             del self._watched[fd]
 
+    def fileno(self) -> int:
+        """Readable when `others` has something to do: for a loop around this one."""
+        return self._epoll.fileno()
+
+    def close(self) -> None:
+        """Watch nothing any more. What is watched belongs to others."""
+        self._epoll.close()
+
     def run(self) -> None:
         """Serve. Returns when the broker's connection is gone."""
-        self._beat(time.monotonic())
+        self.begin()
         link = self._link
         if link.broken():  # before its descriptor was watched
             return
         # libzmq's own poll knows of frames that it took in while sending; the rest stands behind the epoll.
-        items: Any = [(link.socket, _POLLIN), (self._epoll.fileno(), _POLLIN)]
+        items: Any = [(link.socket, _POLLIN), (self.fileno(), _POLLIN)]
         while True:
-            self._arrange()
             for ready, _ in zmq.zmq_poll(items, self._timeout_ms()):
                 if ready is link.socket:
-                    frame = link.receive()
-                    if frame is not None:
-                        self._session.hear(unpack(frame), frame)
-                elif not self._others():
+                    self.hear()
+                elif not self.others():
                     return
-            self._timers.run_due(time.monotonic())
+            self.settle()
 
-    def _others(self) -> bool:
+    def begin(self) -> None:
+        """Say that this worker lives, and watch what is to be watched."""
+        self._beat(time.monotonic())
+        self._arrange()
+
+    def hear(self) -> None:
+        """Take one frame from the link."""
+        frame = self._link.receive()
+        if frame is not None:
+            self._session.hear(unpack(frame), frame)
+
+    def others(self) -> bool:
         """Handle everything but the link's frames; False when the broker is gone."""
         for fd, _ in self._epoll.poll(0):
             if fd == self._link.monitor_fd and self._link.broken():
@@ -95,6 +111,11 @@ class Loop:
             if handler is not None:
                 handler()
         return True
+
+    def settle(self) -> None:
+        """After each turn: do what is due, and watch what is to be watched from here on."""
+        self._timers.run_due(time.monotonic())
+        self._arrange()
 
     def _timeout_ms(self) -> int:
         due = self._timers.next()

@@ -69,6 +69,12 @@ _decode_op = msgspec.json.Decoder(_Op).decode
 _decode_load = msgspec.json.Decoder(_Load).decode
 
 
+def _plain(body: bytes) -> bytes:
+    """A request with each of its keys once. Of one that came twice the broker has looked at the last value alone,
+    and found it right; a decoder for a struct looks at every one."""
+    return msgspec.json.encode(msgspec.json.decode(body))
+
+
 class Session:
     """One worker's session, from before it is claimed to the interpreter's death."""
 
@@ -130,7 +136,10 @@ class Session:
     def hear(self, header: Header, frame: bytes) -> None:
         """One frame of the broker."""
         if header.kind == Kind.ASK:
-            self._ask(header, frame[HEADER_BYTES:])
+            try:
+                self._ask(header, frame[HEADER_BYTES:])
+            except msgspec.ValidationError:
+                self._ask(header, _plain(frame[HEADER_BYTES:]))
         elif header.kind == Kind.CANCEL:
             self._cancel(header.route, _decode_cancel(frame[HEADER_BYTES:]))
         elif header.kind == Kind.CLAIM:

@@ -17,7 +17,7 @@ from replbroker.core.rate import Window
 from replbroker.core.session import IDLE, STARTING, VACANT, Ask, Job
 from replbroker.core.staff import Worker
 from replbroker.core.state import Setup, State
-from replwire.faults import Refusal
+from replwire.faults import Refusal, clip
 from replwire.link import HEADER_BYTES, Claimed, Dumped, Gone, Header, Kind, Outcome, unpack
 from replwire.ops import Clone
 from replwire.requests import parse, typed
@@ -205,7 +205,7 @@ class Core:
         elif kind == Kind.DUMPED:
             self._dumped(worker, header, frame, now)
         elif kind == Kind.GONE:
-            self._worker_lost(worker, _decode_gone(frame[HEADER_BYTES:]).cause, now, dead=False)
+            self._worker_lost(worker, clip(_decode_gone(frame[HEADER_BYTES:]).cause), now, dead=False)
         elif kind not in (Kind.BEAT, Kind.HELLO):
             raise ValueError(f"a worker does not say {kind}")
 

@@ -15,7 +15,7 @@ from replbroker.core.effects import Peer, ToWorker
 from replbroker.core.session import CLOSED, IDLE, STARTING, VACANT, Ask, Job, Session, Waiter
 from replbroker.core.staff import Staff
 from replbroker.core.state import State
-from replwire.faults import Refusal
+from replwire.faults import Refusal, clip
 from replwire.link import Cancel, Claimed, Kind, Outcome, encode, pack
 from replwire.ops import Run
 
@@ -146,7 +146,7 @@ class Evals:
             return
         if claimed.error is not None:
             word = "invalid-request" if session.restore is None else "clone-failed"
-            self.start_failed(session, claimed.error, now, word=word)
+            self.start_failed(session, clip(claimed.error), now, word=word)
             return
         self._state.deadlines.cancel(session.start_deadline)
         session.start_deadline = None
@@ -340,6 +340,8 @@ class Evals:
 
     def start_failed(self, session: Session, cause: str, now: float, word: str = "worker-lost") -> None:
         """The session got no worker. One that never had any goes, nothing half-made is left."""
+        if word == "worker-lost" and session.spec.environment is not None and not session.claimed_once:
+            word = "environment-failed"  # it was asked for by path, and to ask again is of no use
         refusal = Refusal(word, f"session {session.label}: {cause}", cause=cause)
         if session.stands_for is not None:
             err = f"the environment cannot be used, nothing has changed: {cause}"

@@ -197,6 +197,13 @@ class Child:
             return f"the interpreter exited with code {code}"
         return f"the interpreter was killed by {_signal_name(-code)}"
 
+    def close(self) -> None:
+        """Give every descriptor back. For one that is dead and buried."""
+        self.control.close()
+        self._pipes.close()
+        for fd in (self.stdin, self.out, self.err, self.late, self.pidfd):
+            os.close(fd)
+
     def folder(self) -> str | None:
         """Where it is now, or None when it cannot be told."""
         try:

@@ -1,0 +1,85 @@
+"""Fixtures: every test here runs once for each transport, against brokers that live as long as the run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from transports import KINDS, LINE_KINDS, Site, Sites
+
+DEFAULTS = ("limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=300")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "scenario(*numbers): the scenarios of scenarios.py that a test plays")
+
+
+@pytest.fixture(scope="session")
+def sites() -> Iterator[Sites]:
+    """All brokers of the run."""
+    sites = Sites()
+    yield sites
+    sites.close()
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """The transport."""
+    return str(request.param)
+
+
+def _opener(sites: Sites, kind: str) -> Iterator[Callable[..., Site]]:
+    used: list[Site] = []
+
+    def open_site(*settings: str) -> Site:
+        used.append(sites.site(kind, *(settings or DEFAULTS)))
+        return used[-1]
+
+    yield open_site
+    for site in used:
+        with site.wire() as tidy:
+            for entry in tidy.ask("ls-sessions")["sessions"]:
+                tidy.ask("close", session=entry["session"])
+
+
+@pytest.fixture
+def site(sites: Sites, kind: str) -> Iterator[Callable[..., Site]]:
+    """The broker with these settings, `site("limits.max-sessions=0")`; no session is left in it."""
+    yield from _opener(sites, kind)
+
+
+@pytest.fixture
+def own(kind: str) -> Iterator[Callable[..., Site]]:
+    """A broker that nobody else has, for tests that end it: `own("limits.max-sessions=2")`."""
+    ends: list[Callable[[], None]] = []
+
+    def start(*settings: str) -> Site:
+        site, end = Sites.own(kind, *(settings or DEFAULTS))
+        ends.append(end)
+        return site
+
+    yield start
+    for end in ends:
+        end()
+
+
+@pytest.fixture
+def wire(site: Callable[..., Site]) -> Iterator[Any]:
+    """A connection to the broker with the usual settings."""
+    with site().wire() as wire:
+        yield wire
+
+
+@pytest.fixture(params=LINE_KINDS)
+def line(sites: Sites, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The same, where messages are lines."""
+    for open_site in _opener(sites, request.param):
+        with open_site().wire() as wire:
+            yield wire

@@ -1,0 +1,252 @@
+"""A whole broker in the test's own process and thread: no socket to it, no process but the interpreters.
+
+The real core decides, the real `Session` and `Loop` of the worker keep the interpreters. In between, a pump
+carries effects and frames from list to list. Nothing happens but while a test sends or waits.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import tempfile
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from kit import PATIENCE_S, LineWire, wait_until
+from replbroker.app import _interpreters, _session_env, _setup
+from replbroker.core.broker import Core
+from replbroker.core.effects import Discard, Effect, Exit, HangUp, Kill, Note, Spawn, ToClient, ToWorker
+from replwire.config import load
+from replwire.deadlines import Deadlines
+from replwire.lines import Lines
+from replwire.link import Gone, Kind, encode, pack
+from replworker.boot import Order
+from replworker.loop import Loop
+from replworker.runtimes.child import Child
+from replworker.runtimes.pick import NoEnvironment, pick
+from replworker.session import Session, Settings
+
+
+class MemoryLink:
+    """The worker's link as two lists. It never breaks and is never stuffed."""
+
+    stuffed = False
+
+    def __init__(self) -> None:
+        self.said: deque[bytes] = deque()  # by the worker
+        self.asked: deque[bytes] = deque()  # by the broker
+        self.monitor_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def send(self, frame: bytes) -> None:
+        self.said.append(frame)
+
+    def receive(self) -> bytes | None:
+        return self.asked.popleft()
+
+    def broken(self) -> bool:
+        return False
+
+    def flush(self) -> None:
+        """Nothing is ever kept."""
+
+
+class MemoryWorker:
+    """A worker without a process: `boot.main` less all that concerns its own process. Raises NoEnvironment."""
+
+    def __init__(self, order: Order) -> None:
+        kept = f"{order.folder}/envs"
+        self._child = Child(pick(order.runtime, order.environment, order.interpreter, kept, order.env))
+        self.link = MemoryLink()
+        self.timers = Deadlines()
+        settings = Settings(f"{order.folder}/snapshots", order.load_paths)
+        link: Any = self.link
+        session = Session(link, self._child, self.timers, order.limits, settings)
+        self.loop = Loop(link, self._child, session, self.timers, order.limits.worker_silence_ms / 3000)
+        self.loop.begin()
+
+    def hear(self, frame: bytes) -> None:
+        self.link.asked.append(frame)
+        self.loop.hear()
+        self.loop.settle()
+
+    def close(self) -> None:
+        """Kill the interpreter, bury it, give every descriptor back."""
+        child = self._child
+        child.kill()
+        try:
+            os.waitpid(child.pid, 0)
+        except ChildProcessError:  # its loop has seen it die
+            pass
+        child.close()
+        self.loop.close()
+        os.close(self.link.monitor_fd)
+
+
+class Memory:
+    """The pump. The same face as `transports.Real`."""
+
+    def __init__(self, *settings: str) -> None:
+        base = ("broker.warm-workers=1", "limits.close-grace-ms=300")
+        config = load(flags=dict(setting.split("=", 1) for setting in (*base, *settings))).config
+        self._limits = config.limits
+        self._folder = tempfile.mkdtemp(prefix="rpl-", dir="/tmp")
+        env = _session_env(os.environ, config.session.pass_env)
+        self._interpreters = _interpreters(config)
+        self._common = (env, config.limits, self._folder, tuple(config.session.load_paths))
+        self._last_words: deque[tuple[int, bytes]] = deque()  # of workers that never came to be
+        self._workers: dict[int, MemoryWorker] = {}
+        self._wires: dict[bytes, MemoryWire] = {}
+        self._count = 0
+        self._log: list[str] = []
+        self.ended = False
+        self.core = Core(_setup(config, False, tuple(self._interpreters)))
+        self.do(self.core.start(time.monotonic()))
+
+    # --- the face of a site ---
+
+    def wire(self) -> MemoryWire:
+        return MemoryWire(self, self._limits.max_message_bytes)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def log_text(self) -> str:
+        return "\n".join(self._log)
+
+    def has_ended(self) -> bool:
+        def ended() -> bool:
+            self.turn(0.1)
+            return self.ended
+
+        return bool(wait_until(ended, "the broker ends"))
+
+    def close(self) -> None:
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
+        for wire in self._wires.values():
+            wire.hung_up = True
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    # --- clients ---
+
+    def admit(self, wire: MemoryWire) -> bytes:
+        """As the line transports do it: who is one too many is told so, and let go."""
+        self.core.set_connections(len(self._wires))
+        refusal = self.core.refusal_to_connect()
+        self._count += 1
+        peer = b"M%d" % self._count
+        if refusal is not None:
+            wire.inbox.append(refusal)
+            wire.hung_up = True
+            return peer
+        self._wires[peer] = wire
+        self.core.set_connections(len(self._wires))
+        return peer
+
+    def hear(self, peer: bytes, body: bytes) -> None:
+        self.do(self.core.hear(peer, body, time.monotonic()))
+
+    def gone(self, peer: bytes) -> None:
+        if self._wires.pop(peer, None) is not None:
+            self.core.peer_gone(peer)
+            self.core.set_connections(len(self._wires))
+
+    # --- the pump ---
+
+    def turn(self, patience_s: float) -> None:
+        """Wait so long, at most, for something to come or be due, and carry it on."""
+        waiting = {worker.loop.fileno(): worker for worker in self._workers.values()}
+        ready = select.select(list(waiting), [], [], self._wait_s(patience_s))[0]
+        for fd in ready:
+            waiting[fd].loop.others()
+        for number, worker in list(self._workers.items()):
+            worker.loop.settle()
+            while worker.link.said and number in self._workers:
+                self.do(self.core.worker_said(number, worker.link.said.popleft(), time.monotonic()))
+        while self._last_words:
+            self.do(self.core.worker_said(*self._last_words.popleft(), time.monotonic()))
+        self.do(self.core.tick(time.monotonic()))
+
+    def _wait_s(self, patience_s: float) -> float:
+        if self._last_words or any(worker.link.said for worker in self._workers.values()):
+            return 0.0
+        dues = [self.core.next_deadline(), *(worker.timers.next() for worker in self._workers.values())]
+        now = time.monotonic()
+        return max(0.0, min(patience_s, *(due - now for due in dues if due is not None)))
+
+    def do(self, effects: list[Effect]) -> None:
+        """Carry out what the core decided."""
+        for effect in effects:
+            if isinstance(effect, ToClient):
+                if effect.peer in self._wires:
+                    self._wires[effect.peer].inbox.append(bytes(effect.body))
+            elif isinstance(effect, ToWorker):
+                self._workers[effect.worker].hear(effect.frame)
+            elif isinstance(effect, Spawn):
+                self._spawn(effect)
+            elif isinstance(effect, Kill):
+                worker = self._workers.pop(effect.worker, None)
+                if worker is not None:
+                    worker.close()
+            elif isinstance(effect, HangUp):
+                if effect.peer in self._wires:
+                    self._wires[effect.peer].hung_up = True
+            elif isinstance(effect, Discard):
+                Path(effect.path).unlink(missing_ok=True)
+            elif isinstance(effect, Note):
+                self._log.append(effect.text)
+            elif isinstance(effect, Exit):
+                self.ended = True
+        if self.ended:
+            self.close()
+
+    def _spawn(self, effect: Spawn) -> None:
+        spec = effect.spec
+        interpreter = self._interpreters[spec.runtime]
+        try:
+            order = Order("", "", spec.runtime, spec.environment, interpreter, *self._common)
+            self._workers[effect.worker] = MemoryWorker(order)
+        except NoEnvironment as error:
+            self._last_words.append((effect.worker, pack(Kind.GONE, encode(Gone(str(error))))))
+
+
+class MemoryWire(LineWire):
+    """A line connection of which both ends are here."""
+
+    def __init__(self, memory: Memory, max_bytes: int) -> None:
+        self._memory = memory
+        self._lines = Lines(max_bytes)
+        self.inbox: deque[bytes] = deque()
+        self.hung_up = False
+        self._begin()
+        self._peer = memory.admit(self)
+
+    def close(self) -> None:
+        self._memory.gone(self._peer)
+
+    def raw(self, data: bytes) -> None:
+        for line in self._lines.feed(data):
+            if not self.hung_up:
+                self._memory.hear(self._peer, line)
+
+    def line(self, patience_s: float = PATIENCE_S) -> bytes:
+        """The next one; empty once the connection has ended."""
+        self._memory.turn(0.0)  # who only asks what the core knows lets time go by as well
+        deadline = time.monotonic() + patience_s
+        while not self.inbox and not self.hung_up:
+            left = deadline - time.monotonic()
+            assert left > 0, "no message came"
+            self._memory.turn(left)
+        return self.inbox.popleft() + b"\n" if self.inbox else b""
+
+    def _take(self, patience_s: float) -> bytes:
+        line = self.line(patience_s)
+        assert line, "the connection ended"
+        return line
+
+    def __enter__(self) -> Any:
+        return self

@@ -1,0 +1,255 @@
+"""Bad input gets one clear answer and loses nothing, whatever the operation: the table of them is read, not copied.
+
+`REPLCTL_SOAK=1` runs many more examples with fresh randomness.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hostile import (
+    ENDING,
+    RAW_VALUES,
+    as_line,
+    check_end,
+    due,
+    is_malformed,
+    one_bad_field,
+    requests,
+)
+from kit import Broker, LineWire, wait_until
+from replwire.faults import Refusal
+from replwire.requests import OPS, parse, typed
+from transports import Sites
+
+SOAK = os.environ.get("REPLCTL_SOAK") == "1"
+SHARED_OPS = [op for op in OPS if op != ENDING]
+STRIKES = 8  # malformed lines in a row that a client may send and still be heard
+QUIET = (
+    "limits.rate-limit-per-min=0", "limits.max-wait-ms=100", "limits.max-queue-wait-ms=2000",
+    "limits.max-eval-time-ms=2000", "limits.max-sessions=6",
+)  # fmt: skip
+FUZZ = settings(
+    max_examples=3000 if SOAK else 100, derandomize=not SOAK, database=None, deadline=None,
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+GOOD_EVAL = [(b"op", b'"eval"'), (b"session", b'"s"'), (b"code", b'"1"')]
+GROWTH_KIB = 1024  # over 20 000 refusals: 50 bytes kept of each would break it
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Broker]:
+    """One broker for all the abuse. A session of somebody else lives in it, and must not notice."""
+    broker = Sites.start(*QUIET)
+    with LineWire(broker.listening["tcp"]) as wire:
+        wire.run("x = 'kept'", session="witness")
+    yield broker
+    Sites.bury(broker)
+
+
+@pytest.fixture
+def wire(target: Broker) -> Iterator[LineWire]:
+    """A connection to it. Afterwards evals work, and the sessions are what they were."""
+    with LineWire(target.listening["tcp"]) as wire:
+        yield wire
+    assert target.process.poll() is None, target.log_text()
+    with LineWire(target.listening["tcp"]) as after:
+        for entry in after.ask("ls-sessions")["sessions"]:
+            if entry["name"] != "witness":
+                after.ask("close", session=entry["session"])
+        assert after.run("1+1", session=None).value == "2"
+        answer = after.run("x", session="witness")
+        assert (answer.value, answer["epoch"], answer["state"]) == ("'kept'", 1, "kept")
+        wait_until(lambda: after.ask("stats")["stats"]["routes"] == 0, "nothing waits any more")
+        assert [entry["name"] for entry in after.ask("ls-sessions")["sessions"]] == ["witness"]
+
+
+class Sender:
+    """Sends lines in any pieces, and sees that each is answered once, under its id."""
+
+    def __init__(self, wire: LineWire) -> None:
+        self._wire = wire
+        self._strikes = 0
+
+    def send(self, lines: list[bytes], cuts: random.Random | None = None) -> list[dict[str, Any]]:
+        """The last messages for all of them, in the order they came. Good lines in between keep the connection."""
+        padded: list[bytes] = []
+        for line in lines:
+            self._strikes += bool(line.strip()) and is_malformed(line)
+            padded.append(line)
+            if self._strikes == STRIKES:
+                padded.append(b'{"id":"between","op":"ping"}')
+                self._strikes = 0
+        wanted = Counter(request_id for line in padded if (request_id := due(line)) is not None)
+        for request_id, count in wanted.items():
+            for _ in range(count):
+                self._wire.rules.sent(request_id)
+        self._write(b"".join(line + b"\n" for line in padded), cuts)
+        ends = []
+        while wanted.total():
+            message = self._wire.receive()
+            if "done" not in message.get("status", []):
+                continue
+            assert wanted[message["id"]] > 0, message
+            wanted[message["id"]] -= 1
+            check_end(message)
+            ends.append(message)
+        return ends
+
+    def _write(self, data: bytes, cuts: random.Random | None) -> None:
+        while data:
+            size = len(data) if cuts is None else min(len(data), cuts.choice((1, 7, 100, 70_000)))
+            self._wire.raw(data[:size])
+            data = data[size:]
+
+
+@pytest.mark.parametrize("op", SHARED_OPS)
+def test_every_bad_value_in_every_field_is_answered_once(wire: LineWire, op: str) -> None:
+    wire.run("1")
+    sender = Sender(wire)
+    ends = [sender.send([line])[0] for line in one_bad_field(op)]
+    assert len([end for end in ends if "error" in end["status"]]) > 300
+
+
+@pytest.mark.parametrize("field", ["cwd", "env", "runtime"])
+def test_a_throw_away_session_with_bad_surroundings_is_answered_once(wire: LineWire, field: str) -> None:
+    """These come as far as the worker and its interpreter."""
+    sender = Sender(wire)
+    for number, value in enumerate(RAW_VALUES):
+        pairs = [(b"op", b'"eval"'), (b"code", b'"1"'), (field.encode(), value)]
+        sender.send([as_line(b"t%d" % number, pairs)])
+
+
+@FUZZ
+@given(data=st.data())
+def _any_lines_in_any_pieces(wire: LineWire, data: st.DataObject) -> None:
+    request = st.sampled_from(SHARED_OPS).flatmap(requests)
+    noise = st.binary(max_size=100).map(lambda raw: raw.replace(b"\n", b""))
+    drawn = data.draw(st.lists(request | noise, min_size=1, max_size=8))
+    lines = [each if isinstance(each, bytes) else as_line(b"f%d" % n, each) for n, each in enumerate(drawn)]
+    Sender(wire).send([*lines, b'{"id":"last","op":"ping"}'], random.Random(data.draw(st.integers(0, 99))))
+
+
+def test_any_lines_at_once_in_any_pieces_are_answered_once_each(wire: LineWire) -> None:
+    """Requests of all operations with any fields, and noise, interleaved on one connection."""
+    wire.run("1")
+    _any_lines_in_any_pieces(wire)
+
+
+@FUZZ
+@given(raw=st.binary(max_size=400))
+def _any_bytes(wire: LineWire, raw: bytes) -> None:
+    lines = raw.split(b"\n")
+    Sender(wire).send([*lines, b'{"id":"last","op":"ping"}'])
+
+
+def test_any_bytes_are_answered_line_by_line(wire: LineWire) -> None:
+    _any_bytes(wire)
+
+
+def test_arrays_of_any_depth_break_neither_broker_nor_worker(wire: LineWire) -> None:
+    """At some depth both give up. The broker must be first, for the worker has a session to lose."""
+    wire.run("1")
+    words = set()
+    for depth in (*range(900, 1000), 5_000, 200_000):
+        array = b"[" * depth + b"]" * depth
+        wire.raw(as_line(b"deep%d" % depth, [*GOOD_EVAL, (b"z", array)]) + b"\n")
+        while "done" not in (message := wire.receive()).get("status", []):
+            continue
+        check_end(message)
+        words.add(message["status"][-1])
+        assert wire.ask("ping").status == ["done", "pong"]
+    assert words == {"done", "malformed-request"}
+    assert wire.run("1")["epoch"] == 1
+
+
+def test_half_lines_of_clients_that_vanish_leave_no_trace(wire: LineWire, target: Broker) -> None:
+    wire.run("1")
+    line = as_line(b"half", [(b"op", b'"close"'), (b"session", b'"no-such"')])
+    before = wait_until(lambda: _pool_is_full(wire) and _descriptors(target), "the pool is full")
+    address = target.listening["tcp"].rpartition("/")[2].split(":")
+    for number in range(300 if SOAK else 60):
+        with socket.create_connection((address[0], int(address[1]))) as half:
+            half.sendall((line + b"\n") * (number % 3) + line[: number % len(line)])
+            if number % 2:  # a reset instead of an end
+                half.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    wait_until(lambda: wire.ask("stats")["stats"]["connections"] == 1, "all of them have gone")
+    wait_until(lambda: _descriptors(target) == before, "their descriptors are given back")
+    assert wire.run("1")["epoch"] == 1
+
+
+def test_a_shutdown_that_is_not_well_formed_shuts_nothing_down() -> None:
+    broker = Sites.start(*QUIET)
+    with LineWire(broker.listening["tcp"]) as wire:
+        sender = Sender(wire)
+        for line in one_bad_field(ENDING):
+            if _is_refused(line):
+                assert "error" in sender.send([line])[0]["status"]
+        assert wire.run("1+1").value == "2"
+        assert wire.ask(ENDING).status == ["done", "shutdown-started"]
+        assert broker.process.wait(20) == 0
+    Sites.bury(broker)
+
+
+def _is_refused(line: bytes) -> bool:
+    try:
+        typed(parse(line))
+    except Refusal:
+        return True
+    return False
+
+
+def _descriptors(broker: Broker) -> int:
+    return len(os.listdir(f"/proc/{broker.pid}/fd"))
+
+
+def _pool_is_full(wire: LineWire) -> bool:
+    workers = wire.ask("stats")["stats"]["workers"]
+    return bool(workers["starting"] == 0 and workers["warm"] == 2)
+
+
+def _rss_kib(broker: Broker) -> int:
+    return int(Path(f"/proc/{broker.pid}/status").read_text().partition("VmRSS:")[2].split()[0])
+
+
+def test_thousands_of_refusals_leave_nothing_in_the_broker() -> None:
+    broker = Sites.start(*QUIET)
+    lines = [line for op in OPS for line in one_bad_field(op) if len(line) < 2_000 and _is_refused(line)]
+    random.Random(1).shuffle(lines)
+    rounds = (200_000 if SOAK else 20_000) // len(lines) + 1
+    with LineWire(broker.listening["tcp"]) as wire:
+        wire.run("x = 'kept'")
+        sender = Sender(wire)
+
+        def abuse(batch: list[bytes]) -> None:
+            for start in range(0, len(batch), 200):
+                assert all(
+                    "error" in end["status"] or end["id"] == "between"
+                    for end in sender.send(batch[start : start + 200])
+                )
+
+        def held() -> tuple[int, ...]:
+            stats = wire.ask("stats")["stats"]
+            return (stats["sessions"], stats["connections"], stats["routes"], _descriptors(broker))
+
+        abuse(lines)  # what is kept once, a counter for each word, is there after this
+        wait_until(lambda: _pool_is_full(wire), "the pool is full")
+        before, memory = held(), _rss_kib(broker)
+        for _ in range(rounds):
+            abuse(lines)
+        assert held() == before
+        grown = _rss_kib(broker) - memory
+        assert grown < GROWTH_KIB
+        answer = wire.run("x")
+        assert (answer.value, answer["epoch"]) == ("'kept'", 1)
+    Sites.bury(broker)

@@ -1,0 +1,60 @@
+"""What holds for every stream of messages, on any transport (REPLy's rules of conformance)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+_TEXT, _VALUE, _DONE = range(3)
+
+
+class Rules:
+    """Watches all that one connection receives.
+
+    The id is that of a request; one message has `done`, and it is the last; `out` and stderr come before
+    `value`, and that before `done`; what has `error` in its status has `err`; no key has an underscore.
+    """
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()  # requests of this id that still wait
+        self._ended: set[str] = set()
+        self._ranks: dict[str, int] = {}
+
+    def sent(self, request_id: str) -> None:
+        """A request goes out under this id."""
+        self._open[request_id] += 1
+
+    def see(self, message: dict[str, Any]) -> None:
+        """Check one message. An id that was not told of is taken for a request's at its first message."""
+        request_id, status = message["id"], message.get("status", [])
+        self._check_keys(message)
+        assert "error" not in status or message.get("err"), message
+        if request_id == "":  # for what has no id to answer under: each such answer is a whole stream
+            assert "done" in status, message
+            return
+        assert self._open[request_id] or request_id not in self._ended, f"after its end: {message}"
+        if self._open[request_id] < 2:  # two streams under one id, which clients are told to avoid, have no order
+            self._check_order(request_id, message, status)
+        if "done" in status:
+            self._open[request_id] = max(0, self._open[request_id] - 1)
+            self._ended.add(request_id)
+            self._ranks.pop(request_id, None)
+
+    def _check_order(self, request_id: str, message: dict[str, Any], status: list[str]) -> None:
+        if "done" in status:
+            rank = _DONE
+        elif "value" in message or "repr-error" in message:
+            rank = _VALUE
+        elif "out" in message or ("err" in message and not status):
+            rank = _TEXT
+        else:
+            return  # that it is queued, opened a session, needs input: at any time before the end
+        before = self._ranks.get(request_id, _TEXT)
+        assert rank > before or rank == _TEXT == before, f"out of order: {message}"
+        self._ranks[request_id] = rank
+
+    @staticmethod
+    def _check_keys(message: dict[str, Any]) -> None:
+        rows = [row for rows in message.values() if isinstance(rows, list) for row in rows if isinstance(row, dict)]
+        keys = {key for each in (message, *rows) for key in each}
+        assert not any("_" in key for key in keys), message
