@@ -10,6 +10,7 @@ import traceback
 
 import msgspec
 
+from replbroker.core.access import ANYBODY
 from replbroker.core.effects import Discard, Effect, HangUp, Peer, ToClient
 from replbroker.core.evals import STATUS_OF, Evals
 from replbroker.core.ops import Ops
@@ -134,7 +135,7 @@ class Core:
     def _strike(self, peer: Peer, word: str) -> None:
         """What is no request, ten times in a row, or is too long to find the end of, ends a connection."""
         strikes = self.state.strikes
-        if word in ("malformed-request", "unauthorized"):
+        if word == "malformed-request" or (word == "unauthorized" and self.state.access.of(peer) == ANYBODY):
             strikes[peer] += 1
         if word == "message-too-large" or (strikes and strikes[peer] >= _STRIKES):
             self.state.out.append(HangUp(peer))

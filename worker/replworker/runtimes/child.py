@@ -129,10 +129,6 @@ class Child:
             del received[: 4 + length]
         return frames
 
-    def close_parcels(self) -> None:
-        """Give up sending descriptors."""
-        self._parcel.close()
-
     # --- streams ---
 
     def read(self, fd: int) -> bytes | None:
@@ -200,8 +196,9 @@ class Child:
     def close(self) -> None:
         """Give every descriptor back. For one that is dead and buried."""
         self.control.close()
+        self._parcel.close()
         self._pipes.close()
-        for fd in (self.stdin, self.out, self.err, self.late, self.pidfd):
+        for fd in (self.stdin, self.out, self.err, self.late, self.trace, self.pidfd):
             os.close(fd)
 
     def folder(self) -> str | None:
