@@ -30,11 +30,11 @@ def own(session_id: str, runtime: str) -> str:
 def every(record: Record, sessions: Iterable[SessionEntry]) -> list[dict[str, Any]]:
     """ACP's `configOptions`."""
     return [
-        _select("mode", "Mode", "What a prompt may do", "mode", record.mode, modes.choices()),
-        _select("runtime", "Runtime", "What runs the code; each has a session of its own", "_runtime",
+        {**_select("mode", "Mode", "What a prompt may do", record.mode, modes.choices()), "category": "mode"},
+        _select("runtime", "Runtime", "What runs the code; each has a session of its own",
                 record.runtime, [{"value": each, "name": each} for each in RUNTIMES]),
         _select("session", "Session", "The live session that prompts run in; others are shared",
-                "_session", record.session or OWN, _sessions(record, sessions)),
+                record.session or OWN, _sessions(record, sessions)),
     ]  # fmt: skip
 
 
@@ -74,10 +74,8 @@ def _sessions(record: Record, sessions: Iterable[SessionEntry]) -> list[dict[str
     return choices
 
 
-def _select(
-    name: str, title: str, text: str, category: str, value: str, choices: list[dict[str, str]]
-) -> dict[str, Any]:
+def _select(name: str, title: str, text: str, value: str, choices: list[dict[str, str]]) -> dict[str, Any]:
     return {
-        "id": name, "name": title, "description": text, "category": category, "type": "select",
+        "id": name, "name": title, "description": text, "type": "select",
         "currentValue": value, "options": choices,
     }  # fmt: skip

@@ -184,8 +184,10 @@ class Sessions:
         """Close it and forget it; one that is not there is deleted already."""
         try:
             await self.close(session_id)
-        except (RpcError, ReplError) as error:
-            self._desk.peer.note(f"deleted, though it could not be closed: {error}")
+        except RpcError:  # not known: there is nothing to close
+            pass
+        except ReplError as error:
+            self._desk.peer.note(f"deleted, though its session could not be closed: {error}")
         self._desk.records.delete(session_id)
 
     async def stop(self) -> None:
