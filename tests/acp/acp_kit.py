@@ -20,6 +20,19 @@ Message = dict[str, Any]
 COMMAND = [sys.executable, "-m", "replctl", "acp"]
 
 
+Start = Callable[..., "Agent"]
+
+
+def environ(folder: Path, endpoint: str) -> dict[str, str]:
+    """An environment in which nothing of the user's counts."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("REPLCTL_")}
+    return kept | {
+        "REPLCTL_STATE_DIR": str(folder),
+        "REPLCTL_CONFIG": str(folder / "none.toml"),
+        "REPLCTL_ENDPOINT": endpoint,
+    }
+
+
 class Agent:
     """One process, and a client that reads when it is asked to."""
 
@@ -177,7 +190,7 @@ class Agent:
         """Send a cancel."""
         self.tell("session/cancel", sessionId=session)
 
-    def until_running(self, session: str) -> None:
+    def until_running(self) -> None:
         """Wait until code that prints `on` at its start has printed it."""
         self.until(lambda message: "on\n" in content_of(message))
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from acp import schema
 from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter
+
+from acp import schema
 
 RESULTS = {
     "initialize": schema.InitializeResponse,

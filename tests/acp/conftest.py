@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "e2e")]
+sys.path.insert(0, str(HERE.parent / "e2e"))
+sys.path.insert(0, str(HERE))
 
-from acp_kit import Agent
+from acp_kit import Agent, Start, environ
 from kit import Broker
-
-Start = Callable[..., Agent]
-
-
-def environ(folder: Path, endpoint: str) -> dict[str, str]:
-    """An environment in which nothing of the user's counts."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("REPLCTL_")}
-    return kept | {
-        "REPLCTL_STATE_DIR": str(folder),
-        "REPLCTL_CONFIG": str(folder / "none.toml"),
-        "REPLCTL_ENDPOINT": endpoint,
-    }
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,7 @@ import os
 from pathlib import Path
 
 from acp_kit import Agent
-from conftest import Start
 from kit import Broker
-
 from replctl.acp.link import Link
 from replctl.acp.modes import Mode
 from replctl.acp.peer import Notes, Peer
@@ -29,7 +27,7 @@ def lines(*messages: dict[str, object]) -> bytes:
 def test_a_cancel_in_the_middle_interrupts_and_the_state_stays(agent: Agent, session: str) -> None:
     agent.prompt(session, "x = 1")
     name = agent.begin(session, SLEEPS)
-    agent.until_running(session)
+    agent.until_running()
     agent.cancel(session)
     turn = agent.turn(name)
     assert (turn.stop, turn.tool["status"], turn.text) == ("cancelled", "failed", "")
@@ -64,7 +62,7 @@ def test_a_cancel_after_the_end_leaves_the_answer_and_the_next_turn_alone(agent:
 
 def test_a_second_cancel_changes_nothing(agent: Agent, session: str) -> None:
     name = agent.begin(session, SLEEPS)
-    agent.until_running(session)
+    agent.until_running()
     agent.cancel(session)
     agent.cancel(session)
     assert agent.turn(name).stop == "cancelled"
@@ -74,7 +72,7 @@ def test_a_second_cancel_changes_nothing(agent: Agent, session: str) -> None:
 def test_code_that_ends_well_after_the_cancel_is_cancelled_all_the_same(agent: Agent, session: str) -> None:
     code = "import time\nprint('on')\ntry: time.sleep(30)\nexcept KeyboardInterrupt: kept = 1\n'the value'"
     name = agent.begin(session, code)
-    agent.until_running(session)
+    agent.until_running()
     agent.cancel(session)
     turn = agent.turn(name)
     assert (turn.stop, turn.tool["status"], turn.text) == ("cancelled", "completed", "")
@@ -84,14 +82,14 @@ def test_code_that_ends_well_after_the_cancel_is_cancelled_all_the_same(agent: A
 def test_a_cancelled_turn_shows_nothing_of_the_one_before(agent: Agent, session: str) -> None:
     agent.prompt(session, "print('earlier'); 'earlier'")
     name = agent.begin(session, SLEEPS)
-    agent.until_running(session)
+    agent.until_running()
     agent.cancel(session)
     assert "earlier" not in json.dumps(agent.turn(name).updates)
 
 
 def test_nothing_is_said_of_a_turn_after_its_answer(agent: Agent, session: str) -> None:
     name = agent.begin(session, "import time\nwhile True: print('on'); time.sleep(0.01)")
-    agent.until_running(session)
+    agent.until_running()
     agent.cancel(session)
     agent.turn(name)
     after = len(agent.heard)
@@ -116,7 +114,7 @@ def test_a_cancel_while_it_waits_in_the_queue_takes_only_this_one_out(
 
 def test_cancel_request_cancels_the_prompt_that_it_names(agent: Agent, session: str) -> None:
     name = agent.begin(session, SLEEPS)
-    agent.until_running(session)
+    agent.until_running()
     agent.tell("$/cancel_request", requestId=name)
     assert agent.turn(name).stop == "cancelled"
 
@@ -124,7 +122,7 @@ def test_cancel_request_cancels_the_prompt_that_it_names(agent: Agent, session: 
 def test_code_that_does_not_obey_is_given_up_and_said_to_run_on(agent: Agent, session: str) -> None:
     code = "import time\nprint('on')\nwhile True:\n    try: time.sleep(30)\n    except KeyboardInterrupt: pass"
     name = agent.begin(session, code)
-    agent.until_running(session)
+    agent.until_running()
     agent.cancel(session)
     turn = agent.turn(name)
     assert turn.stop == "cancelled"
@@ -133,15 +131,13 @@ def test_code_that_does_not_obey_is_given_up_and_said_to_run_on(agent: Agent, se
     assert agent.prompt(session, "1").text == "1"
 
 
-def test_a_cancel_while_a_broker_is_waited_for_ends_the_turn(start: Start, acp_broker: Broker) -> None:
-    agent = start()
-    session = agent.new()
-    agent.raw(lines({"method": "session/cancel", "params": {"sessionId": session}}))
-    agent.asked["p"] = "session/prompt"
-    params = {"sessionId": session, "prompt": [{"type": "text", "text": "x = 1"}]}
-    agent.raw(lines({"id": "p", "method": "session/prompt", "params": params}))
-    assert agent.turn("p").stop == "end_turn"  # a cancel that came before the prompt is none of it
-    agent.call("session/delete", sessionId=session)
+def test_a_cancel_right_before_a_prompt_is_none_of_its(agent: Agent, session: str) -> None:
+    agent.asked["after"] = "session/prompt"
+    params = {"sessionId": session, "prompt": [{"type": "text", "text": "6*7"}]}
+    agent.raw(lines({"method": "session/cancel", "params": {"sessionId": session}},
+                    {"id": "after", "method": "session/prompt", "params": params}))  # fmt: skip
+    turn = agent.turn("after")
+    assert (turn.stop, turn.text) == ("end_turn", "42")
 
 
 class _Quiet(Turn):

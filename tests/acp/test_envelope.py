@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from acp_kit import Agent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from acp_kit import Agent
 from replctl.acp import rpc
 from replctl.acp.stdio import MAX_LINE, Cutter
 
@@ -206,7 +206,7 @@ def test_a_huge_line_is_refused_and_the_next_one_is_heard(agent: Agent) -> None:
 
 def test_an_id_that_is_in_use_is_refused(agent: Agent, session: str) -> None:
     first = agent.begin(session, "print('on'); import time; time.sleep(30)")
-    agent.until_running(session)
+    agent.until_running()
     assert agent.reply(agent.ask("initialize", {}, name=first))["error"]["code"] == -32600
     agent.asked[first] = "session/prompt"
     agent.cancel(session)

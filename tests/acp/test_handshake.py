@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from acp_kit import Agent
-from conftest import Start
 
+from acp_kit import Agent, Start
 from replctl import __version__
 from replctl.acp.options import RUNTIMES
 

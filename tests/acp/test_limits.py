@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from acp_kit import Agent
-from conftest import environ
+
+from acp_kit import Agent, environ
 from kit import Broker
 
 
@@ -42,7 +42,7 @@ def test_an_eval_that_outlasts_the_brokers_wait_is_read_to_its_end(tight: Agent,
 
 def test_a_cancel_finds_an_eval_that_is_being_read_on(tight: Agent, session: str) -> None:
     name = tight.begin(session, "import time\ntime.sleep(0.4); print('on', flush=True); time.sleep(30)")
-    tight.until_running(session)
+    tight.until_running()
     tight.cancel(session)
     assert tight.turn(name).stop == "cancelled"
     assert tight.prompt(session, "6*7").text == "42"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from acp_kit import Agent, Message
-from conftest import Start
+
+from acp_kit import Agent, Message, Start
 from kit import Broker
 
 
@@ -101,7 +101,7 @@ def test_the_mode_of_new_sessions_can_be_chosen(start: Start) -> None:
     assert agent.result("session/new", cwd="/tmp")["modes"]["currentModeId"] == "plan"
 
 
-def test_the_live_sessions_can_be_chosen_from(agent: Agent, session: str, acp_broker: Broker) -> None:
+def test_the_live_sessions_can_be_chosen_from(agent: Agent, acp_broker: Broker) -> None:
     with acp_broker.wire() as wire:
         wire.run("1", "visible")
         made = agent.result("session/new", cwd="/tmp")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from acp_kit import Agent
-from conftest import Start
+
+from acp_kit import Agent, Start
 
 ALLOW = {"outcome": {"outcome": "selected", "optionId": "allow"}}
 REJECT = {"outcome": {"outcome": "selected", "optionId": "reject"}}

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from acp_kit import Agent
-from conftest import Start
+
+from acp_kit import Agent, Start
 from kit import Broker, Wire
 
 HOSTILE = ["../../../outside;PWN", "a/b", "..", "", "a" * 300, "a\0b", "é", "acp-\n"]
@@ -98,9 +98,7 @@ def test_an_unknown_session_is_not_found(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_a_hostile_id_is_invalid_is_not_repeated_and_touches_no_file(
-    agent: Agent, acp_broker: Broker, hostile: str
-) -> None:
+def test_a_hostile_id_is_invalid_is_not_repeated_and_touches_no_file(agent: Agent, hostile: str) -> None:
     before = sorted(Path("/tmp").glob("outside*"))
     for method in ("session/load", "session/resume", "session/delete", "session/close"):
         error = agent.error(method, sessionId=hostile, cwd="/tmp", mcpServers=[])
@@ -186,7 +184,7 @@ def test_a_cancelled_turn_is_replayed_without_its_partial_output(start: Start) -
     agent = start()
     session = agent.new()
     name = agent.begin(session, "print('on'); import time; time.sleep(30)")
-    agent.until_running(session)
+    agent.until_running()
     agent.cancel(session)
     assert agent.turn(name).stop == "cancelled"
     before = len(agent.updates)
@@ -196,11 +194,11 @@ def test_a_cancelled_turn_is_replayed_without_its_partial_output(start: Start) -
     agent.call("session/delete", sessionId=session)
 
 
-def test_a_turn_whose_adapter_was_killed_is_replayed_as_unknown(start: Start, acp_broker: Broker) -> None:
+def test_a_turn_whose_adapter_was_killed_is_replayed_as_unknown(start: Start) -> None:
     first = start()
     session = first.new()
     first.begin(session, "print('on'); import time; time.sleep(0.3); y = 7")
-    first.until_running(session)
+    first.until_running()
     first.process.kill()
     second = start()
     second.result("session/load", sessionId=session, cwd="/tmp")
@@ -276,7 +274,7 @@ def test_close_ends_what_runs_and_frees_the_process(start: Start, acp_broker: Br
     agent = start()
     session = agent.new()
     name = agent.begin(session, "print('on'); import time; time.sleep(30)")
-    agent.until_running(session)
+    agent.until_running()
     closing = agent.ask("session/close", {"sessionId": session})
     assert agent.turn(name).stop == "cancelled"
     assert agent.reply(closing)["result"] == {}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
-from acp_kit import COMMAND, Agent
-from conftest import Start, environ
+
+from acp_kit import COMMAND, Agent, Start, environ
 from kit import Broker, alive, wait_until
 
 SLEEPS = "print('on'); import time; time.sleep(30); late = 1"
@@ -39,15 +41,13 @@ def test_nothing_but_messages_is_on_stdout_and_notes_go_to_stderr(start: Start) 
     assert agent.said.startswith("replctl acp: dropped session/cancel: Invalid params")
 
 
-def test_notes_are_said_once_and_bounded(start: Start) -> None:
+def test_the_same_note_is_said_once(start: Start) -> None:
     agent = start()
     for number in range(400):
-        agent.tell(f"session/cancel{'' if number % 2 else ''}", sessionId=f"acp-{number}")
-        agent.tell("session/cancel", **{f"wrong-{number}": 1})
+        agent.tell("session/cancel", sessionId=f"acp-{number}")
     agent.start()
     assert agent.end() == 0
-    lines = agent.said.splitlines()
-    assert len(lines) == len(set(lines)) <= 257
+    assert len(agent.said.splitlines()) == 1
 
 
 def test_the_end_of_stdin_ends_it_at_once_with_code_0(start: Start) -> None:
@@ -85,7 +85,7 @@ def test_a_signal_ends_it_in_order(start: Start, number: int) -> None:
     agent = start()
     session = agent.new()
     agent.begin(session, SLEEPS)
-    agent.until_running(session)
+    agent.until_running()
     assert agent.signal(number) == 0
     again = start()
     again.result("session/resume", sessionId=session, cwd="/tmp")
@@ -100,7 +100,7 @@ def test_the_end_of_stdin_in_the_middle_of_a_turn_interrupts_it_and_keeps_the_se
     session = agent.new()
     agent.prompt(session, "x = 41")
     name = agent.begin(session, SLEEPS)
-    agent.until_running(session)
+    agent.until_running()
     assert agent.process.stdin is not None
     agent.process.stdin.close()
     assert agent.turn(name).stop == "cancelled"
@@ -115,7 +115,7 @@ def test_a_client_that_closes_both_ends_in_the_middle_of_a_turn_ends_it(start: S
     agent = start()
     session = agent.new()
     agent.begin(session, "print('on')\nwhile True: print('more')")
-    agent.until_running(session)
+    agent.until_running()
     assert agent.process.stdin is not None
     assert agent.process.stdout is not None
     agent.process.stdout.close()
@@ -140,7 +140,7 @@ def test_a_killed_adapter_leaves_no_process_and_its_eval_goes_on(start: Start, a
     agent = start()
     session = agent.new()
     agent.begin(session, "print('on'); import time; time.sleep(0.3); done = 'yes'")
-    agent.until_running(session)
+    agent.until_running()
     agent.process.kill()
     assert agent.process.wait(20) == -signal.SIGKILL
     assert not alive(agent.process.pid)
@@ -192,15 +192,14 @@ def test_descriptors_are_not_leaked_from_turn_to_turn(agent: Agent, session: str
 
 
 def test_a_broker_that_goes_away_is_content_and_the_next_prompt_gets_a_new_one(tmp_path: Path) -> None:
-    folder = Path(f"/tmp/rpa-{os.getpid()}")
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))
     broker = Broker(folder)
     agent = Agent(environ(folder, broker.endpoint))
     try:
         session = agent.new(str(tmp_path))
         agent.prompt(session, "x = 1")
         name = agent.begin(session, SLEEPS)
-        agent.until_running(session)
+        agent.until_running()
         broker.kill()
         turn = agent.turn(name)
         assert (turn.stop, turn.tool["status"]) == ("end_turn", "failed")
@@ -215,7 +214,7 @@ def test_a_broker_that_goes_away_is_content_and_the_next_prompt_gets_a_new_one(t
         subprocess.run([*COMMAND[:3], "shutdown"], env=environ(folder, broker.endpoint), timeout=30, check=True,
                        capture_output=True)  # fmt: skip
         wait_until(lambda: not (folder / "run" / "b.sock").exists(), "the broker is gone")
-        subprocess.run(["rm", "-r", str(folder)], check=True, timeout=20)
+        shutil.rmtree(folder)
 
 
 def test_a_broker_that_cannot_be_reached_is_an_error_of_the_protocol(start: Start) -> None:

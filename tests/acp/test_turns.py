@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+
 from acp_kit import Agent, content_of
 from kit import Broker, wait_until
 
@@ -97,7 +98,7 @@ def test_code_gets_no_input_and_is_told_why(agent: Agent, session: str) -> None:
 
 def test_a_second_prompt_while_one_runs_is_refused_and_does_not_touch_the_first(agent: Agent, session: str) -> None:
     first = agent.begin(session, "print('on'); import time; time.sleep(0.3); 'first'")
-    agent.until_running(session)
+    agent.until_running()
     error = agent.error("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "2"}])
     assert (error["code"], error["message"]) == (-32602, "a turn is already running")
     turn = agent.turn(first)
@@ -116,7 +117,7 @@ def test_two_prompts_in_one_write_are_one_turn_and_one_refusal(agent: Agent, ses
 def test_sessions_run_beside_each_other(agent: Agent, session: str) -> None:
     other = agent.new()
     slow = agent.begin(session, "print('on'); import time; time.sleep(30)")
-    agent.until_running(session)
+    agent.until_running()
     assert agent.prompt(other, "6*7").text == "42"
     agent.cancel(session)
     assert agent.turn(slow).stop == "cancelled"
