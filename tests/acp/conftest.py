@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "e2e"))
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
+sys.path.insert(0, str(Path(__file__).parent))
 
 from acp_kit import Agent, Start, environ
 from kit import Broker
