@@ -74,7 +74,7 @@ def test_meta_narrows_one_turn_and_never_widens(agent: Agent, session: str) -> N
     assert agent.prompt(session, "1").text == "1"
     agent.result("session/set_mode", sessionId=session, modeId="plan")
     assert "plan mode" in agent.prompt(session, "1", _meta={"replctl": {"mode": "auto"}}).text
-    for nonsense in ({"replctl": {"mode": 7}}, {"replctl": "plan"}, {"replctl": {"mode": "everything"}}, {}):
+    for nonsense in ({"replctl": {"mode": 7}}, {"replctl": "plan"}, {"replctl": {"mode": "everything"}}, {}, [], "x"):
         assert "plan mode" in agent.prompt(session, "1", _meta=nonsense).text
 
 

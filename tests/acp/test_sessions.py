@@ -146,6 +146,19 @@ def test_resume_replays_nothing_and_the_variables_are_there(start: Start) -> Non
     second.call("session/delete", sessionId=session)
 
 
+def test_a_session_that_another_client_made_first_counts_as_kept(start: Start, acp_broker: Broker) -> None:
+    first = start()
+    session = first.new()
+    with acp_broker.wire() as wire:
+        wire.run("x = 41", session)
+    assert first.prompt(session, "x + 1").text == "42"
+    assert first.end() == 0
+    second = start()
+    resumed = second.result("session/resume", sessionId=session, cwd="/tmp")
+    assert resumed["_meta"]["replctl"]["state"] == "kept"
+    second.call("session/delete", sessionId=session)
+
+
 @pytest.mark.parametrize("how", ["close", "reset", "kill"])
 def test_lost_variables_are_told_on_load_and_on_resume(start: Start, acp_broker: Broker, how: str) -> None:
     first = start()

@@ -111,6 +111,22 @@ def test_the_end_of_stdin_in_the_middle_of_a_turn_interrupts_it_and_keeps_the_se
         wire.ask("close", session=session)
 
 
+def test_code_that_does_not_obey_when_the_client_goes_is_left_to_run_and_told(start: Start, acp_broker: Broker) -> None:
+    agent = start()
+    session = agent.new()
+    stubborn = "import time\nprint('on')\nwhile True:\n    try: time.sleep(30)\n    except KeyboardInterrupt: pass"
+    name = agent.begin(session, stubborn)
+    agent.until_running()
+    agent.process.send_signal(signal.SIGTERM)
+    turn = agent.turn(name)
+    assert turn.stop == "cancelled"
+    assert "runs on" in turn.text
+    assert agent.process.wait(20) == 0
+    with acp_broker.wire() as wire:
+        assert wire.ask("jobs", session=session)["jobs"][0]["state"] == "running"
+        wire.ask("close", session=session)
+
+
 def test_a_client_that_closes_both_ends_in_the_middle_of_a_turn_ends_it(start: Start, acp_broker: Broker) -> None:
     agent = start()
     session = agent.new()

@@ -32,9 +32,9 @@ def narrower(one: Mode, other: Mode) -> Mode:
     return max(one, other, key=_ORDER.index)
 
 
-def asked_for(meta: dict[str, Any] | None) -> Mode:
+def asked_for(meta: Any) -> Mode:
     """What a prompt's `_meta` narrows its one turn to, as `{"replctl": {"mode": "ask"}}`; else the widest."""
-    ours = (meta or {}).get("replctl")
+    ours = meta.get("replctl") if isinstance(meta, dict) else None
     return (parse(ours.get("mode")) if isinstance(ours, dict) else None) or Mode.AUTO
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os.path
 import re
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Meta
 
 from replctl.acp.rpc import INVALID_PARAMS, NOT_FOUND, RpcError
 
@@ -70,7 +69,7 @@ class Prompt(OneSession, kw_only=True, rename="camel"):
     """`session/prompt`."""
 
     prompt: list[dict[str, Any]]
-    meta: Annotated[dict[str, Any] | None, Meta()] = msgspec.field(name="_meta", default=None)
+    meta: Any = msgspec.field(name="_meta", default=None)
 
 
 class CancelRequest(Params, kw_only=True, rename="camel"):

@@ -244,13 +244,10 @@ class Server:
 
     async def stop(self) -> None:
         """Interrupt what runs and end the connection; nothing is waited for longer than a few seconds."""
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await self.sessions.stop()
-        except TimeoutError:
-            self._peer.note("code that does not obey its interrupt runs on in its session")
-        for task in list(self._tasks.values()):
-            task.cancel()
+        await self.sessions.stop(STOP_SECONDS)
+        for name, task in list(self._tasks.items()):
+            if name not in self._turns:  # those end by themselves now
+                task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         await self._desk.link.disconnect()
 

@@ -93,8 +93,8 @@ class Session:
         elif self.last is None:
             state = "kept" if entry.eval_count else "new"
         else:
-            same = (entry.session, entry.epoch) == (self.last.home, self.last.epoch) and entry.state != "vacant"
-            state = "kept" if same else "lost"
+            same = self.last.home in (None, entry.session) and self.last.epoch == entry.epoch
+            state = "kept" if same and entry.state != "vacant" else "lost"
         return {"state": state, "session": self.home, "epoch": entry.epoch if entry else None}
 
 
@@ -104,9 +104,6 @@ class Sessions:
     def __init__(self, desk: Desk, mode: Mode) -> None:
         self._desk, self._mode = desk, mode
         self._open: dict[str, Session] = {}
-
-    def __iter__(self) -> Any:
-        return iter(list(self._open.values()))
 
     def get(self, session_id: str) -> Session:
         """One that is open. Raises RpcError."""
@@ -190,13 +187,18 @@ class Sessions:
             self._desk.peer.note(f"deleted, though its session could not be closed: {error}")
         self._desk.records.delete(session_id)
 
-    async def stop(self) -> None:
-        """Interrupt what runs and wait until it has ended, because nobody is left to cancel it."""
+    async def stop(self, seconds: float) -> None:
+        """Interrupt what runs, because nobody is left to cancel it, and wait this long for it to end."""
         turns = [session.turn for session in self._open.values() if session.turn is not None]
         for turn in turns:
             turn.cancel()
-        for turn in turns:
-            await turn.ended()
+        try:
+            async with asyncio.timeout(seconds):
+                for turn in turns:
+                    await turn.ended()
+        except TimeoutError:
+            for turn in turns:
+                turn.give_up()
 
     def _known(self, session_id: str) -> records.Record:
         try:

@@ -130,7 +130,7 @@ class Turn:
         if self._cancelled:
             return
         self._cancelled = True
-        asyncio.get_running_loop().call_later(OBEY_SECONDS, self._give_up)
+        asyncio.get_running_loop().call_later(OBEY_SECONDS, self.give_up)
         if self._asking is not None:
             self.desk.peer.withdraw(self._asking)
         if self._request is not None:
@@ -150,7 +150,8 @@ class Turn:
         except ReplError as error:
             self.desk.peer.note(f"the interrupt failed: {error.err}")
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
+        """Wait no longer for code that does not obey; it runs on."""
         if not self._ended.is_set() and self._task is not None:
             self._gave_up = True
             self._task.cancel()

@@ -47,8 +47,10 @@ def acp(endpoint: str | None, no_start: bool, agent: str | None, mode: str, perm
     from replctl.acp.records import Records
     from replctl.acp.turns import Desk
 
-    source, sink = stdio.take_stdio()
     notes = Notes()
+    if os.isatty(0):
+        notes("messages of the Agent Client Protocol are read from here; an editor starts this. Ctrl-D ends it")
+    source, sink = stdio.take_stdio()
     folder = os.path.join(state_dir(os.environ), "acp")
 
     def desk(peer: Peer) -> Desk:
