@@ -233,6 +233,30 @@ def test_a_broker_that_goes_away_is_content_and_the_next_prompt_gets_a_new_one(t
         shutil.rmtree(folder)
 
 
+def test_a_prompt_that_finds_no_broker_is_an_error_with_its_tool_call_closed(tmp_path: Path) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))
+    broker = Broker(folder)
+    agent = Agent(environ(folder, broker.endpoint), "--no-start")
+    try:
+        session = agent.new(str(tmp_path))
+        agent.prompt(session, "1")
+        assert broker.stop() == 0
+        option = {"sessionId": session, "configId": "mode", "value": "auto"}
+        wait_until(
+            lambda: agent.call("session/set_config_option", **option)["error"]["data"]["kind"] == "no-broker",
+            "the lost connection is noticed",
+        )
+        name = agent.begin(session, "2")
+        error = agent.reply(name)["error"]
+        assert (error["code"], error["data"]["kind"]) == (-32603, "no-broker")
+        assert agent.updates[-1]["update"]["status"] == "failed"
+        assert agent.end() == 0
+    finally:
+        agent.stop()
+        broker.stop()
+        shutil.rmtree(folder)
+
+
 def test_a_broker_that_cannot_be_reached_is_an_error_of_the_protocol(start: Start) -> None:
     agent = start()
     session = agent.new()

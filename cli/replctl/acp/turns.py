@@ -12,6 +12,7 @@ from replctl.acp.link import Link, unreachable
 from replctl.acp.modes import Mode, narrower
 from replctl.acp.peer import Peer
 from replctl.acp.permissions import Decision
+from replctl.acp.rpc import one_line
 from replctl.client.errors import ReplError
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ class Turn:
             self.say("The code does not obey the interrupt and runs on; `/jobs` shows it, `/reset` ends it.")
         except ReplError as error:
             self._end_call("failed")
-            if error.word == "no-broker":
+            if error.word == "no-broker" and not self._cancelled:
+                self._record.messages.append(one_line(error.err))
                 raise unreachable(error) from None
             self.say(render.refusal(error))
             if error.word == "broker-lost":
@@ -95,8 +97,7 @@ class Turn:
 
         Nothing is awaited between this and the answer to the prompt.
         """
-        if self._showing is not None:
-            self._showing.cancel()
+        self._end_call("failed")  # one that is still open here was left by a defect
         self.session.turn = None
         stop = "cancelled" if self._cancelled else "end_turn"
         self._record.stop = stop
