@@ -87,6 +87,10 @@ class Core:
         """Who stands behind a connection, before its first request: the transport vouches for it."""
         self.state.access.meet(peer, identity)
 
+    def awaits(self, peer: Peer) -> bool:
+        """Whether some request of this peer has no last answer yet."""
+        return self.state.trail.awaits(peer)
+
     def set_connections(self, count: int) -> None:
         """How many clients are connected, as the transports see it."""
         self.state.connections = count
@@ -228,7 +232,7 @@ class Core:
             self.state.out.append(ToClient(target.peer, body, output_of))
         if header.outcome == Outcome.NONE:
             return
-        if target.peer is not None and self.state.setup.audit:
+        if target.peer is not None:
             status = STATUS_OF[header.outcome] if header.outcome != Outcome.ERROR else _status_in(frame, header.first)
             self.state.trail.end(target.peer, target.request_id, status, None)
         if isinstance(target, Job):
