@@ -64,7 +64,9 @@ class Policy(_Strict, frozen=True, kw_only=True):
     workspaces: _Paths = []  # where a session's folder may lie; empty: anywhere
     writable_paths: _Paths = []  # beyond the workspace; not in profile read-only
     readable_paths: _Paths = []  # beyond what the runtime needs
-    protected_paths: _Paths = field(default_factory=lambda: list(PROTECTED))  # inside what is writable, but not to be written
+    protected_paths: _Paths = field(
+        default_factory=lambda: list(PROTECTED)
+    )  # inside what is writable, but not to be written
     hidden_paths: _Paths = []  # empty, whatever they lie in
     limits: Usage = Usage()
 
@@ -132,7 +134,9 @@ def _check(field: str, path: str, relative: bool) -> None:
     parts = path.split("/")
     fine = posixpath.normpath(path) == path and ".." not in parts and path not in (".", "") and "\0" not in path
     if not fine or path.startswith("//") or not (relative or path.startswith("/")):
-        raise ValueError(f"{field.replace('_', '-')}: {path!r} is not a normalised {'' if relative else 'absolute '}path")
+        raise ValueError(
+            f"{field.replace('_', '-')}: {path!r} is not a normalised {'' if relative else 'absolute '}path"
+        )
 
 
 def _no_later(field: str, order: tuple[Any, ...], given: str, asked: str | None) -> Any:

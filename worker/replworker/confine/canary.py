@@ -1,8 +1,10 @@
 """Runs inside a sandbox and tries what nothing inside may be able to do, then says what came of it, as JSON.
 
-`python -I canary.py SENTINELS`; standard library only. Each try is harmless where it succeeds: a look at a file that was laid
-out for it, a connection to a listener that waits for it, a signal 0. Nothing is mounted, nothing is written to.
+`python -I canary.py SENTINELS`; standard library only. Each try is harmless where it succeeds: a look at a file
+that was laid out for it, a connection to a listener that waits for it, a signal 0. Nothing is mounted or written to.
 """
+
+from __future__ import annotations
 
 import ctypes
 import errno
@@ -11,6 +13,7 @@ import os
 import resource
 import socket
 import sys
+from collections.abc import Callable
 
 NEWUSER = 0x10000000
 AF_VSOCK = 40
@@ -18,26 +21,26 @@ IO_URING_SETUP = 425
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def attempt(action):
+def attempt(action: Callable[[], object]) -> str:
     """What it was answered: `done`, or the name of an error."""
     try:
         action()
     except OSError as error:
-        return errno.errorcode.get(error.errno, str(error))
+        return errno.errorcode.get(error.errno or 0, str(error))
     return "done"
 
 
-def call(*args):
+def call(*args: object) -> None:
     if libc.syscall(*args) < 0:
         raise OSError(ctypes.get_errno(), "syscall")
 
 
-def opened(path, flags=os.O_RDONLY):
+def opened(path: str, flags: int = os.O_RDONLY) -> str:
     return attempt(lambda: os.close(os.open(path, flags)))
 
 
-def connected(family, address):
-    def action():
+def connected(family: int, address: tuple[str, int] | str) -> str:
+    def action() -> None:
         with socket.socket(family, socket.SOCK_STREAM) as end:
             end.settimeout(2)
             end.connect(address)
@@ -45,7 +48,7 @@ def connected(family, address):
     return attempt(action)
 
 
-def apart(action):
+def apart(action: Callable[[], object]) -> str:
     """In a process of its own, for what would change this one."""
     out, back = os.pipe()
     pid = os.fork()
@@ -59,23 +62,23 @@ def apart(action):
     return said
 
 
-def walked(fd, path):
+def walked(fd: int, path: str) -> str:
     return attempt(lambda: os.close(os.open(path, os.O_RDONLY, dir_fd=fd)))
 
 
-def unshare():
+def unshare() -> None:
     if libc.unshare(NEWUSER) < 0:
         raise OSError(ctypes.get_errno(), "unshare")
 
 
-def status():
+def status() -> dict[str, str]:
     with open("/proc/self/status") as file:
         lines = [line.split(":", 1) for line in file]
     wanted = ("CapEff", "CapPrm", "CapBnd", "NoNewPrivs", "Seccomp")
     return {name: value.strip() for name, value in lines if name in wanted}
 
 
-def main():
+def main() -> None:
     order = json.loads(sys.argv[1])
     print("here", flush=True)
     sys.stdin.readline()  # the workspace comes while we run
@@ -106,12 +109,12 @@ def main():
 LIMITS = {"open-files": resource.RLIMIT_NOFILE, "file-bytes": resource.RLIMIT_FSIZE, "pids": resource.RLIMIT_NPROC}
 
 
-def variables():
+def variables() -> list[str]:
     """Names of all that stands in an environment that can be read."""
-    found = set()
+    found: set[str] = set()
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        if opened("/proc/%s/environ" % pid) == "done":
-            with open("/proc/%s/environ" % pid) as file:
+        if opened(f"/proc/{pid}/environ") == "done":
+            with open(f"/proc/{pid}/environ") as file:
                 found |= {pair.split("=")[0] for pair in file.read().split("\0") if pair}
     return sorted(found)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from replwire.policy import Usage
 
 CONTROLLERS = ("memory", "pids", "cpu")
+_NONE = "no cgroup controllers are mounted"
 _PERIOD_US = 100_000
 _OF_BWRAP = 2  # its two processes count as well
 _OPTIONAL = ("memory.memsw.limit_in_bytes", "memory.swap.max", "memory.oom.group")  # not in every kernel
@@ -28,7 +29,7 @@ class Home:
 
     version: int = 0
     folders: dict[str, str] = field(default_factory=dict)
-    problem: str | None = "no cgroup controllers are mounted"
+    problem: str | None = _NONE
 
 
 def find(proc: Path = Path("/proc/self")) -> Home:
@@ -48,7 +49,7 @@ def find(proc: Path = Path("/proc/self")) -> Home:
             second = _second(Path(_below(mounts[""], path)))
             if second.folders or not first:
                 return second
-    return Home(problem=f"{next(iter(first.values()))} may not be written" if first else Home.problem)
+    return Home(problem=f"{next(iter(first.values()))} may not be written" if first else _NONE)
 
 
 Mount = tuple[str, str]  # which folder of the tree is mounted, and where

@@ -25,7 +25,12 @@ def become(uid: int) -> None:
 
 def passwd() -> str:
     """Text of /etc/passwd."""
-    return f"root:x:0:0:root:/:/bin/false\n{NAME}:x:{INSIDE}:{INSIDE}::{HOME}:/bin/bash\nnobody:x:65534:65534::/:/bin/false\n"
+    users = (
+        "root:x:0:0:root:/:/bin/false",
+        f"{NAME}:x:{INSIDE}:{INSIDE}::{HOME}:/bin/bash",
+        "nobody:x:65534:65534::/:/bin/false",
+    )
+    return "\n".join(users) + "\n"
 
 
 def group() -> str:

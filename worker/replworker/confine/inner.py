@@ -7,6 +7,8 @@ could not mount, and a limit on processes set outside would count the user's oth
 LIMITS is `which=value,...`, RIGHTS is `path=rights,...`; HANDLED 0 stands for a kernel without Landlock.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import resource
@@ -18,15 +20,15 @@ PATH_BENEATH = 1
 NO_NEW_PRIVS = 38
 
 
-def call(libc, *args):
-    result = libc.syscall(*args)
+def call(libc: ctypes.CDLL, *args: object) -> int:
+    result = int(libc.syscall(*args))
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, "sandbox: Landlock: " + os.strerror(number))
     return result
 
 
-def restrict(handled, scoped, paths):
+def restrict(handled: int, scoped: int, paths: list[tuple[str, int]]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     attributes = struct.pack("=QQQ", handled, 0, scoped)
     size = len(attributes) if scoped else 8  # older kernels know the first field alone
@@ -40,11 +42,11 @@ def restrict(handled, scoped, paths):
     os.close(ruleset)
 
 
-def pairs(text):
+def pairs(text: str) -> list[list[str]]:
     return [pair.split("=") for pair in text.split(",") if pair]
 
 
-def main():
+def main() -> None:
     limits, handled, scoped, rights = sys.argv[1:5]
     for which, value in pairs(limits):
         hard = resource.getrlimit(int(which))[1]

@@ -45,7 +45,7 @@ class Machine:
 
 
 def look(bwrap: str | None = None) -> Machine:
-    """Find out. `bwrap` is a path to use instead of the usual ones; a PATH is never searched. Runs `bwrap --version`."""
+    """Find out; runs `bwrap --version`. `bwrap` is a path instead of the usual ones; PATH is never searched."""
     found, problem = _find((bwrap,) if bwrap else _BWRAP)
     version: tuple[int, ...] = ()
     if found is not None:

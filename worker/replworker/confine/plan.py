@@ -107,7 +107,9 @@ def environment(env: dict[str, str]) -> dict[str, str]:
 
 def _usable(machine: Machine) -> str:
     if machine.bwrap is None:
-        raise Unavailable(f"bubblewrap: {machine.bwrap_problem}", "install it: apt-get install bubblewrap, dnf install bubblewrap")
+        raise Unavailable(
+            f"bubblewrap: {machine.bwrap_problem}", "install it: apt-get install bubblewrap, dnf install bubblewrap"
+        )
     if machine.bwrap_version < _OLDEST:
         version = ".".join(map(str, machine.bwrap_version))
         raise Unavailable(f"bubblewrap {version} is too old", f"install {'.'.join(map(str, _OLDEST))} or later")
@@ -190,7 +192,11 @@ def _mounted(mounts: Iterable[Mount]) -> Iterator[str]:
         if mount.kind == "hidden-folder":
             yield from ("--tmpfs", mount.path, "--remount-ro", mount.path)
         elif mount.kind == "hidden-file":
-            yield from ("--ro-bind", "/dev/null", mount.path)  # bubblewrap makes it no device, so that not even that opens
+            yield from (
+                "--ro-bind",
+                "/dev/null",
+                mount.path,
+            )  # bubblewrap makes it no device, so that not even that opens
         else:
             yield from ("--bind" if mount.kind == "writable" else "--ro-bind", mount.path, mount.path)
 

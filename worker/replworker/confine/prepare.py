@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from replwire.policy import Policy
-from replworker.confine import plan as plans
 from replworker.confine import identity, reach, stage, workspace
+from replworker.confine import plan as plans
 from replworker.confine.machine import Machine
 from replworker.confine.plan import Plan, Unavailable
 

@@ -157,7 +157,9 @@ def _bury(child: Child, confined: Confined) -> None:
 def _laid_out(scratch: str | None) -> Iterator[dict[str, Any]]:
     """What the canary may not reach, and what it is told about it."""
     with ExitStack() as stack:
-        folder = Path(os.path.realpath(stack.enter_context(tempfile.TemporaryDirectory(prefix="replctl-", dir=scratch))))
+        folder = Path(
+            os.path.realpath(stack.enter_context(tempfile.TemporaryDirectory(prefix="replctl-", dir=scratch)))
+        )
         (folder / "workspace").mkdir()
         (folder / "secret").write_text("for nobody")
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))

@@ -63,7 +63,10 @@ class Report:
 
     def text(self) -> str:
         """For `sandbox-unavailable`: each cause, and how to mend it."""
-        return "; ".join(f"{gap.layer}: {gap.cause} ({gap.mend})" if gap.mend else f"{gap.layer}: {gap.cause}" for gap in self.lacking)
+        return "; ".join(
+            f"{gap.layer}: {gap.cause} ({gap.mend})" if gap.mend else f"{gap.layer}: {gap.cause}"
+            for gap in self.lacking
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +85,7 @@ class Outside:
 def judge(policy: Policy, seen: dict[str, Any], outside: Outside, required: tuple[str, ...] = REQUIRED) -> Report:
     """Which layers hold. Raises KeyError, TypeError or ValueError for what no canary says."""
     held = _held(policy, seen, outside)
-    missing = [
-        Missing(layer, *_why(layer, seen, outside)) for layer in LAYERS if layer in held and not held[layer]
-    ]
+    missing = [Missing(layer, *_why(layer, seen, outside)) for layer in LAYERS if layer in held and not held[layer]]
     return Report({layer: held[layer] for layer in LAYERS if layer in held}, missing, required)
 
 

@@ -1,8 +1,8 @@
 """System calls that a session may not make, as a classic BPF program for `bwrap --seccomp`.
 
 Everything else is allowed: the namespaces decide what the rest can reach. What is refused is kernel surface that
-REPL code has no use for, ways to a fresh user namespace (and with it to mounts), other processes' memory, and set-user-id files, which outlive the
-session on the host. Linux, Documentation/userspace-api/seccomp_filter.rst.
+REPL code has no use for, ways to a fresh user namespace (and with it to mounts), other processes' memory, and
+set-user-id files, which outlive the session on the host. Linux, Documentation/userspace-api/seccomp_filter.rst.
 """
 
 from __future__ import annotations

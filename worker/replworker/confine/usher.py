@@ -54,7 +54,13 @@ class Usher:
             return f"the mounting process: {error.strerror}"
         finally:
             self.dismiss()
-        return answer[1:].decode(errors="replace") if answer[:1] == b"!" else None if answer else "the mounting process died"
+        return (
+            answer[1:].decode(errors="replace")
+            if answer[:1] == b"!"
+            else None
+            if answer
+            else "the mounting process died"
+        )
 
     def dismiss(self) -> None:
         """Make it end, and bury it."""
