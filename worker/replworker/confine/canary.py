@@ -110,11 +110,11 @@ LIMITS = {"open-files": resource.RLIMIT_NOFILE, "file-bytes": resource.RLIMIT_FS
 
 
 def variables() -> list[str]:
-    """Names of all that stands in an environment that can be read."""
+    """Names of what stands in our environment, and in that of who started us, if that can be read."""
     found: set[str] = set()
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        if opened(f"/proc/{pid}/environ") == "done":
-            with open(f"/proc/{pid}/environ") as file:
+    for path in ("/proc/self/environ", f"/proc/{os.getppid()}/environ"):
+        if opened(path) == "done":
+            with open(path) as file:
                 found |= {pair.split("=")[0] for pair in file.read().split("\0") if pair}
     return sorted(found)
 

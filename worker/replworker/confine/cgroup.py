@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from replwire.policy import Usage
 CONTROLLERS = ("memory", "pids", "cpu")
 _NONE = "no cgroup controllers are mounted"
 _PERIOD_US = 100_000
+_DYING_S = 0.002
 _OF_BWRAP = 2  # its two processes count as well
 _OPTIONAL = ("memory.memsw.limit_in_bytes", "memory.swap.max", "memory.oom.group")  # not in every kernel
 _NAME = re.compile(r"replctl-(\d+)-\d+")
@@ -165,9 +167,14 @@ class Group:
             return False
         return "oom_kill" in words and int(words[words.index("oom_kill") + 1]) > 0
 
-    def remove(self) -> bool:
-        """Take it away; False while a process is in it."""
-        return _remove(set(self.folders.values()))
+    def remove(self, seconds: float = 0.0) -> bool:
+        """Take it away; False when a process is still in it after so long. The last ones may be dying just now."""
+        end = time.monotonic() + seconds
+        while not _remove(set(self.folders.values())):
+            if time.monotonic() >= end:
+                return False
+            time.sleep(_DYING_S)
+        return True
 
 
 def sweep(home: Home) -> int:

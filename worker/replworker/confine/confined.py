@@ -11,6 +11,7 @@ from replworker.confine.plan import ARGUMENTS_FD, Plan
 from replworker.confine.usher import Usher
 
 ATTACH_S = 5.0
+_EMPTY_S = 2.0
 
 
 class Confined:
@@ -75,7 +76,7 @@ class Confined:
         if self._usher is not None:
             self._usher.dismiss()
             self._usher = None
-        self.group.remove()
+        self.group.remove(_EMPTY_S)
 
 
 def _file(data: bytes) -> int:
