@@ -63,12 +63,15 @@ def sentinels() -> Iterator[tuple[Path, dict[str, str]]]:
         token, name = os.urandom(12).hex(), f"arena-{os.getpid()}-{time.monotonic_ns()}"
         shm = Path(f"/dev/shm/{name}")
         shm.write_text("a sibling's")
+        shm.chmod(0o666)
         stack.callback(shm.unlink)
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         for address in ("\0" + name, str(folder / "socket")):
             listener = stack.enter_context(socket.socket(socket.AF_UNIX))
             listener.bind(address)
             listener.listen(64)
+        for path in (folder, *folder.iterdir()):
+            path.chmod(0o777)  # what holds must be the sandbox: no closed door stands before it
         udp = _echo(stack)
         sibling = subprocess.Popen(["sleep", "300"], env={"TOKEN": token, "HELD_BY": "a sibling"})
         stack.callback(lambda: (sibling.kill(), sibling.wait()))
@@ -116,7 +119,7 @@ def _echo(stack: ExitStack) -> int:
 def _shared_memory(stack: ExitStack) -> int:
     libc = ctypes.CDLL(None)
     key = 0x5EC0_0000 | os.getpid() & 0xFFFF
-    segment = libc.shmget(key, 4096, 0o1600)
+    segment = libc.shmget(key, 4096, 0o1666)
     assert segment >= 0
     stack.callback(lambda: libc.shmctl(segment, 0, None))
     return key

@@ -20,6 +20,7 @@ CONTROLLERS = ("memory", "pids", "cpu")
 _NONE = "no cgroup controllers are mounted"
 _PERIOD_US = 100_000
 _DYING_S = 0.002
+_MOST_OF_ONE = 10_000  # groups of one process: a worker has one, tests have more
 _OF_BWRAP = 2  # its two processes count as well
 _OPTIONAL = ("memory.memsw.limit_in_bytes", "memory.swap.max", "memory.oom.group")  # not in every kernel
 _NAME = re.compile(r"replctl-(\d+)-\d+")
@@ -109,20 +110,24 @@ def _move_to_leaf(folder: Path) -> None:
 class Group:
     """One session's group. `make` and `remove` are the worker's; `join` is called in its forked child."""
 
-    def __init__(self, home: Home, usage: Usage, number: int = 0) -> None:
+    def __init__(self, home: Home, usage: Usage) -> None:
         self._home = home
         self._usage = usage
-        self._name = f"replctl-{os.getpid()}-{number}"  # `sweep` finds by the pid whose worker is gone
+        self._name = ""
 
     @property
     def folders(self) -> dict[str, Path]:
         """Controller to this group's folder."""
-        return {name: Path(folder, self._name) for name, folder in self._home.folders.items()}
+        return {name: Path(folder, self._name) for name, folder in self._home.folders.items()} if self._name else {}
 
     def make(self) -> None:
         """Create it and set its limits. Raises OSError."""
+        for number in range(_MOST_OF_ONE):
+            self._name = f"replctl-{os.getpid()}-{number}"  # `sweep` finds by the pid whose worker is gone
+            if not any(folder.exists() for folder in self.folders.values()):
+                break
         for name, folder in self.folders.items():
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True)  # of version 2, where the folders are one
             for file, value in self._settings(name):
                 if file not in _OPTIONAL or (folder / file).exists():
                     (folder / file).write_text(value)

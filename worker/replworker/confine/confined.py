@@ -20,13 +20,13 @@ class Confined:
     `extra` descriptors are inherited after ours; they stay open inside, for tests of what such a leak would give.
     """
 
-    def __init__(self, plan: Plan, extra: tuple[int, ...] = (), number: int = 0) -> None:
+    def __init__(self, plan: Plan, extra: tuple[int, ...] = ()) -> None:
         self._plan = plan
         self.prefix = (plan.bwrap, "--args", str(ARGUMENTS_FD), "--", *plan.step)
         arguments = "\0".join(plan.options).encode() + b"\0"
         self._own = [_file(data) for data in (arguments, plan.filter, *(text.encode() for text in plan.texts))]
         self.fds = (*self._own, *extra)
-        self.group = cgroup.Group(plan.machine.cgroups, plan.policy.limits, number)
+        self.group = cgroup.Group(plan.machine.cgroups, plan.policy.limits)
         self.group.make()
         self._usher: Usher | None = None
 

@@ -68,7 +68,7 @@ def _existing(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _find(paths: tuple[str, ...]) -> tuple[str | None, str | None]:
-    """The first bwrap that belongs to root and that nobody else may change; else why there is none."""
+    """The first bwrap that nobody may change but root and ourselves; else why there is none."""
     problem = None
     for path in paths:
         try:
@@ -77,8 +77,8 @@ def _find(paths: tuple[str, ...]) -> tuple[str | None, str | None]:
             continue
         if not stat.S_ISREG(found.st_mode) or not os.access(path, os.X_OK):
             problem = f"{path} is no program"
-        elif found.st_uid not in (0, 65534) or found.st_mode & 0o022:  # 65534: root, seen from a user namespace
-            problem = f"{path} does not belong to root alone"
+        elif found.st_uid not in (0, 65534, os.geteuid()) or found.st_mode & 0o022:  # 65534: root, in a user namespace
+            problem = f"{path} can be changed by others"
         else:
             return str(Path(path).resolve()), None
     return None, problem or f"there is no {' or '.join(paths[:2])}"

@@ -87,7 +87,7 @@ def plan(
         env=environment(env),
         run_as=run_as,
         open_way=needs.paths,
-        owned=tuple(mount.path for mount in granted if not mount.kind.startswith("hidden")),
+        owned=tuple(mount.path for mount in (*granted, *workspace) if not mount.kind.startswith("hidden")),
         reached=needs.paths,
         late=machine.late_mounts and not workspace,
     )  # fmt: skip

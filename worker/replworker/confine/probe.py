@@ -100,8 +100,7 @@ def _run(
 
 
 def _outside(plan: Plan, child: Child, confined: Confined, late_error: str | None) -> Outside:
-    init = _only_child(child.pid)
-    inside = _only_child(init)
+    inside = _innermost(child.pid)
     return Outside(
         uid=os.stat(f"/proc/{inside}").st_uid,
         namespaces={name: os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES},
@@ -113,8 +112,11 @@ def _outside(plan: Plan, child: Child, confined: Confined, late_error: str | Non
     )
 
 
-def _only_child(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+def _innermost(pid: int) -> int:
+    """bubblewrap, its first process inside, the canary: each the only child of the one before. Or what there is."""
+    while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        pid = int(children[0])
+    return pid
 
 
 def _collect(child: Child, until: str | None) -> tuple[str, str]:
@@ -160,14 +162,17 @@ def _laid_out(scratch: str | None) -> Iterator[dict[str, Any]]:
         folder = Path(
             os.path.realpath(stack.enter_context(tempfile.TemporaryDirectory(prefix="replctl-", dir=scratch)))
         )
+        folder.chmod(0o755)  # a closed folder would hold what a missing layer does not
         (folder / "workspace").mkdir()
         (folder / "secret").write_text("for nobody")
+        (folder / "secret").chmod(0o666)
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         abstract = f"replctl-canary-{os.getpid()}-{time.monotonic_ns()}"
         for address in ("\0" + abstract, str(folder / "socket")):
             listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             listener.bind(address)
             listener.listen()
+        (folder / "socket").chmod(0o666)
         yield {
             "secret": str(folder / "secret"), "workspace": str(folder / "workspace"), "socket": str(folder / "socket"),
             "abstract": abstract, "port": tcp.getsockname()[1], "pid": os.getpid(),

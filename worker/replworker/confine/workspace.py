@@ -94,8 +94,8 @@ def _keep(found: dict[str, Mount], root: str, path: str) -> None:
 def _pin(found: dict[str, Mount], root: str, folder: str) -> str | None:
     """Mount each folder below the root on itself; the file that was met instead of one, if any."""
     here = root
-    for name in folder[len(root) :].strip("/").split("/"):
-        here = f"{here}/{name}".rstrip("/")
+    for name in filter(None, folder[len(root) :].split("/")):
+        here = f"{here}/{name}"
         if os.path.islink(here):
             raise Refused(f"cannot protect what lies in {here}: it is a symlink")
         if os.path.isfile(here):
