@@ -1,6 +1,6 @@
 """Runs all attacks as one kind of user, bare or confined, against sentinels of its own, and says how each went.
 
-`python arena.py root|user bare|confined`; JSON on stdout. Started as root it first leaves for namespaces of its own
+`python arena.py root|user bare|confined|without-LAYER`; JSON on stdout. Started as root it first leaves for namespaces of its own
 (mounts, host name), so that not even an attack that gets out changes anything for anybody else.
 """
 
@@ -12,6 +12,7 @@ import os
 import select
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -19,13 +20,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from attacks import ATTACKS, Attack, program
 
 from replwire.policy import Policy, Usage
-from replworker.confine import identity, machine, mounts, reach, stage
+from replworker.confine import cgroup, identity, machine, mounts, reach, seccomp, stage
+from replworker.confine import plan as plans
 from replworker.confine.confined import Confined
 from replworker.confine.plan import Plan
 from replworker.confine.prepare import prepare
@@ -138,12 +141,13 @@ def furnish(workspace: Path) -> None:
 class Arena:
     """One way of running attacks."""
 
-    def __init__(self, folder: Path, targets: dict[str, str], confined: bool) -> None:
+    def __init__(self, folder: Path, targets: dict[str, str], without: str | None) -> None:
+        """`without`: the layer to leave out, "" for none; None: no sandbox at all."""
         self._workspace = folder / "workspace"
         self._log = folder / "log"
         self._targets = targets
-        self._confined = confined
-        self._machine = machine.look()
+        self._confined = without is not None
+        self._machine = weakened(machine.look(), without or "")
         self._plans: dict[tuple[str, str], Plan] = {}
 
     def _plan(self, attack: Attack) -> Plan:
@@ -232,6 +236,29 @@ def _ended(child: Child) -> str:
         return "buried"
 
 
+def weakened(found: machine.Machine, layer: str) -> machine.Machine:
+    """The machine without one layer, or a plan that leaves it out."""
+    if layer == "landlock":
+        return replace(found, landlock_abi=0)
+    if layer == "memory":
+        return replace(found, cgroups=cgroup.Home())
+    if layer == "seccomp":
+        vars(seccomp)["program"] = lambda *_, **__: struct.pack("=HBBI", 6, 0, 0, 0x7FFF_0000)  # allow
+    if layer == "network":
+        namespaces = vars(plans)["_namespaces"]
+        vars(plans)["_namespaces"] = lambda *given: (each for each in namespaces(*given) if each != "--unshare-net")
+    return found
+
+
+def chosen(who: str, how: str) -> list[Attack]:
+    layer = how.partition("without-")[2]
+    return [
+        attack
+        for attack in ATTACKS
+        if not (attack.group and who == "user") and (not layer or layer in attack.layers)
+    ]
+
+
 def main(who: str, how: str) -> None:
     if os.getuid() == 0:
         mounts.unshare(mounts.CLONE_NEWNS | CLONE_NEWUTS)
@@ -242,8 +269,8 @@ def main(who: str, how: str) -> None:
     with sentinels() as (folder, targets):
         if os.getuid() == 0:
             mounts.tmpfs(str(folder / "mask"), "size=64k")  # something to be unmounted
-        arena = Arena(folder, targets, how == "confined")
-        result = {attack.id: arena.run(attack) for attack in ATTACKS if not (attack.group and who == "user")}
+        arena = Arena(folder, targets, how.partition("without-")[2] if how != "bare" else None)
+        result = {attack.id: arena.run(attack) for attack in chosen(who, how)}
         if os.getuid() == 0:
             for name in ("mask", "beside"):  # what got out may have taken the one away, and made the other
                 while ctypes.CDLL(None).umount2(str(folder / name).encode(), 2) == 0:

@@ -15,8 +15,8 @@ Control = Literal["always", "root", "feature"]
 
 @dataclass(frozen=True)
 class Attack:
-    """`layers`: who stops it, the first of them first. `control` says when the same program gets out bare:
-    always, only as root, or where the kernel has the feature at all."""
+    """`layers`: who stops it; where there is one alone, nothing else does. `control` says when the same program gets
+    out bare: always, only as root, or where the kernel has the feature at all."""
 
     name: str
     layers: tuple[str, ...]
@@ -64,7 +64,7 @@ def _python() -> list[Attack]:
         a("find a token in any environment", ("processes", "environment"), "return [pid for pid in E['PIDS'].split() or os.listdir('/proc') if pid.isdigit() and E['HALF'] + E['OTHER_HALF'] in environ(pid)]"),
         a("read another's memory file", ("processes",), "os.close(os.open(f\"/proc/{E['SIBLING']}/mem\", os.O_RDWR))\nreturn environ(E['SIBLING'])"),
         a("write the memory of process 1", ("landlock", "mounts"), "os.close(os.open(f\"/proc/{E['INIT']}/mem\", os.O_RDWR))\nreturn True"),
-        a("read another's memory by system call", ("processes", "seccomp"), "return peek(os.getpid())"),
+        a("read memory by system call", ("seccomp",), "return peek(os.getpid())"),
         a("trace a child", ("seccomp",), "return call(101 if X86 else 117, 0, 0, 0, 0) == 0"),
         a("attach shared memory of another", ("ipc",), "libc.shmat.restype = ctypes.c_void_p\nsegment = libc.shmget(int(E['SHM_KEY']), 0, 0)\nreturn segment != -1"),
         a("read another's /dev/shm", ("mounts",), "return open(E['DEV_SHM']).read()"),
@@ -82,7 +82,7 @@ def _python() -> list[Attack]:
         a("open a file by its handle", ("seccomp", "capabilities"), "return handle(E['SECRET'])", control="root"),
         a("change a setting of the kernel", ("mounts", "user"), "os.close(os.open(E['SETTING'], os.O_WRONLY))\nreturn True"),
         a("rename the machine", ("ipc", "capabilities", "seccomp"), "return libc.sethostname(socket.gethostname().encode(), len(socket.gethostname())) == 0", control="root"),
-        a("type into a terminal", ("seccomp",), "import fcntl, pty, termios\nour, their = pty.openpty()\nfcntl.ioctl(our, termios.TIOCSTI, b'x')\nreturn True", control="root"),
+        a("type into a terminal", ("seccomp", "capabilities"), "import fcntl, pty, termios\nour, their = pty.openpty()\nfcntl.ioctl(our, termios.TIOCSTI, b'x')\nreturn True", control="root"),
         a("regain capabilities", ("capabilities",), "return any(int(line.split()[1], 16) for line in open('/proc/self/status') if line.startswith(('CapEff', 'CapPrm', 'CapBnd')))", control="always"),
         a("gain privileges by executing", ("no-new-privileges",), "return libc.prctl(39, 0, 0, 0, 0) == 0"),
         a("make a device", ("capabilities", "landlock"), "os.mknod('device', 0o20600, os.makedev(1, 3))\nreturn True", control="root"),

@@ -28,6 +28,7 @@ PAIRS = [
     for attack in ATTACKS
     if not (attack.group and who == "user")
 ]
+ALONE = ("landlock", "seccomp", "network", "memory")  # layers that can be left out one by one
 Results = dict[tuple[str, str], dict[str, str]]
 
 
@@ -41,7 +42,8 @@ def results(report: Report) -> Iterator[Results]:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(HERE)}, text=True,
         )
         for who in USERS
-        for how in ("bare", "confined")
+        for how in ("bare", "confined", *(f"without-{layer}" for layer in ALONE))
+        if (who, how) != ("user", "without-memory")
     }  # fmt: skip
     found: Results = {}
     try:
@@ -75,6 +77,14 @@ def test_root_would_get_out_without(results: Results, attack: Attack) -> None:
 @pytest.mark.parametrize("attack", [attack for attack in ATTACKS if attack.control == "feature"], ids=lambda a: a.id)
 def test_it_would_get_out_where_the_kernel_has_it(results: Results, attack: Attack) -> None:
     assert ABSENT.search(results[USERS[0], "bare"][attack.id])
+
+
+@pytest.mark.parametrize("layer", ALONE)
+@pytest.mark.parametrize("who", USERS)
+def test_what_a_layer_stops_alone_gets_out_without_it_and_nothing_else(results: Results, who: str, layer: str) -> None:
+    found = results.get((who, f"without-{layer}"), {})
+    alone = {attack.id for attack in ATTACKS if attack.layers == (layer,) and attack.id in found}
+    assert {name for name, verdict in found.items() if verdict == "OUT"} == alone
 
 
 def test_every_attack_has_a_name_of_its_own_and_names_layers_that_exist() -> None:
