@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from attacks import ATTACKS, Attack, program
-
 from replwire.policy import Policy, Usage
 from replworker.confine import cgroup, identity, machine, mounts, reach, seccomp, stage
 from replworker.confine import plan as plans
@@ -40,7 +39,11 @@ MIB = 1 << 20
 CLONE_NEWUTS = 0x0400_0000
 LIMITS = Usage(memory_bytes=256 * MIB, pids=48, file_bytes=2 * MIB, open_files=64, tmp_bytes=8 * MIB)
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = {"python": [sys.executable, "-I", "-c"], "node": [shutil.which("node") or "/usr/bin/node", "-e"], "bash": ["/bin/bash", "-c"]}
+PROGRAMS = {
+    "python": [sys.executable, "-I", "-c"],
+    "node": [shutil.which("node") or "/usr/bin/node", "-e"],
+    "bash": ["/bin/bash", "-c"],
+}
 
 
 def become_plain() -> None:
@@ -89,7 +92,13 @@ def sentinels() -> Iterator[tuple[Path, dict[str, str]]]:
 
 
 # What is the machine's own is aimed at from inside a sandbox alone. Bare, a sentinel stands in for it.
-REAL = {"INIT": "1", "PASSWORDS": "/etc/shadow", "SYSTEM": "/usr", "SETTING": "/proc/sys/kernel/core_pattern", "PIDS": ""}
+REAL = {
+    "INIT": "1",
+    "PASSWORDS": "/etc/shadow",
+    "SYSTEM": "/usr",
+    "SETTING": "/proc/sys/kernel/core_pattern",
+    "PIDS": "",
+}
 
 
 def _stand_ins(folder: Path, sibling: int) -> dict[str, str]:
@@ -253,9 +262,7 @@ def weakened(found: machine.Machine, layer: str) -> machine.Machine:
 def chosen(who: str, how: str) -> list[Attack]:
     layer = how.partition("without-")[2]
     return [
-        attack
-        for attack in ATTACKS
-        if not (attack.group and who == "user") and (not layer or layer in attack.layers)
+        attack for attack in ATTACKS if not (attack.group and who == "user") and (not layer or layer in attack.layers)
     ]
 
 

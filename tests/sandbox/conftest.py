@@ -12,7 +12,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from kit import Live
-
 from replwire.policy import Policy
 from replworker.confine.machine import Machine, look
 from replworker.confine.probe import probe

@@ -24,9 +24,13 @@ LIMITS = {"value-bytes": 10_000, "trace-frames": 10, "trace-bytes": 10_000}
 class Live:
     """A python session without its worker: ready, then claimed."""
 
-    def __init__(self, policy: Policy, machine: Machine, *, python: str = sys.executable, folder: str | None = None) -> None:
+    def __init__(
+        self, policy: Policy, machine: Machine, *, python: str = sys.executable, folder: str | None = None
+    ) -> None:
         self.policy = policy
-        self.plan = prepare(policy, machine, "python", python, {"PATH": "/usr/bin:/bin"}, slot=os.getpid(), folder=folder)
+        self.plan = prepare(
+            policy, machine, "python", python, {"PATH": "/usr/bin:/bin"}, slot=os.getpid(), folder=folder
+        )
         self.confined = Confined(self.plan)
         self.child = Child(pick("python", python, self.plan.env, self.confined))
         self.frames: list[dict[str, Any]] = []

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kit import Live, below, gone
 
+from kit import Live, below, gone
 from replwire.policy import Policy, Usage
 from replworker.confine import cgroup
 from replworker.confine.confined import Confined
@@ -156,7 +156,9 @@ def test_a_warm_interpreter_is_given_its_folder(live: Start, workspace: Path) ->
     assert (made.stat().st_uid, made.stat().st_gid) == (os.getuid(), os.getgid())
 
 
-def test_a_folder_is_mounted_without_programs_that_change_users_and_without_devices(live: Start, workspace: Path) -> None:
+def test_a_folder_is_mounted_without_programs_that_change_users_and_without_devices(
+    live: Start, workspace: Path
+) -> None:
     session = live(claimed=False)
     session.claim(workspace)
     session.value("line = [l for l in open('/proc/self/mountinfo') if '/project ' in l][0]")
@@ -236,7 +238,9 @@ def test_a_processor_share_is_set(live: Start, grouped: None) -> None:
     del grouped
     session = live(Policy(limits=Usage(cpu_percent=50)))
     folder = session.confined.group.folders["cpu"]
-    settings = [path.read_text().split() for path in folder.glob("cpu.*") if path.name in ("cpu.max", "cpu.cfs_quota_us")]
+    settings = [
+        path.read_text().split() for path in folder.glob("cpu.*") if path.name in ("cpu.max", "cpu.cfs_quota_us")
+    ]
     assert [words[0] for words in settings] == ["50000"]
 
 

@@ -71,7 +71,11 @@ def test_root_dev_and_proc_end_read_only() -> None:
 
 def test_each_own_file_system_has_its_size() -> None:
     options = planned(Policy(limits=Usage(tmp_bytes=1 << 20))).options
-    sized = [options[at + 2 : at + 4] for at, word in enumerate(options) if word == "--size" and options[at + 1] == str(1 << 20)]
+    sized = [
+        options[at + 2 : at + 4]
+        for at, word in enumerate(options)
+        if word == "--size" and options[at + 1] == str(1 << 20)
+    ]
     assert sized == [("--tmpfs", "/dev/shm"), ("--tmpfs", "/tmp")]
     assert options.count("--tmpfs") == 2
 
@@ -90,7 +94,9 @@ def test_symlinks_of_the_runtime_and_of_the_system_are_made_again() -> None:
 
 
 def test_reading_the_whole_host_still_hides_and_denies_sockets() -> None:
-    found = planned(Policy(read="host"), hidden=[Mount("/home/ada/.ssh", "hidden-folder"), Mount("/home/ada/.netrc", "hidden-file")])
+    found = planned(
+        Policy(read="host"), hidden=[Mount("/home/ada/.ssh", "hidden-folder"), Mount("/home/ada/.netrc", "hidden-file")]
+    )
     assert ("/", "/") in pairs(found, "--ro-bind")
     assert "/home/ada/.ssh" in found.options
     assert ("/dev/null", "/home/ada/.netrc") in pairs(found, "--ro-bind")
@@ -114,7 +120,11 @@ def test_a_root_broker_runs_sessions_as_others_each_as_its_own() -> None:
 @pytest.mark.parametrize(
     ("machine", "cause", "mend"),
     [
-        (replace(PLAIN, bwrap=None, bwrap_problem="there is no /usr/bin/bwrap"), "there is no /usr/bin/bwrap", "apt-get install bubblewrap"),
+        (
+            replace(PLAIN, bwrap=None, bwrap_problem="there is no /usr/bin/bwrap"),
+            "there is no /usr/bin/bwrap",
+            "apt-get install bubblewrap",
+        ),
         (replace(PLAIN, bwrap_version=(0, 4, 1)), "bubblewrap 0.4.1 is too old", "install 0.7 or later"),
         (replace(PLAIN, arch="riscv64", seccomp=False), "riscv64", "x86_64 or aarch64"),
         (replace(ROOT, admin=False), "root without CAP_SYS_ADMIN", "ordinary user"),
@@ -141,8 +151,17 @@ def test_a_folder_from_the_start_is_where_the_session_begins() -> None:
 
 
 def test_the_environment_has_a_home_of_its_own_and_no_agents() -> None:
-    env = environment({"HOME": "/home/ada", "LANG": "C", "XDG_RUNTIME_DIR": "/run/user/1", "DBUS_SESSION_BUS_ADDRESS": "x"})
-    assert env == {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C", "HOME": "/tmp/home", "USER": "repl", "LOGNAME": "repl", "TMPDIR": "/tmp"}
+    env = environment(
+        {"HOME": "/home/ada", "LANG": "C", "XDG_RUNTIME_DIR": "/run/user/1", "DBUS_SESSION_BUS_ADDRESS": "x"}
+    )
+    assert env == {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "LANG": "C",
+        "HOME": "/tmp/home",
+        "USER": "repl",
+        "LOGNAME": "repl",
+        "TMPDIR": "/tmp",
+    }
 
 
 def test_python_meets_its_memory_limit_before_the_group_does() -> None:

@@ -35,14 +35,18 @@ def test_all_required_layers_are_observed_here(report: Report) -> None:
 @pytest.mark.parametrize("profile", ["read-only", "workspace-write"])
 @pytest.mark.parametrize("network", ["none", "host"])
 @pytest.mark.parametrize("read", ["minimal", "host"])
-def test_each_policy_can_be_kept(report: Report, machine: Machine, profile: Profile, network: Network, read: Read) -> None:
+def test_each_policy_can_be_kept(
+    report: Report, machine: Machine, profile: Profile, network: Network, read: Read
+) -> None:
     del report
     found = probed(machine, profile=profile, network=network, read=read)
     assert found.ok, found.text()
     assert ("network" in found.layers) is (network == "none")
 
 
-def test_a_layer_that_was_asked_for_and_is_missing_makes_the_sandbox_unavailable(report: Report, machine: Machine) -> None:
+def test_a_layer_that_was_asked_for_and_is_missing_makes_the_sandbox_unavailable(
+    report: Report, machine: Machine
+) -> None:
     del report
     without = replace(machine, landlock_abi=0)
     assert probed(without).ok
@@ -138,7 +142,9 @@ def test_an_interpreter_that_does_not_exist_is_named(machine: Machine) -> None:
     assert "/nowhere/python3: no such file" in found.text()
 
 
-@pytest.mark.parametrize(("runtime", "argv"), [("bash", ["/bin/bash", "--version"]), ("node", ["/usr/bin/node", "--version"])])
+@pytest.mark.parametrize(
+    ("runtime", "argv"), [("bash", ["/bin/bash", "--version"]), ("node", ["/usr/bin/node", "--version"])]
+)
 def test_other_runtimes_start(report: Report, machine: Machine, runtime: str, argv: list[str]) -> None:
     del report
     assert probes.starts(prepare(Policy(), machine, runtime, argv[0], ENV), argv) is None
@@ -146,7 +152,9 @@ def test_other_runtimes_start(report: Report, machine: Machine, runtime: str, ar
 
 def test_a_runtime_that_does_not_start_says_why(report: Report, machine: Machine) -> None:
     del report
-    said = probes.starts(prepare(Policy(), machine, "bash", "/bin/bash", ENV), ["/bin/bash", "-c", "echo no luck >&2; exit 4"])
+    said = probes.starts(
+        prepare(Policy(), machine, "bash", "/bin/bash", ENV), ["/bin/bash", "-c", "echo no luck >&2; exit 4"]
+    )
     assert said is not None
     assert "code 4" in said
     assert "no luck" in said

