@@ -11,11 +11,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from kit import Live
 from replwire.policy import Policy
 from replworker.confine.machine import Machine, look
 from replworker.confine.probe import probe
 from replworker.confine.report import Report
+from sandbox_kit import Live
 
 
 def required() -> bool:

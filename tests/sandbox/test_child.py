@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from kit import Live, below, gone
 from replwire.policy import Policy, Usage
 from replworker.confine import cgroup
 from replworker.confine.confined import Confined
@@ -20,6 +19,7 @@ from replworker.confine.report import Report
 from replworker.confine.workspace import Refused, check
 from replworker.runtimes.child import Child
 from replworker.runtimes.pick import pick
+from sandbox_kit import Live, below, gone
 
 Start = Callable[..., Live]
 

@@ -245,6 +245,7 @@ def _signal_name(number: int) -> str:
 
 def _become(command: Command, inner: list[int]) -> NoReturn:
     """In the forked child: arrange descriptors and execute. Nothing of the worker's runs after this."""
+    doing = command.argv[0]
     try:
         parent = os.getppid()
         os.setsid()
@@ -260,12 +261,14 @@ def _become(command: Command, inner: list[int]) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
         argv = [*(wrapping.prefix if wrapping else ()), *command.argv]
         if wrapping:
+            doing = "the sandbox"
             wrapping.enter()
+            doing = argv[0]
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # after a change of user, which clears it
         if os.getppid() != parent:
             os._exit(127)
         os.execve(argv[0], argv, command.env)
     except OSError as error:
-        os.write(2, f"{command.argv[0]}: {error.strerror}\n".encode())
+        os.write(2, f"{doing}: {error.strerror}\n".encode())
     finally:
         os._exit(127)
