@@ -24,7 +24,7 @@ from replwire.deadlines import Deadlines
 from replwire.keys import Keys
 from replwire.lines import Lines
 from replwire.link import Gone, Kind, encode, pack
-from replworker.boot import Order
+from replworker.boot import Order, interpreter_of
 from replworker.loop import Loop
 from replworker.runtimes.child import Child
 from replworker.runtimes.pick import NoEnvironment, pick
@@ -58,8 +58,7 @@ class MemoryWorker:
     """A worker without a process: `boot.main` less all that concerns its own process. Raises NoEnvironment."""
 
     def __init__(self, order: Order) -> None:
-        kept = f"{order.folder}/envs"
-        self._child = Child(pick(order.runtime, order.environment, order.interpreter, kept, order.env))
+        self._child = Child(pick(order.runtime, *interpreter_of(order)))
         self.link = MemoryLink()
         self.timers = Deadlines()
         settings = Settings(f"{order.folder}/snapshots", order.load_paths)

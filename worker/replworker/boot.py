@@ -16,10 +16,14 @@ from dataclasses import dataclass
 from replwire.deadlines import Deadlines
 from replwire.limits import Limits
 from replwire.link import Gone, Kind, encode, pack
+from replworker.confine.plan import Unavailable
+from replworker.confine.workspace import Refused
+from replworker.confinement import Confine, confine
 from replworker.link import Link
 from replworker.loop import Loop
 from replworker.runtimes.child import Child
-from replworker.runtimes.pick import NoEnvironment, pick
+from replworker.runtimes.environments import Found, NoEnvironment, find
+from replworker.runtimes.pick import pick
 from replworker.session import Session, Settings
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -42,6 +46,7 @@ class Order:
     limits: Limits
     folder: str  # of the broker's state: named environments and snapshots have theirs below it
     load_paths: tuple[str, ...]
+    confine: Confine | None = None
 
 
 def main(order: Order) -> None:
@@ -60,17 +65,27 @@ def main(order: Order) -> None:
         os._exit(0)  # nothing of ours is worth an interpreter's tidy end, and a user's child may hold it up
 
 
+def interpreter_of(order: Order) -> Found:
+    """Which interpreter to run, with which environment. Raises NoEnvironment."""
+    if order.runtime != "python":
+        return Found(order.interpreter, order.env)
+    return find(order.environment, order.interpreter, f"{order.folder}/envs", order.env)
+
+
 def _keep_session(order: Order) -> None:
     try:
-        command = pick(order.runtime, order.environment, order.interpreter, f"{order.folder}/envs", order.env)
-    except NoEnvironment as error:
+        found = interpreter_of(order)
+        confinement = None if order.confine is None else confine(order.runtime, order.confine, found)
+        env = found.env if confinement is None else confinement.env
+        wrapping = None if confinement is None else confinement.wrapping
+        child = Child(pick(order.runtime, found.executable, env, wrapping))
+    except (NoEnvironment, Unavailable, Refused, OSError) as error:
         Link(order.endpoint, order.token).last_word(pack(Kind.GONE, encode(Gone(str(error)))))
         return
-    child = Child(command)
     try:
         timers = Deadlines()
         link = Link(order.endpoint, order.token)
-        settings = Settings(f"{order.folder}/snapshots", order.load_paths)
+        settings = Settings(f"{order.folder}/snapshots", order.load_paths, confinement)
         session = Session(link, child, timers, order.limits, settings)
         Loop(link, child, session, timers, order.limits.worker_silence_ms / 3000).run()
     finally:
