@@ -34,6 +34,8 @@ COMMANDS = {
     "status": Entry("replctl.commands.broker:status", "Is there a broker, and what does it do?"),
     "serve": Entry("replctl.commands.serve:serve", "Run a broker in the foreground."),
     "shutdown": Entry("replctl.commands.broker:shutdown", "End the broker and all sessions."),
+    "mcp": Entry("replctl.commands.mcp:mcp", "Serve MCP: sessions as an agent's tools."),
+    "tools": Entry("replctl.commands.tools:tools", "Print a tool set's schemas."),
     "config": Entry("replctl.commands.config:config", "Settings, and where each came from."),
     "version": Entry("replctl.commands.broker:version", "Version of replctl, and of the broker if one answers."),
 }
