@@ -93,6 +93,10 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     value: Annotated[str | None, _says("the value of the last expression as text; `None` (python) for nothing")] = None
     ns: Annotated[str | None, _says("namespace the code ran in")] = None
     mime: Annotated[dict[str, Any] | None, _says("MIME type to data, Jupyter's convention; images in base64")] = None
+    images: Annotated[
+        list[dict[str, Any]] | None, _says("figures that the eval drew besides its value, each such a bundle")
+    ] = None
+    images_dropped: Annotated[int | None, _says("how many more there were")] = None
     repr_error: Annotated[str | None, _says("the value's own repr raised this; there is no `value`")] = None
     ex: Annotated[Ex | None, _says("the exception that ended the code")] = None
     stacktrace: Annotated[list[Frame] | None, _says("the user's frames, bounded, outermost first")] = None
@@ -138,6 +142,20 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     encodings_available: list[str] | None = None
     encoding_current: str | None = None
     stats: dict[str, Any] | None = None
+    completions: list[dict[str, Any]] | None = None
+    found: bool | None = None
+    type: str | None = None
+    doc: str | None = None
+    signature: str | None = None
+    methods: list[str] | None = None
+    file: str | None = None
+    line: int | None = None
+    new_session: str | None = None
+    bytes: int | None = None
+    left_behind: list[dict[str, Any]] | None = None
+    history: list[dict[str, Any]] | None = None
+    environment: Any = None
+    threads: list[Any] | None = None
 
 
 encode = msgspec.json.Encoder().encode

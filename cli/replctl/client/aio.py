@@ -180,6 +180,11 @@ class AsyncClient:
             raise talk.lost(gathering, gathering.cut)
         return gathering.last is not None
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection; one that broke counts until that is noticed."""
+        return self._line is not None
+
     def leave(self, gathering: Gathering) -> None:
         """Let a `finish` that waits for this request return; what still comes for it is dropped."""
         self._talk.forget(gathering)

@@ -38,6 +38,8 @@ class Result(msgspec.Struct, kw_only=True, rename="kebab"):
     traceback: str | None = None
     stacktrace: list[Frame] | None = None
     mime: dict[str, Any] | None = None
+    images: list[dict[str, Any]] | None = None
+    images_dropped: int | None = None
     repr_error: str | None = None
     changed: list[str] | None = None
     ephemeral: bool | None = None

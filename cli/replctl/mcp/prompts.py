@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import mcp_types as types
@@ -72,7 +73,6 @@ async def get(_ctx: ServerRequestContext[Any, Any], params: types.GetPromptReque
     missing = [each.name for each in prompt.arguments or [] if each.required and not given.get(each.name)]
     if missing:
         raise MCPError(types.INVALID_PARAMS, f"Missing argument: {', '.join(missing)}")
-    for name in {each.name for each in prompt.arguments or []}:
-        text = text.replace(f"{{{name}}}", given[name])
+    text = re.sub(r"\{(problem|code|session)\}", lambda match: given[match[1]], text)
     message = types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))
     return types.GetPromptResult(description=prompt.description, messages=[message])

@@ -37,12 +37,15 @@ class Door:
     def __init__(self, tools: ToolSet, client: AsyncClient) -> None:
         self.tools = tools
         self.client = client
-        self._lost: list[str] = []
+        self._used = False  # whether a broker has answered
+        self._news: str | None = None
         self._given_up: dict[str, str | None] = {}  # call to the reason its client gave
 
     def on_start(self, started: Started) -> None:
         """A broker had to be started: what the one before it took along is told with the next answer."""
-        self._lost += started.lost
+        if started.lost or self._used:
+            names = f"sessions {', '.join(started.lost)}" if started.lost else "its sessions"
+            self._news = f"a new broker was started; the one before it ended unexpectedly, and {names} with it"
 
     async def list_tools(self, _ctx: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """All tools; the same for everybody, always."""
@@ -60,9 +63,9 @@ class Door:
             answer = await adrive(
                 self.tools.steps(params.name, params.arguments), self.client, on_output, lambda g: self._left(ctx, g)
             )
-        if self._lost:
-            names, self._lost = ", ".join(self._lost), []
-            answer.text += f"\n[a new broker was started; the one before it ended, and with it the sessions {names}]"
+        self._used = self._used or self.client.connected
+        if self._news is not None:
+            answer.text, self._news = f"{answer.text}\n[{self._news}]", None
         return self._result(tool, answer)
 
     def _result(self, tool: Tool, answer: Answer) -> types.CallToolResult:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
+from msgspec import structs
+
 from replctl.client import talk
 from replctl.client.calls import milliseconds
 from replctl.client.errors import ReplError
-from replctl.client.result import Result
+from replctl.client.result import Pages, Result
 from replctl.client.sync import PATIENCE
 from replctl.tools.base import Answer, Ask, Context, Got, Settings
 from replctl.tools.told import MIMES, Told
 from replwire.replies import TRUNCATED, Reply
+
+MAX_READS = 16  # of one answer, each of at most `max-output-bytes`
 
 
 def eval_fields(settings: Settings, code: str, session: str | None, **more: Any) -> dict[str, Any]:
@@ -41,29 +45,40 @@ def follow(
     context: Context, session: str, eval_id: int, wait: float, offset: int | None = None, grep: str | None = None
 ) -> Generator[Ask, Got, Answer]:
     """An eval's output and answer now or at its end. With an offset: the page that begins there, whole."""
-    settings = context.settings
+    fields = {"session": session, "eval_id": eval_id, "grep": grep}
     if offset is not None and grep is None:
-        settings = _unfolded(settings)
-    fields = {
-        "session": session, "eval_id": eval_id, "wait_ms": milliseconds(wait), "offset": offset, "grep": grep,
-        "max_bytes": context.settings.budget if offset is not None and grep is None else None,
-    }  # fmt: skip
-    got = yield Ask("read", fields, PATIENCE + wait, code=False)
-    result = talk.result(got.gathering)
-    paged = offset is not None and bool(result.truncated) and grep is None
-    if paged:  # what follows is on the next page, not lost
-        result.truncated = None
-    answer = Told(result, settings, wait or None).answer()
-    if paged:
-        answer.text += f"\n[more: read(session={session!r}, eval_id={eval_id}, offset={result.offset})]"
+        return (yield from _page(context.settings, fields, wait, offset))
+    result = yield from _read({**fields, "offset": offset}, wait)
+    whole = Pages()
+    more = whole.add(result)
+    for _ in range(MAX_READS):  # one read gives, or searches, at most what one answer may have
+        if more:
+            result = yield from _read({**fields, "offset": whole.offset}, 0)
+            more = whole.add(result)
+    result.out, result.err = "".join(whole.out), "".join(whole.err)
+    result.truncated, result.dropped_bytes = bool(whole.missing) or None, whole.missing or None
+    return _and_more(Told(result, context.settings, wait).answer(), more, result)
+
+
+def _page(settings: Settings, fields: dict[str, Any], wait: float, offset: int) -> Generator[Ask, Got, Answer]:
+    result = yield from _read({**fields, "offset": offset, "max_bytes": settings.budget}, wait)
+    more = bool(result.truncated)
+    result.truncated = None  # what follows is on the next page, not lost
+    # The page was bounded when it was asked for; nothing more is left out of it.
+    whole = structs.replace(settings, budget=10 * settings.budget, line=10 * settings.budget)
+    answer = Told(result, whole, wait).answer()
+    return _and_more(answer, more, result)
+
+
+def _and_more(answer: Answer, more: bool, result: Result) -> Answer:
+    if more and not result.running:  # that it goes on has been said
+        answer.text += f"\n[more: read(session={result.session!r}, eval_id={result.eval_id}, offset={result.offset})]"
     return answer
 
 
-def _unfolded(settings: Settings) -> Settings:
-    """A page is bounded in bytes by its request; nothing of it is left out."""
-    import msgspec
-
-    return msgspec.structs.replace(settings, budget=10 * settings.budget, line=10 * settings.budget)
+def _read(fields: dict[str, Any], wait: float) -> Generator[Ask, Got, Result]:
+    got = yield Ask("read", {**fields, "wait_ms": milliseconds(wait) or None}, PATIENCE + wait)
+    return talk.result(got.gathering)
 
 
 def _tail(result: Result, settings: Settings) -> Generator[Ask, Got, str]:

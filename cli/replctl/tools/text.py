@@ -11,7 +11,6 @@ _ESCAPE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
     r"|\x9b[0-?]*[ -/]*[@-~]"
 )
-_BACKSPACE = re.compile(r"[^\b\n]\b")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _SMALLEST_LINE = 40  # characters; a cap below this leaves nothing to read
 
@@ -45,12 +44,19 @@ def clean(text: str) -> Clean:
                 folded += max(0, len(drawn) - 1)
                 lines[number] = drawn[-1] if drawn else ""
         text = "\n".join(lines)
-    while "\b" in text:  # the character before goes; one without such a character goes alone, below
-        shorter = _BACKSPACE.sub("", text)
-        if shorter == text:
-            break
-        text = shorter
+    if "\b" in text:
+        text = _backspaced(text)
     return Clean(_CONTROL.sub("", text), folded)
+
+
+def _backspaced(text: str) -> str:
+    kept: list[str] = []
+    for character in text:
+        if character != "\b":
+            kept.append(character)
+        elif kept and kept[-1] != "\n":
+            kept.pop()
+    return "".join(kept)
 
 
 def fold(text: str, budget: int, line: int, more: str = "") -> Folded:

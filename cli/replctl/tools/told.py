@@ -86,7 +86,7 @@ class Told:
         if result.repr_error:
             yield f"the value has no text: its repr raised {result.repr_error}"
         if self._folded:
-            yield f"{self._folded} updates of a progress bar folded"
+            yield f"progress bar updates folded: {self._folded}"
         if left:
             yield f"{left} picture(s) more were too large or too many"
         if status == "running":
@@ -168,9 +168,9 @@ def _value(result: Result) -> str | None:
 
 def _pictures(result: Result, settings: Settings) -> tuple[list[Image], int]:
     """The pictures within the bounds, one a bundle, and how many more there were."""
-    dropped = getattr(result, "images_dropped", None) or 0
+    dropped = result.images_dropped or 0
     taken: list[Image] = []
-    for bundle in ([result.mime] if result.mime else []) + list(getattr(result, "images", None) or []):
+    for bundle in ([result.mime] if result.mime else []) + (result.images or []):
         found = [Image(kind, bundle[kind]) for kind in _IMAGES if isinstance(bundle.get(kind), str)]
         fitting = [each for each in found if len(each.data) <= settings.image_bytes]
         if fitting and len(taken) < settings.images:
