@@ -36,6 +36,7 @@ COMMANDS = {
     "shutdown": Entry("replctl.commands.broker:shutdown", "End the broker and all sessions."),
     "mcp": Entry("replctl.commands.mcp:mcp", "Serve MCP: sessions as an agent's tools."),
     "tools": Entry("replctl.commands.tools:tools", "Print a tool set's schemas."),
+    "install": Entry("replctl.commands.install:install", "Tell an MCP client how to start `replctl mcp`."),
     "config": Entry("replctl.commands.config:config", "Settings, and where each came from."),
     "version": Entry("replctl.commands.broker:version", "Version of replctl, and of the broker if one answers."),
 }

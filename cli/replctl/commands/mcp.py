@@ -30,6 +30,7 @@ DEFAULT_HTTP = "127.0.0.1:8931"
 def mcp(set_name: str, agent: str | None, endpoint: str | None, http: str | None, wait: float | None,
         budget: int | None, structured: bool) -> int:  # fmt: skip
     """Serve MCP: give an agent sessions as tools. Ends when stdin does."""
+    _find_runtime_dir()
     agent = agent or os.environ.get("REPLCTL_AGENT") or f"mcp-{os.getpid()}"
     if (why := name_error("agent", agent)) is not None:
         raise click.UsageError(why)
@@ -65,3 +66,10 @@ def mcp(set_name: str, agent: str | None, endpoint: str | None, http: str | None
               "replctl install --client NAME", file=sys.stderr)  # fmt: skip
     anyio.run(serve, server)
     return Exit.OK
+
+
+def _find_runtime_dir() -> None:
+    """Many clients start a server with few variables; without this one it would miss the user's own broker."""
+    usual = f"/run/user/{os.getuid()}"
+    if "XDG_RUNTIME_DIR" not in os.environ and os.path.isdir(usual) and os.stat(usual).st_uid == os.getuid():
+        os.environ["XDG_RUNTIME_DIR"] = usual
