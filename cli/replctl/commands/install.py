@@ -55,8 +55,8 @@ def install(client: str, scope: str, show: bool, name: str, agent: str | None, s
     if after == before:
         click.echo(f"replctl: already in {path}", err=True)
         return Exit.OK
-    lines = difflib.unified_diff(before.splitlines(True), after.splitlines(True), path, path)
-    click.echo("".join(lines), nl=False)
+    for line in difflib.unified_diff(before.splitlines(), after.splitlines(), path, path, lineterm=""):
+        click.echo(line)
     kept = _write(path, before, after)
     click.echo(f"replctl: wrote {path}" + (f"; as it was before: {kept}" if kept else ""), err=True)
     return Exit.OK
