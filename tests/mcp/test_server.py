@@ -323,6 +323,17 @@ async def test_sessions_are_resources(connect: Connect) -> None:
     ]
 
 
+async def test_a_transcript_is_a_resource(connect: Connect, stub: Callable[[Script], Stub]) -> None:
+    def script(_: dict[str, Any], say: Say) -> None:
+        history = [{"eval-id": 1, "code": "x = 1", "status": ["done"], "epoch": 1, "submitted": "t"},
+                   {"eval-id": 2, "code": "1/0", "status": ["done", "error"], "epoch": 1, "submitted": "t"}]  # fmt: skip
+        done(say, history=history)
+
+    async with connect("--endpoint", stub(script).endpoint) as client:
+        read = await client.read_resource("repl://sessions/lab/transcript")
+    assert read.contents[0].text == "[1] epoch 1, ok\nx = 1\n\n[2] epoch 1, error\n1/0\n"  # type: ignore[union-attr]
+
+
 async def test_prompts_are_filled_in(connect: Connect) -> None:
     async with connect() as client:
         assert [prompt.name for prompt in (await client.list_prompts()).prompts] == ["debug", "benchmark"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import MutableMapping
 
 import click
 
@@ -30,7 +31,7 @@ DEFAULT_HTTP = "127.0.0.1:8931"
 def mcp(set_name: str, agent: str | None, endpoint: str | None, http: str | None, wait: float | None,
         budget: int | None, structured: bool) -> int:  # fmt: skip
     """Serve MCP: give an agent sessions as tools. Ends when stdin does."""
-    _find_runtime_dir()
+    find_runtime_dir(os.environ, os.getuid())
     agent = agent or os.environ.get("REPLCTL_AGENT") or f"mcp-{os.getpid()}"
     if (why := name_error("agent", agent)) is not None:
         raise click.UsageError(why)
@@ -68,8 +69,8 @@ def mcp(set_name: str, agent: str | None, endpoint: str | None, http: str | None
     return Exit.OK
 
 
-def _find_runtime_dir() -> None:
+def find_runtime_dir(environ: MutableMapping[str, str], uid: int, users: str = "/run/user") -> None:
     """Many clients start a server with few variables; without this one it would miss the user's own broker."""
-    usual = f"/run/user/{os.getuid()}"
-    if "XDG_RUNTIME_DIR" not in os.environ and os.path.isdir(usual) and os.stat(usual).st_uid == os.getuid():
-        os.environ["XDG_RUNTIME_DIR"] = usual
+    usual = os.path.join(users, str(uid))
+    if "XDG_RUNTIME_DIR" not in environ and os.path.isdir(usual) and os.stat(usual).st_uid == uid:
+        environ["XDG_RUNTIME_DIR"] = usual
