@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import uvicorn
 
-from replctl.mcp.http import _app, bind
+from replctl.mcp.http import asgi, bind
 from replctl.mcp.server import build
 from replctl.tools.base import Answer, Context, Image, Settings, Steps, Tool
 from replctl.tools.running import eval_fields, run
@@ -55,6 +55,6 @@ if __name__ == "__main__":
             name=name, title=name, text=name, args=Nothing, run=does, runs_code=True, output={"type": "object"}
         )
     listener = bind("127.0.0.1:0")
-    app = _app(build(tools, sys.argv[1], "interop"), listener)
+    app = asgi(build(tools, sys.argv[1], "interop"), listener)
     print(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", flush=True)
     uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False)).run(sockets=[listener])

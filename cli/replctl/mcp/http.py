@@ -32,7 +32,7 @@ def serve_http(server: Server[Any], where: str) -> int:
     listener = bind(where)
     try:
         path = os.path.join(state_dir(os.environ), TOKEN_FILE)
-        guarded = Guard(_app(server, listener), token(path))
+        guarded = Guard(asgi(server, listener), token(path))
         url = f"http://{_authority(listener)}{PATH}"
         print(f"replctl: MCP at {url}; its bearer token is in {path}", file=sys.stderr, flush=True)
         config = uvicorn.Config(
@@ -104,10 +104,10 @@ class Guard:
                 refusal = PlainTextResponse("a bearer token is required", 401, {"WWW-Authenticate": "Bearer"})
                 await refusal(scope, receive, send)
                 return
-        await self._app(scope, receive, send)
+        await self.asgi(scope, receive, send)
 
 
-def _app(server: Server[Any], listener: socket.socket) -> ASGIApp:
+def asgi(server: Server[Any], listener: socket.socket) -> ASGIApp:
     """The SDK's endpoint; Host and Origin must be ours, or a web page could reach it by a name of its own."""
     port = listener.getsockname()[1]
     names = {f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}", _authority(listener)}
