@@ -18,8 +18,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from mcp import Client
 from mcp.client.stdio import stdio_client
 
-from kit import Broker
+from kit import PATIENCE_S, Broker
 from mcp_kit import Connect, server
+from replctl import Client as ReplClient
 from stub_broker import Script, Stub
 
 
@@ -49,8 +50,9 @@ def own_broker() -> Iterator[Broker]:
     broker = Broker(_folder(), "limits.rate-limit-per-min=0")
     yield broker
     broker.stop()
-    with broker.wire() as wire:
-        wire.send("shutdown")
+    with ReplClient(broker.endpoint, start=False) as client:
+        client.shutdown()
+        assert client.wait_for_end(PATIENCE_S)
     shutil.rmtree(broker.folder, ignore_errors=True)
 
 

@@ -104,7 +104,7 @@ class Guard:
                 refusal = PlainTextResponse("a bearer token is required", 401, {"WWW-Authenticate": "Bearer"})
                 await refusal(scope, receive, send)
                 return
-        await self.asgi(scope, receive, send)
+        await self._app(scope, receive, send)
 
 
 def asgi(server: Server[Any], listener: socket.socket) -> ASGIApp:
