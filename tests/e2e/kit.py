@@ -18,7 +18,7 @@ import zmq
 from stream_rules import Rules
 
 PATIENCE_S = 20.0
-UNSANDBOXED = "[sandbox]\nallow-unsandboxed = true\nprofile = \"off\"\n"  # tests that look into /proc, or kill by pid
+UNSANDBOXED = '[sandbox]\nallow-unsandboxed = true\nprofile = "off"\n'  # tests that look into /proc, or kill by pid
 
 
 def wait_until(what: Callable[[], Any], why: str, patience_s: float = PATIENCE_S) -> Any:
