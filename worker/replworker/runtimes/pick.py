@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from replworker.runtimes.child import CONTROL_FD, LATE_FD, Command
+from replworker.runtimes.node.command import command as node
 
 _HARNESS = Path(__file__).with_name("python") / "harness.py"
 
 
 def pick(runtime: str, interpreter: str, env: dict[str, str], prefix: tuple[str, ...] = ()) -> Command:
     """What to execute for a runtime. Raises KeyError for one that is not known."""
-    argv = {"python": [interpreter, "-X", "utf8", str(_HARNESS), str(CONTROL_FD), str(LATE_FD)]}[runtime]
+    argv = {
+        "python": [interpreter, "-X", "utf8", str(_HARNESS), str(CONTROL_FD), str(LATE_FD)],
+        "node": node(interpreter, CONTROL_FD, LATE_FD),
+    }[runtime]
     return Command(argv, env, prefix)

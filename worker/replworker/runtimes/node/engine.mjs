@@ -1,0 +1,179 @@
+// V8's own REPL, reached through the inspector, in this process and without any port.
+//
+// Why so. V8 has a REPL mode, made for the console of browsers: top-level `await`, `const`, `let` and `class` that stay
+// for later evals and may be declared again, and the value of the last expression - with V8's own parser, so that no
+// string, regex, template or comment can be mistaken, and a syntax error is found before anything has run. The other
+// roads are worse: node's `repl` rewrites `await` with a parser that lags behind V8, refuses a second `const`, and
+// brings domains along; its parser needs --expose-internals, which would open node's insides to the user's code too.
+// vm.createContext makes a second realm, in which `[] instanceof Array` fails for what node hands out. So evals run in
+// the main context.
+
+import { Session } from 'node:inspector';
+import v8 from 'node:v8';
+import vm from 'node:vm';
+
+const { connect, disconnect, post } = Session.prototype;
+const { onInit } = v8.promiseHooks;
+const call = Function.prototype.call.bind(Function.prototype.call);
+
+const RESULT = '.repl_result'; // where V8 puts the value, so that a promise is shown and not awaited
+const POISON = '\n@'; // no program goes on like this: what ends so is parsed and never run
+export const LINE_END = /\r\n?|[\n\u2028\u2029]/g;
+const LOOK_MS = 100; // for a look at a name; only a proxy of the user's takes any time
+
+function opened() {
+  const session = new Session();
+  call(connect, session);
+  return session;
+}
+
+/** One eval on its way. */
+export class Evaluation {
+  #session = null;
+  #stop = null;
+  promise = null; // settles with the eval; null when nothing ran
+  syntax = null; // why it could not be compiled
+
+  /** Run the text up to its first await. */
+  start(expression) {
+    const session = (this.#session = opened());
+    let inside = true;
+    // V8 would tell the value over the inspector, as a copy. What it waits for is the first promise that is made now:
+    // we take that, and then end the session, so that a promise that never settles holds nothing of the inspector's
+    // (node 22 dies when such a one is collected).
+    const stop = (this.#stop = onInit((promise) => {
+      stop();
+      this.promise = promise;
+    }));
+    const ask = { expression, replMode: true, silent: true };
+    call(post, session, 'Runtime.evaluate', ask, (_, answer) => {
+      if (inside && answer?.exceptionDetails) this.syntax = seen(answer.exceptionDetails);
+    });
+    inside = false;
+    this.end();
+  }
+
+  /** Give back what start() holds. An interrupt may have cut it short, so the runner calls this once more. */
+  end() {
+    this.#stop?.();
+    const session = this.#session;
+    this.#stop = this.#session = null;
+    if (session !== null) call(disconnect, session);
+  }
+
+  /** {value} of the eval, in a box, so that a promise is not awaited; or what it threw. */
+  async value() {
+    return { value: (await this.promise)[RESULT] };
+  }
+}
+
+/** Looks at code and names without running anything. */
+export class Engine {
+  #session = opened();
+
+  /** The first thing wrong with a text: {type, message, line, column}, counted from 0; null for a good beginning. */
+  wrong(text) {
+    const found = this.#ask('Runtime.evaluate', { expression: text + POISON, replMode: true, silent: true });
+    const error = seen(found.exceptionDetails);
+    return error.line === lines(text + POISON) ? null : error;
+  }
+
+  /** Whether the text is whole statements, such as may stand in a function. */
+  whole(text) {
+    try {
+      new vm.Script(`async () => {\n${text}\n}`);
+      return true;
+    } catch {
+      return false;
+    }
+  }
+
+  /** Names that const, let and class have bound. */
+  lexical() {
+    return new Set(this.#ask('Runtime.globalLexicalScopeNames', {}).names);
+  }
+
+  /** What an expression refers to, if V8 can tell without any side effect: {value} or null. */
+  look(expression) {
+    const ask = { expression, throwOnSideEffect: true, silent: true, timeout: LOOK_MS, objectGroup: 'look' };
+    const found = this.#ask('Runtime.evaluate', ask);
+    const value = found && !found.exceptionDetails ? this.#value(found.result) : null;
+    this.#ask('Runtime.releaseObjectGroup', { objectGroup: 'look' });
+    return value;
+  }
+
+  /** Whether a function sees nothing but global names. */
+  global(fn) {
+    const id = this.#id(fn);
+    const inner = this.#ask('Runtime.getProperties', { objectId: id, ownProperties: true }).internalProperties ?? [];
+    const scopes = inner.find((each) => each.name === '[[Scopes]]')?.value?.objectId;
+    const kinds = scopes ? this.#ask('Runtime.getProperties', { objectId: scopes, ownProperties: true }).result : [];
+    this.#ask('Runtime.releaseObjectGroup', { objectGroup: 'look' });
+    return scopes !== undefined && kinds.every((each) => /^(Global|Script)$/.test(each.value?.description));
+  }
+
+  /** Bind names in the evals' scope; the values are looked up by name in `values`. */
+  declare(kind, values) {
+    const names = [...values.keys()];
+    if (names.length === 0) return true;
+    const key = `replctl ${Math.random()}`;
+    Object.defineProperty(globalThis, key, { value: (name) => values.get(name), configurable: true });
+    const parts = names.map((name) => `${name} = globalThis[${JSON.stringify(key)}](${JSON.stringify(name)})`);
+    const evaluation = new Evaluation();
+    evaluation.start(`${kind} ${parts.join(', ')}; undefined`);
+    delete globalThis[key];
+    return evaluation.syntax === null;
+  }
+
+  #value(told) {
+    if (told.objectId === undefined && told.unserializableValue === undefined) {
+      return { value: told.subtype === 'null' ? null : told.value };
+    }
+    if (told.objectId === undefined) return { value: vm.runInThisContext(told.unserializableValue) };
+    return this.#fetch(told.objectId);
+  }
+
+  /** Have V8 unwind what runs. */
+  terminate() {
+    call(post, this.#session, 'Runtime.terminateExecution');
+  }
+
+  #fetch(objectId) {
+    let box = null;
+    const taker = this.#id((value) => void (box = { value }));
+    const ask = { objectId: taker, functionDeclaration: 'function (value) { this(value); }', arguments: [{ objectId }] };
+    this.#ask('Runtime.callFunctionOn', { ...ask, silent: true, objectGroup: 'look' });
+    return box;
+  }
+
+  #id(value) {
+    const key = `replctl ${Math.random()}`;
+    Object.defineProperty(globalThis, key, { value, configurable: true });
+    const expression = `globalThis[${JSON.stringify(key)}]`;
+    const found = this.#ask('Runtime.evaluate', { expression, silent: true, objectGroup: 'look' });
+    delete globalThis[key];
+    return found.result.objectId;
+  }
+
+  #ask(method, parameters) {
+    let found = null;
+    call(post, this.#session, method, parameters, (error, answer) => (found = error ? null : answer));
+    return found;
+  }
+}
+
+function seen(details) {
+  const text = details.exception?.description ?? details.text;
+  const [head] = text.split('\n    at ', 1);
+  const type = details.exception?.className ?? 'SyntaxError';
+  const message = head.startsWith(`${type}: `) ? head.slice(type.length + 2) : head;
+  return { type, message, line: details.lineNumber, column: details.columnNumber };
+}
+
+/** How many line ends a text has, as V8 counts them. */
+function lines(text) {
+  let found = 0;
+  LINE_END.lastIndex = 0;
+  while (LINE_END.exec(text) !== null) found++;
+  return found;
+}
