@@ -37,7 +37,7 @@ const modules = new Modules();
 publish();
 hideMarks();
 const names = new Names(engine);
-const parts = { gate, channel, streams, input, engine, modules, names, limits, halt: halter(engine) };
+const parts = { gate, channel, streams, input, engine, modules, names, limits, halt: halter(engine, gate) };
 const runner = new Runner(parts);
 guard(runner, streams, limits);
 watch();

@@ -17,6 +17,11 @@ const { onInit } = v8.promiseHooks;
 const call = Function.prototype.call.bind(Function.prototype.call);
 
 const RESULT = '.repl_result'; // where V8 puts the value, so that a promise is shown and not awaited
+// Before every eval: its own code runs when the inspector has been left, which does not bear to be stopped. It gives no
+// value, and nothing can go on with it. The columns of the first line are told without it (trace.mjs).
+export const DELAY = 'while(await 0);';
+const DIRECTIVE = "'use strict';";
+const STRICT = /^(?:\s|\/\/.*\n|\/\*[^]*?\*\/)*(['"])use strict\1[^\S\n]*(?:;|\n|$)/;
 const POISON = '\n@'; // no program goes on like this: what ends so is parsed and never run
 export const LINE_END = /\r\n?|[\n\u2028\u2029]/g;
 const LOOK_MS = 100; // for a look at a name; only a proxy of the user's takes any time
@@ -27,44 +32,34 @@ function opened() {
   return session;
 }
 
-/** One eval on its way. */
-export class Evaluation {
-  #session = null;
-  #stop = null;
-  promise = null; // settles with the eval; null when nothing ran
-  syntax = null; // why it could not be compiled
+/** Run a text as an eval, from the next turn of the promises on. {promise} of its value, in a box, or {wrong}. */
+export function evaluate(text) {
+  const session = opened();
+  let inside = true;
+  let promise = null;
+  let wrong = null;
+  // V8 would tell the value over the inspector, as a copy. What it waits for is the first promise that is made now: we
+  // take that, and then end the session, so that a promise that never settles holds nothing of the inspector's (node
+  // 22 dies when such a one is collected).
+  const stop = onInit((made) => {
+    stop();
+    promise = made;
+  });
+  const expression = (STRICT.test(text) ? DIRECTIVE : '') + DELAY + text;
+  call(post, session, 'Runtime.evaluate', { expression, replMode: true, silent: true }, (_, answer) => {
+    if (inside && answer?.exceptionDetails) wrong = seen(answer.exceptionDetails);
+  });
+  inside = false;
+  stop();
+  call(disconnect, session);
+  if (wrong === null) return { promise: boxed(promise) };
+  if (wrong.line === 0) wrong.column -= expression.length - text.length;
+  return { wrong };
+}
 
-  /** Run the text up to its first await. */
-  start(expression) {
-    const session = (this.#session = opened());
-    let inside = true;
-    // V8 would tell the value over the inspector, as a copy. What it waits for is the first promise that is made now:
-    // we take that, and then end the session, so that a promise that never settles holds nothing of the inspector's
-    // (node 22 dies when such a one is collected).
-    const stop = (this.#stop = onInit((promise) => {
-      stop();
-      this.promise = promise;
-    }));
-    const ask = { expression, replMode: true, silent: true };
-    call(post, session, 'Runtime.evaluate', ask, (_, answer) => {
-      if (inside && answer?.exceptionDetails) this.syntax = seen(answer.exceptionDetails);
-    });
-    inside = false;
-    this.end();
-  }
-
-  /** Give back what start() holds. An interrupt may have cut it short, so the runner calls this once more. */
-  end() {
-    this.#stop?.();
-    const session = this.#session;
-    this.#stop = this.#session = null;
-    if (session !== null) call(disconnect, session);
-  }
-
-  /** {value} of the eval, in a box, so that a promise is not awaited; or what it threw. */
-  async value() {
-    return { value: (await this.promise)[RESULT] };
-  }
+/** In a box, so that a value that is a promise is not awaited. */
+async function boxed(promise) {
+  return { value: (await promise)[RESULT] };
 }
 
 /** Looks at code and names without running anything. */
@@ -119,10 +114,10 @@ export class Engine {
     const key = `replctl ${Math.random()}`;
     Object.defineProperty(globalThis, key, { value: (name) => values.get(name), configurable: true });
     const parts = names.map((name) => `${name} = globalThis[${JSON.stringify(key)}](${JSON.stringify(name)})`);
-    const evaluation = new Evaluation();
-    evaluation.start(`${kind} ${parts.join(', ')}; undefined`);
+    const expression = `${kind} ${parts.join(', ')}; undefined`;
+    const found = this.#ask('Runtime.evaluate', { expression, replMode: true, silent: true });
     delete globalThis[key];
-    return evaluation.syntax === null;
+    return !found?.exceptionDetails;
   }
 
   #value(told) {

@@ -25,6 +25,14 @@ export class Gate {
     this.#origin.enterWith(undefined);
   }
 
+  /** Stop keeping track, until ours() or within(), which do it again.
+   *
+   * Before node 24 a hook around each promise's turn does it. Were one left between its two halves, node would end the
+   * process: so there is none while V8 unwinds. */
+  pause() {
+    this.#origin.disable();
+  }
+
   /** Whether the calling code is not the running eval's. */
   late() {
     if (this.running === null) return true;

@@ -4,6 +4,8 @@ import { raised, unsaid } from './trace.mjs';
 
 export const EXIT_HINT = 'process.exit() ends the eval, not the session';
 const LATE_EXIT = `process.exit() outside of a running eval does nothing: the session goes on\n`;
+const DRIVER = new URL('driver.mjs', import.meta.url).href;
+const DELICATE = /\(node:(?:async_hooks|internal\/(?:async_hooks|promise_hooks|timers|process\/task_queues)):/;
 const SIGINT = 'SIGINT';
 
 /** What process.exit() throws to leave the code that called it. */
@@ -85,21 +87,40 @@ function keep(event, listener) {
   });
 }
 
-/** Stop what runs. To be called from within it; takes hold when the call returns.
+/** Makes the function that stops what runs, to be called from within it; it takes hold when the call returns. That one
+ * tells whether it did: there are places in node where nothing may be stopped, and then it is to be called again soon.
  *
- * V8 unwinds all of it past `finally`, so node's own record of which callback runs is left standing, and node would
- * end the process over it. What node does after an exception that was handled puts that right. */
-export function halter(engine) {
+ * V8 unwinds everything past `finally`. So node's own record of whose callback runs would be left standing, and node
+ * ends the process over that; what node does after an exception that was handled puts it right. But not where node is
+ * just about to write that record. */
+export function halter(engine, gate) {
   const fatal = process._fatalException;
   const { setUncaughtExceptionCaptureCallback: capture, hasUncaughtExceptionCaptureCallback: captures } = process;
-  const settle = () => {
-    if (typeof fatal !== 'function' || captures.call(process)) return;
-    capture.call(process, quiet);
-    fatal.call(process, new Error('interrupted'), false);
-    capture.call(process, null);
-  };
   return () => {
-    settle();
+    const place = interruptedPlace();
+    if (place === null) return true; // nothing runs
+    if (DELICATE.test(place)) return false;
+    if (typeof fatal === 'function' && !captures.call(process)) {
+      capture.call(process, quiet);
+      fatal.call(process, new Error('interrupted'), false);
+      capture.call(process, null);
+    }
+    gate.pause();
     engine.terminate();
+    return true;
   };
+}
+
+/** The stack's line of what the watcher's call interrupted, null where that was nothing. */
+function interruptedPlace() {
+  const { prepareStackTrace, stackTraceLimit } = Error;
+  try {
+    Error.prepareStackTrace = undefined; // the user's
+    Error.stackTraceLimit = 10;
+    const lines = new Error().stack.split('\n');
+    return lines[lines.findIndex((line) => line.includes(DRIVER)) + 2] ?? null; // between the two, the watcher's call
+  } finally {
+    Error.prepareStackTrace = prepareStackTrace;
+    Error.stackTraceLimit = stackTraceLimit;
+  }
 }

@@ -4,7 +4,7 @@ import { types } from 'node:util';
 
 import { MESSAGE_BYTES, cut } from './bounds.mjs';
 import { prepare } from './cell.mjs';
-import { Evaluation } from './engine.mjs';
+import { evaluate } from './engine.mjs';
 import { EXIT_HINT, Exit } from './life.mjs';
 import { clean, misread, raised, strip, unsaid } from './trace.mjs';
 import { render, typeName } from './render.mjs';
@@ -12,6 +12,8 @@ import { render, typeName } from './render.mjs';
 const DECLARED = /^Identifier '(.*)' has already been declared$/;
 const KIND_HINT =
   'an earlier eval declared it with another keyword: assign to it, or declare it with the same one (const again is fine)';
+
+const [NO, LATER, SOON] = [0, 1, 2]; // watcher.mjs knows them
 
 /** An eval that has begun and not been answered. */
 class Run {
@@ -23,9 +25,8 @@ class Run {
   history;
   file;
   before; // the user's names and values
-  evaluation = new Evaluation();
   outcome = null; // {value}, {error} or {wrong}, once there is one
-  ours = false; // the code is entered from the driver and has not come back: its first turn, or its value's inspect
+  ours = false; // what runs is this eval's: its first turn, or its value's inspect
   strikes = 0;
   exit = null; // what process.exit() was called with
   reads = false; // it has asked for input
@@ -79,26 +80,27 @@ export class Runner {
     run.before = names.all();
     if (run.strikes > 0) return this.#turn();
     const text = `${prepare(run.code, engine, run.file !== null)}\n//# sourceURL=${urlOf(run.name)}`;
-    this.#enter(run, () => run.evaluation.start(text));
-    if (run.evaluation.syntax !== null) run.outcome = { wrong: run.evaluation.syntax };
-    else this.#settle(run);
+    const { promise, wrong } = gate.within(run.n, () => evaluate(text));
+    run.ours = true;
+    if (wrong) run.outcome = { wrong };
+    else this.#settle(run, promise);
     return this.#turn();
   }
 
-  /** Called by the watcher's thread in the midst of whatever runs here. 1: strike again, unless it is over; 0: it is. */
+  /** Called by the watcher's thread in the midst of whatever runs here. Says whether to strike again: NO, LATER, SOON. */
   strike(number) {
     const { gate, halt } = this.#parts;
     const run = gate.running;
     if (run === null || run.n !== number) {
       if (number > gate.last) gate.early.add(number);
-      return 0;
+      return NO;
     }
     run.strikes++;
     this.#turn();
     // What awaits is just left alone. But when the loop has not turned since the first strike, or the code is in its
     // first turn, it is stopped where it stands.
-    if (!gate.closed && (run.ours || run.strikes > 1)) halt();
-    return 1;
+    const stops = !gate.closed && (run.ours || run.strikes > 1);
+    return stops && !halt() ? SOON : LATER;
   }
 
   /** process.exit() was called. The eval it belongs to ends with its next turn. */
@@ -110,9 +112,9 @@ export class Runner {
     return true;
   }
 
-  async #settle(run) {
+  async #settle(run, promise) {
     try {
-      run.outcome = await run.evaluation.value();
+      run.outcome = await promise;
     } catch (error) {
       run.outcome = { error };
     }
@@ -144,7 +146,6 @@ export class Runner {
 
   #end(run) {
     const { gate, channel, names, limits, modules } = this.#parts;
-    run.evaluation.end();
     const answer = { t: 'result', n: run.n, outcome: 'ok', stacktrace: [] };
     const { outcome } = run;
     if (run.strikes === 0) {
@@ -196,7 +197,7 @@ export class Runner {
   #misread(run, wrong, answer) {
     answer.outcome = 'error';
     Object.assign(answer, misread(wrong, run.code, run.name, this.#parts.limits));
-    if (DECLARED.test(wrong.message) && wrong.line === 0 && wrong.column === 0) answer.hint = KIND_HINT;
+    if (DECLARED.test(wrong.message) && wrong.line === 0 && wrong.column < 0) answer.hint = KIND_HINT;
   }
 
   #exited(run, { code }, answer) {

@@ -4,12 +4,15 @@ import { fileURLToPath } from 'node:url';
 import util from 'node:util';
 
 import { MESSAGE_BYTES, NAME_CHARS, PATH_CHARS, cut, cutMiddle } from './bounds.mjs';
+import { DELAY } from './engine.mjs';
 import { typeName } from './render.mjs';
 
 const { inspect, types } = util;
 const HERE = new URL('.', import.meta.url).href;
 const ENTRY = ['node:inspector', `${HERE}runner.mjs`]; // what is below these in a stack led into user code
 const INNER = [...ENTRY, HERE, fileURLToPath(HERE), 'node:internal/', 'node:async_hooks'];
+const FIRST_LINE = /(<[^<>\s]+>:1:)(\d+)/;
+const stripped = new WeakSet();
 const FAMILY = 64; // errors looked at in one tree of causes and members
 const AT = /^\s+at /;
 const WITH_NAME = /^\s+at (?:async )?(.*?) \((.*):(\d+):\d+\)$/;
@@ -36,7 +39,8 @@ export function unsaid(error) {
 
 /** The same for code that could not be compiled, with its line and a mark below it. */
 export function misread(wrong, code, name, limits) {
-  const { type, message, line, column } = wrong;
+  const { type, message, line } = wrong;
+  const column = wrong.column > 0 ? wrong.column : 0;
   const source = (code.split('\n')[line] ?? '').replace(/\r$/, '');
   const start = column > 100 ? column - 60 : 0; // of a long line, the part around the mark
   const mark = source.slice(start, column).replace(/[^\t]/g, ' ');
@@ -66,12 +70,20 @@ export function strip(error) {
   for (const each of family) {
     if (!types.isNativeError(each)) continue;
     const { stack, cause, errors } = each;
-    const cleaned = typeof stack === 'string' ? clean(stack) : stack;
-    if (cleaned !== stack) Reflect.set(each, 'stack', cleaned);
+    if (typeof stack === 'string' && !stripped.has(each)) Reflect.set(each, 'stack', shifted(clean(stack)));
+    stripped.add(each);
     for (const other of [cause, ...(Array.isArray(errors) ? errors : [])]) {
       if (family.size < FAMILY) family.add(other);
     }
   }
+}
+
+/** With the columns of first lines as the user has them: evals run with DELAY before them. */
+function shifted(stack) {
+  const lines = stack.split('\n').map((line) => {
+    return AT.test(line) ? line.replace(FIRST_LINE, (_, place, column) => place + (column - DELAY.length)) : line;
+  });
+  return lines.join('\n');
 }
 
 function has(text, parts) {

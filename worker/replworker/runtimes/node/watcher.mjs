@@ -12,7 +12,9 @@ import { Socket } from 'node:net';
 import { parentPort, workerData } from 'node:worker_threads';
 
 const FRAME_BYTES = 8 << 20;
+const [NO, LATER, SOON] = [0, 1, 2]; // what the strike says of the next one
 const AGAIN_MS = 100; // how soon to strike once more at an eval that has not ended
+const SOON_MS = 1;
 const LAST_MS = 1000; // what a busy first thread has left when the worker is gone
 
 const CALL = 'function (number) { return this(number); }';
@@ -82,8 +84,8 @@ function strike(number) {
   session.post('Runtime.callFunctionOn', call, (error, answer) => {
     clearTimeout(blocked);
     // An error: the strike stopped the very call that asked for it. Whether it met what it was to meet, we ask again.
-    if (!error && answer.result.value === 0) return;
-    setTimeout(() => wanted === number && strike(number), AGAIN_MS);
+    const again = error ? LATER : answer.result.value;
+    if (again !== NO) setTimeout(() => wanted === number && strike(number), again === SOON ? SOON_MS : AGAIN_MS);
   });
 }
 
