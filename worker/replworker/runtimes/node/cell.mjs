@@ -4,6 +4,7 @@
 // tells exactly. So a static import is found by its error, and import() - which is none, but which node refuses in
 // code of the inspector - by an error put behind the word: in a string, regex, template or comment it changes nothing.
 
+import { stringify } from './builtins.mjs';
 import { LINE_END } from './engine.mjs';
 import { IMPORT_NAMES } from './modules.mjs';
 
@@ -78,9 +79,9 @@ function declaration(code, start, name) {
   }
   const options = attributes(reader);
   if (options === null || !reader.over()) return null;
-  const names = JSON.stringify(imports.map(([from]) => from));
+  const names = stringify(imports.map(([from]) => from));
   const source = `await ${name}(${what}, ${options}, ${names})`;
-  const pattern = `{ ${imports.map(([from, to]) => `${JSON.stringify(from)}: ${to}`).join(', ')} }`;
+  const pattern = `{ ${imports.map(([from, to]) => `${stringify(from)}: ${to}`).join(', ')} }`;
   let text = `const ${pattern} = ${source};`;
   if (space !== null) text = `const ${space} = ${source}${imports.length > 0 ? `, ${pattern} = ${space}` : ''};`;
   // The lines below keep their numbers.

@@ -3,10 +3,11 @@
 import { Buffer } from 'node:buffer';
 import fs from 'node:fs';
 
+import { Array, Object, stringify } from './builtins.mjs';
+
 // Bound here, and so in every module: user code may replace what these names mean.
 const write = fs.writeSync;
 const { from, allocUnsafe } = Buffer;
-const { stringify } = JSON;
 const { isArray } = Array;
 const { keys } = Object;
 const { wait } = Atomics;

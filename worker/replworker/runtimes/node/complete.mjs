@@ -6,6 +6,7 @@ import { builtinModules } from 'node:module';
 import util from 'node:util';
 
 import { NAME_CHARS } from './bounds.mjs';
+import { Array, Map, Number, Object, Set, String } from './builtins.mjs';
 import { isClass } from './render.mjs';
 
 const { isProxy } = util.types;

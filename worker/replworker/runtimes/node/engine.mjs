@@ -12,6 +12,9 @@ import { Session } from 'node:inspector';
 import v8 from 'node:v8';
 import vm from 'node:vm';
 
+import { Object, Set, stringify } from './builtins.mjs';
+
+const { defineProperty, getOwnPropertyDescriptor, prototype: objects } = Object;
 const { connect, disconnect, post } = Session.prototype;
 const { onInit } = v8.promiseHooks;
 const call = Function.prototype.call.bind(Function.prototype.call);
@@ -32,6 +35,14 @@ function opened() {
   return session;
 }
 
+/** Ask the inspector. It would heed a toJSON of the user's on Object.prototype; no user code runs meanwhile. */
+function ask(session, method, parameters, answered) {
+  const foreign = getOwnPropertyDescriptor(objects, 'toJSON');
+  if (foreign !== undefined) delete objects.toJSON;
+  call(post, session, method, parameters, answered);
+  if (foreign !== undefined) defineProperty(objects, 'toJSON', foreign);
+}
+
 /** Run a text as an eval, from the next turn of the promises on. {promise} of its value, in a box, or {wrong}. */
 export function evaluate(text) {
   const session = opened();
@@ -46,7 +57,7 @@ export function evaluate(text) {
     promise = made;
   });
   const expression = (STRICT.test(text) ? DIRECTIVE : '') + DELAY + text;
-  call(post, session, 'Runtime.evaluate', { expression, replMode: true, silent: true }, (_, answer) => {
+  ask(session, 'Runtime.evaluate', { expression, replMode: true, silent: true }, (_, answer) => {
     if (inside && answer?.exceptionDetails) wrong = seen(answer.exceptionDetails);
   });
   inside = false;
@@ -112,8 +123,8 @@ export class Engine {
     const names = [...values.keys()];
     if (names.length === 0) return true;
     const key = `replctl ${Math.random()}`;
-    Object.defineProperty(globalThis, key, { value: (name) => values.get(name), configurable: true });
-    const parts = names.map((name) => `${name} = globalThis[${JSON.stringify(key)}](${JSON.stringify(name)})`);
+    defineProperty(globalThis, key, { value: (name) => values.get(name), configurable: true });
+    const parts = names.map((name) => `${name} = globalThis[${stringify(key)}](${stringify(name)})`);
     const expression = `${kind} ${parts.join(', ')}; undefined`;
     const found = this.#ask('Runtime.evaluate', { expression, replMode: true, silent: true });
     delete globalThis[key];
@@ -130,7 +141,7 @@ export class Engine {
 
   /** Have V8 unwind what runs. */
   terminate() {
-    call(post, this.#session, 'Runtime.terminateExecution');
+    ask(this.#session, 'Runtime.terminateExecution', {}, () => {});
   }
 
   #fetch(objectId) {
@@ -143,8 +154,8 @@ export class Engine {
 
   #id(value) {
     const key = `replctl ${Math.random()}`;
-    Object.defineProperty(globalThis, key, { value, configurable: true });
-    const expression = `globalThis[${JSON.stringify(key)}]`;
+    defineProperty(globalThis, key, { value, configurable: true });
+    const expression = `globalThis[${stringify(key)}]`;
     const found = this.#ask('Runtime.evaluate', { expression, silent: true, objectGroup: 'look' });
     delete globalThis[key];
     return found.result.objectId;
@@ -152,7 +163,7 @@ export class Engine {
 
   #ask(method, parameters) {
     let found = null;
-    call(post, this.#session, method, parameters, (error, answer) => (found = error ? null : answer));
+    ask(this.#session, method, parameters, (error, answer) => (found = error ? null : answer));
     return found;
   }
 }

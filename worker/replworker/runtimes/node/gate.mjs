@@ -3,6 +3,8 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { inspect } from 'node:util';
 
+import { Object, Promise, Set, String } from './builtins.mjs';
+
 const { defineProperty, getOwnPropertySymbols } = Object;
 const MARKS = /^Symbol\((async_id_symbol|trigger_async_id_symbol|kResourceStore)\)$/;
 

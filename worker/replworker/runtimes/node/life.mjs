@@ -1,5 +1,6 @@
 // What would end the process, and may not: process.exit(), errors that nobody catches, SIGINT.
 
+import { Error, Object, process } from './builtins.mjs';
 import { raised, unsaid } from './trace.mjs';
 
 export const EXIT_HINT = 'process.exit() ends the eval, not the session';

@@ -4,6 +4,7 @@ import { createRequire, isBuiltin } from 'node:module';
 import util from 'node:util';
 
 import { NAME_CHARS, cut } from './bounds.mjs';
+import { Array, Object, Set } from './builtins.mjs';
 import { isClass, typeName } from './render.mjs';
 
 const { isProxy } = util.types;

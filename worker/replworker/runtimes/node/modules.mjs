@@ -3,6 +3,8 @@
 import Module, { builtinModules, createRequire } from 'node:module';
 import path from 'node:path';
 
+import { Object, SyntaxError, process } from './builtins.mjs';
+
 const { defineProperty } = Object;
 const { syncBuiltinESMExports } = Module;
 const { cwd } = process;
@@ -74,16 +76,11 @@ function hidden(name, value) {
 }
 
 function lazy(name, require) {
-  const set = (value) => defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: true });
   defineProperty(globalThis, name, {
     configurable: true,
     enumerable: false,
-    set,
-    get() {
-      const value = require(name);
-      hidden(name, value);
-      return value;
-    },
+    get: () => require(name),
+    set: (value) => defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: true }),
   });
 }
 
@@ -91,4 +88,3 @@ function lazy(name, require) {
 export function publish() {
   syncBuiltinESMExports();
 }
-

@@ -4,6 +4,7 @@
 import vm from 'node:vm';
 
 import { CHANGED_NAMES, NAME_CHARS } from './bounds.mjs';
+import { Map, Object, Reflect, Set } from './builtins.mjs';
 import { row } from './render.mjs';
 
 const { defineProperty, getOwnPropertyDescriptor, getOwnPropertyNames, is } = Object;

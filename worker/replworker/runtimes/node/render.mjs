@@ -3,6 +3,7 @@
 import util from 'node:util';
 
 import { CUT_MARK, NAME_CHARS, cut } from './bounds.mjs';
+import { Array, Map, Object, Reflect, Set, Uint8Array } from './builtins.mjs';
 
 const { inspect, types } = util;
 const { isProxy } = types;

@@ -3,11 +3,12 @@
 import { types } from 'node:util';
 
 import { MESSAGE_BYTES, cut } from './bounds.mjs';
+import { Map, MessageChannel, MessagePort, String, process } from './builtins.mjs';
 import { prepare } from './cell.mjs';
 import { evaluate } from './engine.mjs';
 import { EXIT_HINT, Exit } from './life.mjs';
-import { clean, misread, raised, strip, unsaid } from './trace.mjs';
 import { render, typeName } from './render.mjs';
+import { clean, misread, raised, strip, unsaid } from './trace.mjs';
 
 const DECLARED = /^Identifier '(.*)' has already been declared$/;
 const KIND_HINT =
@@ -61,12 +62,21 @@ export class Runner {
     port2.unref();
   }
 
-  /** Run the eval of a frame up to its first await. */
+  /** Run the eval of a frame. Its code begins when this has returned. */
   begin(message) {
-    const { gate, streams, input, modules, names, engine } = this.#parts;
+    const { gate } = this.#parts;
     const run = new Run(message, this.#turn);
     gate.last = run.n;
     gate.running = run;
+    try {
+      this.#begin(run, message);
+    } catch (error) {
+      this.#fail(run, error);
+    }
+  }
+
+  #begin(run, message) {
+    const { gate, streams, input, modules, names, engine } = this.#parts;
     if (gate.early.delete(run.n)) run.strikes = 1;
     gate.early.clear();
     streams.restore();
@@ -84,7 +94,7 @@ export class Runner {
     run.ours = true;
     if (wrong) run.outcome = { wrong };
     else this.#settle(run, promise);
-    return this.#turn();
+    this.#turn();
   }
 
   /** Called by the watcher's thread in the midst of whatever runs here. Says whether to strike again: NO, LATER, SOON. */
@@ -139,9 +149,22 @@ export class Runner {
     gate.closed = true;
     gate.ours();
     run.ours = false;
-    if (run.strikes > 0 || run.exit !== null || run.outcome !== null) this.#end(run);
-    else input.waiting();
+    try {
+      if (run.strikes > 0 || run.exit !== null || run.outcome !== null) this.#end(run);
+      else input.waiting();
+    } catch (error) {
+      this.#fail(run, error);
+    }
     gate.closed = false;
+  }
+
+  /** The driver could not go on, over what the user has done to the language: an answer all the same. */
+  #fail(run, error) {
+    const { gate, channel } = this.#parts;
+    if (gate.running !== run) return;
+    gate.running = null;
+    const ex = { type: 'Error', message: 'in the driver' };
+    channel.send({ t: 'result', n: run.n, outcome: 'error', ex, stacktrace: [], traceback: `${error}\n` });
   }
 
   #end(run) {

@@ -10,6 +10,7 @@ import util from 'node:util';
 import v8 from 'node:v8';
 
 import { NAME_CHARS } from './bounds.mjs';
+import { Array, Error, Map, Object, Reflect, Set, String, parseJson, stringify } from './builtins.mjs';
 import { isClass, typeName } from './render.mjs';
 
 const { serialize, deserialize } = v8;
@@ -43,7 +44,7 @@ export function dump({ max }, { engine, names }) {
     else values[name] = value;
   }
   const packed = pack(values, leave);
-  const data = JSON.stringify({ v: 1, sources, globals, values: packed.toString('base64') });
+  const data = stringify({ v: 1, sources, globals, values: packed.toString('base64') });
   const text = from(data).toString('base64');
   const shown = left.slice(0, MOST_LEFT_BEHIND);
   if (text.length > max) return { error: `the values take ${text.length} bytes, more than ${max}`, 'left-behind': shown };
@@ -56,7 +57,7 @@ export function restore({ data }, engine) {
   let told;
   let values;
   try {
-    told = JSON.parse(from(data, 'base64').toString());
+    told = parseJson(from(data, 'base64').toString());
     if (told.v !== 1) throw new Error('it was written by another version');
     values = new Map(Object.entries(deserialize(from(told.values, 'base64'))));
   } catch (error) {

@@ -8,6 +8,7 @@ import readline from 'node:readline';
 import promises from 'node:readline/promises';
 import { Readable } from 'node:stream';
 
+import { ArrayBuffer, Error, Object, Promise, Uint8Array, process, setImmediate } from './builtins.mjs';
 import { nap } from './channel.mjs';
 
 const { readSync, readFileSync } = fs;

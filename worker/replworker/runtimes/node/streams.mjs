@@ -4,6 +4,7 @@ import { Buffer } from 'node:buffer';
 import fs from 'node:fs';
 import { Writable } from 'node:stream';
 
+import { Object, console, process } from './builtins.mjs';
 import { writeAll } from './channel.mjs';
 
 const { defineProperty } = Object;

@@ -4,7 +4,8 @@ import { fileURLToPath } from 'node:url';
 import util from 'node:util';
 
 import { MESSAGE_BYTES, NAME_CHARS, PATH_CHARS, cut, cutMiddle } from './bounds.mjs';
-import { DELAY } from './engine.mjs';
+import { Array, Error, Number, Reflect, Set, String, WeakSet } from './builtins.mjs';
+import { DELAY, LINE_END } from './engine.mjs';
 import { typeName } from './render.mjs';
 
 const { inspect, types } = util;
@@ -39,9 +40,11 @@ export function unsaid(error) {
 
 /** The same for code that could not be compiled, with its line and a mark below it. */
 export function misread(wrong, code, name, limits) {
-  const { type, message, line } = wrong;
-  const column = wrong.column > 0 ? wrong.column : 0;
-  const source = (code.split('\n')[line] ?? '').replace(/\r$/, '');
+  const { type, message } = wrong;
+  const lines = code.split(LINE_END);
+  const line = wrong.line < lines.length ? wrong.line : lines.length - 1; // not where V8 met the end of its text
+  const source = lines[line];
+  const column = line < wrong.line ? source.length : wrong.column > 0 ? wrong.column : 0;
   const start = column > 100 ? column - 60 : 0; // of a long line, the part around the mark
   const mark = source.slice(start, column).replace(/[^\t]/g, ' ');
   const text = `${name}:${line + 1}\n${source.slice(start, start + 160)}\n${mark}^\n${type}: ${message}\n`;
