@@ -86,7 +86,7 @@ function answers() {
     complete: (message) => ({ t: 'completions', ...complete(message, { engine, names, gate }) }),
     lookup: (message) => ({ t: 'found', ...lookup(message, engine) }),
     dump: (message) => ({ t: 'dumped', ...dump(message, { engine, names }) }),
-    restore: (message) => ({ t: 'dumped', ...restore(message, engine) }),
+    restore: (message) => ({ t: 'dumped', ...restore(message, { engine, names }) }),
   };
 }
 

@@ -108,14 +108,19 @@ export class Engine {
     return value;
   }
 
-  /** Whether a function sees nothing but global names. */
-  global(fn) {
-    const id = this.#id(fn);
-    const inner = this.#ask('Runtime.getProperties', { objectId: id, ownProperties: true }).internalProperties ?? [];
-    const scopes = inner.find((each) => each.name === '[[Scopes]]')?.value?.objectId;
-    const kinds = scopes ? this.#ask('Runtime.getProperties', { objectId: scopes, ownProperties: true }).result : [];
+  /** Whether a function with this source sees nothing but global names, and, if it is a class, itself. */
+  global(fn, source) {
+    const inner = this.#ask('Runtime.getProperties', { objectId: this.#id(fn), ownProperties: true });
+    const scopes = inner.internalProperties?.find((each) => each.name === '[[Scopes]]')?.value?.objectId;
+    const found = scopes === undefined ? [] : this.#ask('Runtime.getProperties', { objectId: scopes, ownProperties: true }).result;
+    const isGlobal = ({ value }) => {
+      if (/^(Global|Script)$/.test(value.description)) return true;
+      const { result } = this.#ask('Runtime.getProperties', { objectId: value.objectId, ownProperties: true });
+      return value.description === 'Block' && result.length === 1 && result[0].value?.description === source;
+    };
+    const all = found.length > 0 && found.every(isGlobal);
     this.#ask('Runtime.releaseObjectGroup', { objectGroup: 'look' });
-    return scopes !== undefined && kinds.every((each) => /^(Global|Script)$/.test(each.value?.description));
+    return all;
   }
 
   /** Bind names in the evals' scope; the values are looked up by name in `values`. */

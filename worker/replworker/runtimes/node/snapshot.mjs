@@ -53,7 +53,7 @@ export function dump({ max }, { engine, names }) {
 }
 
 /** Answer to a Restore frame. */
-export function restore({ data }, engine) {
+export function restore({ data }, { engine, names }) {
   let told;
   let values;
   try {
@@ -64,7 +64,8 @@ export function restore({ data }, engine) {
     return { error: `cannot be read: ${error.message}` };
   }
   const left = revive(new Map(Object.entries(told.sources)), values, engine);
-  const globals = new Set(told.globals);
+  const lexical = names.lexical();
+  const globals = new Set(told.globals.filter((name) => !lexical.has(name)));
   const bound = new Map();
   for (const [name, value] of values) {
     if (globals.has(name)) globalThis[name] = value;
@@ -118,7 +119,7 @@ function refuseFunction(fn, engine) {
   const source = toText(fn);
   const what = isClass(fn) ? 'class' : 'function';
   if (/\{\s*\[native code\]\s*\}$/.test(source)) return `a ${what} that is not JavaScript`;
-  if (!engine.global(fn)) return `a ${what} that uses variables of the code around it`;
+  if (!engine.global(fn, source)) return `a ${what} that uses variables of the code around it`;
   for (const key of ownKeys(fn)) {
     const { value } = getOwnPropertyDescriptor(fn, key);
     if (!FUNCTION_KEYS.has(key) && !(what === 'class' && typeof value === 'function')) {
