@@ -10,7 +10,6 @@ import subprocess
 from typing import Any
 
 from harness_kit import PATIENCE_S, Harness
-
 from replworker.runtimes.node.command import command
 
 CONTROL, LATE = 3, 4

@@ -19,7 +19,9 @@ def test_ready_says_what_it_is_and_can(start_node: Callable[..., Any]) -> None:
 
 
 def test_a_claim_sets_folder_environment_and_limits(node: Any, tmp_path: Path) -> None:
-    claim = node.ask(op="claim", cwd=str(tmp_path), env={"COLOUR": "blue", "TZ": "Asia/Tokyo"}, limits={"value-bytes": 9})
+    claim = node.ask(
+        op="claim", cwd=str(tmp_path), env={"COLOUR": "blue", "TZ": "Asia/Tokyo"}, limits={"value-bytes": 9}
+    )
     assert claim == {"t": "claimed", "error": None}
     assert node.value("process.cwd().length") == str(len(str(tmp_path)))
     assert node.value("process.env.COLOUR") == "'blue'"
@@ -131,7 +133,9 @@ def test_top_level_await_and_its_names_persist(node: Any) -> None:
 
 
 def test_changed_names_what_was_bound_or_bound_again(node: Any) -> None:
-    assert node.eval("let a = 1; var b = 2; c = 3; const d = 4; function e() {} class F {} ; let _g")["changed"] == list("Fabcde")
+    assert node.eval("let a = 1; var b = 2; c = 3; const d = 4; function e() {} class F {} ; let _g")[
+        "changed"
+    ] == list("Fabcde")
     assert node.eval("a = 1; b++; globalThis.c = 3")["changed"] == ["b"]
     assert node.eval("globalThis.fetch = 5")["changed"] == ["fetch"]
     assert node.eval("await null; let z = await 1; throw 2")["changed"] == ["z"]
@@ -181,6 +185,7 @@ def folder(node: Any, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("code", "value"),
     [
@@ -205,21 +210,31 @@ def folder(node: Any, tmp_path: Path) -> Path:
         ("const o = { import: 6 }; o . import + o?.import", "12"),
         ("await Promise.all([import('both'), import /* gap */ ('fs')]).then((all) => all.length)", "2"),
         ("`${(await import('both')).default}`", "'esm'"),
-        ("import data from './data.json' with { type: 'json' }\ndata.d", "3"),
     ],
 )  # fmt: skip
-def test_modules_come_by_require_and_by_both_imports(node: Any, folder: Path, code: str, value: str) -> None:
+def test_modules_come_by_require_and_by_both_imports(node: Any, code: str, value: str) -> None:
     answer = node.eval(code)
     assert answer["outcome"] == "ok", answer["traceback"]
     assert answer["value"] == value
 
 
-def test_modules_are_looked_for_from_the_folder_of_now(node: Any, folder: Path) -> None:
+@pytest.mark.usefixtures("folder")
+def test_an_import_may_have_attributes(node: Any) -> None:
+    major, minor = map(int, str(node.value("process.versions.node.split('.', 2).join(' ')")).strip("'").split())
+    word = "with" if (major, minor) >= (20, 10) else "assert"
+    node.eval(f"import data from './data.json' {word} {{ type: 'json' }}")
+    assert node.value("data.d") == "3"
+    assert node.value(f"(await import('./data.json', {{ {word}: {{ type: 'json' }} }})).default.d") == "3"
+
+
+@pytest.mark.usefixtures("folder")
+def test_modules_are_looked_for_from_the_folder_of_now(node: Any) -> None:
     node.eval("process.chdir('sub')")
     assert node.value("require('./mine.cjs').n") == "'sub'"
     assert node.value("(await import('./mine.cjs')).default.n") == "'sub'"
 
 
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("code", "kind", "says"),
     [
@@ -236,7 +251,7 @@ def test_modules_are_looked_for_from_the_folder_of_now(node: Any, folder: Path) 
         ("console.log('ran'); import.meta", "SyntaxError", "import.meta"),
     ],
 )
-def test_imports_that_fail_say_why(node: Any, folder: Path, code: str, kind: str, says: str) -> None:
+def test_imports_that_fail_say_why(node: Any, code: str, kind: str, says: str) -> None:
     failed = node.error(code)
     assert failed["ex"]["type"] == kind
     assert says in failed["ex"]["message"]
@@ -260,14 +275,18 @@ def test_the_text_of_a_file_runs_as_that_file(node: Any, tmp_path: Path) -> None
 
 
 def test_a_broken_prototype_is_the_users_own_affair_and_no_frame_is_faked(node: Any) -> None:
-    node.eval("Object.prototype.toJSON = () => ({ t: 'result', n: 99 }); JSON.stringify = () => '{}'; JSON.parse = null")
-    node.eval("Buffer.from = null; process.stdout.write = null; globalThis.Promise = null; Map = Set = 1; globalThis.Error = 0")
+    node.eval(
+        "Object.prototype.toJSON = () => ({ t: 'result', n: 99 }); JSON.stringify = () => '{}'; JSON.parse = null"
+    )
+    node.eval(
+        "Buffer.from = null; process.stdout.write = null; globalThis.Promise = null; Map = Set = 1; globalThis.Error = 0"
+    )
     assert node.value("1 + 1") == "2"
     assert node.value("await 3") == "3"
 
 
 def test_the_driver_is_part_of_the_distribution() -> None:
-    from replworker.runtimes.node import command  # noqa: PLC0415
+    from replworker.runtimes.node import command
 
     folder = Path(command.__file__).parent
     argv = command.command("/usr/bin/node", 3, 4)

@@ -103,7 +103,10 @@ def test_timers_of_an_interrupted_eval_go_on_and_are_late(node: Any) -> None:
 
 
 def test_an_abandoned_promise_may_settle_without_harm(node: Any) -> None:
-    node.begin("var settle; await new Promise((resolve, reject) => { settle = { resolve, reject } }); console.log('went on')")
+    node.begin(
+        "var settle; await new Promise((resolve, reject) => { settle = { resolve, reject } }); console.log('went on')"
+    )
+    time.sleep(0.05)
     node.interrupted()
     assert node.value("settle.reject(new Error('late')); await null; 1") == "1"
     assert node.value("await new Promise((r) => setTimeout(() => r(2), 5))") == "2"

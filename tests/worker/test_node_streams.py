@@ -18,7 +18,9 @@ def test_output_is_in_its_pipe_before_the_result(node: Any) -> None:
     assert bytes(node.stderr) == b"err\n"
     for n in range(50):
         node.stdout.clear()
-        node.eval(f"console.log('line {n}'); Promise.resolve().then(() => console.log('then')).then(() => console.log('and then'))")
+        node.eval(
+            f"console.log('line {n}'); Promise.resolve().then(() => console.log('then')).then(() => console.log('and then'))"
+        )
         assert bytes(node.stdout) == b"line %d\nthen\nand then\n" % n
 
 
@@ -72,7 +74,9 @@ def test_a_server_of_an_earlier_eval_answers_and_logs_late(node: Any) -> None:
     node.eval("server.closeAllConnections(); server.close()")
 
 
-ASKS = "const { createInterface } = require('readline/promises'); const rl = createInterface({ input: process.stdin })\n"
+ASKS = (
+    "const { createInterface } = require('readline/promises'); const rl = createInterface({ input: process.stdin })\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +118,10 @@ def test_an_eval_without_input_reads_an_end(node: Any) -> None:
     assert node.value("let s = ''; for await (const d of process.stdin) s += d; s") == "''"
     assert "the input ended" in node.error(ASKS + "await rl.question('? ')")["ex"]["message"]
     assert node.asked == 0
-    assert node.value("const b = Buffer.alloc(99); String(b.subarray(0, fs.readSync(0, b)))", stdin=True) == "'not for it\\n'"
+    assert (
+        node.value("const b = Buffer.alloc(99); String(b.subarray(0, fs.readSync(0, b)))", stdin=True)
+        == "'not for it\\n'"
+    )
 
 
 def test_a_closed_input_is_an_end(node: Any) -> None:
@@ -128,7 +135,9 @@ def test_a_closed_input_is_an_end(node: Any) -> None:
 
 def test_children_get_neither_the_control_channel_nor_the_late_pipe(node: Any) -> None:
     found = "require('child_process').execFileSync('ls', ['-l', '/proc/self/fd']).toString()"
-    listed = node.value(f"({found}).split('\\n').filter((l) => /socket|pipe/.test(l)).map((l) => l.split(' ').at(-3)).sort().join()")
+    listed = node.value(
+        f"({found}).split('\\n').filter((l) => /socket|pipe/.test(l)).map((l) => l.split(' ').at(-3)).sort().join()"
+    )
     assert listed == "'0,1,2'"
     assert node.value("require('child_process').spawnSync('sh', ['-c', 'echo x >&3'], { stdio: 'pipe' }).status") != "0"
 
@@ -194,6 +203,8 @@ def test_frames_may_come_in_pieces_and_many_at_once(node: Any) -> None:
 
 
 def test_a_child_that_outlives_its_eval_prints_without_harm(node: Any) -> None:
-    node.eval("const child = require('child_process').spawn('sh', ['-c', 'sleep 0.1; echo late child'], { stdio: 'inherit' })")
+    node.eval(
+        "const child = require('child_process').spawn('sh', ['-c', 'sleep 0.1; echo late child'], { stdio: 'inherit' })"
+    )
     assert node.value("1") == "1"
     node.until(lambda: b"late child" in node.stdout)

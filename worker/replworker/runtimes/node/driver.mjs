@@ -6,6 +6,7 @@
 import { Worker } from 'node:worker_threads';
 
 import { Limits, MESSAGE_BYTES, cut } from './bounds.mjs';
+import { Number, Object, process } from './builtins.mjs';
 import { Channel } from './channel.mjs';
 import { complete } from './complete.mjs';
 import { Engine } from './engine.mjs';
@@ -20,11 +21,13 @@ import { Input } from './stdin.mjs';
 import { Streams } from './streams.mjs';
 
 const EXIT_PROTOCOL = 70; // EX_SOFTWARE: the worker said what the contract does not know
+const BREACH = Symbol('breach');
 const CAN = ['vars', 'clear', 'complete', 'lookup', 'dump', 'restore'];
 
 const [controlFd, lateFd] = process.argv.slice(2, 4).map(Number);
 const { reallyExit } = process;
-const leave = (code) => reallyExit.call(process, code); // past the user's 'exit' handlers
+const { terminate } = Worker.prototype;
+let exitCode = EXIT_PROTOCOL;
 process.argv.splice(1);
 
 const limits = new Limits();
@@ -40,7 +43,7 @@ const names = new Names(engine);
 const parts = { gate, channel, streams, input, engine, modules, names, limits, halt: halter(engine, gate) };
 const runner = new Runner(parts);
 guard(runner, streams, limits);
-watch();
+const watcher = watch();
 channel.send({
   t: 'ready',
   runtime: 'node',
@@ -56,34 +59,42 @@ function watch() {
   const key = `replctl ${Math.random()}`;
   const strike = (number) => runner.strike(number);
   Object.defineProperty(globalThis, key, { value: strike, configurable: true });
-  const ops = { ...answers(), up: () => delete globalThis[key], gone: () => leave(0) };
-  const watcher = new Worker(new URL('watcher.mjs', import.meta.url), {
+  const ops = { __proto__: null, ...answers(), up: () => delete globalThis[key], gone: () => leave(0) };
+  const thread = new Worker(new URL('watcher.mjs', import.meta.url), {
     workerData: { fd: controlFd, key },
     execArgv: ['--no-warnings'],
   });
-  watcher.on('error', () => leave(EXIT_PROTOCOL));
-  watcher.on('exit', () => leave(EXIT_PROTOCOL));
-  watcher.on('message', (message) => {
+  thread.on('error', () => leave(EXIT_PROTOCOL));
+  thread.on('exit', () => reallyExit.call(process, exitCode)); // past the user's 'exit' handlers
+  thread.on('message', (message) => {
     gate.closed = true;
     gate.ours();
-    const op = ops[message.op];
-    if (op === undefined) leave(EXIT_PROTOCOL);
-    const answer = op(message);
-    if (answer?.t) channel.send({ ...answer, n: message.n });
+    const answer = ops[message.op]?.(message) ?? BREACH;
+    if (answer === BREACH) leave(EXIT_PROTOCOL);
+    else if (answer.t) channel.send({ ...answer, n: message.n });
     gate.closed = false;
   });
+  return thread;
+}
+
+/** End the process; the watcher first, without which some node 18 do not survive it. */
+function leave(code) {
+  exitCode = code;
+  terminate.call(watcher);
+  return true;
 }
 
 function answers() {
   return {
     claim,
     eval: (message) => {
-      if (typeof message.code !== 'string' || typeof message.name !== 'string' || gate.running) leave(EXIT_PROTOCOL);
+      if (typeof message.code !== 'string' || typeof message.name !== 'string' || gate.running) return BREACH;
       runner.begin(message);
+      return true;
     },
-    vars: ({ max }) => ({ t: 'vars', ...names.listing(Number.isInteger(max) ? max : leave(EXIT_PROTOCOL)) }),
+    vars: ({ max }) => (Number.isInteger(max) ? { t: 'vars', ...names.listing(max) } : BREACH),
     clear: () => ({ t: 'cleared', count: names.clear() }),
-    complete: (message) => ({ t: 'completions', ...complete(message, { engine, names, gate }) }),
+    complete: (message) => ({ t: 'completions', ...complete(message, { engine, names }) }),
     lookup: (message) => ({ t: 'found', ...lookup(message, engine) }),
     dump: (message) => ({ t: 'dumped', ...dump(message, { engine, names }) }),
     restore: (message) => ({ t: 'dumped', ...restore(message, { engine, names }) }),

@@ -12,11 +12,12 @@ import { Session } from 'node:inspector';
 import v8 from 'node:v8';
 import vm from 'node:vm';
 
-import { Object, Set, stringify } from './builtins.mjs';
+import { Object, Promise, Set, stringify } from './builtins.mjs';
 
 const { defineProperty, getOwnPropertyDescriptor, prototype: objects } = Object;
 const { connect, disconnect, post } = Session.prototype;
 const { onInit } = v8.promiseHooks;
+const { then } = Promise.prototype;
 const call = Function.prototype.call.bind(Function.prototype.call);
 
 const RESULT = '.repl_result'; // where V8 puts the value, so that a promise is shown and not awaited
@@ -43,8 +44,9 @@ function ask(session, method, parameters, answered) {
   if (foreign !== undefined) defineProperty(objects, 'toJSON', foreign);
 }
 
-/** Run a text as an eval, from the next turn of the promises on. {promise} of its value, in a box, or {wrong}. */
-export function evaluate(text) {
+/** Run a text as an eval, from the next turn of the promises on. What is wrong with it, or null; then one of `settled`
+ * (with the value) and `failed` (with what was thrown) is called. */
+export function evaluate(text, settled, failed) {
   const session = opened();
   let inside = true;
   let promise = null;
@@ -63,14 +65,10 @@ export function evaluate(text) {
   inside = false;
   stop();
   call(disconnect, session);
-  if (wrong === null) return { promise: boxed(promise) };
-  if (wrong.line === 0) wrong.column -= expression.length - text.length;
-  return { wrong };
-}
-
-/** In a box, so that a value that is a promise is not awaited. */
-async function boxed(promise) {
-  return { value: (await promise)[RESULT] };
+  // Not `await`, which would put us into the users' stacks.
+  if (wrong === null) call(then, promise, (made) => settled(made[RESULT]), failed);
+  else if (wrong.line === 0) wrong.column -= expression.length - text.length;
+  return wrong;
 }
 
 /** Looks at code and names without running anything. */

@@ -6,7 +6,7 @@ import { raised, unsaid } from './trace.mjs';
 export const EXIT_HINT = 'process.exit() ends the eval, not the session';
 const LATE_EXIT = `process.exit() outside of a running eval does nothing: the session goes on\n`;
 const DRIVER = new URL('driver.mjs', import.meta.url).href;
-const DELICATE = /\(node:(?:async_hooks|internal\/(?:async_hooks|promise_hooks|timers|process\/task_queues)):/;
+const DELICATE = /[ (]node:(?:async_hooks|internal\/(?:async_hooks|promise_hooks|timers|process\/task_queues)):/;
 const SIGINT = 'SIGINT';
 
 /** What process.exit() throws to leave the code that called it. */

@@ -1,6 +1,6 @@
 // What a dotted name means. Nothing is evaluated but the name, and that without side effects.
 
-import { createRequire, isBuiltin } from 'node:module';
+import { builtinModules, createRequire } from 'node:module';
 import util from 'node:util';
 
 import { NAME_CHARS, cut } from './bounds.mjs';
@@ -28,7 +28,7 @@ export function lookup({ symbol, module }, engine) {
 }
 
 function within(module, symbol) {
-  if (!isBuiltin(module)) return null;
+  if (!builtinModules.includes(module.replace(/^node:/, ''))) return null;
   let value = builtin(module);
   for (const name of symbol.split('.')) {
     if (value === null || value === undefined || isProxy(value)) return null;

@@ -90,10 +90,13 @@ export class Runner {
     run.before = names.all();
     if (run.strikes > 0) return this.#turn();
     const text = `${prepare(run.code, engine, run.file !== null)}\n//# sourceURL=${urlOf(run.name)}`;
-    const { promise, wrong } = gate.within(run.n, () => evaluate(text));
-    run.ours = true;
-    if (wrong) run.outcome = { wrong };
-    else this.#settle(run, promise);
+    const end = (outcome) => {
+      run.outcome = outcome;
+      this.#turn();
+    };
+    const wrong = gate.within(run.n, () => evaluate(text, (value) => end({ value }), (error) => end({ error })));
+    if (wrong !== null) end({ wrong });
+    else run.ours = true;
     this.#turn();
   }
 
@@ -120,15 +123,6 @@ export class Runner {
     gate.running.exit ??= { code };
     this.#turn();
     return true;
-  }
-
-  async #settle(run, promise) {
-    try {
-      run.outcome = await promise;
-    } catch (error) {
-      run.outcome = { error };
-    }
-    this.#turn();
   }
 
   /** Let the user's code run from here. */

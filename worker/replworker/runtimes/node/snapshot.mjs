@@ -63,39 +63,36 @@ export function restore({ data }, { engine, names }) {
   } catch (error) {
     return { error: `cannot be read: ${error.message}` };
   }
-  const left = revive(new Map(Object.entries(told.sources)), values, engine);
   const lexical = names.lexical();
   const globals = new Set(told.globals.filter((name) => !lexical.has(name)));
-  const bound = new Map();
-  for (const [name, value] of values) {
+  const left = [];
+  let count = 0;
+  const bind = (name, value) => {
+    const one = new Map([[name, value]]);
     if (globals.has(name)) globalThis[name] = value;
-    else bound.set(name, value);
-  }
-  let count = values.size;
-  // All at once, or one by one when a name is there already, of another kind.
-  if (!engine.declare('let', bound)) {
-    for (const [name, value] of bound) {
-      const one = new Map([[name, value]]);
-      if (engine.declare('let', one) || engine.declare('const', one)) continue;
+    else if (!engine.declare('let', one) && !engine.declare('const', one)) {
       left.push({ name, why: 'the session has declared it with var or function' });
-      count--;
+      return;
     }
-  }
+    count++;
+  };
+  for (const [name, value] of values) bind(name, value);
+  revive(new Map(Object.entries(told.sources)), bind, engine, left);
   return { count, bytes: data.length, 'left-behind': left };
 }
 
-/** Define functions and classes; those that need others after these. */
-function revive(sources, values, engine) {
+/** Define functions and classes; those that need others when these are there. */
+function revive(sources, bind, engine, left) {
   for (let before = -1; sources.size !== before; ) {
     before = sources.size;
     for (const [name, source] of sources) {
       const made = engine.look(`(${source}\n)`);
       if (made === null || typeof made.value !== 'function') continue;
-      values.set(name, made.value);
+      bind(name, made.value);
       sources.delete(name);
     }
   }
-  return [...sources.keys()].map((name) => ({ name, why: 'what its definition needs is not there' }));
+  for (const name of sources.keys()) left.push({ name, why: 'what its definition needs is not there' });
 }
 
 /** All values in one, without those that v8 refuses after all. */

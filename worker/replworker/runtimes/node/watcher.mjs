@@ -115,7 +115,6 @@ function childrenOf(pid) {
 /** The session is over; the first thread ends the process, or, when it is too busy to hear of it, we do. */
 function end(why) {
   wanted = 0;
-  session.disconnect(); // node would wait for us at its exit, and say so
   parentPort.postMessage({ op: why });
   setTimeout(() => process.kill(process.pid, 'SIGKILL'), LAST_MS);
 }
