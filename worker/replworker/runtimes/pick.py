@@ -5,13 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from replworker.runtimes.child import CONTROL_FD, LATE_FD, PARCEL_FD, TRACE_FD, Command, Wrapping
+from replworker.runtimes.node.command import command as node
 
 _HARNESS = Path(__file__).with_name("python") / "harness.py"
 
 
 def pick(runtime: str, interpreter: str, env: dict[str, str], wrapping: Wrapping | None = None) -> Command:
     """What to execute for a runtime. Raises KeyError for one that is not known."""
-    return Command({"python": _python}[runtime](interpreter), env, wrapping)
+    argv = {
+        "python": lambda: _python(interpreter),
+        "node": lambda: node(interpreter, CONTROL_FD, LATE_FD),
+    }[runtime]()
+    return Command(argv, env, wrapping)
 
 
 def _python(interpreter: str) -> list[str]:
