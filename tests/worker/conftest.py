@@ -10,12 +10,20 @@ from typing import Any
 
 import pytest
 
-_spec = importlib.util.spec_from_file_location("harness_kit", Path(__file__).with_name("harness_kit.py"))
-assert _spec is not None
-assert _spec.loader is not None
-harness_kit = importlib.util.module_from_spec(_spec)
-sys.modules["harness_kit"] = harness_kit
-_spec.loader.exec_module(harness_kit)
+
+
+def _kit(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+harness_kit = _kit("harness_kit")
+bash_kit = _kit("bash_kit")
 
 
 @pytest.fixture
@@ -39,6 +47,32 @@ def start_harness() -> Iterator[Callable[..., Any]]:
 def harness(start_harness: Callable[..., Any]) -> Any:
     """One harness, ready."""
     return start_harness()
+
+
+@pytest.fixture
+def start_bash() -> Iterator[Callable[..., Any]]:
+    """Start bash sessions (`start_bash(NAME="value")`), ready, and end them with the test."""
+    started: list[Any] = []
+
+    def start(**env: str) -> Any:
+        session = bash_kit.Bash(**env)
+        started.append(session)
+        ready = session.frame()
+        assert ready["t"] == "ready", ready
+        session.ready = ready
+        return session
+
+    yield start
+    for session in started:
+        session.close()
+
+
+@pytest.fixture
+def bash(start_bash: Callable[..., Any]) -> Any:
+    """One bash session, ready and claimed."""
+    session = start_bash()
+    assert session.claim()["error"] is None
+    return session
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -12,14 +12,16 @@ import os
 import select
 import signal
 import socket
-import struct
 import termios
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
+from replworker.runtimes.codec import Codec, JsonFrames
+from replworker.runtimes.codec import ProtocolError as ProtocolError
+
 CONTROL_FD = 3
 LATE_FD = 4
-MAX_FRAME_BYTES = 8 * 1024 * 1024
 _PIPE_BYTES = 1024 * 1024
 _READ_BYTES = 128 * 1024
 _PR_SET_PDEATHSIG = 1
@@ -27,17 +29,19 @@ _OOM_SCORE = "500"  # when memory runs out the interpreter goes before its worke
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class ProtocolError(Exception):
-    """The interpreter's side of the control channel said something it may not."""
-
-
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to execute. `prefix` (a sandbox) comes before `argv`; `env` is the whole environment."""
+    """What to execute. `prefix` (a sandbox) comes before `argv`; `env` is the whole environment.
+
+    `codec` makes the interpreter's side of the control channel. With `nudge`, an interrupt goes to the whole process
+    group, and this signal to the interpreter besides.
+    """
 
     argv: list[str]
     env: dict[str, str]
     prefix: tuple[str, ...] = ()
+    codec: Callable[[], Codec] = JsonFrames
+    nudge: signal.Signals | None = None
 
 
 class Child:
@@ -66,14 +70,15 @@ class Child:
         self._pipes = select.epoll()  # asked without waiting: which of the three has anything, in one call
         for fd in (self.late, self.out, self.err):
             self._pipes.register(fd, select.EPOLLIN)
-        self._received = bytearray()
+        self._codec = command.codec()
+        self._nudge = command.nudge
         self._unsent = bytearray()
 
-    # --- control channel: 4 bytes of length, then JSON ---
+    # --- control channel ---
 
     def send(self, body: bytes) -> None:
         """Queue one frame and send as far as it goes."""
-        self._unsent += struct.pack("!I", len(body)) + body
+        self._unsent += self._codec.encode(body)
         self.flush()
 
     def flush(self) -> None:
@@ -94,22 +99,15 @@ class Child:
         return bool(self._unsent)
 
     def receive(self) -> list[bytes]:
-        """Frames that have arrived. Raises ProtocolError for one that is longer than may be."""
+        """Frames that have arrived. Raises ProtocolError for bytes that are none."""
         try:
             data = self.control.recv(_READ_BYTES)
         except (BlockingIOError, ConnectionResetError):
             return []
-        self._received += data
-        frames = []
-        received = self._received
-        while len(received) >= 4:
-            length = int.from_bytes(received[:4], "big")
-            if length > MAX_FRAME_BYTES:
-                raise ProtocolError(f"a control frame of {length} bytes")
-            if len(received) < 4 + length:
-                break
-            frames.append(bytes(received[4 : 4 + length]))
-            del received[: 4 + length]
+        frames, answer = self._codec.decode(data)
+        if answer:
+            self._unsent += answer
+            self.flush()
         return frames
 
     # --- streams ---
@@ -139,9 +137,13 @@ class Child:
     # --- life ---
 
     def interrupt(self) -> None:
-        """SIGINT, to the interpreter alone."""
+        """SIGINT, to the interpreter alone or as its command says."""
         try:
-            signal.pidfd_send_signal(self.pidfd, signal.SIGINT)
+            if self._nudge is None:
+                signal.pidfd_send_signal(self.pidfd, signal.SIGINT)
+            else:
+                signal.pidfd_send_signal(self.pidfd, self._nudge)
+                os.killpg(self.pid, signal.SIGINT)
         except ProcessLookupError:
             pass
 

@@ -19,25 +19,29 @@ fi
 
 # Wait for the next eval and leave it in __replctl_code; answer every other request on the way.
 __replctl_next() {
-    __replctl_left=$?
+    __replctl_left=$? __replctl_code=''
     "__replctl_sane" || return 70
+    # A child that is interrupted before it has become a command comes here too.
+    if [[ $BASHPID != "$$" ]]; then builtin exit 130; fi
     builtin local - && builtin set +aekuvxCET
+    builtin printf '' >&247 # what an interrupt has left in bash's buffer is the user's
     command exec <<<''
     if [[ -e /dev/fd/245 ]]; then command exec 247>&245 245>&-; fi # where the last eval left its stdout
     if [[ -e /dev/fd/246 ]]; then command exec 248>&246 246>&-; fi # and stderr
-    __replctl_code='' __replctl_in=251 __replctl_status=''
+    __replctl_in=251 __replctl_status=''
     if [[ ${TMOUT:-} ]]; then # a shell at its prompt ends when it runs out, and the clock of this prompt runs already
         __replctl_tmout=$TMOUT TMOUT=''
         return 0
     fi
-    if [[ ${__replctl_running:-} ]]; then # the last eval did not come to its end
-        __replctl_last=$__replctl_left __replctl_running=''
-        builtin jobs
+    if [[ ${__replctl_running-eval} ]]; then # the last eval did not come to its end
+        __replctl_last=$__replctl_left
         if [[ ${__replctl_why:-} ]]; then __replctl_last=$__replctl_ended; fi
         "__replctl_state"
+        builtin jobs
+        __replctl_running=''
     fi
     while [[ 1 ]]; do
-        __replctl_token="$$.$((++__replctl_turn)).$RANDOM"
+        __replctl_token="$$.$((++__replctl_turn)).${EPOCHREALTIME-}"
         "__replctl_say" idle "$__replctl_token" "${__replctl_why:-}" "${__replctl_last:-0}"
         __replctl_why=''
         "__replctl_take"
@@ -55,14 +59,13 @@ __replctl_next() {
 
 # The code that __replctl_next left has run: say how.
 __replctl_done() {
-    __replctl_left=$?
+    __replctl_left=$? __replctl_code=''
     "__replctl_sane" || return 70
+    if [[ ${__replctl_traps:-} && $- == *E* ]]; then "__replctl_watch"; fi # without errtrace it cannot be seen from here
     builtin local - && builtin set +aekuvxCET
-    __replctl_code=''
-    if [[ -z ${__replctl_running:-} ]]; then return 0; fi
-    if [[ ${__replctl_traps:-} ]]; then "__replctl_watch"; fi
+    if [[ -z ${__replctl_running-eval} ]]; then return 0; fi # the code may have unset all there is
     "__replctl_state"
-    if [[ $__replctl_running == restore ]]; then
+    if [[ ${__replctl_running-} == restore ]]; then
         "__replctl_say" answer
     else
         __replctl_last=${__replctl_status:-$__replctl_left}
@@ -77,7 +80,7 @@ __replctl_done() {
 # assignment alone begins, `unset` cannot be a function.
 __replctl_sane() {
     __replctl_ok=''
-    builtin eval __replctl_ok+=1 && command eval __replctl_ok+=1
+    builtin eval '__replctl_ok+=1' && command eval '__replctl_ok+=1'
     if [[ $__replctl_ok == 11 ]]; then return 0; fi
     if [[ -o posix ]]; then
         unset -f builtin command
@@ -87,7 +90,7 @@ __replctl_sane() {
         unset -v POSIXLY_CORRECT
     fi
     __replctl_ok=''
-    builtin eval __replctl_ok+=1 && command eval __replctl_ok+=1
+    builtin eval '__replctl_ok+=1' && command eval '__replctl_ok+=1'
     [[ $__replctl_ok == 11 ]]
 }
 
@@ -201,7 +204,7 @@ __replctl_failed() {
 
 # The worker sends SIGURG with an interrupt, for bash goes on after a command that has taken SIGINT and not died of it.
 __replctl_urged() {
-    if [[ ${__replctl_running:-} && $BASHPID == "$$" ]]; then builtin kill -INT "$$"; fi
+    if [[ ${__replctl_running-eval} && $BASHPID == "$$" ]]; then builtin kill -INT "$$"; fi
 }
 
 # The status for a user's own ERR trap, which stands between this and __replctl_failed.
@@ -284,5 +287,6 @@ builtin readonly PROMPT_COMMAND BASHPID
 builtin readonly -f __replctl_{next,done,sane,before,say,take,state,begin,parses,parses_extglob,within,complaint,failed,urged,keep,watch}
 builtin readonly -f __replctl_{need,claim,clear,complete,lookup,dump,ping}
 command exec <<<''
+__replctl_running=''
 "__replctl_state"
 "__replctl_say" ready "${BASH_VERSINFO[0]}.${BASH_VERSINFO[1]}.${BASH_VERSINFO[2]}" "$BASH" "$$"
