@@ -23,6 +23,9 @@ from replworker.runtimes.codec import ProtocolError
 
 EXIT_HINT = "`exit` ends the eval, not the session"
 ERREXIT_HINT = "`set -e` ended the eval at the first command that failed, not the session"
+ERROR_HINT = "an error of the shell itself ended the eval there, not the session"
+_HINTS = {"exit": EXIT_HINT, "errexit": ERREXIT_HINT}
+_BY_SIGINT = 128 + 2
 _BIG_NAMES_BYTES = 256 * 1024  # of values: with more, an eval is no longer told apart by values but by names alone
 _TRIES = 5  # to send one request anew
 _MESSAGE_BYTES = 4096
@@ -208,10 +211,10 @@ class BashCodec:
             self._answered(asking.canned)
         elif asking.begun:
             assert isinstance(asking.frame, frames.Eval)
-            if why == "" or asking.interrupted:
+            if asking.interrupted or (why == "" and status == _BY_SIGINT):
                 self._answered(_interrupted(asking.frame.n, self._names.changed_since(asking.before)))
             else:
-                self._end(status, EXIT_HINT if why == "exit" else ERREXIT_HINT)
+                self._end(status, _HINTS.get(why, ERROR_HINT))
         elif asking.tries > _TRIES:
             self._answered(_failed(asking.frame))
 

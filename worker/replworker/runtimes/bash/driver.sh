@@ -20,10 +20,10 @@ fi
 # Wait for the next eval and leave it in __replctl_code; answer every other request on the way.
 __replctl_next() {
     __replctl_left=$? __replctl_code=''
-    "__replctl_sane" || return 70
+    "__replctl_sane" || builtin return 70
     # A child that is interrupted before it has become a command comes here too.
     if [[ $BASHPID != "$$" ]]; then builtin exit 130; fi
-    builtin local - && builtin set +aekuvxCET
+    builtin local - && builtin set +aekuvxCET && builtin local FUNCNEST=0
     builtin printf '' >&247 # what an interrupt has left in bash's buffer is the user's
     command exec <<<''
     if [[ -e /dev/fd/245 ]]; then command exec 247>&245 245>&-; fi # where the last eval left its stdout
@@ -31,7 +31,7 @@ __replctl_next() {
     __replctl_in=251 __replctl_status=''
     if [[ ${TMOUT:-} ]]; then # a shell at its prompt ends when it runs out, and the clock of this prompt runs already
         __replctl_tmout=$TMOUT TMOUT=''
-        return 0
+        builtin return 0
     fi
     if [[ ${__replctl_running-eval} ]]; then # the last eval did not come to its end
         __replctl_last=$__replctl_left
@@ -46,10 +46,10 @@ __replctl_next() {
         __replctl_why=''
         "__replctl_take"
         case ${__replctl_head[0]} in
-            eval) if "__replctl_begin"; then return 0; fi ;;
+            eval) if "__replctl_begin"; then builtin return 0; fi ;;
             restore)
                 __replctl_running=restore __replctl_code="{ ${__replctl_body[0]}"$'\n'"} >/dev/null 2>&1"
-                return 0
+                builtin return 0
                 ;;
             claim | clear | complete | lookup | dump | ping) "__replctl_${__replctl_head[0]}" ;;
             *) builtin exit 70 ;;
@@ -60,10 +60,10 @@ __replctl_next() {
 # The code that __replctl_next left has run: say how.
 __replctl_done() {
     __replctl_left=$? __replctl_code=''
-    "__replctl_sane" || return 70
+    "__replctl_sane" || builtin return 70
     if [[ ${__replctl_traps:-} && $- == *E* ]]; then "__replctl_watch"; fi # without errtrace it cannot be seen from here
-    builtin local - && builtin set +aekuvxCET
-    if [[ -z ${__replctl_running-eval} ]]; then return 0; fi # the code may have unset all there is
+    builtin local - && builtin set +aekuvxCET && builtin local FUNCNEST=0
+    if [[ -z ${__replctl_running-eval} ]]; then builtin return 0; fi # the code may have unset all there is
     "__replctl_state"
     if [[ ${__replctl_running-} == restore ]]; then
         "__replctl_say" answer
@@ -81,22 +81,29 @@ __replctl_done() {
 __replctl_sane() {
     __replctl_ok=''
     builtin eval '__replctl_ok+=1' && command eval '__replctl_ok+=1'
-    if [[ $__replctl_ok == 11 ]]; then return 0; fi
-    if [[ -o posix ]]; then
-        unset -f builtin command
-    else
-        POSIXLY_CORRECT=1
-        unset -f builtin command unset
-        unset -v POSIXLY_CORRECT
+    if [[ $__replctl_ok != 11 ]]; then
+        __replctl_ok=''
+        if [[ -o posix ]]; then
+            unset -f builtin command
+        else
+            POSIXLY_CORRECT=1
+            unset -f builtin command unset
+            unset -v POSIXLY_CORRECT
+        fi
+        builtin eval '__replctl_ok+=1' && command eval '__replctl_ok+=1'
     fi
-    __replctl_ok=''
-    builtin eval '__replctl_ok+=1' && command eval '__replctl_ok+=1'
     [[ $__replctl_ok == 11 ]]
 }
 
 # What `$?` is when an eval begins: what the one before ended with.
 __replctl_before() {
     builtin return "${__replctl_last:-0}"
+}
+
+# Stands behind `&&`: what stands before it may fail, even under `set -e`, and its status stays. A word and not
+# `[[ 1 ]]`, because an unclosed `[[` in an eval of the user's makes bash misread the next one.
+__replctl_fine() {
+    [[ 1 ]]
 }
 
 # --- messages ---
@@ -119,7 +126,7 @@ __replctl_take() {
     builtin mapfile -d '' -n 4 -t -u 252 __replctl_head
     if ((${#__replctl_head[@]} < 4)); then builtin exit 0; fi
     __replctl_body=()
-    if [[ ${__replctl_head[3]} == 0 ]]; then return 0; fi
+    if [[ ${__replctl_head[3]} == 0 ]]; then builtin return 0; fi
     if [[ ${__replctl_head[0]} == eval || ${__replctl_head[0]} == restore ]]; then
         builtin read -r -N "${__replctl_head[3]}" -u 252 '__replctl_body[0]' || builtin exit 0
         if ((${#__replctl_body[0]} != __replctl_head[3])); then builtin exit 70; fi
@@ -145,8 +152,9 @@ __replctl_begin() {
     __replctl_values=${__replctl_head[1]#*,} __replctl_traps=''
     if ! "__replctl_parses" "${__replctl_body[0]-}" && ! "__replctl_parses_extglob" "${__replctl_body[0]-}"; then
         "__replctl_say" syntax "$("__replctl_complaint" "${__replctl_head[2]}" "${__replctl_body[0]-}")"
+        builtin eval '[[ 1 ]]' # what bash has kept of an unclosed `[[` spoils this, and no more
         __replctl_last=2
-        return 1
+        builtin return 1
     fi
     if [[ ${__replctl_head[1]} == 1,* ]]; then __replctl_in=250; fi
     if [[ ${__replctl_body[0]-} == *ERR* ]]; then __replctl_traps=1; fi
@@ -155,23 +163,23 @@ __replctl_begin() {
     __replctl_running=eval
     # Around the code, in groups so that neither `set -x` nor a DEBUG trap is heard: where its lines begin, and `$?` as
     # the last eval left it; then its status, and where stdout and stderr lead now.
-    __replctl_code='{ __replctl_line=$LINENO; "__replctl_before" && [[ 1 ]]; } >/dev/null 2>&1'
+    __replctl_code='{ __replctl_line=$LINENO; "__replctl_before" && "__replctl_fine"; } >/dev/null 2>&1'
     __replctl_code+=$'\n'"${__replctl_body[0]-}"$'\n''{ __replctl_status=$?; } >/dev/null 2>&1'
-    __replctl_code+=$'\n''{ command exec 245>&243; command exec 246>&244; } 243>&1 244>&2 >/dev/null 2>&1'
+    __replctl_code+=$'\n''{ \command exec 245>&243; \command exec 246>&244; } 243>&1 244>&2 >/dev/null 2>&1'
 }
 
 # Whether code is whole. It is parsed, and never run, as the second command of a list whose first one returns. Code
 # that closes the construct around it cannot be right in both constructs: what closes one is an error in the other.
 __replctl_parses() {
-    "__replctl_within" "{ : ; $1"$'\n'"}"
-    (($? == 77)) || return 1
-    "__replctl_within" "if : ; then : ; $1"$'\n'"fi"
+    "__replctl_within" "{ \\: ; $1"$'\n'"}"
+    (($? == 77)) || builtin return 1
+    "__replctl_within" "if \\: ; then \\: ; $1"$'\n'"fi"
     (($? == 77))
 }
 
 # Whether code is whole once it has switched extglob on, which changes what the lines after that mean.
 __replctl_parses_extglob() {
-    if [[ $1 != *extglob* ]] || builtin shopt -q extglob; then return 1; fi
+    if [[ $1 != *extglob* ]] || builtin shopt -q extglob; then builtin return 1; fi
     builtin shopt -s extglob
     "__replctl_parses" "$1"
     builtin local __replctl_whole=$?
@@ -180,7 +188,7 @@ __replctl_parses_extglob() {
 }
 
 __replctl_within() {
-    builtin eval "builtin return 77; $1"
+    builtin eval "\\builtin return 77; $1"
 }
 
 # What bash says of code that it cannot parse. A new bash reads it without running it: only that knows the true lines.
@@ -217,10 +225,10 @@ __replctl_keep() {
 __replctl_watch() {
     builtin local __replctl_trap
     __replctl_trap=$(builtin trap -p ERR)
-    if [[ $__replctl_trap == *__replctl_failed* ]]; then return 0; fi
+    if [[ $__replctl_trap == *__replctl_failed* ]]; then builtin return 0; fi
     if [[ $__replctl_trap ]]; then
         builtin eval "__replctl_trap=(${__replctl_trap})" # trap -- 'command' ERR, as bash itself quotes it
-        builtin trap -- '"__replctl_keep"; '"${__replctl_trap[2]}"$'\n''"__replctl_failed" "$__replctl_kept"' ERR
+        builtin trap -- '"__replctl_keep" && [[ 1 ]]; '"${__replctl_trap[2]}"$'\n''"__replctl_failed" "$__replctl_kept"' ERR
     else
         builtin trap -- '"__replctl_failed"' ERR
     fi
@@ -281,10 +289,10 @@ builtin trap -- '"__replctl_urged"' URG
 builtin unset PS1 PS2 HISTFILE MAILCHECK __replctl_control __replctl_late
 builtin declare +x PROMPT_COMMAND
 # Keywords and quoted names only: no alias or function of the user's stands in between.
-PROMPT_COMMAND='"__replctl_next" && [[ 1 ]]; builtin eval "$__replctl_code" <&"$__replctl_in" >&247 2>&248 252>&251 250<&251 247>&251 248>&251
-"__replctl_done" && [[ 1 ]]'
+PROMPT_COMMAND='"__replctl_next" && "__replctl_fine"; \builtin eval "$__replctl_code" <&"$__replctl_in" >&247 2>&248 252>&251 250<&251 247>&251 248>&251
+"__replctl_done" && "__replctl_fine"'
 builtin readonly PROMPT_COMMAND BASHPID
-builtin readonly -f __replctl_{next,done,sane,before,say,take,state,begin,parses,parses_extglob,within,complaint,failed,urged,keep,watch}
+builtin readonly -f __replctl_{next,done,sane,before,fine,say,take,state,begin,parses,parses_extglob,within,complaint,failed,urged,keep,watch}
 builtin readonly -f __replctl_{need,claim,clear,complete,lookup,dump,ping}
 command exec <<<''
 __replctl_running=''

@@ -13,7 +13,7 @@ _MAX_NAMES = 20_000
 
 # What bash itself changes from eval to eval, or what is the driver's.
 _OWN = re.compile(
-    r"__replctl_.*|BASH.*|COMP_.*|COLUMNS|DIRSTACK|EPOCH(REALTIME|SECONDS)|FUNCNAME|GROUPS|HISTCMD|LINENO|LINES|OLDPWD"
+    r"__replctl_.*|BASH.*|COMP_.*|COLUMNS|DIRSTACK|EPOCH(REALTIME|SECONDS)|FUNCNAME|FUNCNEST|GROUPS|HISTCMD|LINENO|LINES|OLDPWD"
     r"|PIPESTATUS|PROMPT_COMMAND|PWD|RANDOM|SECONDS|SHELLOPTS|SRANDOM|TMOUT|_"
 )
 _OWN_FUNCTIONS = re.compile(r"__replctl_.*|exit|read|command_not_found_handle")
