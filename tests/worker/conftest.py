@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 
-
 def _kit(name: str) -> Any:
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None

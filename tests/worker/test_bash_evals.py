@@ -40,7 +40,9 @@ def test_names_that_bash_cannot_set_are_left_out_of_the_environment(start_bash: 
 
 def test_variables_functions_aliases_folder_options_and_traps_persist(bash: Any, tmp_path: Path) -> None:
     bash.value(f"x='a  b'; arr=(1 2 3); declare -A map=([k]=v); cd {tmp_path}; shopt -s nullglob; set -f; umask 027")
-    bash.value("greet() {\n  local who=$1\n  echo hi $who\n}\nalias hey='echo alias'\nexport OUT=there\ntrap 'echo usr' USR1")
+    bash.value(
+        "greet() {\n  local who=$1\n  echo hi $who\n}\nalias hey='echo alias'\nexport OUT=there\ntrap 'echo usr' USR1"
+    )
     assert bash.out('echo "$x" ${arr[2]} ${map[k]}; pwd; shopt nullglob; echo $-') == (
         f"a  b 3 v\n{tmp_path}\nnullglob       \ton\nfhiBEs\n"
     )
@@ -52,7 +54,9 @@ def test_positional_parameters_persist(bash: Any) -> None:
     assert bash.out('shift; echo "$1" $#') == "two three 1\n"
 
 
-@pytest.mark.parametrize(("code", "value"), [("true", "0"), ("false", "1"), ("(exit 7)", "7"), ("", "0"), ("# no", "0")])
+@pytest.mark.parametrize(
+    ("code", "value"), [("true", "0"), ("false", "1"), ("(exit 7)", "7"), ("", "0"), ("# no", "0")]
+)
 def test_the_value_is_the_status(bash: Any, code: str, value: str) -> None:
     answer = bash.eval(code)
     assert (answer["outcome"], answer["value"], answer["type"]) == ("ok", value, "status")
@@ -104,7 +108,7 @@ def test_binary_output_passes_untouched(bash: Any) -> None:
 
 def test_what_a_frame_looks_like_is_only_text_when_printed(bash: Any) -> None:
     bash.value(r"printf '\0!result\0.0\0=\0'; printf '\0!result\0.0\0=\0' >&2")
-    assert bash.out("echo whole") .endswith("whole\n")
+    assert bash.out("echo whole").endswith("whole\n")
 
 
 def test_code_is_taken_as_it_is(bash: Any) -> None:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from replwire.replies import Ex, Frame
+from replwire.replies import Ex
 from replworker.runtimes import frames
-from replworker.runtimes.bash import snapshot
+from replworker.runtimes.bash import answers, snapshot
+from replworker.runtimes.bash.answers import Asked
 from replworker.runtimes.bash.messages import Message, Reader, Request, clean, number, text
 from replworker.runtimes.bash.names import Names, describe
 from replworker.runtimes.bash.words import Wanted, completions, wanted
@@ -28,27 +29,21 @@ _HINTS = {"exit": EXIT_HINT, "errexit": ERREXIT_HINT}
 _BY_SIGINT = 128 + 2
 _BIG_NAMES_BYTES = 256 * 1024  # of values: with more, an eval is no longer told apart by values but by names alone
 _TRIES = 5  # to send one request anew
-_MESSAGE_BYTES = 4096
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
-_LINE = re.compile(r"\bline (\d{1,9}): ")
 _CAN = ["vars", "clear", "complete", "lookup", "dump", "restore"]
 # What bash does not let anybody set, or what the driver needs; and functions in transit.
 _NOT_TAKEN = re.compile(
     r"PROMPT_COMMAND|SHELLOPTS|BASHOPTS|BASH_VERSINFO|BASHPID|UID|EUID|PPID|_|BASH_FUNC_.*|__replctl_.*"
 )
 
-_Asked = (
-    frames.Claim | frames.Eval | frames.Interrupt | frames.Vars | frames.Clear | frames.Complete | frames.Lookup
-    | frames.Dump | frames.Restore
-)  # fmt: skip
-_decode = msgspec.json.Decoder(_Asked).decode
+_decode = msgspec.json.Decoder(Asked).decode
 
 
 @dataclass(slots=True)
 class _Asking:
     """A frame of the worker on its way through bash."""
 
-    frame: _Asked
+    frame: Asked
     request: Request
     canned: frames.Event | None = None  # the answer, when bash has nothing to say about it
     words: Wanted | None = None
@@ -95,7 +90,7 @@ class BashCodec:
 
     # --- to bash ---
 
-    def _asking(self, frame: _Asked) -> _Asking:
+    def _asking(self, frame: Asked) -> _Asking:
         if isinstance(frame, frames.Eval):
             return self._eval(frame)
         if isinstance(frame, frames.Claim):
@@ -141,7 +136,7 @@ class BashCodec:
         frame, request = asking.frame, asking.request
         if isinstance(frame, frames.Eval) and asking.canned is None:
             if asking.interrupted:
-                asking.canned = _interrupted(frame.n)
+                asking.canned = answers.interrupted(frame.n)
                 return Request("ping")
             return request._replace(argument=f"{request.argument},{self._values}")
         if isinstance(frame, frames.Clear | frames.Dump):
@@ -181,7 +176,7 @@ class BashCodec:
         elif tag == "result":
             self._end(number(fields[0]))
         elif tag == "syntax":
-            self._answered(_syntax_error(self._running(), text(fields[0])))
+            self._answered(answers.syntax_error(self._running(), text(fields[0])))
         else:
             self._answer([text(field) for field in fields])
 
@@ -212,11 +207,11 @@ class BashCodec:
         elif asking.begun:
             assert isinstance(asking.frame, frames.Eval)
             if asking.interrupted or (why == "" and status == _BY_SIGINT):
-                self._answered(_interrupted(asking.frame.n, self._names.changed_since(asking.before)))
+                self._answered(answers.interrupted(asking.frame.n, self._names.changed_since(asking.before)))
             else:
                 self._end(status, _HINTS.get(why, ERROR_HINT))
         elif asking.tries > _TRIES:
-            self._answered(_failed(asking.frame))
+            self._answered(answers.failed(asking.frame))
 
     def _end(self, status: int, hint: str | None = None) -> None:
         frame, asking = self._running(), self._asked
@@ -238,7 +233,7 @@ class BashCodec:
         frame = asking.frame
         if isinstance(frame, frames.Claim):
             self._fresh, self._options = self._names, (fields[1], fields[2])
-            return frames.Claimed(frame.n, fields[0][:_MESSAGE_BYTES] or None)
+            return frames.Claimed(frame.n, fields[0][: answers.MESSAGE_CHARS] or None)
         if isinstance(frame, frames.Vars):
             names = sorted(self._listed())
             rows = [describe(name, self._names.variables[name]) for name in names[: min(max(frame.max, 0), 1000)]]
@@ -253,7 +248,7 @@ class BashCodec:
             items = completions(asking.words, fields, max(frame.max, 0))
             return frames.Completions(frame.n, asking.words.start, items)
         if isinstance(frame, frames.Lookup):
-            return _found(frame, *fields)
+            return answers.found(frame, *fields)
         if isinstance(frame, frames.Dump):
             if fields[0]:
                 return frames.Dumped(
@@ -274,54 +269,3 @@ class BashCodec:
 
 def _settable(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and not _NOT_TAKEN.fullmatch(name)
-
-
-def _interrupted(n: int, changed: list[str] | None = None) -> frames.Result:
-    ex, told = Ex("KeyboardInterrupt", ""), "KeyboardInterrupt\n"
-    return frames.Result(n=n, outcome="interrupted", ex=ex, stacktrace=[], traceback=told, changed=changed or [])
-
-
-def _syntax_error(frame: frames.Eval, told: str) -> frames.Result:
-    line = _LINE.search(told)
-    first = told.split("\n")[0].removeprefix(f"{frame.name}: ").strip()
-    ex = Ex("SyntaxError", first[:_MESSAGE_BYTES] or "the code ends before it is whole")
-    stack = [Frame("", frame.name, int(line[1]))] if line else []
-    return frames.Result(
-        n=frame.n, outcome="error", ex=ex, stacktrace=stack, traceback=(told or f"{frame.name}: {ex.message}") + "\n"
-    )
-
-
-def _failed(frame: _Asked) -> frames.Event:
-    """The answer when bash comes back to its prompt again and again without one."""
-    why = "bash was interrupted each time it was asked"
-    if isinstance(frame, frames.Claim):
-        return frames.Claimed(frame.n, why)
-    if isinstance(frame, frames.Vars):
-        return frames.Variables(frame.n, [], 0)
-    if isinstance(frame, frames.Clear):
-        return frames.Cleared(frame.n, 0)
-    if isinstance(frame, frames.Complete):
-        return frames.Completions(frame.n, frame.pos, [])
-    if isinstance(frame, frames.Lookup):
-        return frames.Found(n=frame.n, found=False)
-    if isinstance(frame, frames.Dump | frames.Restore):
-        return frames.Dumped(n=frame.n, error=why)
-    return _interrupted(frame.n)
-
-
-def _found(frame: frames.Lookup, kind: str, told: str, place: str) -> frames.Found:
-    if not kind:
-        return frames.Found(n=frame.n, found=False)
-    file, line, signature = None, None, None
-    if kind == "function":
-        where = place.split(" ", 2)  # name, line, file
-        if len(where) == 3 and where[1].isdigit():
-            line, file = int(where[1]), where[2]
-    elif kind == "file":
-        file = place
-    elif kind in ("builtin", "keyword"):
-        head, _, rest = told.partition("\n")
-        signature, told = head.partition(": ")[2], rest
-    return frames.Found(
-        n=frame.n, found=True, name=frame.symbol, type=kind, doc=told or None, signature=signature, file=file, line=line
-    )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from replworker.runtimes.codec import MAX_FRAME_BYTES, ProtocolError
 
 STATE_BYTES = 1024 * 1024  # of one list of names: what is beyond is counted by nobody
+_MOST_FIELDS = 64
 TAGS = frozenset({"ready", "idle", "begun", "state", "result", "syntax", "need", "answer"})
 
 
@@ -64,6 +65,8 @@ class Reader:
             raise ProtocolError("said something outside of any message")
         elif field[:1] == b".":
             self._fields.append(field[1:])
+            if len(self._fields) > _MOST_FIELDS:
+                raise ProtocolError("said more in one message than may be")
         elif field == b"=":
             message = Message(self._tag, self._fields)
             self._tag, self._fields, self._size = None, [], 0

@@ -72,7 +72,9 @@ class Names:
 
 def declared(text: str) -> dict[str, Declared]:
     """The variables in the output of `declare -p`, by name; other lines are passed over."""
-    return {match[2]: Declared(match[1], match[3], match[0]) for match in _DECLARED.finditer(text)}
+    return {
+        match[2]: Declared(match[1], match[3], match[0]) for match in _DECLARED.finditer(text) if "f" not in match[1]
+    }
 
 
 def describe(name: str, how: Declared | None) -> Variable:

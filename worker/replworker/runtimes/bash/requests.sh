@@ -76,7 +76,7 @@ __replctl_dump() {
         "$(if ((${#__replctl_v[@]})); then builtin declare -p -- "${__replctl_v[@]}"; fi)"
         "$(if ((${#__replctl_f[@]})); then builtin declare -f -- "${__replctl_f[@]}"; fi)"
         "$(if ((${#__replctl_f[@]})); then builtin declare -F | while builtin read -r __replctl_each; do
-            if [[ $__replctl_each == 'declare -f'*x* ]]; then builtin printf '%s\n' "${__replctl_each##* }"; fi; done; fi)"
+            if [[ $__replctl_each =~ ^'declare -f'[a-z]*x ]]; then builtin printf '%s\n' "${__replctl_each##* }"; fi; done; fi)"
         "$(builtin alias -p)"
         "$(builtin trap -p)"
         "$(builtin umask)"

@@ -10,6 +10,7 @@ from replworker.runtimes.frames import Dumped, LeftBehind
 HEAD = "# bash session, as replctl keeps it: declarations only\n"
 _TRAP = re.compile(r"^trap -- '(?:[^']|'\\'')*+' (\S+)$", re.M | re.S)
 _PLAIN_NAME = re.compile(r'"[A-Za-z_][A-Za-z_0-9]*"')
+_FUNCTION = re.compile(r"^(\S+) \(\) $", re.M)
 PARTS = 11
 
 
@@ -24,7 +25,7 @@ def compose(n: int, parts: list[str], options: tuple[str, str]) -> Dumped:
             left.append(LeftBehind(name, why))
         else:
             lines.append(how.text)
-    count = len(lines) + len(re.findall(r"^\S+ \(\) $", functions, re.M))
+    count = len(lines) + len(_FUNCTION.findall(functions))
     lines += [functions, *(f"declare -fx {name}" for name in exported.split())]
     lines += [aliases, *(match.group() for match in _TRAP.finditer(traps) if "__replctl_" not in match.group())]
     lines += [f"umask {umask}", f"cd -- {folder}"]
@@ -36,14 +37,16 @@ def compose(n: int, parts: list[str], options: tuple[str, str]) -> Dumped:
 
 
 def missing(data: str, now: Names) -> tuple[int, list[LeftBehind]]:
-    """How many variables of a snapshot are there after it was taken over, and those that are not as they were."""
-    wanted = declared(data)
+    """How many names of a snapshot are there after it was taken over, and those that are not as they were."""
     left = []
+    wanted = declared(data)
     for name, how in wanted.items():
         here = now.variables.get(name)
         if name not in now.variables or (here is not None and here.text != how.text):
-            left.append(LeftBehind(name, "this session has one of that name that cannot be changed"))
-    return len(wanted) - len(left), left
+            left.append(name)
+    functions = set(_FUNCTION.findall(data)) & now.functions
+    why = "this session has one of that name that cannot be changed"
+    return len(wanted) - len(left) + len(functions), [LeftBehind(name, why) for name in left]
 
 
 def _unfit(how: Declared) -> str | None:

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from replworker.runtimes.frames import Completion
 
+_LOOK_CHARS = 1000  # before the place: what is looked at
 _VARIABLE = re.compile(r"\$\{?[#!]?([A-Za-z_][A-Za-z_0-9]*)?$")
 _WORD = re.compile(r"(?:[^\s;|&<>(){}$`\"'=\\]|\\.)*$")
 _COMMAND_BEFORE = re.compile(
-    r"(?:^|[;|&(){}\n`!]|\$\(|(?:^|[\s;])(?:then|do|else|elif|if|while|until|time|exec|command|builtin|eval))\s*$"
+    r"(?:^|[;|&({\n!]|(?:^|[\s;])(?:then|do|else|elif|if|while|until|time|exec|command|builtin|eval))\s*$"
 )
 _OPTION_BEFORE = re.compile(r"(?:^|[\s;|&(])(set\s+[-+]o|shopt(?:\s+-\w+)*)\s+(?:\w+\s+)*$")
 _FOLDER_BEFORE = re.compile(r"(?:^|[\s;|&(])(?:cd|pushd|rmdir)\s+$")
@@ -33,21 +34,24 @@ class Wanted(NamedTuple):
 
 def wanted(code: str, pos: int) -> Wanted:
     """What could go on at `pos`, an offset in characters."""
-    before = code[: max(0, pos)]
+    pos = max(0, pos)
+    cut = max(0, pos - _LOOK_CHARS)
+    before = code[cut:pos]
     variable = _VARIABLE.search(before)
     if variable is not None:
         prefix = variable[1] or ""
-        return Wanted(len(before) - len(prefix), prefix, (("variable", "variable"),))
+        return Wanted(cut + len(before) - len(prefix), prefix, (("variable", "variable"),))
     word = _WORD.search(before)
     assert word is not None  # it may be empty, and always matches
-    start, prefix = word.start(), word[0].replace("\\", "")
+    start, prefix = cut + word.start(), word[0].replace("\\", "")
     line = before[: word.start()]
     option = _OPTION_BEFORE.search(line)
     if option is not None:
         return Wanted(start, prefix, (("setopt" if option[1].startswith("set") else "shopt", "option"),))
     if _FOLDER_BEFORE.search(line):
         return Wanted(start, prefix, (("directory", "path"),))
-    if "/" not in prefix and _COMMAND_BEFORE.search(line):
+    opened = line.rstrip().endswith("`") and line.count("`") % 2 == 1
+    if "/" not in prefix and (opened or _COMMAND_BEFORE.search(line)):
         return Wanted(start, prefix, _COMMANDS)
     return Wanted(start, prefix, (("file", "path"),))
 
