@@ -89,6 +89,17 @@ def test_an_interrupt_before_the_eval_has_begun_counts(bash: Any) -> None:
     assert bash.out("echo on") == "on\n"
 
 
+@pytest.mark.parametrize(
+    "code", ["sleep 100", "while :; do sleep 100; done", "bash -c 'trap \"exit 3\" INT; sleep 100 & wait'"]
+)
+def test_errexit_works_after_interrupts(bash: Any, code: str) -> None:
+    for _ in range(8):
+        assert bash.interrupted(code)["outcome"] == "interrupted"
+        answer = bash.eval("set -e; (exit 3); echo never")
+        assert (answer["value"], answer["hint"] is None) == ("3", False)
+        bash.value("set +e")
+
+
 def test_signals_while_idle_change_nothing(bash: Any) -> None:
     bash.value("x=kept")
     for _ in range(50):

@@ -160,7 +160,7 @@ __replctl_begin() {
     if [[ ${__replctl_body[0]-} == *ERR* ]]; then __replctl_traps=1; fi
     if [[ ${__replctl_tmout:-} ]]; then TMOUT=$__replctl_tmout __replctl_tmout=''; fi
     BASH_ARGV0=${__replctl_head[2]}
-    __replctl_running=eval
+    __replctl_running=eval __replctl_urge=''
     # Around the code, in groups so that neither `set -x` nor a DEBUG trap is heard: where its lines begin, and `$?` as
     # the last eval left it; then its status, and where stdout and stderr lead now.
     __replctl_code='{ __replctl_line=$LINENO; "__replctl_before" && "__replctl_fine"; } >/dev/null 2>&1'
@@ -201,36 +201,53 @@ __replctl_complaint() {
     builtin printf '%s' "${__replctl_text:0:16384}"
 }
 
-# Runs at each failing command (errtrace is on). Under `set -e` the shell would now end: the eval ends instead.
+# The ERR trap, which errtrace brings into functions: `if "__replctl_heard"; then "__replctl_failed"; fi`. Under `set -e`
+# the shell would end after it: the eval ends instead.
+__replctl_heard() {
+    __replctl_kept=$?
+    __replctl_fired=1
+    [[ -z ${__replctl_probing:-} ]]
+}
+
 __replctl_failed() {
-    __replctl_ended=${1:-$?}
-    if [[ $- == *e* && $BASHPID == "$$" ]]; then
-        __replctl_why=errexit
+    if [[ $BASHPID == "$$" && ($- == *e* || ${__replctl_urge:-}) ]]; then
+        __replctl_ended=$__replctl_kept
+        if [[ -z ${__replctl_urge:-} ]]; then __replctl_why=errexit; fi
+        __replctl_urge=''
         builtin kill -INT "$$"
     fi
 }
 
-# The worker sends SIGURG with an interrupt, for bash goes on after a command that has taken SIGINT and not died of it.
-__replctl_urged() {
-    if [[ ${__replctl_running-eval} && $BASHPID == "$$" ]]; then builtin kill -INT "$$"; fi
-}
-
-# The status for a user's own ERR trap, which stands between this and __replctl_failed.
+# The status for a user's own ERR trap, which stands between the two above.
 __replctl_keep() {
-    __replctl_kept=$?
     builtin return "$__replctl_kept"
 }
 
-# Put __replctl_failed into the ERR trap (again).
+# Put the above into the ERR trap (again).
 __replctl_watch() {
     builtin local __replctl_trap
     __replctl_trap=$(builtin trap -p ERR)
-    if [[ $__replctl_trap == *__replctl_failed* ]]; then builtin return 0; fi
+    if [[ $__replctl_trap == *__replctl_heard* ]]; then builtin return 0; fi
     if [[ $__replctl_trap ]]; then
         builtin eval "__replctl_trap=(${__replctl_trap})" # trap -- 'command' ERR, as bash itself quotes it
-        builtin trap -- '"__replctl_keep" && [[ 1 ]]; '"${__replctl_trap[2]}"$'\n''"__replctl_failed" "$__replctl_kept"' ERR
+        __replctl_trap='"__replctl_keep" && "__replctl_fine"; '"${__replctl_trap[2]}"$'\n'
+    fi
+    builtin trap -- "if \"__replctl_heard\"; then ${__replctl_trap}\"__replctl_failed\"; fi" ERR
+}
+
+# The worker sends SIGURG with an interrupt, for bash goes on after a command that has taken SIGINT and not died of it.
+# To leave two traps at once would leave the outer one disabled: while the ERR trap runs it is told to do the rest.
+__replctl_urged() {
+    if [[ -z ${__replctl_running-eval} || $BASHPID != "$$" ]]; then builtin return 0; fi
+    builtin local -
+    builtin set +eux -E
+    __replctl_probing=1 __replctl_fired=''
+    builtin false
+    __replctl_probing=''
+    if [[ $__replctl_fired || $(builtin trap -p ERR) != *__replctl_heard* ]]; then
+        builtin kill -INT "$$"
     else
-        builtin trap -- '"__replctl_failed"' ERR
+        __replctl_urge=1
     fi
 }
 
@@ -284,7 +301,7 @@ command_not_found_handle() {
 builtin shopt -s execfail
 builtin shopt -u checkwinsize
 builtin set -E
-builtin trap -- '"__replctl_failed"' ERR
+builtin trap -- 'if "__replctl_heard"; then "__replctl_failed"; fi' ERR
 builtin trap -- '"__replctl_urged"' URG
 builtin unset PS1 PS2 HISTFILE MAILCHECK __replctl_control __replctl_late
 builtin declare +x PROMPT_COMMAND
@@ -292,7 +309,7 @@ builtin declare +x PROMPT_COMMAND
 PROMPT_COMMAND='"__replctl_next" && "__replctl_fine"; \builtin eval "$__replctl_code" <&"$__replctl_in" >&247 2>&248 252>&251 250<&251 247>&251 248>&251
 "__replctl_done" && "__replctl_fine"'
 builtin readonly PROMPT_COMMAND BASHPID
-builtin readonly -f __replctl_{next,done,sane,before,fine,say,take,state,begin,parses,parses_extglob,within,complaint,failed,urged,keep,watch}
+builtin readonly -f __replctl_{next,done,sane,before,fine,say,take,state,begin,parses,parses_extglob,within,complaint,heard,failed,keep,watch,urged}
 builtin readonly -f __replctl_{need,claim,clear,complete,lookup,dump,ping}
 command exec <<<''
 __replctl_running=''
