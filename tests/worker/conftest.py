@@ -24,6 +24,7 @@ def _kit(name: str) -> Any:
 
 harness_kit = _kit("harness_kit")
 node_kit = _kit("node_kit")
+bash_kit = _kit("bash_kit")
 
 
 @pytest.fixture
@@ -74,6 +75,32 @@ def start_node() -> Iterator[Callable[..., Any]]:
 def node(start_node: Callable[..., Any]) -> Any:
     """One node driver, ready."""
     return start_node()
+
+
+@pytest.fixture
+def start_bash() -> Iterator[Callable[..., Any]]:
+    """Start bash sessions (`start_bash(NAME="value")`), ready, and end them with the test."""
+    started: list[Any] = []
+
+    def start(**env: str) -> Any:
+        session = bash_kit.Bash(**env)
+        started.append(session)
+        ready = session.frame()
+        assert ready["t"] == "ready", ready
+        session.ready = ready
+        return session
+
+    yield start
+    for session in started:
+        session.close()
+
+
+@pytest.fixture
+def bash(start_bash: Callable[..., Any]) -> Any:
+    """One bash session, ready and claimed."""
+    session = start_bash()
+    assert session.claim()["error"] is None
+    return session
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
