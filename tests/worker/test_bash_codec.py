@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from replworker.runtimes.bash.messages import Reader
 from replworker.runtimes.bash.names import Names, declared, plain_integers, unquoted
 from replworker.runtimes.bash.words import wanted
 from replworker.runtimes.codec import MAX_FRAME_BYTES, JsonFrames, ProtocolError
+from replworker.runtimes.pick import pick
 
 TAGS = ["ready", "idle", "begun", "state", "result", "syntax", "need", "answer", "other", ""]
 DECLARED = b'declare -- a="1"\ndeclare -x E="2"\ndeclare -a arr=([0]="x" [1]="y z")\n'
@@ -249,3 +252,11 @@ def test_json_frames_come_out_as_they_went_in(body: bytes) -> None:
 def test_a_json_frame_that_is_too_long_is_a_protocol_error() -> None:
     with pytest.raises(ProtocolError):
         JsonFrames().decode((MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
+
+
+def test_a_runtime_brings_its_codec_and_its_way_to_be_interrupted() -> None:
+    bash = pick("bash", "/bin/bash", {"PATH": "/bin", "TERM": "xterm"}, ("/bin/sandbox",))
+    assert (bash.codec, bash.nudge, bash.prefix) == (BashCodec, signal.SIGURG, ("/bin/sandbox",))
+    assert (bash.env["TERM"], bash.env["PAGER"], bash.env["PATH"]) == ("dumb", "cat", "/bin")
+    python = pick("python", sys.executable, {})
+    assert (python.codec, python.nudge) == (JsonFrames, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +120,12 @@ def test_a_coprocess_works(bash: Any) -> None:
         bash.out('echo word >&"${up[1]}"; read -r x <&"${up[0]}"; echo $x; kill $up_PID; wait $up_PID; true')
         == "WORD\n"
     )
+
+
+def test_tmout_does_not_end_an_idle_session(bash: Any) -> None:
+    bash.value("TMOUT=1")
+    bash.interrupted("TMOUT=1; sleep 100")
+    end = time.monotonic() + 1.6  # past the time after which bash would log out
+    while time.monotonic() < end:
+        bash.pump(end - time.monotonic())
+    assert bash.out("echo $TMOUT") == "1\n"

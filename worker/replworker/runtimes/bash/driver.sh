@@ -110,10 +110,11 @@ __replctl_fine() {
 
 # A tag, fields, an end. The empty field in front ends a message that an interrupt has cut short.
 __replctl_say() {
-    builtin printf '\0!%s\0' "$1" >&252
-    builtin shift
-    if (($#)); then builtin printf '.%s\0' "$@" >&252; fi
-    builtin printf '=\0' >&252
+    {
+        builtin printf '\0!%s\0' "$1"
+        if (($# > 1)); then builtin printf '.%s\0' "${@:2}"; fi
+        builtin printf '=\0'
+    } >&252
 }
 
 # One request: __replctl_head (op, argument, name, size) and __replctl_body. No data is ever split or evaluated here.
@@ -137,11 +138,13 @@ __replctl_take() {
 
 # All that has a name: the worker's side compares.
 __replctl_state() {
-    builtin printf '\0!state\0.' >&252
-    if [[ ${__replctl_values-} != names ]]; then builtin declare -p >&252; else builtin compgen -v >&252; fi
-    builtin printf '\0.' >&252
-    builtin compgen -A function >&252
-    builtin printf '\0=\0' >&252
+    {
+        builtin printf '\0!state\0.'
+        if [[ ${__replctl_values-} != names ]]; then builtin declare -p; else builtin compgen -v; fi
+        builtin printf '\0.'
+        builtin compgen -A function
+        builtin printf '\0=\0'
+    } >&252
 }
 
 # --- evals ---
