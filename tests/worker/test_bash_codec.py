@@ -255,8 +255,8 @@ def test_a_json_frame_that_is_too_long_is_a_protocol_error() -> None:
 
 
 def test_a_runtime_brings_its_codec_and_its_way_to_be_interrupted() -> None:
-    bash = pick("bash", "/bin/bash", {"PATH": "/bin", "TERM": "xterm"}, ("/bin/sandbox",))
-    assert (bash.codec, bash.nudge, bash.prefix) == (BashCodec, signal.SIGURG, ("/bin/sandbox",))
+    bash = pick("bash", "/bin/bash", {"PATH": "/bin", "TERM": "xterm"})
+    assert (bash.codec, bash.nudge, bash.wrapping) == (BashCodec, signal.SIGURG, None)
     assert (bash.env["TERM"], bash.env["PAGER"], bash.env["PATH"]) == ("dumb", "cat", "/bin")
     python = pick("python", sys.executable, {})
     assert (python.codec, python.nudge) == (JsonFrames, None)
