@@ -79,14 +79,6 @@ def due(line: bytes) -> str | None:
     return request_id if isinstance(request_id, str) else ""
 
 
-def is_malformed(line: bytes) -> bool:
-    """Whether it counts towards the ten in a row that end a connection."""
-    try:
-        return not isinstance(msgspec.json.decode(line), dict)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return True
-
-
 def check_end(message: dict[str, Any]) -> None:
     """What may stand in the last message for any request at all: known words, one sentence, nobody's death."""
     status = message["status"]

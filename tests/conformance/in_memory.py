@@ -21,6 +21,7 @@ from replbroker.core.broker import Core
 from replbroker.core.effects import Discard, Effect, Exit, HangUp, Kill, Note, Spawn, ToClient, ToWorker
 from replwire.config import load
 from replwire.deadlines import Deadlines
+from replwire.keys import Keys
 from replwire.lines import Lines
 from replwire.link import Gone, Kind, encode, pack
 from replworker.boot import Order
@@ -102,7 +103,7 @@ class Memory:
         self._count = 0
         self._log: list[str] = []
         self.ended = False
-        self.core = Core(_setup(config, False, tuple(self._interpreters)))
+        self.core = Core(_setup(config, False, tuple(self._interpreters), Keys(self._folder)))
         self.do(self.core.start(time.monotonic()))
 
     # --- the face of a site ---
@@ -148,6 +149,8 @@ class Memory:
         return peer
 
     def hear(self, peer: bytes, body: bytes) -> None:
+        if not self.core.knows(peer):
+            self.core.meet(peer, f"uid:{os.getuid()}")
         self.do(self.core.hear(peer, body, time.monotonic()))
 
     def gone(self, peer: bytes) -> None:

@@ -200,8 +200,9 @@ class Child:
     def close(self) -> None:
         """Give every descriptor back. For one that is dead and buried."""
         self.control.close()
+        self._parcel.close()
         self._pipes.close()
-        for fd in (self.stdin, self.out, self.err, self.late, self.pidfd):
+        for fd in (self.stdin, self.out, self.err, self.late, self.trace, self.pidfd):
             os.close(fd)
 
     def folder(self) -> str | None:
