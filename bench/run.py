@@ -41,6 +41,7 @@ MEASUREMENTS = {
     "throughput": Measurement("throughput", 400),
     "crowd": Measurement("crowd", 600),
     "command-line": Measurement("command_line", 200),
+    "acp": Measurement("acp", 200),
 }
 
 

@@ -132,6 +132,10 @@ class Serve:
         fine = identity.startswith("uid:") or self._allows(identity)
         self._core.meet(peer, identity if fine else NOBODY)
 
+    def awaits(self, peer: bytes) -> bool:
+        """Whether a line client still waits for answers."""
+        return self._core.awaits(peer)
+
     def gone(self, peer: bytes) -> None:
         """A line client has gone."""
         self._core.peer_gone(peer)
@@ -174,6 +178,7 @@ class Serve:
                 dying.append(effect.worker)  # type: ignore[union-attr]
             else:
                 self._do_rare(effect)
+        self.streams.let_go()
         # Last: to take a process apart keeps the machine busy, and the fresh one is to be on its way by then.
         for worker in dying:
             self._workers.forget(worker)

@@ -41,6 +41,7 @@ COMMANDS = {
     "reset": Entry("replctl.commands.sessions:reset", "Give a session a fresh worker; its state is gone."),
     "close": Entry("replctl.commands.sessions:close", "End sessions."),
     "status": Entry("replctl.commands.broker:status", "Is there a broker, and what does it do?"),
+    "acp": Entry("replctl.commands.acp:acp", "Speak the Agent Client Protocol on stdio, for editors."),
     "serve": Entry("replctl.commands.serve:serve", "Run a broker in the foreground."),
     "shutdown": Entry("replctl.commands.broker:shutdown", "End the broker and all sessions."),
     "keys": Entry("replctl.commands.keys:keys", "Who may come to the broker from elsewhere."),

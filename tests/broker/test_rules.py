@@ -49,7 +49,7 @@ def test_a_client_in_plan_mode_changes_nothing(table: Table, op: str) -> None:
 
 def test_every_operation_says_whether_it_changes_anything() -> None:
     assert sorted([
-        "complete", "describe", "history", "info", "jobs", "lookup", "ls-bindings", "ls-sessions", "ping", "read",
+        "complete", "describe", "hello", "history", "info", "jobs", "lookup", "ls-bindings", "ls-sessions", "ping", "read",
         "set-mode", "stack", "stats",
     ]) == ASKING  # fmt: skip
 
@@ -57,12 +57,18 @@ def test_every_operation_says_whether_it_changes_anything() -> None:
 def test_a_session_in_plan_mode_says_since_when_and_why(table: Table) -> None:
     table.open("work")
     assert table.said("set-mode", session="work", to="plan", reason="review")["session-mode"] == "plan"
-    for op in ("eval", "reset", "clone", "close", "close-session"):
+    for op in ("eval", "reset", "env", "close", "close-session"):
         answer = table.said(op, **({"session": "work"} | FIELDS.get(op, {})))
         assert answer["status"][-1] == "plan-mode"
         assert answer["entered-reason"] == "review"
         assert answer["entered-at"].startswith("20")
     assert table.said("jobs", session="work")["jobs"] == []
+    assert table.said("env", session="work", action="show")["status"] == ["done"]
+    listing = table.ask("env", session="work", action="list")
+    table.finish(listing)
+    copying = table.ask("clone", session="work", name="copy")
+    table.worker("work").dumped(copying)
+    assert table.end(copying)["name"] == "copy"
     table.said("set-mode", session="work", to="normal")
     table.finish(table.eval())
 

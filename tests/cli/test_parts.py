@@ -14,7 +14,7 @@ from replctl.client.address import absolute, folder_fault, listens, resolve
 from replctl.commands.dialogue import blocks, complete
 from replctl.commands.durations import parse, spoken
 from replctl.commands.screen import Screen
-from replctl.commands.told import end_notices, opening_notices, status_notice, waits_for_input
+from replctl.commands.told import end_notices, hint_for, opening_notices, plan_notice, status_notice, waits_for_input
 from replwire.replies import Reply
 
 
@@ -106,6 +106,16 @@ def test_a_folder_that_others_can_write_to_is_not_trusted(tmp_path: Path) -> Non
 )  # fmt: skip
 def test_nothing_that_befell_an_eval_is_kept_from_people(result: Result, notices: list[str]) -> None:
     assert [*opening_notices(result), *end_notices(result)] == notices
+
+
+def test_a_refusal_of_plan_mode_says_since_when_and_why_in_the_words_of_a_shell() -> None:
+    refused = Reply(id="1", status=["done", "error", "plan-mode"], entered_at="2026-01-01T00:00:00.000+00:00")
+    assert plan_notice(refused) == "in plan mode since 2026-01-01T00:00:00.000+00:00"
+    refused.entered_reason = "reading only"
+    assert str(plan_notice(refused)).endswith(": reading only")
+    assert plan_notice(Reply(id="1", status=["done", "error", "plan-mode"])) is None
+    assert plan_notice(None) is None
+    assert "replctl mode SESSION normal" in str(hint_for("plan-mode", "`set-mode`"))
 
 
 def test_waiting_and_asking_are_told_while_they_last() -> None:

@@ -184,3 +184,28 @@ def test_a_second_message_does_not_wait_for_the_first_ones_receipt() -> None:
     with socket.create_connection(door.socket.getsockname()), door.socket.accept()[0] as accepted:
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     door.remove()
+
+
+def test_a_client_that_says_no_more_still_gets_its_answers(lines_broker: Broker) -> None:
+    for url in lines_broker.listening.values():
+        line = LineWire(url)
+        line.raw(
+            b'{"id":"a","op":"eval","code":"import time; print(1, flush=True); time.sleep(0.3); 42"}\n{"id":"p","op":"ping"}\n{"half'
+        )
+        line.socket.shutdown(socket.SHUT_WR)
+        told = [line.receive() for _ in range(4)]
+        assert [message["id"] for message in told] == ["p", "a", "a", "a"]
+        assert [message.get("value") for message in told] == [None, None, "42", None]
+        assert line.ended()
+        line.close()
+
+
+def test_a_client_that_says_no_more_and_goes_is_let_go(lines_broker: Broker) -> None:
+    with lines_broker.wire() as wire:
+        before = wire.ask("stats")["stats"]["connections"]
+        for url in lines_broker.listening.values():
+            line = LineWire(url)
+            line.raw(b'{"id":"a","op":"eval","code":"import time; time.sleep(0.5)"}\n')
+            line.socket.shutdown(socket.SHUT_WR)
+            line.close()
+        wait_until(lambda: wire.ask("stats")["stats"]["connections"] == before, "the connections are gone")

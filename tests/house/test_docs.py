@@ -32,7 +32,9 @@ _PRINTS = re.compile(r"# -> (.*)$", re.M)
 _MADE_LATER = {
     ROOT / "bench" / "README.md",
     DOCS / "decisions",
-}  # written when the bench has run, and decision by decision
+    DOCS / "runtimes-node.md",
+    DOCS / "runtimes-bash.md",
+}  # written when the bench has run, decision by decision, and with the runtime that they are about
 _EXAMPLES = [
     pytest.param(page, code, id=f"{page.stem}-{at}")
     for page in (ROOT / "README.md", DOCS / "python.md")

@@ -90,10 +90,7 @@ def child() -> Iterator[Child]:
     started.kill()
     assert select.select([started.pidfd], [], [], PATIENCE_S)[0]
     assert started.died() is not None
-    started.control.close()
-    started.close_parcels()
-    for fd in (started.pidfd, started.stdin, started.out, started.err, started.late, started.trace):
-        os.close(fd)
+    started.close()
 
 
 def hear(child: Child) -> frames.Event:

@@ -20,7 +20,8 @@ from replworker.stdin import Input
 from replworker.voice import Voice
 
 _MAX_VARIABLES = 200
-_STACK_S = 0.05  # a signal handler that writes down every thread takes well below a millisecond
+_STACK_S = 0.5  # a signal handler that writes down every thread takes well below a millisecond
+_STACK_LOOK_S = 0.002
 
 
 class _InfoAsk(msgspec.Struct):
@@ -81,11 +82,17 @@ class Inspector:
             self._voice.done(route, request.id, threads=[], processes=processes)
             return
         self._child.ask_stack()
+        told = bytearray()
+        end = time.monotonic() + _STACK_S
 
-        def answer(_: float) -> None:
-            # Read to its end or not: it was written in one go by a signal handler, long before this.
-            told = parse(b"".join(iter(lambda: self._child.read(self._child.trace) or b"", b"")))
-            threads = [Thread(each["thread"], [Frame(**frame) for frame in each["frames"]]) for each in told]
+        def look(now: float) -> None:
+            """It is written in one go by a signal handler: whole when something has come, and then no more."""
+            more = b"".join(iter(lambda: self._child.read(self._child.trace) or b"", b""))
+            told.extend(more)
+            if (more or not told) and now < end:
+                self._timers.at(now + _STACK_LOOK_S, look)
+                return
+            threads = [Thread(each["thread"], [Frame(**frame) for frame in each["frames"]]) for each in parse(told)]
             self._voice.done(route, request.id, threads=threads, processes=processes)
 
-        self._timers.at(time.monotonic() + _STACK_S, answer)
+        look(time.monotonic())

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from replwire.deadlines import Deadlines
-from replwire.ops import ClearBindings, Complete, Lookup, LsBindings
+from replwire.ops import ClearBindings, Complete, Lookup, LsBindings, Request
 from replwire.replies import Binding
 from replworker.interpreter import Interpreter
 from replworker.jobs import Jobs
@@ -51,8 +51,9 @@ class Names:
 
         self._interpreter.ask(question, in_time)
 
-    def _may(self, route: int, request_id: str, op: str) -> bool:
-        if not self._interpreter.can(op):
+    def _may(self, route: int, request: Request, frame: str) -> bool:
+        request_id, op = request.id, request.op
+        if not self._interpreter.can(frame):
             self._voice.refuse(route, request_id, "not-supported", f"{op}: not with this runtime")
         elif self._jobs().running is not None:
             self._voice.refuse(route, request_id, "busy", f"{op}: the session runs an eval", retry_after_ms=1000)
@@ -67,7 +68,7 @@ class Names:
         if not 0 <= request.pos <= len(code):
             self._voice.done(route, request.id, completions=[], start=max(0, min(request.pos, len(code))))
             return
-        if not self._may(route, request.id, "complete"):
+        if not self._may(route, request, "complete"):
             return
         pos = len(code[: request.pos].decode("utf-8", "ignore"))
 
@@ -83,7 +84,7 @@ class Names:
     def lookup(self, route: int, body: bytes) -> None:
         """`lookup`."""
         request = _decode_lookup(body)
-        if not self._may(route, request.id, "lookup"):
+        if not self._may(route, request, "lookup"):
             return
 
         def answer(event: frames.Event | None) -> None:
@@ -100,7 +101,7 @@ class Names:
     def bindings(self, route: int, body: bytes) -> None:
         """`ls-bindings`."""
         request = _decode_bindings(body)
-        if not self._may(route, request.id, "vars"):
+        if not self._may(route, request, "vars"):
             return
 
         def answer(event: frames.Event | None) -> None:
@@ -115,7 +116,7 @@ class Names:
     def clear(self, route: int, body: bytes) -> None:
         """`clear-bindings`. What the names held may be slow to go, so this one is awaited."""
         request = _decode_clear(body)
-        if not self._may(route, request.id, "clear"):
+        if not self._may(route, request, "clear"):
             return
 
         def cleared(event: frames.Event) -> None:

@@ -20,7 +20,7 @@ _HARNESS = re.compile(r"/replworker/runtimes/python/(?:harness\.py|replharness/[
 _ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 
 
-def parse(data: bytes) -> list[dict[str, Any]]:
+def parse(data: bytes | bytearray) -> list[dict[str, Any]]:
     """Threads as `{"thread": word, "frames": [{"func", "file", "line"}, ...]}`, each stack's most recent call last.
 
     The thread that the signal found, mostly the one that runs the eval, is "main" and comes first; others go by their

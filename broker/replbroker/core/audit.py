@@ -30,14 +30,16 @@ class Trail:
     def __len__(self) -> int:
         return len(self._open)
 
+    def awaits(self, peer: Peer) -> bool:
+        """Whether a request of this peer is not answered yet."""
+        return any(key[0] == peer for key in self._open)
+
     def at(self, now: float) -> None:
         """The moment of what is told next."""
         self._now = now
 
     def begin(self, peer: Peer, raw: dict[str, Any]) -> None:
         """A request has come whose envelope is whole."""
-        if not self._enabled:
-            return
         key = peer, raw["id"]
         if key in self._open:
             self._tell(key, "id-used-again", None)
@@ -45,8 +47,6 @@ class Trail:
 
     def end(self, peer: Peer, request_id: str, status: list[str], err: str | None) -> None:
         """It has its last answer. One that never began was no request: it is told all the same."""
-        if not self._enabled:
-            return
         more = next((word for word in status if word not in _NO_FAULT), None)
         self._tell((peer, request_id), more or ("error" if "error" in status else "ok"), err)
 
@@ -57,6 +57,8 @@ class Trail:
 
     def _tell(self, key: tuple[Peer, str], outcome: str, err: str | None) -> None:
         begun = self._open.pop(key, None) or _Open(self._now, None, None, None)
+        if not self._enabled:
+            return
         latency = round((self._now - begun.since) * 1000, 3)
         self._emit(
             Audit(

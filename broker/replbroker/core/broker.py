@@ -10,6 +10,7 @@ import traceback
 
 import msgspec
 
+from replbroker.core.access import ANYBODY
 from replbroker.core.effects import Discard, Effect, HangUp, Peer, ToClient
 from replbroker.core.evals import STATUS_OF, Evals
 from replbroker.core.ops import Ops
@@ -86,6 +87,10 @@ class Core:
         """Who stands behind a connection, before its first request: the transport vouches for it."""
         self.state.access.meet(peer, identity)
 
+    def awaits(self, peer: Peer) -> bool:
+        """Whether some request of this peer has no last answer yet."""
+        return self.state.trail.awaits(peer)
+
     def set_connections(self, count: int) -> None:
         """How many clients are connected, as the transports see it."""
         self.state.connections = count
@@ -134,7 +139,7 @@ class Core:
     def _strike(self, peer: Peer, word: str) -> None:
         """What is no request, ten times in a row, or is too long to find the end of, ends a connection."""
         strikes = self.state.strikes
-        if word in ("malformed-request", "unauthorized"):
+        if word == "malformed-request" or (word == "unauthorized" and self.state.access.of(peer) == ANYBODY):
             strikes[peer] += 1
         if word == "message-too-large" or (strikes and strikes[peer] >= _STRIKES):
             self.state.out.append(HangUp(peer))
@@ -227,7 +232,7 @@ class Core:
             self.state.out.append(ToClient(target.peer, body, output_of))
         if header.outcome == Outcome.NONE:
             return
-        if target.peer is not None and self.state.setup.audit:
+        if target.peer is not None:
             status = STATUS_OF[header.outcome] if header.outcome != Outcome.ERROR else _status_in(frame, header.first)
             self.state.trail.end(target.peer, target.request_id, status, None)
         if isinstance(target, Job):

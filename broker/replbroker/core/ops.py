@@ -77,7 +77,7 @@ class Ops:
         rule = self._state.rule(request)
         if rule is not None and not rule.enabled:
             raise Refusal("forbidden", f"agent {rule.name} is not enabled here")
-        if kind.changes:
+        if request.alters:
             if request.mode == "plan" or (rule is not None and rule.mode == "plan"):
                 raise self._in_plan_mode(f"{request.op} changes something, and this client is in plan mode")
             self._check_session_mode(request)
@@ -94,10 +94,12 @@ class Ops:
     def _check_access(self, request: wire.Request, peer: Peer) -> None:
         session = self._meant(request)
         if session is not None:
-            self._state.access.check(session, peer, changes=request.changes and not isinstance(request, wire.Clone))
+            self._state.access.check(session, peer, changes=request.alters and not isinstance(request, wire.Clone))
 
     def _check_session_mode(self, request: wire.Request) -> None:
-        session = self._meant(request)
+        session = (
+            None if isinstance(request, wire.Clone) else self._meant(request)
+        )  # a clone leaves its source as it is
         if session is not None and session.mode == "plan":
             raise self._in_plan_mode(
                 f"{request.op} changes something, and session {session.label} is in plan mode",

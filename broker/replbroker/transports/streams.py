@@ -27,6 +27,9 @@ class Listener(Protocol):
     def hear(self, peer: bytes, body: bytes) -> None:
         """A line came."""
 
+    def awaits(self, peer: bytes) -> bool:
+        """Whether some request of this connection has no last answer yet."""
+
     def gone(self, peer: bytes) -> None:
         """A connection ended."""
 
@@ -35,7 +38,7 @@ class Listener(Protocol):
 
 
 class _Connection:
-    __slots__ = ("closing", "dropped", "identity", "lines", "pending", "socket", "who")
+    __slots__ = ("closing", "dropped", "identity", "lines", "pending", "silent", "socket", "who")
 
     def __init__(self, sock: socket.socket, max_bytes: int) -> None:
         self.socket = sock
@@ -45,6 +48,12 @@ class _Connection:
         self.pending = bytearray()
         self.dropped: Counter[str] = Counter()
         self.closing = False  # once what is pending has left
+        self.silent = False  # has said its last; it may still be waiting for answers
+
+    @property
+    def hears(self) -> int:
+        """What to poll for beside room to write: one that is silent is only awaited to go."""
+        return 0 if self.silent else select.EPOLLIN
 
 
 def _who(sock: socket.socket) -> str:
@@ -69,6 +78,7 @@ class Streams:
         self._connections: dict[bytes, _Connection] = {}
         self._peers: dict[int, bytes] = {}
         self._count = 0
+        self._silent: set[bytes] = set()
         self._last = (b"", "")  # who went last: what is said of its going names it
 
     def __len__(self) -> int:
@@ -93,7 +103,12 @@ class Streams:
             elif (peer := self._peers.get(fd)) is not None:
                 if events & select.EPOLLOUT:
                     self._flush(peer)
-                if events & ~select.EPOLLOUT and peer in self._connections:
+                    self.let_go()
+                if peer not in self._connections:
+                    continue
+                if events & (select.EPOLLHUP | select.EPOLLERR) and self._connections[peer].silent:
+                    self._end(peer)
+                elif events & ~select.EPOLLOUT:
                     self._read(peer)
 
     def _accept(self, door: socket.socket) -> None:
@@ -124,13 +139,32 @@ class Streams:
             return
         except OSError:
             data = b""
-        if not data or connection.closing:
+        if not data:
+            self._half_closed(peer, connection)
+            return
+        if connection.closing:
             self._end(peer)
             return
         for line in connection.lines.feed(data):
             self._listener.hear(peer, line)
         if connection.lines.overrun:
             self.hang_up(peer)
+
+    def _half_closed(self, peer: bytes, connection: _Connection) -> None:
+        """It says no more, as `nc -N` does after its last line: it goes once its answers have left, or is gone."""
+        connection.silent = True
+        self._epoll.modify(connection.socket, connection.hears)
+        self._silent.add(peer)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """End the connections that are silent, wait for nothing more and have all that was for them."""
+        for peer in list(self._silent):
+            connection = self._connections.get(peer)
+            if connection is None:
+                self._silent.discard(peer)
+            elif not connection.pending and not self._listener.awaits(peer):
+                self._end(peer)
 
     def send(self, peer: bytes, body: Body, output_of: str | None = None, before: Body | None = None) -> bool:
         """Send or hold; leave out live output for one that does not read. False when the client is gone."""
@@ -160,7 +194,7 @@ class Streams:
                 sent = connection.socket.send(connection.pending)
                 del connection.pending[:sent]
         except BlockingIOError:
-            self._epoll.modify(connection.socket, select.EPOLLIN | select.EPOLLOUT)
+            self._epoll.modify(connection.socket, connection.hears | select.EPOLLOUT)
             return
         except OSError:
             self._end(peer)
@@ -168,7 +202,7 @@ class Streams:
         if connection.closing:
             self._end(peer)
         else:
-            self._epoll.modify(connection.socket, select.EPOLLIN)
+            self._epoll.modify(connection.socket, connection.hears)
 
     def identity(self, peer: bytes) -> str:
         """Who the kernel says this is."""
@@ -198,6 +232,7 @@ class Streams:
     def _end(self, peer: bytes, *, tell: bool = True) -> None:
         connection = self._connections.pop(peer)
         del self._peers[connection.socket.fileno()]
+        self._silent.discard(peer)
         self._epoll.unregister(connection.socket)
         connection.socket.close()
         self._last = peer, connection.who

@@ -21,6 +21,7 @@ from replwire.replies import JobEntry, Reply, SessionEntry
 if TYPE_CHECKING:
     from replctl.client.start import Started
 
+OnRequest = Callable[[str], None]
 RESEND_SECONDS = 0.01  # how long a send that found the pipe full waits; only with a thousand messages under way
 
 
@@ -48,13 +49,17 @@ class AsyncClient(Plain[Awaitable[Reply]]):
     async def eval(
         self, code: str, session: str = DEFAULT_SESSION, timeout: float | None = None, wait: float | None = None,
         on_output: OnOutput | None = None, silent: bool = False, stdin: str | Callable[[], str | None] | None = None,
-        on_status: OnStatus | None = None, **options: Any,
+        on_status: OnStatus | None = None, on_request: OnRequest | None = None, **options: Any,
     ) -> Result:  # fmt: skip
-        """Run code in a session and return how it ended; see `Client.eval`."""
+        """Run code in a session and return how it ended; see `Client.eval`.
+
+        `on_request` gets the id of the request just before it is sent: `interrupt` with `request_id` ends that eval
+        and no other. What it raises is raised here, and nothing is sent.
+        """
         fields = calls.eval_fields(code, session, timeout=timeout, wait=wait, silent=silent, **options)
         if stdin is not None:
             on_status = self._feeding(session, stdin, on_status)
-        gathering = await self.exchange("eval", fields, None, on_output, on_status)
+        gathering = await self.exchange("eval", fields, None, on_output, on_status, on_request)
         result = talk.result(gathering)
         if gathering.missed and result.session is not None and result.eval_id is not None and not result.ephemeral:
             whole = Pages()
@@ -111,13 +116,15 @@ class AsyncClient(Plain[Awaitable[Reply]]):
 
     async def exchange(
         self, op: str, fields: dict[str, Any], patience: float | None,
-        on_output: OnOutput | None = None, on_status: OnStatus | None = None,
+        on_output: OnOutput | None = None, on_status: OnStatus | None = None, on_request: OnRequest | None = None,
     ) -> Gathering:  # fmt: skip
         """Send an operation and wait for its end, at most `patience` seconds."""
         line = await self._open()
         gathering, body = self._talk.ask(op, fields, on_output, on_status)
         done = self._waiting[gathering.request_id] = asyncio.get_running_loop().create_future()
         try:
+            if on_request is not None:
+                on_request(gathering.request_id)
             while not line.send(body):
                 self._hear()
                 if gathering.cut is not None:

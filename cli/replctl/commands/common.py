@@ -14,7 +14,7 @@ from replctl.client.sync import Client
 from replctl.commands.completion import SessionName
 from replctl.commands.durations import spoken
 from replctl.commands.screen import Screen
-from replctl.commands.told import hint_for
+from replctl.commands.told import hint_for, plan_notice
 from replwire.faults import Exit
 from replwire.names import DEFAULT_SESSION
 
@@ -57,6 +57,8 @@ class Face:
             return error.exit
         cause = error.reply.cause if error.reply is not None else None
         self.screen.notice(f"{error.err} ({cause})" if cause and cause not in error.err else error.err)
+        if (why := plan_notice(error.reply)) is not None:
+            self.screen.notice(why)
         if (hint := hint_for(error.word, error.hint)) is not None:
             self.screen.notice(f"hint: {hint}")
         if error.retry_after_ms is not None:

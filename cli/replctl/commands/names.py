@@ -59,7 +59,7 @@ def vars_(face: Face, session: str) -> None:
     total = facts.get("variables-total", 0)
     face.show({"status": ["done"], "variables": rows, "count": total}, *map(variable, rows or []))
     if rows is None and not face.json:
-        face.screen.notice(f"{session} runs an eval and cannot be asked now")
+        face.screen.notice(f"{session} cannot be asked now: it runs an eval, has no worker, or its runtime has no list")
     elif total > len(rows or []) and not face.json:
         face.screen.notice(f"{total - len(rows or [])} more are not shown")
 

@@ -13,6 +13,7 @@ from replwire.replies import Reply
 _HINTS = {
     "session-not-found": "replctl ls lists the sessions, replctl new NAME opens one",
     "session-already-exists": "replctl new --reuse takes the one there is",
+    "plan-mode": "look and ask; replctl mode SESSION normal lets a session change again",
     "timeout": "--timeout asks for more time; with --wait it goes on and can be read later",
 }
 
@@ -20,6 +21,13 @@ _HINTS = {
 def hint_for(word: str | None, hint: str | None) -> str | None:
     """What to do about a fault, for someone at a shell; None when nobody has advice."""
     return _HINTS.get(word or "", hint) if hint else None
+
+
+def plan_notice(reply: Reply | None) -> str | None:
+    """Since when and why a session is in plan mode; None for a refusal that says nothing of it."""
+    if reply is None or reply.entered_at is None:
+        return None
+    return f"in plan mode since {reply.entered_at}" + (f": {reply.entered_reason}" if reply.entered_reason else "")
 
 
 def waits_for_input(session: str) -> str:

@@ -30,6 +30,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     binding: str | None = None
     mode: Literal["plan", "normal"] | None = None
 
+    @property
+    def alters(self) -> bool:
+        """Whether this very request can change anything."""
+        return self.changes
+
 
 class SessionRequest(Request, frozen=True, kw_only=True, rename="kebab"):
     """A request that needs a session, by name or id."""

@@ -85,6 +85,10 @@ class Env(Run, frozen=True, kw_only=True, rename="kebab"):
     path: Annotated[str, Meta(max_length=4096)] | None = None
     packages: Annotated[list[Annotated[str, Meta(min_length=1, max_length=1000)]], Meta(max_length=100)] = []
 
+    @property
+    def alters(self) -> bool:
+        return self.action not in ("show", "list")
+
     def summary(self) -> str:
         return " ".join(["env", self.action, *self.packages])
 

@@ -129,10 +129,6 @@ class Child:
             del received[: 4 + length]
         return frames
 
-    def close_parcels(self) -> None:
-        """Give up sending descriptors."""
-        self._parcel.close()
-
     # --- streams ---
 
     def read(self, fd: int) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -28,9 +29,7 @@ def find(environment: str | None, interpreter: str, kept: str, env: dict[str, st
     if environment is None:
         return Found(interpreter, env)
     if environment.startswith("@"):
-        environment = os.path.join(kept, environment[1:])
-        if not os.path.exists(environment):
-            _create(environment, interpreter)
+        environment = _keep(kept, environment[1:], interpreter)
     executable = _executable(environment)
     home = os.path.dirname(os.path.dirname(executable))
     more = {"PATH": f"{os.path.dirname(executable)}{os.pathsep}{env.get('PATH', os.defpath)}"}
@@ -52,9 +51,24 @@ def _executable(path: str) -> str:
     return path
 
 
+def _keep(folder: str, name: str, interpreter: str) -> str:
+    """The place of a named environment, which is whole. One worker at a time makes it, the others wait: all of them
+    for as long as a worker may take to start. Whoever is killed over it leaves a note, and the next begins anew."""
+    path = os.path.join(folder, name)
+    os.makedirs(folder, 0o700, exist_ok=True)
+    with open(os.path.join(folder, f".{name}.lock"), "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.fstat(lock.fileno()).st_size:
+            shutil.rmtree(path, ignore_errors=True)
+        if not os.path.exists(path):
+            os.write(lock.fileno(), b"being made\n")
+            _create(path, interpreter)
+        os.truncate(lock.fileno(), 0)
+    return path
+
+
 def _create(path: str, interpreter: str) -> None:
-    """Make it, whole or not at all."""
-    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    """Make it, or nothing."""
     uv = shutil.which("uv")
     command = [uv, "venv", "--quiet", "--python", interpreter] if uv else [interpreter, "-m", "venv"]
     try:

@@ -1,0 +1,149 @@
+"""Slash commands: what a prompt may say that is no code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from replctl.acp import render
+from replctl.client.errors import ReplError
+from replctl.commands.durations import spoken
+
+if TYPE_CHECKING:
+    from replctl.acp.turns import Turn
+
+_FORM = re.compile(r"/([a-z]+)(?:\s+(.*))?\s*\Z", re.S)  # `/usr/bin/env` and `/re/.test(x)` are code
+_READ_BYTES = 64 * 1024
+
+Run = Callable[["Turn", str], Awaitable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One of them. `changes`: plan mode refuses it, and ask mode asks first."""
+
+    name: str
+    description: str
+    run: Run
+    hint: str | None = None
+    changes: bool = False
+
+
+def parse(text: str) -> Callable[[Turn], Awaitable[None]] | None:
+    """What a prompt that begins with a slash and a word does; None for code. A space before it makes it code."""
+    match = _FORM.match(text)
+    if match is None:
+        return None
+    command, argument = _BY_NAME.get(match[1]), (match[2] or "").strip()
+
+    async def run(turn: Turn) -> None:
+        if command is None:
+            turn.say(f"No command /{match[1][:40]}. There are: {', '.join(f'/{name}' for name in _BY_NAME)}")
+            return
+        if command.changes and not await turn.may(f"/{command.name} {argument}".strip(), "other", text):
+            return
+        try:
+            told = await command.run(turn, argument)
+        except ReplError as error:
+            if error.word != "session-not-found" or turn.session.record.session is not None:
+                raise
+            told = "Nothing has run in this session yet."
+        turn.done(told)
+
+    return run
+
+
+def available() -> list[dict[str, Any]]:
+    """ACP's `availableCommands`."""
+    return [
+        {"name": each.name, "description": each.description} | ({"input": {"hint": each.hint}} if each.hint else {})
+        for each in COMMANDS
+    ]
+
+
+async def _help(turn: Turn, _: str) -> str:
+    width = max(len(each.name) + len(each.hint or "") for each in COMMANDS) + 4
+    lines = [f"/{each.name} {each.hint or ''}".ljust(width) + each.description for each in COMMANDS]
+    lines += ["", f"session {turn.session.home}, mode {turn.mode}; everything else is run as code"]
+    return "\n".join(lines)
+
+
+async def _vars(turn: Turn, _: str) -> str:
+    info = await turn.desk.link.client.info(turn.session.home)
+    found = info.get("variables")
+    if found is None:
+        return "The variables cannot be told now: an eval runs, or the session has no worker."
+    lines = [
+        f"{each['name']}: {each['type']}" + (f"[{each['size']}]" if each.get("size") is not None else "")
+        + (f" = {each['preview']}" if each.get("preview") is not None else "")
+        for each in found
+    ]  # fmt: skip
+    if (total := info.get("variables-total") or 0) > len(found):
+        lines.append(f"… {total - len(found)} more")
+    return "\n".join(lines) or "no variables"
+
+
+async def _info(turn: Turn, _: str) -> str:
+    info = await turn.desk.link.client.info(turn.session.home, variables=False)
+    kept = {key: value for key, value in info.items() if key not in ("limits", "variables") and value is not None}
+    return "\n".join(f"{key}: {value}" for key, value in kept.items())
+
+
+async def _jobs(turn: Turn, _: str) -> str:
+    lines = []
+    for job in (await turn.desk.link.client.jobs(turn.session.home))[-50:]:
+        ended = " ".join(word for word in job.status if word != "done") or job.state
+        took = f", {spoken(job.duration_ms)}" if job.duration_ms is not None else ""
+        lines.append(f"{job.eval_id}: {ended}{took}: {render.title(job.code)}")
+    return "\n".join(lines) or "no evals"
+
+
+async def _read(turn: Turn, argument: str) -> str:
+    if not argument.isascii() or not argument.isdigit():
+        return "Which eval? /jobs lists them; 0 is what was printed between evals."
+    result = await turn.desk.link.client.read(turn.session.home, int(argument), max_bytes=_READ_BYTES)
+    parts = [result.out, result.err, result.traceback or "", result.value or ""]
+    if result.truncated:
+        parts.append(f"…[there is more: replctl read {turn.session.home} {argument} --offset {result.offset}]")
+    if result.running:
+        parts.append("…[still running]")
+    return "\n".join(part.rstrip("\n") for part in parts if part) or "no output"
+
+
+async def _sessions(turn: Turn, _: str) -> str:
+    lines = [
+        f"{each.name or each.session}: {each.runtime}, {each.state}, {each.eval_count} evals, epoch {each.epoch}"
+        for each in await turn.desk.link.client.sessions()
+    ]
+    return "\n".join(lines) or "no sessions"
+
+
+async def _interrupt(turn: Turn, _: str) -> str:
+    reply = await turn.desk.link.client.interrupt(turn.session.home)
+    return f"interrupted eval {reply.interrupted_id}" if reply.interrupted else "nothing runs"
+
+
+async def _clear(turn: Turn, _: str) -> str:
+    reply = await turn.desk.link.client.clear(turn.session.home)
+    return f"forgot {reply.count or 0} names; the process stays"
+
+
+async def _reset(turn: Turn, _: str) -> str:
+    reply = await turn.desk.link.client.reset(turn.session.home)
+    return f"fresh worker, epoch {reply.epoch}; the variables from before are gone"
+
+
+COMMANDS = (
+    Command("help", "List these commands", _help),
+    Command("vars", "Variables of the session", _vars),
+    Command("info", "Runtime, folder, process and memory of the session", _info),
+    Command("jobs", "Evals of the session: queued, running, recent", _jobs),
+    Command("read", "Output and answer of an earlier eval", _read, "eval number"),
+    Command("sessions", "All sessions of the broker", _sessions),
+    Command("interrupt", "Interrupt what runs in the session, whoever sent it", _interrupt, changes=True),
+    Command("clear", "Forget all variables; the process stays", _clear, changes=True),
+    Command("reset", "Give the session a fresh worker; all it held is gone", _reset, changes=True),
+)
+_BY_NAME = {each.name: each for each in COMMANDS}

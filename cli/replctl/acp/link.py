@@ -1,0 +1,67 @@
+"""The way to the broker: one connection for all sessions, made when it is first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from replctl.acp.rpc import INTERNAL_ERROR, RpcError, one_line
+from replctl.client.errors import ReplError
+
+if TYPE_CHECKING:
+    from replctl.client.aio import AsyncClient
+    from replctl.client.start import Started
+    from replwire.replies import SessionEntry
+
+_SMALL = 64 * 1024  # characters of code that any broker takes
+
+
+class Link:
+    """Knows where the broker is. ZeroMQ is loaded with the first request, so that the handshake waits for nothing."""
+
+    def __init__(self, endpoint: str, agent: str, start: bool, note: Callable[[str], None]) -> None:
+        self.endpoint = endpoint
+        self._agent, self._start, self._note = agent, start, note
+        self._client: AsyncClient | None = None
+
+    @property
+    def client(self) -> AsyncClient:
+        """The client; it connects, and starts a broker if it may, with its first request."""
+        if self._client is None:
+            from replctl.client.aio import AsyncClient
+
+            self._client = AsyncClient(self.endpoint, self._agent, start=self._start, on_start=self._started)
+        return self._client
+
+    async def sessions(self) -> list[SessionEntry]:
+        """The broker's sessions. Raises RpcError when no broker can be reached."""
+        try:
+            return await self.client.sessions()
+        except ReplError as error:
+            raise unreachable(error) from None
+
+    async def too_large(self, code: str) -> str | None:
+        """Why the broker would not take this code, or None. Asked before: what is too large ends a connection."""
+        if len(code) < _SMALL:
+            return None
+        most = (await self.client.describe()).limits or {}
+        size, bound = 2 * len(code.encode()) + _SMALL, most.get("max-message-bytes", 0)
+        return None if size <= bound else f"the code is too large: max-message-bytes is {bound}"
+
+    async def disconnect(self) -> None:
+        """End the connection. The sessions live on."""
+        if self._client is not None:
+            await self._client.disconnect()
+
+    def _started(self, started: Started) -> None:
+        self._note(f"started a broker at {', '.join(started.listening)} (pid {started.pid})")
+        if started.lost:
+            self._note(f"sessions lost with the previous broker: {', '.join(started.lost)}")
+        for warning in started.warnings:
+            self._note(warning)
+
+
+def unreachable(error: ReplError) -> RpcError:
+    """A broker that cannot be reached, or that refused, as an error of the protocol."""
+    data = {"kind": error.word, "detail": error.err[-4000:]}
+    return RpcError(INTERNAL_ERROR, one_line(f"{error.word}: {error.err}"), data)

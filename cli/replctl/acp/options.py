@@ -1,0 +1,81 @@
+"""A session's config options: mode, runtime, and which of the broker's sessions it works in. Always the whole list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from replctl.acp import modes
+from replctl.acp.rpc import INVALID_PARAMS, RpcError
+
+if TYPE_CHECKING:
+    from replctl.acp.records import Record
+    from replwire.replies import SessionEntry
+
+RUNTIMES = ("python", "node", "bash")  # the first is the default; a broker without one refuses it by name
+OWN = "own"
+_MAX_LISTED = 50
+
+
+def home(record: Record) -> str:
+    """The broker's session that it works in, by name: the one chosen, else its own, of which each runtime has one."""
+    return record.session or own(record.id, record.runtime)
+
+
+def own(session_id: str, runtime: str) -> str:
+    """The name of an ACP session's own session of a runtime."""
+    return session_id if runtime == RUNTIMES[0] else f"{session_id}-{runtime}"
+
+
+def every(record: Record, sessions: Iterable[SessionEntry]) -> list[dict[str, Any]]:
+    """ACP's `configOptions`."""
+    return [
+        {**_select("mode", "Mode", "What a prompt may do", record.mode, modes.choices()), "category": "mode"},
+        _select("runtime", "Runtime", "What runs the code; each has a session of its own",
+                record.runtime, [{"value": each, "name": each} for each in RUNTIMES]),
+        _select("session", "Session", "The live session that prompts run in; others are shared",
+                record.session or OWN, _sessions(record, sessions)),
+    ]  # fmt: skip
+
+
+def choose(record: Record, option: str, value: str, sessions: Iterable[SessionEntry]) -> None:
+    """Set an option in the record. Raises RpcError for an option or a value that there is not."""
+    sessions = list(sessions)
+    known = {each["id"]: each for each in every(record, sessions)}
+    if option not in known:
+        raise RpcError(INVALID_PARAMS, "unknown config option", {"configId": option[:100]})
+    values = [each["value"] for each in known[option]["options"]]
+    if option == "session" and value not in values and any(value in (each.name, each.session) for each in sessions):
+        values.append(value)  # it lives, but the list was too long to have it
+    if value not in values:
+        raise RpcError(
+            INVALID_PARAMS, f"unknown value for {option}", {"configId": option, "value": value[:100], "known": values}
+        )
+    if option == "mode":
+        record.mode = modes.Mode(value)
+    elif option == "runtime":
+        record.runtime, record.session = value, None
+    else:
+        record.session = None if value == OWN else value
+        record.runtime = next(
+            (each.runtime for each in sessions if value in (each.name, each.session)), record.runtime
+        )  # fmt: skip
+
+
+def _sessions(record: Record, sessions: Iterable[SessionEntry]) -> list[dict[str, str]]:
+    mine = own(record.id, record.runtime)
+    choices = [{"value": OWN, "name": "Own", "description": mine}]
+    live = [each for each in sessions if (each.name or each.session) != mine and each.name != OWN]
+    for each in sorted(live, key=lambda each: (each.name or each.session).startswith("acp-"))[:_MAX_LISTED]:
+        name = each.name or each.session
+        choices.append({"value": name, "name": name, "description": f"{each.runtime}, {each.state}"})
+    if record.session is not None and all(each["value"] != record.session for each in choices):
+        choices.append({"value": record.session, "name": record.session, "description": "gone"})
+    return choices
+
+
+def _select(name: str, title: str, text: str, value: str, choices: list[dict[str, str]]) -> dict[str, Any]:
+    return {
+        "id": name, "name": title, "description": text, "type": "select",
+        "currentValue": value, "options": choices,
+    }  # fmt: skip

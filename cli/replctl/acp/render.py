@@ -1,0 +1,144 @@
+"""Results as the content blocks that editors show. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from replctl.client.errors import ReplError
+from replctl.client.result import Result
+from replctl.commands.durations import spoken
+from replwire.faults import Exit
+
+TITLE_CHARS = 60
+MAX_SHOWN = 32 * 1024  # characters of output in a tool call: every update repeats all of it
+MAX_IMAGE = 5 * 1024 * 1024  # characters of one image in base64
+IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")  # the rich forms that are asked for, best first
+
+# Text that markdown shows as it stands. All other text is fenced, or `__main__` would come out bold.
+_PLAIN = re.compile(r"(?!\s|[-+]\s|---|>|=|\d+[.)](?:\s|\Z))[\w '\"(){}\[\]:;,.?!/%@+=>-]*\Z")
+_EMPHASIS = re.compile(r"__|\b_|_\b|\]\(")  # or a link
+_SUBSET = ("value", "status", "error", "ex", "state", "epoch", "eval_id", "session", "duration_ms", "changed", "cause",
+           "hint", "truncated", "dropped_bytes", "repr_error", "background_bytes")  # fmt: skip
+
+
+class Shown:
+    """Live output as far as a tool call shows it: its head and its tail."""
+
+    def __init__(self) -> None:
+        self._head = ""
+        self._tail = ""
+        self._missing = 0
+
+    def add(self, text: str) -> None:
+        """More output, stdout and stderr as they come."""
+        room = MAX_SHOWN // 2 - len(self._head)
+        self._head += text[:room]
+        self._tail += text[room:] if room > 0 else text
+        if (over := len(self._tail) - MAX_SHOWN) > 0:  # cut now and then, not at every piece
+            self._missing += over + MAX_SHOWN // 2
+            self._tail = self._tail[-(MAX_SHOWN // 2) :]
+
+    def text(self) -> str:
+        """What is shown."""
+        tail = self._tail[-(MAX_SHOWN // 2) :]
+        missing = self._missing + len(self._tail) - len(tail)
+        gap = f"\n…[{missing} characters are not shown]…\n" if missing else ""
+        return self._head + gap + tail
+
+
+def text_block(text: str) -> dict[str, Any]:
+    """A text as a content block."""
+    return {"type": "text", "text": text}
+
+
+def in_tool(*texts: str) -> list[dict[str, Any]]:
+    """Texts as a tool call's content; each is code or output, and is shown as it stands."""
+    return [{"type": "content", "content": text_block(fenced(text))} for text in texts if text.strip()]
+
+
+def fenced(text: str) -> str:
+    """A block of code in markdown, whatever backticks the text has."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{text.rstrip(chr(10))}\n{fence}"
+
+
+def shown(text: str) -> str:
+    """Text for a message: as it is when markdown would not change it, else fenced."""
+    return text if _PLAIN.match(text) and not _EMPHASIS.search(text) else fenced(text)
+
+
+def title(code: str) -> str:
+    """A line that stands for the code; never empty."""
+    line = next((line for line in code.splitlines() if line.strip()), "")
+    flat = " ".join(line.split()) or "eval"
+    return flat if len(flat) <= TITLE_CHARS else flat[: TITLE_CHARS - 1] + "…"
+
+
+def raw(result: Result) -> dict[str, Any]:
+    """A result as `rawOutput`: all but the output, which is in the content."""
+    data = {name: value for name in _SUBSET if (value := getattr(result, name)) is not None}
+    whole: dict[str, Any] = msgspec.to_builtins(data)
+    return {name.replace("_", "-"): value for name, value in whole.items()}
+
+
+def images(result: Result) -> list[dict[str, Any]]:
+    """Figures that the code drew, and the value's picture, as far as they can be sent."""
+    found = []
+    for bundle in [*result.images, result.mime or {}]:
+        kind = next((kind for kind in IMAGES if isinstance(bundle.get(kind), str)), None)
+        if kind is not None and 0 < len(bundle[kind]) <= MAX_IMAGE:
+            found.append({"type": "image", "mimeType": kind, "data": bundle[kind]})
+    return found
+
+
+def messages(result: Result, had_turns: bool) -> list[str]:
+    """What is told of an eval that has ended, beside its output. `had_turns`: the session had run something before."""
+    told = []
+    if result.ok and result.value is not None and result.value != "None":
+        told.append(shown(result.value))
+    if result.repr_error:
+        told.append(f"The value cannot be shown: its repr raised {shown(result.repr_error)}")
+    if not result.ok:
+        told.append(shown(_ending(result)))
+        if result.hint and result.exit is Exit.RAISED:
+            told.append(result.hint)
+        if result.ex is not None and result.ex.type == "EOFError":
+            told.append("Code that is run from here gets no input.")
+    told += _state(result, had_turns)
+    if result.truncated:
+        told.append(f"{result.dropped_bytes or 0} bytes of it were cut.")
+    if result.background_bytes:
+        told.append(f"The session printed {result.background_bytes} bytes between evals; `/read 0` shows them.")
+    return told
+
+
+def _ending(result: Result) -> str:
+    if result.exit is Exit.INTERRUPTED:
+        return "interrupted"
+    if result.exit is Exit.TIMED_OUT and result.max_eval_time_ms and result.duration_ms is not None:
+        return f"stopped at its time limit of {spoken(result.max_eval_time_ms)}"
+    return result.error or result.word or "failed"
+
+
+def _state(result: Result, had_turns: bool) -> list[str]:
+    because = f": {result.cause}" if result.cause else ""
+    if result.state == "lost":
+        fresh = "This ran in a fresh worker" if result.ok else "The next eval gets a fresh worker"
+        return [f"The variables from before are lost{because}. {fresh} (epoch {result.epoch})."]
+    if result.created and had_turns:
+        return [f"The session was gone{because}. This ran in a fresh one; the variables from before are lost."]
+    return []
+
+
+def refusal(error: ReplError) -> str:
+    """What is told when the broker would not run it, or went away."""
+    text = error.err
+    if error.hint:
+        text += f". {error.hint}"
+    if error.retry_after_ms is not None:
+        text += f" (try again in {spoken(error.retry_after_ms)})"
+    return shown(text)

@@ -1,0 +1,148 @@
+"""JSON-RPC 2.0 as ACP frames it: one line to one message, and messages to lines. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+CANCELLED = -32800
+NOT_FOUND = -32002  # ACP's own: a resource "such as a session or file"
+
+Id = int | str
+_MAX_MESSAGE = 300  # characters of an error's message; it is one line
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class RpcError(Exception):
+    """A fault of the protocol, told as a JSON-RPC error. What becomes of the user's code is never one of these."""
+
+    def __init__(self, code: int, message: str, data: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = one_line(message)
+        self.data = data
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call that must be answered under its id."""
+
+    id: Id
+    method: str
+    params: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """A call that must not be answered."""
+
+    method: str
+    params: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """The client's answer to a request of ours: `result` when it has one, else `error`."""
+
+    id: Id
+    result: Any = None
+    error: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """A line that is no message: the error that it is answered with, and the id if one could be read."""
+
+    error: RpcError
+    id: Id | None = None
+
+
+Message = Request | Notification | Response | Invalid
+
+
+def decode(line: bytes) -> Message | None:
+    """What a line says; None for what is to be ignored (a response without an id). Never raises.
+
+    A blank or null id is that of a notification: some clients send cancel with one.
+    """
+    try:
+        message = _decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return Invalid(RpcError(PARSE_ERROR, "Parse error: not one JSON value in UTF-8"))
+    if not isinstance(message, dict):
+        return _invalid("a message is one JSON object; batches are not part of ACP")
+    method = message.get("method")
+    name: Any = message.get("id")
+    called = "method" in message
+    legal = _is_id(name)
+    if message.get("jsonrpc") != "2.0":
+        return _invalid('jsonrpc must be "2.0"', name if legal and called else None)
+    if called:
+        return _call(method, name, legal, message)
+    if legal and "result" in message:
+        return Response(name, result=message["result"])
+    if legal and "error" in message:
+        return Response(name, error=message["error"])
+    return None if "result" in message or "error" in message else _invalid("no method, result or error")
+
+
+def _call(method: Any, name: Any, legal: bool, message: dict[str, Any]) -> Message:
+    echoed = name if legal else None
+    if not isinstance(method, str) or not method:
+        return _invalid("method must be a string", echoed)
+    params = message.get("params", {})
+    if not isinstance(params, dict):
+        return _invalid("params must be an object", echoed)
+    if legal:
+        return Request(name, method, params)
+    if name is None or (isinstance(name, str) and not name.strip()):
+        return Notification(method, params)
+    return _invalid("id must be an integer or a string")
+
+
+def _is_id(value: Any) -> bool:
+    if isinstance(value, str):
+        return bool(value.strip())
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _invalid(why: str, name: Id | None = None) -> Invalid:
+    return Invalid(RpcError(INVALID_REQUEST, f"Invalid request: {why}"), name)
+
+
+def result_line(name: Id, result: Any) -> bytes:
+    """An answer."""
+    return _encode({"jsonrpc": "2.0", "id": name, "result": result}) + b"\n"
+
+
+def error_line(name: Id | None, error: RpcError) -> bytes:
+    """An error; its id is null when the request's could not be read."""
+    body: dict[str, Any] = {"code": error.code, "message": error.message}
+    if error.data is not None:
+        body["data"] = error.data
+    return _encode({"jsonrpc": "2.0", "id": name, "error": body}) + b"\n"
+
+
+def request_line(name: Id, method: str, params: dict[str, Any]) -> bytes:
+    """A request of ours."""
+    return _encode({"jsonrpc": "2.0", "id": name, "method": method, "params": params}) + b"\n"
+
+
+def notification_line(method: str, params: dict[str, Any]) -> bytes:
+    """A notification of ours."""
+    return _encode({"jsonrpc": "2.0", "method": method, "params": params}) + b"\n"
+
+
+def one_line(text: str) -> str:
+    """Text as the message of an error may have it: one line, bounded, never empty."""
+    flat = " ".join(text.split())
+    return (flat if len(flat) <= _MAX_MESSAGE else flat[: _MAX_MESSAGE - 1] + "…") or "failed"

@@ -1,0 +1,47 @@
+"""A broker and an environment for one client of other people."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
+
+from kit import Broker, processes_with, wait_until
+
+
+@dataclass
+class World:
+    """Where a client runs. `agent` is the command that it starts."""
+
+    folder: Path
+    environ: dict[str, str]
+    broker: Broker
+    agent: list[str]
+
+
+@contextmanager
+def world() -> Iterator[World]:
+    """One, with a home of its own; at its end no process of it may be left."""
+    folder = Path(tempfile.mkdtemp(prefix="rpi-", dir="/tmp"))
+    (folder / "home").mkdir()
+    (folder / "work").mkdir()
+    broker = Broker(folder, "limits.rate-limit-per-min=0")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("REPLCTL_")}
+    environ = kept | {
+        "HOME": str(folder / "home"),
+        "REPLCTL_STATE_DIR": str(folder),
+        "REPLCTL_ENDPOINT": broker.endpoint,
+    }
+    try:
+        yield World(folder, environ, broker, [sys.executable, "-m", "replctl", "acp"])
+    finally:
+        assert broker.stop() == 0
+        wait_until(lambda: not processes_with(str(folder)), "all processes have ended", 30)
+        shutil.rmtree(folder)
