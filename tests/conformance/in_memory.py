@@ -77,6 +77,7 @@ class MemoryWorker:
         """Kill the interpreter, bury it, give every descriptor back."""
         child = self._child
         child.kill()
+        assert select.select([child.pidfd], [], [], PATIENCE_S)[0], "the interpreter was not killed"
         try:
             os.waitpid(child.pid, 0)
         except ChildProcessError:  # its loop has seen it die

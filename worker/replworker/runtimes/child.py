@@ -177,11 +177,18 @@ class Child:
             pass
 
     def kill(self) -> None:
-        """SIGKILL to it and its process group."""
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        """SIGKILL to it and its process group, which it does not lead yet when it was just forked."""
+        for kill in (self._kill, self._kill_group):
+            try:
+                kill()
+            except ProcessLookupError:
+                continue
+
+    def _kill(self) -> None:
+        signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def _kill_group(self) -> None:
+        os.killpg(self.pid, signal.SIGKILL)
 
     def died(self) -> str | None:
         """How it ended, in words, or None while it lives. Reaps it."""
