@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PARTS := wire worker broker cli
 
-.PHONY: install demo test soak check format docs bench clean
+.PHONY: install sandbox demo test soak check format docs bench clean
 
 install: $(VENV)/.installed
 
@@ -14,15 +14,21 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
+# Sessions are confined by bubblewrap. Where we may, it is installed; else its absence is told, and sessions refuse.
+sandbox:
+	@test -x /usr/bin/bwrap || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && { apt-get install -y -q bubblewrap || { apt-get update -q && apt-get install -y -q bubblewrap; }; }; } \
+	  || echo 'bubblewrap is missing: apt-get install bubblewrap, or dnf install bubblewrap (as root)' >&2
+
 # The main job on real work: two agents, state, streaming, interrupt, timeout, crash, reset, limits.
-demo: install
+demo: install sandbox
 	$(BIN)/python -m docs.demo
 
-test: install
+test: install sandbox
 	$(BIN)/python -m pytest
 
 # Longer runs of the simulator, the leak checks and the fuzzing.
-soak: install
+soak: install sandbox
 	REPLCTL_SOAK=1 $(BIN)/python -m pytest tests/broker tests/e2e tests/conformance
 
 check: install

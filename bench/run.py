@@ -42,6 +42,7 @@ MEASUREMENTS = {
     "crowd": Measurement("crowd", 600),
     "command-line": Measurement("command_line", 200),
     "acp": Measurement("acp", 200),
+    "sandbox": Measurement("sandbox", 300),
 }
 
 

@@ -20,6 +20,7 @@ from replbroker.core.state import Setup
 from replbroker.doors import Door, tcp_door, unix_door
 from replbroker.endpoints import Held, StartError, hold, is_loopback, private_folder
 from replbroker.launch.local import Local
+from replbroker.launch.sandbox import Probed
 from replbroker.roster import Roster
 from replbroker.serve import Serve, Signals, log
 from replbroker.transports.auth import Zap
@@ -57,22 +58,35 @@ def run(
             stack.callback(door.remove)
         roster = Roster(state_dir, endpoints[0])
         lost = roster.previous()
+        sandbox = _probe(loaded.config, Path(state_dir))
         signals = Signals()
         stack.callback(signals.close)
         _tune_collector()
-        with _serve(loaded.config, held, Path(state_dir), roster, idle_exit=background) as serve:
+        with _serve(loaded.config, held, Path(state_dir), roster, sandbox, idle_exit=background) as serve:
             for door in doors:
                 serve.streams.add_door(door.socket)
             serve.remember_lost(lost, "the broker that had it ended unexpectedly")
             roster.save([])
             stack.callback(roster.remove)
             listening = [*endpoints, *(door.url for door in doors)]
-            warnings = [UNSANDBOXED, *(door.warning for door in doors if door.warning)]
+            warnings = [*_unsandboxed(sandbox), *(door.warning for door in doors if door.warning)]
             if background:  # nobody else sees what is announced
                 log(f"listening on {', '.join(listening)}, pid {os.getpid()}; {'; '.join(warnings)}")
             announce({"listening": listening, "pid": os.getpid(), "lost": lost, "warnings": warnings})
             log(f"ended: {serve.run(signals)}")
     return 0
+
+
+def _probe(config: Config, state_dir: Path) -> Probed:
+    """Find out what this machine can do, before there is a second thread or a socket."""
+    env = _session_env(os.environ, config.session.pass_env)
+    return Probed(config.sandbox, sys.executable, env, [str(state_dir)])
+
+
+def _unsandboxed(sandbox: Probed) -> list[str]:
+    if sandbox.core.trouble is not None:
+        return [f"no session will be opened, for lack of a sandbox: {sandbox.core.trouble}"]
+    return [UNSANDBOXED] if sandbox.core.policy is None else []
 
 
 def _doors(config: Config) -> list[Door]:
@@ -93,7 +107,9 @@ def _tune_collector() -> None:
 
 
 @contextmanager
-def _serve(config: Config, held: list[Held], state_dir: Path, roster: Roster, *, idle_exit: bool) -> Iterator[Serve]:
+def _serve(
+    config: Config, held: list[Held], state_dir: Path, roster: Roster, sandbox: Probed, *, idle_exit: bool
+) -> Iterator[Serve]:
     """The broker's parts, put together; everything is given back at the end, also when the start fails half-way."""
     limits = config.limits
     inner = _inner_endpoint(held, state_dir)
@@ -109,8 +125,9 @@ def _serve(config: Config, held: list[Held], state_dir: Path, roster: Roster, *,
         _bind(workers.socket, inner)
         env = _session_env(os.environ, config.session.pass_env)
         interpreters = _interpreters(config)
-        launcher = Local(inner, interpreters, env, limits, str(state_dir), tuple(config.session.load_paths))
-        core = Core(_setup(config, idle_exit, tuple(interpreters), keys))
+        load_paths = tuple(config.session.load_paths)
+        launcher = Local(inner, interpreters, env, limits, str(state_dir), load_paths, sandbox)
+        core = Core(_setup(config, idle_exit, tuple(interpreters), keys, sandbox))
         serve = Serve(
             core,
             clients,
@@ -155,7 +172,7 @@ def _wall() -> float:
     return time.time() - time.monotonic()
 
 
-def _setup(config: Config, idle_exit: bool, runtimes: tuple[str, ...], keys: Keys) -> Setup:
+def _setup(config: Config, idle_exit: bool, runtimes: tuple[str, ...], keys: Keys, sandbox: Probed) -> Setup:
     return Setup(
         limits=config.limits,
         warm_workers=config.broker.warm_workers,
@@ -166,6 +183,7 @@ def _setup(config: Config, idle_exit: bool, runtimes: tuple[str, ...], keys: Key
         runtimes=runtimes,
         agents=Agents(config.agents),
         audit=config.broker.audit,
+        sandbox=sandbox.core,
         own=f"uid:{os.getuid()}",
         admins=frozenset(config.access.admins),
         name_of_token=keys.name_of_token,

@@ -18,6 +18,7 @@ import zmq
 from stream_rules import Rules
 
 PATIENCE_S = 20.0
+UNSANDBOXED = '[sandbox]\nallow-unsandboxed = true\nprofile = "off"\n'  # tests that look into /proc, or kill by pid
 
 
 def wait_until(what: Callable[[], Any], why: str, patience_s: float = PATIENCE_S) -> Any:
@@ -58,12 +59,12 @@ class Broker:
 
     def __init__(
         self, folder: Path, *settings: str, warm: int = 2, max_file_bytes: int | None = None, config: str = "",
-        more_endpoints: Sequence[str] = (), keys: Sequence[str] = (),
+        more_endpoints: Sequence[str] = (), keys: Sequence[str] = (), sandbox: bool = False,
     ) -> None:  # fmt: skip
         self.folder = folder
         self.environ = {**os.environ, "REPLCTL_STATE_DIR": str(folder)}
         self._max_file_bytes = max_file_bytes
-        (folder / "config.toml").write_text(config)
+        (folder / "config.toml").write_text(config if sandbox else UNSANDBOXED + config)
         self._more = [word for url in more_endpoints for word in ("--endpoint", url)]
         for name in keys:
             command = [sys.executable, "-m", "replctl", "keys", "new", name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from typing import Any
 
 import pytest
@@ -44,14 +45,25 @@ def test_later_layers_win_key_by_key_and_are_remembered() -> None:
 HIGHEST = {bound.name: bound.high for bound in bounds()}
 
 
-@pytest.mark.parametrize(("section", "key", "default"), [*keys()], ids=lambda value: str(value)[:30])
+OTHER = {"profile": '"read-only"', "network": '"host"', "read": '"host"', "warm-workers": "16", "audit": "false"}
+
+
+def _other(key: str, default: object) -> str:
+    """Another value than the default, as TOML."""
+    if key in OTHER:
+        return OTHER[key]
+    if isinstance(default, int):
+        return str(HIGHEST.get(key, 5000 if default < 2000 else default + 1))
+    return '["X", "Y"]' if isinstance(default, list) else '"x"'
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "default"), [each for each in keys() if each[1] != "allow-unsandboxed"],
+    ids=lambda value: str(value)[:30],
+)  # fmt: skip
 def test_every_setting_can_be_set_by_file_environment_and_flag(section: str, key: str, default: object) -> None:
-    toml, value = {
-        int: (str(HIGHEST.get(key, 5000)), HIGHEST.get(key, 5000)) if key != "warm-workers" else ("16", 16),
-        bool: ("false", False),
-        str: ('"x"', "x"),
-        list: ('["X", "Y"]', ["X", "Y"]),
-    }[type(default)]
+    toml = _other(key, default)
+    value = tomllib.loads(f"v = {toml}")["v"]
     assert value != default
     for loaded in (
         load(f"[{section}]\n{key} = {toml}"),
@@ -59,7 +71,16 @@ def test_every_setting_can_be_set_by_file_environment_and_flag(section: str, key
         load(flags={f"{section}.{key}": toml}),
     ):
         assert getattr(getattr(loaded.config, section), key.replace("-", "_")) == value
-        assert list(loaded.sources) == [f"{section}.{key}"]
+
+
+def test_only_the_file_can_allow_sessions_without_a_sandbox() -> None:
+    assert load("[sandbox]\nallow-unsandboxed = true").config.sandbox.allow_unsandboxed
+    for layers in (
+        {"environ": {"REPLCTL_SANDBOX_ALLOW_UNSANDBOXED": "true"}},
+        {"flags": {"sandbox.allow-unsandboxed": "true"}},
+    ):
+        with pytest.raises(ConfigError, match="in the config file alone"):
+            load(**layers)
 
 
 def test_text_that_is_no_toml_value_is_text() -> None:

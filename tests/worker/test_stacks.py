@@ -85,7 +85,7 @@ def test_a_storm_of_questions_fills_the_pipe_and_harms_nothing(harness: Any) -> 
 
 @pytest.fixture
 def child() -> Iterator[Child]:
-    started = Child(pick("python", None, sys.executable, "", {"PATH": os.environ["PATH"]}))
+    started = Child(pick("python", sys.executable, {"PATH": os.environ["PATH"]}))
     yield started
     started.kill()
     assert select.select([started.pidfd], [], [], PATIENCE_S)[0]

@@ -6,6 +6,7 @@ Keys are written as on the wire: `[limits] max-eval-time-ms = 5000`, `REPLCTL_LI
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -13,10 +14,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, field
 
 from replwire.agents import Agent, Agents
 from replwire.limits import DAY_MS, MINUTE_MS, Limits
+from replwire.policy import PROTECTED, Network, Policy, Profile, Read, Usage
 
 
 class ConfigError(ValueError):
@@ -89,6 +91,51 @@ class AccessSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_
     ] = []
 
 
+class SandboxSection(Usage, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """How sessions are confined; see docs/security.md. Requests may ask for less than this, never for more."""
+
+    allow_unsandboxed: Annotated[
+        bool,
+        Meta(
+            description="true: where this machine cannot sandbox, or `profile` is `off`, sessions run without. For the "
+            "config file alone"
+        ),
+    ] = False
+    profile: Annotated[
+        Profile, Meta(description="what sessions may write: nothing, or their own folder; `off` is no sandbox at all")
+    ] = "workspace-write"
+    network: Annotated[Network, Meta(description="`host`: sessions have this machine's network")] = "none"
+    read: Annotated[
+        Read, Meta(description="what sessions may read beyond their runtime and their folder: nothing, or this machine")
+    ] = "minimal"
+    workspaces: Annotated[
+        list[str], Meta(description="where sessions' folders may lie; empty: anywhere but homes and system folders")
+    ] = field(default_factory=list)
+    writable_paths: Annotated[list[str], Meta(description="what sessions may write beside their folder")] = field(
+        default_factory=list
+    )
+    readable_paths: Annotated[list[str], Meta(description="what sessions may read beside their runtime")] = field(
+        default_factory=list
+    )
+    protected_paths: Annotated[
+        list[str], Meta(description="not to be written although it lies in a folder that may be")
+    ] = field(default_factory=lambda: list(PROTECTED))
+    hidden_paths: Annotated[list[str], Meta(description="seen empty, wherever it lies")] = field(default_factory=list)
+
+    def policy(self) -> Policy:
+        """The same as the sandbox takes it, links in paths resolved. Raises ValueError for a path that is none."""
+        limits = Usage(**{name: getattr(self, name) for name in Usage.__struct_fields__})
+        return Policy(
+            profile=self.profile, network=self.network, read=self.read, workspaces=_real(self.workspaces),
+            writable_paths=_real(self.writable_paths), readable_paths=_real(self.readable_paths),
+            protected_paths=self.protected_paths, hidden_paths=_real(self.hidden_paths), limits=limits,
+        )  # fmt: skip
+
+
+def _real(paths: list[str]) -> list[str]:
+    return [os.path.realpath(os.path.expanduser(path)) for path in paths]
+
+
 class SessionSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """What sessions get."""
 
@@ -108,6 +155,7 @@ class Config(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown
     bash: BashSection = BashSection()
     access: AccessSection = AccessSection()
     session: SessionSection = SessionSection()
+    sandbox: SandboxSection = SandboxSection()
     limits: Limits = Limits()
     agents: list[Agent] = []
 
@@ -125,9 +173,9 @@ def keys() -> Iterator[tuple[str, str, Any]]:
     for section in msgspec.structs.fields(Config):
         if not isinstance(section.default, msgspec.Struct):
             continue
-        for field in msgspec.structs.fields(type(section.default)):
-            default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
-            yield section.encode_name, field.encode_name, default
+        for each in msgspec.structs.fields(type(section.default)):
+            default = each.default if each.default is not msgspec.NODEFAULT else each.default_factory()
+            yield section.encode_name, each.encode_name, default
 
 
 def load(
@@ -142,6 +190,8 @@ def load(
     def put(section: str, key: str, value: Any, source: str) -> None:
         if (section, key) not in known:
             raise ConfigError(f"{source}: unknown setting {section}.{key}")
+        if (section, key) == ("sandbox", "allow-unsandboxed") and source != origin:
+            raise ConfigError(f"{source}: {section}.{key} can be set in the config file alone")
         merged.setdefault(section, {})[key] = value
         sources[f"{section}.{key}"] = source
 

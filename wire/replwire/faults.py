@@ -102,6 +102,8 @@ FAULTS: dict[str, Fault] = {
         Fault("environment-failed", "the environment could not be used; nothing has changed", _CALLER, False,
               Exit.REFUSED),
         Fault("clone-failed", "the session could not be copied; there is no new one", _CODE, False, Exit.RAISED),
+        Fault("sandbox-unavailable", "this machine cannot give the sandbox that the config asks for", _BROKER, False,
+              Exit.REFUSED),
         Fault("timeout", "ran, or waited to run, past its time limit", _CODE, True, Exit.TIMED_OUT),
         Fault("session-reset", "the session was reset before this ended", _CALLER, True, Exit.WORKER_LOST),
         Fault("worker-lost", "the session's process died; `cause` says how", _WORKER, True, Exit.WORKER_LOST),

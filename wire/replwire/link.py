@@ -91,6 +91,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     lost: str | None = None
     ephemeral: bool = False
+    cwd_needed: bool = True  # False: the session may do without it
     restore: str | None = None  # file with the names of another session, to begin with
 
 
@@ -100,6 +101,7 @@ class Claimed(msgspec.Struct, frozen=True):
     error: str | None = None
     executable: str | None = None
     left_behind: list[LeftBehind] = []
+    notice: str | None = None  # why it has no folder although one was wished for
 
 
 class Dumped(msgspec.Struct, frozen=True, kw_only=True):

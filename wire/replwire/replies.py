@@ -213,6 +213,9 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     shares: Annotated[dict[str, str] | None, _says("who else may `read` or `write` the session")] = None
     trusted: bool | None = None
     runtimes: list[str] | None = None
+    sandbox: Annotated[dict[str, Any] | str | None, _says("how sessions are confined, and what of it was observed")] = (
+        None
+    )
     info: dict[str, Any] | None = None
     ops: dict[str, Any] | None = None
     limits: dict[str, Any] | None = None

@@ -16,12 +16,17 @@ from dataclasses import dataclass
 from replwire.deadlines import Deadlines
 from replwire.limits import Limits
 from replwire.link import Gone, Kind, encode, pack
+from replworker.confine.plan import Unavailable
+from replworker.confine.workspace import Refused
+from replworker.confinement import Confine, Confinement, confine
 from replworker.link import Link
 from replworker.loop import Loop
 from replworker.runtimes.child import Child
-from replworker.runtimes.pick import NoEnvironment, pick
+from replworker.runtimes.environments import Found, NoEnvironment, find
+from replworker.runtimes.pick import pick
 from replworker.session import Session, Settings
 
+CANNOT_START = (NoEnvironment, Unavailable, Refused, OSError)
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -42,6 +47,7 @@ class Order:
     limits: Limits
     folder: str  # of the broker's state: named environments and snapshots have theirs below it
     load_paths: tuple[str, ...]
+    confine: Confine | None = None
 
 
 def main(order: Order) -> None:
@@ -60,21 +66,39 @@ def main(order: Order) -> None:
         os._exit(0)  # nothing of ours is worth an interpreter's tidy end, and a user's child may hold it up
 
 
+def interpreter_of(order: Order) -> Found:
+    """Which interpreter to run, with which environment. Raises NoEnvironment."""
+    if order.runtime != "python":
+        return Found(order.interpreter, order.env)
+    return find(order.environment, order.interpreter, f"{order.folder}/envs", order.env)
+
+
 def _keep_session(order: Order) -> None:
     try:
-        command = pick(order.runtime, order.environment, order.interpreter, f"{order.folder}/envs", order.env)
-    except NoEnvironment as error:
+        child, confinement = start_interpreter(order)
+    except CANNOT_START as error:
         Link(order.endpoint, order.token).last_word(pack(Kind.GONE, encode(Gone(str(error)))))
         return
-    child = Child(command)
     try:
-        timers = Deadlines()
-        link = Link(order.endpoint, order.token)
-        settings = Settings(f"{order.folder}/snapshots", order.load_paths)
-        session = Session(link, child, timers, order.limits, settings)
-        Loop(link, child, session, timers, order.limits.worker_silence_ms / 3000).run()
+        keep(order, Link(order.endpoint, order.token), child, confinement, Deadlines()).run()
     finally:
         child.kill()
+
+
+def start_interpreter(order: Order) -> tuple[Child, Confinement | None]:
+    """The interpreter, confined where that is asked for. Raises one of CANNOT_START."""
+    found = interpreter_of(order)
+    confinement = None if order.confine is None else confine(order.runtime, order.confine, found)
+    env = found.env if confinement is None else confinement.env
+    wrapping = None if confinement is None else confinement.wrapping
+    return Child(pick(order.runtime, found.executable, env, wrapping)), confinement
+
+
+def keep(order: Order, link: Link, child: Child, confinement: Confinement | None, timers: Deadlines) -> Loop:
+    """All that stands between a link and an interpreter, put together."""
+    settings = Settings(f"{order.folder}/snapshots", order.load_paths, confinement)
+    session = Session(link, child, timers, order.limits, settings)
+    return Loop(link, child, session, timers, order.limits.worker_silence_ms / 3000)
 
 
 def kill_descendants() -> None:

@@ -5,7 +5,6 @@ No socket and no poll here: the loop calls in, and this calls the voice, the int
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import time
 from collections.abc import Callable
@@ -21,6 +20,8 @@ from replwire.ops import Env, Eval, Read, ReloadFile, Stdin
 from replwire.replies import LeftBehind, Reply
 from replworker import files, packages
 from replworker.answers import compose, cut_short, rich
+from replworker.confine.workspace import Refused
+from replworker.confinement import Confinement
 from replworker.info import Inspector
 from replworker.interpreter import Interpreter
 from replworker.jobs import Job, Jobs
@@ -30,7 +31,7 @@ from replworker.output import Background, Stream
 from replworker.reads import Reads
 from replworker.runtimes import frames
 from replworker.runtimes.child import Child
-from replworker.snapshots import Snapshots
+from replworker.snapshots import Snapshots, folder_of
 from replworker.stdin import Input
 from replworker.voice import Voice
 
@@ -51,6 +52,7 @@ class Settings(NamedTuple):
 
     snapshots: str  # folder
     load_paths: tuple[str, ...]
+    confinement: Confinement | None = None
 
 
 class _Op(msgspec.Struct):
@@ -87,8 +89,9 @@ class Session:
         self._claim: Claim | None = None
         self._needs = 0
         self._lost: str | None = None
+        self._notice: str | None = None  # why the session has no folder although one was wished for
         self._names = Names(self._voice, self._interpreter, timers, lambda: self.jobs)
-        self._snapshots = Snapshots(self._voice, self._interpreter, settings.snapshots, _folder_of("dill"))
+        self._snapshots = Snapshots(self._voice, self._interpreter, settings.snapshots, folder_of("dill"))
         self._inspector = Inspector(self._voice, self._interpreter, child, self._names, timers)
         self.interpreter_said = self._interpreter.said
         self._runs: dict[str, Callable[[Header, bytes], None]] = {
@@ -157,7 +160,17 @@ class Session:
             "images": claim.limits.max_images,
         }
         env = dict(pair.split("=", 1) for pair in claim.env)
-        self._interpreter.ask(frames.Claim(self._interpreter.next(), claim.cwd, env, limits), self._on_claimed)
+        folder = claim.cwd
+        try:
+            if (confinement := self._settings.confinement) is not None:
+                confinement.check_env(env)
+                folder, self._notice = confinement.enter(claim.cwd, claim.cwd_needed)
+            elif folder is not None and not claim.cwd_needed and not os.path.isdir(folder):
+                folder, self._notice = None, f"{folder} is not a folder here"
+        except Refused as refused:
+            self._welcome(str(refused), [])
+            return
+        self._interpreter.ask(frames.Claim(self._interpreter.next(), folder, env, limits), self._on_claimed)
 
     def _on_claimed(self, event: frames.Event) -> None:
         assert isinstance(event, frames.Claimed)
@@ -169,7 +182,7 @@ class Session:
 
     def _welcome(self, error: str | None, left_behind: list[LeftBehind]) -> None:
         ready = self._interpreter.ready
-        claimed = Claimed(error, ready.executable if ready else None, left_behind)
+        claimed = Claimed(error, ready.executable if ready else None, left_behind, self._notice)
         self._voice.frame(Kind.CLAIMED, encode(claimed))
 
     def _ask(self, header: Header, body: bytes) -> None:
@@ -362,11 +375,3 @@ class Session:
         label = [self._claim.name or self._claim.session]
         where = "delivered" if self.jobs.running is not None else "buffered"
         self._voice.done(route, request.id, **{where: label})
-
-
-def _folder_of(package: str) -> str:
-    """Where an installed package can be imported from, without importing it."""
-    spec = importlib.util.find_spec(package)
-    assert spec is not None
-    assert spec.origin is not None
-    return os.path.dirname(os.path.dirname(spec.origin))

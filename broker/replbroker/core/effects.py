@@ -17,6 +17,8 @@ class Spec(NamedTuple):
 
     runtime: str
     environment: str | None = None
+    tighter: bytes | None = None  # what the session asked of its sandbox, as JSON
+    folder: str | None = None  # where folders cannot be given to a sandbox that runs already
 
     def __str__(self) -> str:
         return self.runtime if self.environment is None else f"{self.runtime} {self.environment}"

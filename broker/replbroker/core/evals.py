@@ -17,7 +17,7 @@ from replbroker.core.staff import Staff
 from replbroker.core.state import State
 from replwire.faults import Refusal, clip
 from replwire.link import Cancel, Claimed, Kind, Outcome, encode, pack
-from replwire.ops import Run
+from replwire.ops import Runs
 
 STATUS_OF: dict[int, list[str]] = {
     Outcome.OK: ["done"],
@@ -42,7 +42,7 @@ class Evals:
 
     # --- in ---
 
-    def submit(self, session: Session, request: Run, peer: Peer, body: bytes, agent: str, now: float) -> Job:
+    def submit(self, session: Session, request: Runs, peer: Peer, body: bytes, agent: str, now: float) -> Job:
         """Take an eval in. Raises Refusal `concurrency-limit-reached` when it would wait and may not."""
         state, limits = self._state, self._state.limits
         would_wait = session.occupied or state.gate.taken >= state.gate.slots
@@ -79,7 +79,7 @@ class Evals:
                 err = f"Too many concurrent evals: {waiting} wait already"
                 raise state.full("concurrency-limit-reached", limit, err, queue_position=waiting)
 
-    def _arm_queue(self, job: Job, request: Run, now: float) -> None:
+    def _arm_queue(self, job: Job, request: Runs, now: float) -> None:
         wait_ms = self._state.limits.max_queue_wait_ms
         if request.timeout_ms is not None and request.wait_ms is None:
             wait_ms = min(wait_ms, request.timeout_ms)
@@ -150,7 +150,7 @@ class Evals:
             return
         self._state.deadlines.cancel(session.start_deadline)
         session.start_deadline = None
-        session.executable = claimed.executable
+        session.executable, session.notice = claimed.executable, claimed.notice
         if session.stands_for is not None:
             self.moved(session, now)
             return
@@ -173,6 +173,7 @@ class Evals:
         self._state.say(
             waiter.peer, waiter.request_id, status=["done"], session=session.id, name=session.name,
             epoch=session.epoch, created=waiter.created, state=None if waiter.created else "lost",
+            hint=None if session.notice is None else f"the session has no folder: {session.notice}",
             trusted=False if waiter.created and not copied else None, **copied,
         )  # fmt: skip
 

@@ -63,6 +63,8 @@ class Moves:
             self._state.out.append(Discard(dumped.path))
             self._state.refuse(peer, job.request_id, refusal)
             return
+        target.spec = source.spec
+        target.cwd_needed = source.cwd_needed
         target.restore, target.identity = dumped.path, job.identity
         old_words = isinstance(request, wire.CloneSession)
         target.waiters.append(Waiter(peer, job.request_id, created=True, copied=dumped, old_words=old_words))
@@ -82,6 +84,8 @@ class Moves:
             raise Refusal("busy", f"session {session.label} is in use: interrupt it or wait")
         spec = Spec("python") if request.action == "deactivate" else environment_spec(request.path or "")
         stand_in = Session(session.id, session.name, spec, session.owner, session.limits, now)
+        stand_in.spec = spec._replace(tighter=session.spec.tighter, folder=session.spec.folder)
+        stand_in.cwd_needed = session.cwd_needed
         stand_in.cwd, stand_in.env, stand_in.epoch = session.cwd, session.env, session.epoch + 1
         stand_in.stands_for, session.stand_in = session, stand_in
         stand_in.waiters.append(Waiter(peer, request.id, created=None))

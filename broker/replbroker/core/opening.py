@@ -10,7 +10,7 @@ from replbroker.core.state import State
 from replwire.faults import Refusal
 from replwire.limits import Limits
 from replwire.names import name_error
-from replwire.ops import Request
+from replwire.ops import Opens, Request
 
 _MAX_PATH = 4096  # PATH_MAX of Linux
 
@@ -41,6 +41,10 @@ class Opening:
         if state.draining:
             raise Refusal("shutdown", "server is shutting down")
         spec = self.spec(runtime)
+        if isinstance(request, Opens):
+            spec = spec._replace(tighter=state.setup.sandbox.check(request))
+        elif state.setup.sandbox.trouble is not None:
+            state.setup.sandbox.check(Opens(id="", op=""))
         if cwd is not None and not cwd.startswith("/"):
             raise Refusal("invalid-request", "cwd: must be an absolute path")
         if any("=" not in pair[1:] or "\0" in pair for pair in env or ()):
@@ -49,6 +53,9 @@ class Opening:
             raise state.full("session-limit-reached", "max-sessions", "Session limit reached")
         self._check_rule(spec, request)
         session = Session(state.setup.new_id(), name, spec, request.agent, self._limits(request), now)
+        if cwd is not None and not state.setup.sandbox.late_folders:
+            session.spec = spec._replace(folder=cwd)
+        session.cwd_needed = not isinstance(request, Opens) or request.cwd_needed
         session.cwd, session.env, session.identity = cwd, env or [], state.access.of(peer)
         state.sessions.add(session)
         return session

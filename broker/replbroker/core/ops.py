@@ -127,7 +127,8 @@ class Ops:
         self._state.say(
             peer, request.id, status=["done"], ops=describe_ops(), identity=self._state.access.of(peer),
             runtimes=list(setup.runtimes), limits=msgspec.to_builtins(self._state.limits),
-            versions=dict(setup.versions), encodings_available=["json"], encoding_current="json",
+            versions=dict(setup.versions), sandbox=setup.sandbox.show(),
+            encodings_available=["json"], encoding_current="json",
         )  # fmt: skip
 
     def ping(self, request: wire.Ping, peer: Peer, _: bytes, __: float) -> None:

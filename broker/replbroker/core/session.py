@@ -9,7 +9,7 @@ from replbroker.core.effects import Peer, Spec
 from replwire.deadlines import Deadline
 from replwire.limits import Limits
 from replwire.link import Dumped
-from replwire.ops import Run
+from replwire.ops import Runs
 
 VACANT: Final = "vacant"  # no worker: it was lost, and the next eval takes a fresh one
 STARTING: Final = "starting"  # a worker is on its way or being told whose it is
@@ -47,7 +47,7 @@ class Job:
     RUNNING: Final = "running"
     DONE: Final = "done"
 
-    def __init__(self, session: Session, route: int, peer: Peer, agent: str, request: Run, now: float) -> None:
+    def __init__(self, session: Session, route: int, peer: Peer, agent: str, request: Runs, now: float) -> None:
         self.session = session
         self.route = route
         self.peer: Peer | None = peer
@@ -59,7 +59,7 @@ class Job:
         self.epoch = session.epoch
         self.body: bytes | None = None
         self.code = request.summary()[:80]
-        self.request: Run | None = request  # until it runs
+        self.request: Runs | None = request  # until it runs
         self.limit_ms = 0
         self.state: str = self.QUEUED
         self.status: list[str] = []
@@ -129,6 +129,8 @@ class Session:
         self.mode_since: float = now
         self.mode_reason: str | None = None
         self.cwd: str | None = None
+        self.cwd_needed = True
+        self.notice: str | None = None  # why it has no folder although one was wished for
         self.env: list[str] = []
         self.state: str = VACANT
         self.epoch = 1

@@ -153,8 +153,8 @@ class Staff:
     def _give(self, worker: Worker, session: Session) -> None:
         worker.state, worker.session, session.worker = CLAIMED, session, worker.number
         claim = Claim(
-            session=session.id, name=session.name, cwd=session.cwd, env=session.env, limits=session.limits,
-            lost=session.lost, ephemeral=session.ephemeral, restore=session.restore,
+            session=session.id, name=session.name, cwd=session.cwd, cwd_needed=session.cwd_needed, env=session.env,
+            limits=session.limits, lost=session.lost, ephemeral=session.ephemeral, restore=session.restore,
         )  # fmt: skip
         self._state.out.append(ToWorker(worker.number, pack(Kind.CLAIM, encode(claim), epoch=session.epoch)))
 

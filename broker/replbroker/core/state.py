@@ -15,6 +15,7 @@ from replbroker.core.gate import Gate
 from replbroker.core.keys import Keys
 from replbroker.core.rate import Window
 from replbroker.core.registry import Registry
+from replbroker.core.sandbox import Sandbox
 from replbroker.core.session import Ask, Job, Session
 from replwire.agents import Agents, Rule
 from replwire.deadlines import Deadline, Deadlines
@@ -37,6 +38,7 @@ class Setup:
     runtimes: tuple[str, ...] = ("python",)  # the first is the default
     agents: Agents = field(default_factory=lambda: Agents([]))
     audit: bool = False
+    sandbox: Sandbox = field(default_factory=Sandbox)
     own: str = "self"  # the identity of the broker's user
     admins: frozenset[str] = frozenset()
     name_of_token: Callable[[str], str | None] = lambda _: None  # a look into a file

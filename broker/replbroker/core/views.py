@@ -53,7 +53,8 @@ def info(state: State, session: Session, now: float) -> dict[str, Any]:
         "cwd": session.cwd,
         "env": [pair.split("=", 1)[0] for pair in session.env], "epoch": session.epoch,
         "state": session.state, "eval-count": session.eval_count, "queued": len(session.waiting_jobs()),
-        "running": _running(session), "sandbox": "none", "created": state.iso(session.created),
+        "running": _running(session), "sandbox": _sandbox(state, session),
+        "created": state.iso(session.created),
         "last-activity": _last_activity(state, session, now), "limits": msgspec.to_builtins(session.limits),
     }  # fmt: skip
 
@@ -81,3 +82,11 @@ def _running(session: Session) -> int | None:
 
 def _last_activity(state: State, session: Session, now: float) -> str:
     return state.iso(now if session.occupied else session.active)
+
+
+def _sandbox(state: State, session: Session) -> Any:
+    shown = state.setup.sandbox.show()
+    if session.spec.tighter is None or isinstance(shown, str):
+        return shown
+    asked = msgspec.json.decode(session.spec.tighter)
+    return shown | {"tighter": {key: value for key, value in asked.items() if value is not None}}

@@ -25,6 +25,7 @@ from multiprocess.context import ForkServerContext
 
 from replbroker.core.effects import Spec
 from replbroker.launch.base import Died
+from replbroker.launch.sandbox import Probed
 from replbroker.launch.strays import become_subreaper, sweep
 from replwire.limits import Limits
 from replworker.boot import Order, main
@@ -37,8 +38,9 @@ class Local:
 
     def __init__(
         self, endpoint: str, interpreters: dict[str, str], env: dict[str, str], limits: Limits, folder: str,
-        load_paths: tuple[str, ...],
+        load_paths: tuple[str, ...], sandbox: Probed,
     ) -> None:  # fmt: skip
+        self._sandbox = sandbox
         self._interpreters = interpreters
         self._common = (env, limits, folder, load_paths)
         self._endpoint = endpoint
@@ -101,7 +103,8 @@ class Local:
 
     def spawn(self, worker: int, spec: Spec, token: str) -> None:
         interpreter = self._interpreters[spec.runtime]
-        order = Order(self._endpoint, token, spec.runtime, spec.environment, interpreter, *self._common)
+        confine = self._sandbox.for_worker(worker, spec)
+        order = Order(self._endpoint, token, spec.runtime, spec.environment, interpreter, *self._common, confine)
         self._live.add(worker)
         self._orders.put(lambda: self._start(worker, order))
 
@@ -127,6 +130,7 @@ class Local:
         self._drop(pidfd)
         os.close(pidfd)
         self.sweep()
+        self._sandbox.sweep()
         self._orders.put(lambda: self._reap(worker))
 
     def _gone(self, worker: int, cause: str) -> None:

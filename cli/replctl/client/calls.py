@@ -23,6 +23,7 @@ def eval_fields(
     create: bool = True, ephemeral: bool = False, allow_stdin: bool = True, store_history: bool = True,
     runtime: str | None = None, cwd: str | None = None, env: Mapping[str, str] | None = None,
     expect_epoch: int | None = None, idempotency_key: str | None = None, mime: Sequence[str] = (),
+    cwd_needed: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """Fields of `eval`; defaults of the wire stay off it."""
     return {
@@ -36,6 +37,7 @@ def eval_fields(
         "store_history": None if store_history else False,
         "runtime": runtime,
         "cwd": cwd,
+        "cwd_needed": None if cwd_needed else False,
         "env": env_list(env),
         "expect_epoch": expect_epoch,
         "idempotency_key": idempotency_key,

@@ -20,13 +20,14 @@ class Plain(Generic[R]):
 
     def new(
         self, name: str | None = None, runtime: str | None = None, cwd: str | None = None,
-        env: Mapping[str, str] | None = None, reuse: bool = False,
+        env: Mapping[str, str] | None = None, reuse: bool = False, **options: Any,
     ) -> R:  # fmt: skip
         """Open a session: `session` is its id, `name` its name. A taken name is an error unless `reuse`.
 
-        `runtime` is `python`, `node`, `bash`, or the path of a python environment.
+        `runtime` is `python`, `node`, `bash`, or the path of a python environment. `options` are further fields of
+        `new-session`: `cwd_needed`, and what makes its sandbox tighter (`profile`, `network`, `memory_bytes`, …).
         """
-        return self.request("new-session", **calls.new_fields(name, runtime, cwd, env, reuse))
+        return self.request("new-session", **calls.new_fields(name, runtime, cwd, env, reuse), **options)
 
     def reset(self, session: str = DEFAULT_SESSION) -> R:
         """A fresh worker for the session; all it held is gone, `epoch` counts up."""

@@ -50,7 +50,7 @@ def eval_(
         fields = calls.eval_fields(
             text, session, timeout=timeout, wait=wait, silent=silent, create=not no_create, ephemeral=ephemeral,
             runtime=runtime_to_send(runtime, None)[0], cwd=folder_to_send(cwd, client.address.endpoint),
-            env=parse_env(env),
+            cwd_needed=cwd is not None, env=parse_env(env),
             expect_epoch=expect_epoch, idempotency_key=idempotency_key,
             allow_stdin=bool(answers) or not ephemeral,  # nobody else knows a throw-away session, to send it input
         )  # fmt: skip

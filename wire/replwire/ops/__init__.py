@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replwire.ops.base import Request, Run, SessionRequest
+from replwire.ops.base import Opens, Request, Run, SessionRequest
 from replwire.ops.broker import Describe, Hello, Ping, Shutdown, Stats
 from replwire.ops.evals import Eval, History, Interrupt, Jobs, LoadFile, Read, ReloadFile, Stack, Stdin
 from replwire.ops.names import ClearBindings, Complete, Lookup, LsBindings
@@ -24,9 +24,11 @@ from replwire.ops.sessions import (
 __all__ = [
     "OPS", "ClearBindings", "Clone", "CloneSession", "Close", "CloseSession", "Complete", "Describe", "Env", "Eval",
     "HandOver", "Hello", "History", "Info", "Interrupt", "Jobs", "LoadFile", "Lookup", "LsBindings", "LsSessions",
-    "NewSession", "Ping", "Read", "ReloadFile", "Request", "Reset", "Run", "SessionRequest", "SetMode", "Share",
-    "Shutdown", "Stack", "Stats", "Stdin",
+    "NewSession", "Opens", "Ping", "Read", "ReloadFile", "Request", "Reset", "Run", "Runs", "SessionRequest", "SetMode",
+    "Share", "Shutdown", "Stack", "Stats", "Stdin",
 ]  # fmt: skip
+
+Runs = Eval | Run  # what takes its turn in a session
 
 OPS: dict[str, type[Request]] = {
     "eval": Eval,

@@ -12,6 +12,8 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
+from replwire.policy import Tighter
+
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 
@@ -34,6 +36,32 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     def alters(self) -> bool:
         """Whether this very request can change anything."""
         return self.changes
+
+
+class Opens(Request, frozen=True, kw_only=True, rename="kebab"):
+    """A request that may open a session. `cwd` is its folder; with `cwd-needed` false it does without one that it
+    cannot have, and says so. `profile`, `network` and the limits below make its sandbox tighter than the broker's,
+    never looser."""
+
+    runtime: str | None = None
+    cwd: str | None = None
+    cwd_needed: bool = True
+    env: list[str] = []
+    profile: Literal["read-only", "workspace-write"] | None = None
+    network: Literal["none", "host"] | None = None
+    memory_bytes: Positive | None = None
+    pids: Positive | None = None
+    cpu_percent: Positive | None = None
+
+    def tighter(self) -> Tighter | None:
+        """What it asks of the sandbox, or None for nothing."""
+        asked = (self.profile, self.network, self.memory_bytes, self.pids, self.cpu_percent)
+        if asked == (None,) * 5:
+            return None
+        return Tighter(
+            profile=self.profile, network=self.network, memory_bytes=self.memory_bytes, pids=self.pids,
+            cpu_percent=self.cpu_percent,
+        )  # fmt: skip
 
 
 class SessionRequest(Request, frozen=True, kw_only=True, rename="kebab"):

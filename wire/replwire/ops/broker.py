@@ -17,6 +17,7 @@ class Describe(Request, frozen=True, kw_only=True, rename="kebab"):
         "ops",
         "identity",
         "runtimes",
+        "sandbox",
         "limits",
         "versions",
         "encodings-available",

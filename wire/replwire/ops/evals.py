@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from replwire.names import MAX_NAME_BYTES
-from replwire.ops.base import Natural, Positive, Request, Run, SessionRequest
+from replwire.ops.base import Natural, Opens, Positive, Request, Run, SessionRequest
 
 _OF_AN_EVAL = (
     "out", "err", "value", "mime", "ex", "stacktrace", "eval-id", "epoch", "state", "changed", "duration-ms",
@@ -15,30 +15,35 @@ _OF_AN_EVAL = (
 )  # fmt: skip
 
 
-class Eval(Run, frozen=True, kw_only=True, rename="kebab"):
-    """Run code in a session, or in a throw-away one when no session is named. `module` names an imported module
-    to run it in. `mime` lists the rich forms that the caller can show, best first."""
+class Eval(Opens, frozen=True, kw_only=True, rename="kebab"):
+    """Run code in a session, or in a throw-away one when no session is named. `timeout-ms` bounds how long the code
+    may run, `wait-ms` how long its answer is awaited: after that it goes on, and can be read by its `eval-id`.
+    `module` names an imported module to run it in. `mime` lists the rich forms that the caller can show, best first."""
 
     returns: ClassVar[tuple[str, ...]] = _OF_AN_EVAL
 
+    changes: ClassVar[bool] = True
+    long: ClassVar[bool] = False
+
     code: str | None = None
+    timeout_ms: Positive | None = None
+    wait_ms: Natural | None = None
     module: str | None = None
     silent: bool = False
     allow_stdin: bool = True
     store_history: bool = True
     if_missing: Literal["error", "create"] = "error"
-    runtime: str | None = None
-    cwd: str | None = None
-    env: list[str] = []
     expect_epoch: Natural | None = None
     idempotency_key: Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES)] | None = None
     mime: list[str] = []
 
     def summary(self) -> str:
+        """What is run, for lists and histories."""
         return self.code or ""
 
     @property
     def in_history(self) -> bool:
+        """Whether the session's history keeps it."""
         return self.store_history
 
 

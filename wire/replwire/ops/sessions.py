@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from replwire.ops.base import Request, Run, SessionRequest
+from replwire.ops.base import Opens, Request, Run, SessionRequest
 
 
-class NewSession(Request, frozen=True, kw_only=True, rename="kebab"):
+class NewSession(Opens, frozen=True, kw_only=True, rename="kebab"):
     """Open a session, with or without a name. `runtime` is `python`, `node`, `bash`, or for python an environment:
     the path of a virtual environment, an interpreter, or a project with a `.venv`, or `@NAME` for one that is kept
     in the broker's state folder."""
@@ -19,9 +19,6 @@ class NewSession(Request, frozen=True, kw_only=True, rename="kebab"):
 
     name: str | None = None
     if_exists: Literal["error", "reuse"] = "error"
-    runtime: str | None = None
-    cwd: str | None = None
-    env: list[str] = []
     trusted: bool = False
 
 

@@ -3,6 +3,9 @@
 It gets three pipes as its standard streams and four more descriptors: 3 is the control channel (one end of a
 socketpair), 4 a pipe for output that belongs to no eval, 5 a pipe for stacks (see `ask_stack`), 6 one end of a
 socketpair on which descriptors come (see `send`). Nothing else is inherited. It dies with the worker.
+
+Around it there may be a wrapping, a sandbox: then the process that we forked is the wrapping's, and the interpreter
+is a process below it, which makes itself known by its first word on the control channel (the kernel adds who spoke).
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import socket
 import struct
 import termios
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 CONTROL_FD = 3
 LATE_FD = 4
@@ -26,6 +29,8 @@ MAX_FRAME_BYTES = 8 * 1024 * 1024
 _PIPE_BYTES = 1024 * 1024
 _READ_BYTES = 128 * 1024
 _STALE_READS = 16  # code may write into the pipe without end
+_LAST_WORDS_BYTES = 1024
+_CREDENTIALS = struct.Struct("=3i")  # pid, uid, gid
 _PR_SET_PDEATHSIG = 1
 _MAX_FAMILY = 100
 _COMMAND_BYTES = 1000
@@ -37,13 +42,29 @@ class ProtocolError(Exception):
     """The interpreter's side of the control channel said something it may not."""
 
 
+class Wrapping(Protocol):
+    """What stands around an interpreter, from before its start to after its end."""
+
+    prefix: tuple[str, ...]  # comes before the command; the first is an absolute path
+    fds: tuple[int, ...]  # inherited as 5, 6, ...
+
+    def enter(self) -> None:
+        """In the forked child, right before the execution. Raises OSError."""
+
+    def started(self, pid: int) -> None:
+        """In the worker, right after the fork."""
+
+    def verdict(self) -> str | None:
+        """Why the interpreter was killed, where the wrapping knows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to execute. `prefix` (a sandbox) comes before `argv`; `env` is the whole environment."""
+    """What to execute. `env` is the whole environment."""
 
     argv: list[str]
     env: dict[str, str]
-    prefix: tuple[str, ...] = ()
+    wrapping: Wrapping | None = None
 
 
 class Child:
@@ -54,20 +75,24 @@ class Child:
         self._parcel, parcel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         stdin, out, err, late, trace = (os.pipe() for _ in range(5))
         os.set_blocking(trace[1], False)  # written from a signal handler, which must never wait
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         for end in (out[1], err[1]):
             try:
                 fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
             except OSError:  # past the user's quota for pipes: a smaller one works as well
                 pass
         inner = [stdin[0], out[1], err[1], theirs.fileno(), late[1], trace[1], parcel.fileno()]
-        self.pid = os.fork()
-        if self.pid == 0:
+        self._wrapping = command.wrapping
+        self._outer = os.fork()
+        if self._outer == 0:
             _become(command, inner)
         for fd in (stdin[0], out[1], err[1], late[1], trace[1]):
             os.close(fd)
         theirs.close()
         parcel.close()
-        self.pidfd = os.pidfd_open(self.pid)
+        self.pidfd = os.pidfd_open(self._outer)
+        self.pid, self._inside = self._outer, self.pidfd  # the interpreter's, once it has spoken
+        self._spoke = False
         self.control = ours
         self.stdin, self.out, self.err, self.late, self.trace = stdin[1], out[0], err[0], late[0], trace[0]
         for fd in (ours.fileno(), self._parcel.fileno(), self.stdin, self.out, self.err, self.late, self.trace):
@@ -77,6 +102,8 @@ class Child:
             self._pipes.register(fd, select.EPOLLIN)
         self._received = bytearray()
         self._unsent = bytearray()
+        if self._wrapping is not None:
+            self._wrapping.started(self._outer)
 
     # --- control channel: 4 bytes of length, then JSON ---
 
@@ -113,7 +140,7 @@ class Child:
     def receive(self) -> list[bytes]:
         """Frames that have arrived. Raises ProtocolError for one that is longer than may be."""
         try:
-            data = self.control.recv(_READ_BYTES)
+            data = self.control.recv(_READ_BYTES) if self._spoke else self._first_word()
         except (BlockingIOError, ConnectionResetError):
             return []
         self._received += data
@@ -128,6 +155,17 @@ class Child:
             frames.append(bytes(received[4 : 4 + length]))
             del received[: 4 + length]
         return frames
+
+    def _first_word(self) -> bytes:
+        """Nothing of the user's runs before it, so it is the interpreter that speaks; its pid is seen as ours."""
+        data, ancillary, _, _ = self.control.recvmsg(_READ_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
+        self._spoke = True
+        for _, kind, payload in ancillary:
+            pid = _CREDENTIALS.unpack(payload)[0] if kind == socket.SCM_CREDENTIALS else 0
+            if pid not in (0, self._outer):
+                self._inside, self.pid = os.pidfd_open(pid), pid
+        self.control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+        return data
 
     # --- streams ---
 
@@ -158,7 +196,7 @@ class Child:
     def interrupt(self) -> None:
         """SIGINT, to the interpreter alone."""
         try:
-            signal.pidfd_send_signal(self.pidfd, signal.SIGINT)
+            signal.pidfd_send_signal(self._inside, signal.SIGINT)
         except ProcessLookupError:
             pass
 
@@ -172,12 +210,12 @@ class Child:
             if not self.read(self.trace):
                 break
         try:
-            signal.pidfd_send_signal(self.pidfd, signal.SIGUSR1)
+            signal.pidfd_send_signal(self._inside, signal.SIGUSR1)
         except ProcessLookupError:
             pass
 
     def kill(self) -> None:
-        """SIGKILL to it and its process group, which it does not lead yet when it was just forked."""
+        """SIGKILL to it and its process group, or to its wrapping, which takes all that is in it along."""
         for kill in (self._kill, self._kill_group):
             try:
                 kill()
@@ -188,24 +226,35 @@ class Child:
         signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def _kill_group(self) -> None:
-        os.killpg(self.pid, signal.SIGKILL)
+        os.killpg(self._outer, signal.SIGKILL)  # which it does not lead yet when it was just forked
 
     def died(self) -> str | None:
         """How it ended, in words, or None while it lives. Reaps it."""
         if not select.select([self.pidfd], [], [], 0)[0]:
             return None
-        _, status = os.waitpid(self.pid, 0)
+        _, status = os.waitpid(self._outer, 0)
         code = os.waitstatus_to_exitcode(status)
-        if code >= 0:
-            return f"the interpreter exited with code {code}"
-        return f"the interpreter was killed by {_signal_name(-code)}"
+        if self._wrapping is not None and code > 128:  # how a wrapping says that a signal ended what is in it
+            code = 128 - code
+        known = self._wrapping.verdict() if self._wrapping is not None else None
+        if known is not None:
+            return known
+        if code < 0:
+            return f"the interpreter was killed by {_signal_name(-code)}"
+        return f"the interpreter exited with code {code}{self._last_words()}"
+
+    def _last_words(self) -> str:
+        """What it said before it was there at all: why it could not be started."""
+        words = None if self._spoke else self.read(self.err)
+        text = (words or b"")[-_LAST_WORDS_BYTES:].decode(errors="replace").strip()
+        return f" at its start: {text}" if text else ""
 
     def close(self) -> None:
         """Give every descriptor back. For one that is dead and buried."""
         self.control.close()
         self._parcel.close()
         self._pipes.close()
-        for fd in (self.stdin, self.out, self.err, self.late, self.trace, self.pidfd):
+        for fd in {self.stdin, self.out, self.err, self.late, self.trace, self.pidfd, self._inside}:
             os.close(fd)
 
     def folder(self) -> str | None:
@@ -258,23 +307,30 @@ def _signal_name(number: int) -> str:
 
 def _become(command: Command, inner: list[int]) -> NoReturn:
     """In the forked child: arrange descriptors and execute. Nothing of the worker's runs after this."""
+    doing = command.argv[0]
     try:
         parent = os.getppid()
         os.setsid()
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(127)
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write(_OOM_SCORE)
-        high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 64) for fd in inner]
+        wrapping = command.wrapping
+        wanted = [*inner, *(wrapping.fds if wrapping else ())]
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 64) for fd in wanted]
         for target, fd in enumerate(high):
             os.dup2(fd, target)
-        os.closerange(len(inner), os.sysconf("SC_OPEN_MAX"))
+        os.closerange(len(wanted), os.sysconf("SC_OPEN_MAX"))
         for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        argv = [*command.prefix, *command.argv]
+        argv = [*(wrapping.prefix if wrapping else ()), *command.argv]
+        if wrapping:
+            doing = "the sandbox"
+            wrapping.enter()
+            doing = argv[0]
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # after a change of user, which clears it
+        if os.getppid() != parent:
+            os._exit(127)
         os.execve(argv[0], argv, command.env)
     except OSError as error:
-        os.write(2, f"{command.argv[0]}: {error.strerror}\n".encode())
+        os.write(2, f"{doing}: {error.strerror}\n".encode())
     finally:
         os._exit(127)

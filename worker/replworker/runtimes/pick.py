@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from replworker.runtimes.child import CONTROL_FD, LATE_FD, PARCEL_FD, TRACE_FD, Command
-from replworker.runtimes.environments import NoEnvironment, find
-
-__all__ = ["NoEnvironment", "pick"]
+from replworker.runtimes.child import CONTROL_FD, LATE_FD, PARCEL_FD, TRACE_FD, Command, Wrapping
 
 _HARNESS = Path(__file__).with_name("python") / "harness.py"
 
 
-def pick(runtime: str, environment: str | None, interpreter: str, kept: str, env: dict[str, str]) -> Command:
-    """What to execute for a runtime. `kept` is the folder of environments that have a name.
-
-    Raises NoEnvironment, and KeyError for a runtime that is not known.
-    """
-    return {"python": _python}[runtime](environment, interpreter, kept, env)
+def pick(runtime: str, interpreter: str, env: dict[str, str], wrapping: Wrapping | None = None) -> Command:
+    """What to execute for a runtime. Raises KeyError for one that is not known."""
+    return Command({"python": _python}[runtime](interpreter), env, wrapping)
 
 
-def _python(environment: str | None, interpreter: str, kept: str, env: dict[str, str]) -> Command:
-    found = find(environment, interpreter, kept, env)
+def _python(interpreter: str) -> list[str]:
     fds = [str(fd) for fd in (CONTROL_FD, LATE_FD, TRACE_FD, PARCEL_FD)]
-    return Command([found.executable, "-X", "utf8", str(_HARNESS), *fds], found.env)
+    return [interpreter, "-X", "utf8", str(_HARNESS), *fds]

@@ -1,0 +1,185 @@
+"""What each layer of the sandbox costs at a cold start, what a late workspace costs, and memory of an idle session.
+
+python -m bench.sandbox [--quick], or `python -m bench --only sandbox`. Below the broker: an interpreter is started as
+a worker starts it, up to its first word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from bench import machine as host
+from bench import procs
+from bench.stats import Row, Table
+from bench.turns import Plan as Turns
+from bench.turns import Turn, in_turns, scaled
+from replwire.policy import Policy
+from replworker.confine.cgroup import Home
+from replworker.confine.confined import Confined
+from replworker.confine.machine import Machine, look
+from replworker.confine.plan import Plan
+from replworker.confine.prepare import prepare
+from replworker.confine.probe import probe
+from replworker.runtimes.child import Child
+from replworker.runtimes.pick import pick
+
+BARE, FULL = "no sandbox", "all layers"
+_READY_S = 10.0
+_ENV = {"PATH": "/usr/bin:/bin"}
+
+
+def measure(turns: Turns) -> list[Table]:
+    """Start, workspace, probe, memory."""
+    machine = look()
+    plan = prepare(Policy(), machine, "python", sys.executable, _ENV)
+    return [_starts(turns, machine, plan), _workspace(turns, plan), _probe(turns, machine), _memory(plan)]
+
+
+class Session:
+    """An interpreter up to its first word."""
+
+    def __init__(self, wrapping: Confined | None, env: dict[str, str]) -> None:
+        self.confined = wrapping
+        self.child = Child(pick("python", sys.executable, env, wrapping))
+        while not self.child.receive():
+            if not select.select([self.child.control], [], [], _READY_S)[0]:
+                raise procs.Deadline("the interpreter did not become ready")
+
+    def close(self) -> None:
+        """End it, and wait until it is gone."""
+        self.child.kill()
+        select.select([self.child.pidfd], [], [], _READY_S)
+        self.child.died()
+        if self.confined is not None:
+            self.confined.close()
+        self.child.close()
+
+
+class Outer(Confined):
+    """Without the step inside: no Landlock, no limits of a process."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.prefix = self.prefix[: self.prefix.index("--") + 1]
+
+
+def _starts(turns: Turns, machine: Machine, plan: Plan) -> Table:
+    ungrouped = replace(plan, machine=replace(machine, cgroups=Home()))
+    unfiltered = replace(ungrouped, options=plan.options[2:])
+    makers: dict[str, Callable[[], Confined] | None] = {
+        BARE: None,
+        "bubblewrap, and for root the stage and the other user": lambda: Outer(replace(unfiltered, late=False)),
+        "the same and seccomp": lambda: Outer(replace(ungrouped, late=False)),
+        "the same and who brings the workspace": lambda: Outer(ungrouped),
+        "the same and Landlock and limits (the step inside)": lambda: Confined(ungrouped),
+        FULL + ": the same and control groups": lambda: Confined(plan),
+    }
+    sessions: list[Session] = []
+
+    def start(make: Callable[[], Confined] | None) -> None:
+        sessions.append(Session(None if make is None else make(), plan.env))
+
+    def end() -> None:
+        while sessions:
+            sessions.pop().close()
+
+    timed = {name: Turn(lambda make=make: start(make), 3, before=end) for name, make in makers.items()}  # type: ignore[misc]
+    seconds = in_turns(timed, turns.of(10, 2))
+    end()
+    rows = [Row(name, "floor" if name == BARE else "ours", scaled(seconds[name], 1e3)) for name in makers]
+    return Table("sandbox-start", "Cold start of a python session to its first word", "ms", BARE, rows)
+
+
+def _workspace(turns: Turns, plan: Plan) -> Table:
+    """Alone, and with four protected paths in it."""
+    samples: dict[str, list[float]] = {"an empty folder": [], "a repository (.git, .envrc, .vscode)": []}
+    for _ in range(turns.of(20, 3)):
+        for name, seconds in samples.items():
+            with tempfile.TemporaryDirectory() as folder:
+                if "repository" in name:
+                    for part in (".git/hooks", ".vscode"):
+                        Path(folder, part).mkdir(parents=True)
+                    for part in (".git/config", ".envrc"):
+                        Path(folder, part).touch()
+                session = Session(Confined(plan), plan.env)
+                assert session.confined is not None
+                started = time.perf_counter()
+                error = session.confined.attach(plan.policy, folder)
+                seconds.append(time.perf_counter() - started)
+                session.close()
+                assert error is None, error
+    rows = [Row(name, "ours", scaled(seconds, 1e3)) for name, seconds in samples.items()]
+    return Table("sandbox-workspace", "Giving a warm session its folder", "ms", rows[0].who, rows)
+
+
+def _probe(turns: Turns, machine: Machine) -> Table:
+    samples = []
+    for _ in range(turns.of(10, 2)):
+        started = time.perf_counter()
+        assert probe(Policy(), machine, sys.executable, _ENV).ok
+        samples.append(time.perf_counter() - started)
+    return Table("sandbox-probe", "The probe", "ms", "probe", [Row("probe", "ours", scaled(samples, 1e3))])
+
+
+def _memory(plan: Plan) -> Table:
+    """What the sandbox adds to one idle session: bubblewrap's two processes, and the usher until the claim.
+
+    The usher is a fork of the worker and shares its pages, so of it only what is its own counts.
+    """
+    sessions = [Session(Confined(plan), plan.env) for _ in range(5)]
+    procs.settle()
+    rows: dict[str, list[float]] = {
+        "bubblewrap, twice": [],
+        "who brings the workspace, until it has": [],
+        "the interpreter": [],
+    }
+    for session in sessions:
+        outer = procs.parent_of(procs.parent_of(session.child.pid))
+        rows["bubblewrap, twice"].append(procs.pss_mb(outer) + procs.pss_mb(procs.parent_of(session.child.pid)))
+        rows["the interpreter"].append(procs.pss_mb(session.child.pid))
+    ushers = [
+        pid for pid in procs.tree(os.getpid())[1:] if procs.parent_of(pid) == os.getpid() and "bwrap" not in _name(pid)
+    ]
+    rows["who brings the workspace, until it has"] = [_private_mb(pid) for pid in ushers]
+    for session in sessions:
+        session.close()
+    found = [Row(name, "ours", samples) for name, samples in rows.items()]
+    return Table(
+        "sandbox-memory",
+        "Memory of one of five idle confined sessions (PSS; of a fork what is its own)",
+        "MB",
+        "the interpreter",
+        found,
+    )
+
+
+def _private_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) * 1024 / 1e6
+
+
+def _name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text()
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    turns = Turns(quick=parser.parse_args().quick)
+    print("\n".join(f"- {line}" for line in host.describe()), end="\n\n")
+    with procs.deadline(300, "sandbox"):
+        for table in measure(turns):
+            print(table.markdown())
+
+
+if __name__ == "__main__":
+    main()

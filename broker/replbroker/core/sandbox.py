@@ -1,0 +1,52 @@
+"""What the core knows of the sandbox: whether there is one, what was observed of it, and what a request may ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from replwire.faults import Refusal
+from replwire.ops import Opens
+from replwire.policy import Policy, tighten
+
+_MAX_CAUSE = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sandbox:
+    """`policy` None: sessions run without one, as the config says. `trouble`: why there is none although there has
+    to be. `late_folders`: a sandbox that runs already can be given a folder."""
+
+    policy: Policy | None = None
+    layers: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    trouble: str | None = None
+    late_folders: bool = True
+
+    def check(self, request: Opens) -> bytes | None:
+        """What this request makes tighter, for its spec. Raises Refusal."""
+        if self.trouble is not None:
+            hint = "replctl doctor says what is missing; nothing runs unsandboxed unless the config file allows it"
+            err = "sessions cannot be sandboxed here"
+            raise Refusal("sandbox-unavailable", err, cause=self.trouble[:_MAX_CAUSE], hint=hint)
+        asked = request.tighter()
+        if asked is None:
+            return None
+        if self.policy is None:
+            raise Refusal("sandbox-unavailable", "sessions run unsandboxed here, so nothing of it can be made tighter")
+        try:
+            tighten(self.policy, asked)
+        except ValueError as error:
+            raise Refusal("invalid-request", str(error)) from None
+        return msgspec.json.encode(asked)
+
+    def show(self) -> dict[str, Any] | str:
+        """For `describe` and `info`."""
+        if self.policy is None:
+            return "none"
+        return {
+            "profile": self.policy.profile, "network": self.policy.network, "read": self.policy.read,
+            "layers": list(self.layers), "missing": list(self.missing),
+        }  # fmt: skip

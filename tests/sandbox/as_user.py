@@ -1,0 +1,12 @@
+"""`python as_user.py COMMAND...`: from root to an ordinary user who can reach this python and this checkout."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from arena import become_plain
+
+if __name__ == "__main__":
+    become_plain()
+    os.execv(sys.argv[1], sys.argv[1:])

@@ -1,0 +1,75 @@
+"""Fixtures that need a sandbox. Without one they skip loudly; where one is required, they fail."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from replwire.policy import Policy
+from replworker.confine.machine import Machine, look
+from replworker.confine.probe import probe
+from replworker.confine.report import Report
+from sandbox_kit import Live
+
+
+def required() -> bool:
+    """Whether a machine that cannot sandbox fails the run."""
+    return any(os.environ.get(name) for name in ("REPLCTL_REQUIRE_SANDBOX", "CI"))
+
+
+@pytest.fixture(scope="session")
+def machine() -> Machine:
+    return look()
+
+
+@pytest.fixture(scope="session")
+def report(machine: Machine) -> Report:
+    """What holds here; at least all that is required."""
+    found = probe(Policy(), machine, sys.executable, {"PATH": "/usr/bin:/bin"})
+    if not found.ok:
+        _without(f"NO SANDBOX HERE, its tests prove nothing: {found.text()}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def grouped(machine: Machine) -> None:
+    """Control groups for memory, processes and processor."""
+    if set(machine.cgroups.folders) != {"memory", "pids", "cpu"}:
+        _without(f"no control groups, so nothing bounds a session's sum: {machine.cgroups.problem}")
+
+
+def _without(why: str) -> None:
+    pytest.fail(why) if required() else pytest.skip(why)
+
+
+@pytest.fixture
+def live(machine: Machine, report: Report) -> Iterator[Callable[..., Live]]:
+    """Start confined pythons (`live(policy)`), and end them with the test."""
+    del report
+    started: list[Live] = []
+
+    def start(policy: Policy | None = None, *, claimed: bool = True, **options: str) -> Live:
+        session = Live(policy or Policy(), machine, **options)
+        started.append(session)
+        if claimed:
+            session.claim()
+        return session
+
+    yield start
+    for session in started:
+        session.close()
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """A folder with something in it."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "data.txt").write_text("forty-two")
+    return folder

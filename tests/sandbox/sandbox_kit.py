@@ -1,0 +1,137 @@
+"""An interpreter in a sandbox, driven as its worker drives it, with a deadline on every wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from replwire.policy import Policy
+from replworker.confine.confined import Confined
+from replworker.confine.machine import Machine
+from replworker.confine.prepare import prepare
+from replworker.runtimes.child import Child
+from replworker.runtimes.pick import pick
+
+PATIENCE_S = 20.0
+LIMITS = {"value-bytes": 10_000, "trace-frames": 10, "trace-bytes": 10_000}
+
+
+class Live:
+    """A python session without its worker: ready, then claimed."""
+
+    def __init__(
+        self, policy: Policy, machine: Machine, *, python: str = sys.executable, folder: str | None = None
+    ) -> None:
+        self.policy = policy
+        self.plan = prepare(
+            policy, machine, "python", python, {"PATH": "/usr/bin:/bin"}, slot=os.getpid(), folder=folder
+        )
+        self.confined = Confined(self.plan)
+        self.child = Child(pick("python", python, self.plan.env, self.confined))
+        self.frames: list[dict[str, Any]] = []
+        self.streams = {self.child.out: b"", self.child.err: b"", self.child.late: b""}
+        self._number = 0
+        ready = self.frame()
+        assert ready["t"] == "ready"
+
+    @property
+    def out(self) -> str:
+        return self.streams[self.child.out].decode()
+
+    @property
+    def late(self) -> str:
+        return self.streams[self.child.late].decode()
+
+    def claim(self, folder: Path | str | None = None) -> None:
+        if folder is not None and self.plan.late:
+            assert self.confined.attach(self.policy, str(folder)) is None
+        answer = self.ask("claim", cwd=None if folder is None else str(folder), env={}, limits=LIMITS)
+        assert answer["error"] is None
+
+    def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        self.send(op, **fields)
+        return self.frame()
+
+    def send(self, op: str, **fields: Any) -> None:
+        self._number += 1
+        self.child.send(json.dumps({"op": op, "n": self._number, **fields}).encode())
+
+    def start(self, code: str, stdin: bool = False) -> None:
+        self.send("eval", code=code, name="<test>", silent=False, stdin=stdin, history=True)
+
+    def eval(self, code: str) -> dict[str, Any]:
+        self.start(code)
+        return self.frame()
+
+    def value(self, code: str) -> str:
+        answer = self.eval(code)
+        assert answer["outcome"] == "ok", answer["traceback"]
+        return str(answer["value"])
+
+    def frame(self) -> dict[str, Any]:
+        self.until(lambda: bool(self.frames))
+        return self.frames.pop(0)
+
+    def until(self, done: Any) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not done():
+            left = deadline - time.monotonic()
+            assert left > 0, f"nothing came; it said {self.streams}"
+            self._pump(left)
+
+    def _pump(self, seconds: float) -> None:
+        ready = select.select([self.child.control, *self.streams, self.child.pidfd], [], [], seconds)[0]
+        if self.child.control in ready:
+            self.frames += [json.loads(frame) for frame in self.child.receive()]
+        for fd in self.streams:
+            if fd in ready:
+                self.streams[fd] += self.child.read(fd) or b""
+        if self.child.pidfd in ready and not self.frames:
+            raise AssertionError(f"{self.child.died()}; it said {self.streams}")
+
+    def death(self) -> str:
+        """Wait for its end, and say how it came."""
+        assert select.select([self.child.pidfd], [], [], PATIENCE_S)[0], "it lives"
+        cause = self.child.died()
+        assert cause is not None
+        return cause
+
+    def close(self) -> None:
+        self.child.kill()
+        if select.select([self.child.pidfd], [], [], PATIENCE_S)[0]:
+            try:
+                self.child.died()
+            except ChildProcessError:  # the test has buried it
+                pass
+        self.confined.close()
+        self.child.close()
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends soon: it does not exist, or nothing of it runs any more."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state in "ZX":
+            return True
+        select.select([], [], [], 0.005)
+    return False
+
+
+def below(pid: int) -> list[int]:
+    """All processes below one."""
+    found = [pid]
+    for parent in found:
+        try:
+            found += map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found[1:]

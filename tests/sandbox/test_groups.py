@@ -1,0 +1,158 @@
+"""Control groups are found where they can be made, limited, and taken away again. On trees of plain files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from replwire.policy import Usage
+from replworker.confine.cgroup import Group, Home, find, sweep
+
+USAGE = Usage(memory_bytes=128 << 20, pids=20, cpu_percent=150)
+
+
+def proc(tmp_path: Path, groups: str, mounts: list[str]) -> Path:
+    folder = tmp_path / "proc"
+    folder.mkdir()
+    (folder / "cgroup").write_text(groups)
+    (folder / "mountinfo").write_text("".join(f"{line}\n" for line in mounts))
+    return folder
+
+
+def first(tmp_path: Path, name: str, root: str = "/") -> str:
+    return f"35 31 0:32 {root} {tmp_path}/{name} rw,relatime - cgroup cgroup rw,{name}"
+
+
+def second(tmp_path: Path) -> str:
+    return f"41 31 0:38 / {tmp_path}/two rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate"
+
+
+def make(folder: Path, **files: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in {"cgroup_procs": "", **files}.items():
+        (folder / name.replace("_", ".", 1)).write_text(text)
+    return folder
+
+
+def test_version_1_has_a_folder_for_each_controller(tmp_path: Path) -> None:
+    make(tmp_path / "memory/service")
+    make(tmp_path / "pids")
+    found = find(
+        proc(
+            tmp_path,
+            "4:memory:/service\n8:pids:/\n9:name=systemd:/\n0::/\n",
+            [first(tmp_path, "memory"), first(tmp_path, "pids")],
+        )
+    )
+    assert found == Home(1, {"memory": f"{tmp_path}/memory/service", "pids": f"{tmp_path}/pids"}, None)
+
+
+def test_a_mount_that_shows_a_part_of_the_tree_is_understood(tmp_path: Path) -> None:
+    make(tmp_path / "memory/inner")
+    found = find(proc(tmp_path, "4:memory:/docker/abc/inner\n", [first(tmp_path, "memory", "/docker/abc")]))
+    assert found.folders == {"memory": f"{tmp_path}/memory/inner"}
+
+
+def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
+    found = find(proc(tmp_path, "4:memory:/not-there\n", [first(tmp_path, "memory")]))
+    assert (found.folders, found.problem) == ({}, f"{tmp_path}/memory/not-there may not be written")
+
+
+def test_version_2_divides_a_group_that_is_the_brokers_alone(tmp_path: Path) -> None:
+    own = make(
+        tmp_path / "two/app",
+        cgroup_procs=f"{os.getpid()}\n",
+        cgroup_controllers="cpu memory pids io\n",
+        cgroup_subtree_control="",
+    )
+    make(own / "replctl-broker")
+    found = find(proc(tmp_path, "0::/app\n", [second(tmp_path)]))
+    assert found == Home(2, dict.fromkeys(("cpu", "memory", "pids"), str(own)), None)
+    assert (own / "cgroup.subtree_control").read_text() == "+cpu +memory +pids"
+    assert (own / "replctl-broker/cgroup.procs").read_text() == str(os.getpid())
+
+
+def test_version_2_leaves_a_group_alone_that_others_are_in(tmp_path: Path) -> None:
+    own = make(
+        tmp_path / "two/shell",
+        cgroup_procs=f"1\n{os.getpid()}\n",
+        cgroup_controllers="memory pids",
+        cgroup_subtree_control="",
+    )
+    found = find(proc(tmp_path, "0::/shell\n", [second(tmp_path)]))
+    assert found.folders == {}
+    assert "other processes are in it" in (found.problem or "")
+    assert (own / "cgroup.subtree_control").read_text() == ""
+
+
+def test_controllers_of_no_use_are_none(tmp_path: Path) -> None:
+    make(tmp_path / "two", cgroup_controllers="hugetlb\n")
+    assert "no memory or pids controller" in (find(proc(tmp_path, "0::/\n", [second(tmp_path)])).problem or "")
+
+
+def test_a_machine_without_any_says_so(tmp_path: Path) -> None:
+    assert find(proc(tmp_path, "", [])).problem == "no cgroup controllers are mounted"
+
+
+def test_version_1_is_limited_in_its_own_words(tmp_path: Path) -> None:
+    folders = {name: str(make(tmp_path / name)) for name in ("memory", "pids", "cpu")}
+    group = Group(Home(1, folders, None), USAGE)
+    group.make()
+    assert (group.folders["memory"] / "memory.limit_in_bytes").read_text() == str(128 << 20)
+    assert not (group.folders["memory"] / "memory.memsw.limit_in_bytes").exists()  # a kernel without swap accounting
+    assert (group.folders["pids"] / "pids.max").read_text() == "22"
+    assert (group.folders["cpu"] / "cpu.cfs_quota_us").read_text() == "150000"
+
+
+def test_version_2_is_limited_in_its_own_words(tmp_path: Path) -> None:
+    group = Group(Home(2, dict.fromkeys(("memory", "pids", "cpu"), str(make(tmp_path / "own"))), None), USAGE)
+    group.make()
+    folder = group.folders["memory"]
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {
+        "memory.max": str(128 << 20), "pids.max": "22", "cpu.max": "150000 100000",
+    }  # fmt: skip
+
+
+def test_two_groups_of_one_process_are_two(tmp_path: Path) -> None:
+    home = Home(1, {"pids": str(make(tmp_path / "pids"))}, None)
+    groups = [Group(home, USAGE) for _ in range(2)]
+    for group in groups:
+        group.make()
+    assert len({group.folders["pids"] for group in groups}) == 2
+
+
+@pytest.mark.parametrize(
+    ("version", "file", "text", "said"),
+    [
+        (1, "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", True),
+        (1, "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n", False),
+        (2, "memory.events", "low 0\nmax 5\noom 1\noom_kill 1\noom_group_kill 1\n", True),
+        (2, "memory.events", "low 0\noom_kill 0\n", False),
+    ],
+)
+def test_a_death_for_memory_is_known(tmp_path: Path, version: int, file: str, text: str, said: bool) -> None:
+    group = Group(Home(version, {"memory": str(make(tmp_path / "memory"))}, None), USAGE)
+    group.make()
+    (group.folders["memory"] / file).write_text(text)
+    assert group.out_of_memory() is said
+
+
+def test_groups_of_workers_that_are_gone_are_swept_and_no_others(tmp_path: Path) -> None:
+    folder = make(tmp_path / "pids")
+    for name in ("replctl-4194305-0", f"replctl-{os.getpid()}-0", "replctl-broker", "system"):  # no pid is that high
+        (folder / name).mkdir()
+    assert sweep(Home(1, {"pids": str(folder)}, None)) == 0
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == sorted(
+        [f"replctl-{os.getpid()}-0", "replctl-broker", "system"]
+    )
+
+
+def test_without_groups_there_is_nothing_to_do() -> None:
+    group = Group(Home(), USAGE)
+    group.make()
+    group.join()
+    assert group.folders == {}
+    assert group.out_of_memory() is False
+    assert group.remove()

@@ -1,0 +1,168 @@
+"""The probe promises what it has observed, and says what is missing and what would mend it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from replwire.policy import Network, Policy, Profile, Read
+from replworker.confine import probe as probes
+from replworker.confine.machine import Machine, look
+from replworker.confine.prepare import prepare
+from replworker.confine.report import LAYERS, REQUIRED, Report
+
+ENV = {"PATH": "/usr/bin:/bin"}
+
+
+def probed(machine: Machine, **fields: object) -> Report:
+    return probes.probe(Policy(**fields), machine, sys.executable, ENV)  # type: ignore[arg-type]
+
+
+def test_all_required_layers_are_observed_here(report: Report) -> None:
+    assert report.ok
+    assert report.text() == ""
+    assert all(report.layers[layer] for layer in REQUIRED)
+    assert set(report.layers) == set(LAYERS)
+
+
+@pytest.mark.parametrize("profile", ["read-only", "workspace-write"])
+@pytest.mark.parametrize("network", ["none", "host"])
+@pytest.mark.parametrize("read", ["minimal", "host"])
+def test_each_policy_can_be_kept(
+    report: Report, machine: Machine, profile: Profile, network: Network, read: Read
+) -> None:
+    del report
+    found = probed(machine, profile=profile, network=network, read=read)
+    assert found.ok, found.text()
+    assert ("network" in found.layers) is (network == "none")
+
+
+def test_a_layer_that_was_asked_for_and_is_missing_makes_the_sandbox_unavailable(
+    report: Report, machine: Machine
+) -> None:
+    del report
+    without = replace(machine, landlock_abi=0)
+    assert probed(without).ok
+    strict = probes.probe(Policy(), without, sys.executable, ENV, required=(*REQUIRED, "landlock"))
+    assert not strict.ok
+    assert strict.text().startswith("landlock: the kernel has no Landlock (Linux 5.13 or later")
+
+
+def test_no_bubblewrap_says_what_to_install() -> None:
+    found = probed(look("/nowhere/bwrap"))
+    assert not found.ok
+    assert found.text() == (
+        "sandbox: bubblewrap: there is no /nowhere/bwrap (install it: apt-get install bubblewrap, dnf install bubblewrap)"
+    )
+
+
+@pytest.fixture
+def script() -> Iterator[Callable[[str], str]]:
+    """A program in the place of bubblewrap, where a root broker's sessions can reach it."""
+    with tempfile.TemporaryDirectory(prefix="fake-", dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+
+        def write(text: str) -> str:
+            path = Path(folder, "bwrap")
+            path.write_text(f"#!/bin/sh\n{text}\n")
+            path.chmod(0o755)
+            return str(path)
+
+        yield write
+
+
+Script = Callable[[str], str]
+
+
+def test_a_bubblewrap_that_others_may_change_is_not_used(script: Script) -> None:
+    fake = script("echo bubblewrap 0.8.0")
+    os.chmod(fake, 0o777)
+    assert "can be changed by others" in probed(look(fake)).text()
+
+
+def test_a_bubblewrap_that_does_nothing_is_found_out(report: Report, machine: Machine, script: Script) -> None:
+    """It drops its options and runs the command: everything works, and nothing is confined."""
+    del report
+    fake = script('while [ "$1" != -- ]; do shift; done; shift; exec "$@"')
+    found = probed(replace(machine, bwrap=fake))
+    assert not found.ok
+    lacking = {missing.layer for missing in found.lacking}
+    assert lacking >= {"mounts", "processes", "network", "ipc", "sockets", "seccomp"}
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("echo 'bwrap: Unknown option --size' >&2; exit 1", "bubblewrap is too old"),
+        ("echo 'bwrap: No permissions to create new namespace' >&2; exit 1", "forbid"),
+        ("exit 3", "bubblewrap could not start: it said nothing"),
+    ],
+)
+def test_a_bubblewrap_that_cannot_start_says_why(
+    report: Report, machine: Machine, script: Script, text: str, cause: str
+) -> None:
+    del report
+    found = probed(replace(machine, bwrap=script(text)))
+    assert not found.ok
+    assert cause in found.text()
+
+
+NESTED = """
+import sys
+from replwire.policy import Policy
+from replworker.confine.machine import look
+from replworker.confine.probe import probe
+print(probe(Policy(), look(), sys.executable, {}).text())
+"""
+
+
+def test_where_namespaces_are_denied_the_probe_says_so(report: Report, machine: Machine) -> None:
+    """For real: inside a sandbox that allows no further one."""
+    del report
+    assert machine.bwrap is not None
+    done = subprocess.run(
+        [machine.bwrap, "--unshare-user", "--disable-userns", "--uid", "4242", "--gid", "4242", "--dev-bind", "/", "/",
+         "--", sys.executable, "-c", NESTED],
+        capture_output=True, text=True, timeout=60, env={**os.environ, "TMPDIR": "/tmp"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "namespace" in done.stdout
+
+
+def test_an_interpreter_that_does_not_exist_is_named(machine: Machine) -> None:
+    found = probes.probe(Policy(), machine, "/nowhere/python3", ENV)
+    assert not found.ok
+    assert "/nowhere/python3: no such file" in found.text()
+
+
+@pytest.mark.parametrize(
+    ("runtime", "argv"), [("bash", ["/bin/bash", "--version"]), ("node", ["/usr/bin/node", "--version"])]
+)
+def test_other_runtimes_start(report: Report, machine: Machine, runtime: str, argv: list[str]) -> None:
+    del report
+    assert probes.starts(prepare(Policy(), machine, runtime, argv[0], ENV), argv) is None
+
+
+def test_a_runtime_that_does_not_start_says_why(report: Report, machine: Machine) -> None:
+    del report
+    said = probes.starts(
+        prepare(Policy(), machine, "bash", "/bin/bash", ENV), ["/bin/bash", "-c", "echo no luck >&2; exit 4"]
+    )
+    assert said is not None
+    assert "code 4" in said
+    assert "no luck" in said
+
+
+def test_nothing_is_left_of_a_probe(report: Report, machine: Machine) -> None:
+    del report
+    before = (set(os.listdir("/proc/self/fd")), set(Path("/tmp").glob("replctl-*")))
+    assert probed(machine).ok
+    assert (set(os.listdir("/proc/self/fd")), set(Path("/tmp").glob("replctl-*"))) == before
+    assert all(not list(Path(folder).glob(f"replctl-{os.getpid()}-*")) for folder in machine.cgroups.folders.values())

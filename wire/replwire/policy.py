@@ -1,0 +1,179 @@
+"""What a session may reach and use: the sandbox's policy, and the rule that a request may only tighten it.
+
+No I/O here. Paths are compared as text, so whoever mounts one must not follow a symlink that came after the
+check (`replworker.confine.mounts` does not).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+from msgspec import Meta, field
+
+from replwire.limits import KIB, MIB
+
+Profile = Literal["read-only", "workspace-write", "off"]
+Network = Literal["none", "host"]
+Read = Literal["minimal", "host"]
+
+# What a tool on the host runs or obeys later, as the user, if a session could write it.
+PROTECTED = (
+    ".git/hooks", ".git/config", ".envrc", ".vscode", ".idea", ".mcp.json", ".claude", ".codex", ".agents",
+)  # fmt: skip
+MAX_PATHS = 64
+
+
+def _bound(unit: str, low: int, high: int, why: str) -> Meta:
+    return Meta(ge=low, le=high, description=why, extra={"unit": unit})
+
+
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    pass
+
+
+class Usage(_Strict, frozen=True, kw_only=True):
+    """What one sandboxed session may use of the machine. None of these can be switched off."""
+
+    memory_bytes: Annotated[
+        int, _bound("bytes", 64 * MIB, 1024 * 1024 * MIB, "memory of all its processes together, /tmp included")
+    ] = 1024 * MIB
+    pids: Annotated[int, _bound("processes", 8, 100_000, "processes and threads that live at once")] = 256
+    cpu_percent: Annotated[int, _bound("percent", 1, 100_000, "processor share; 100 is one core")] = 100
+    file_bytes: Annotated[int, _bound("bytes", 64 * KIB, 1024 * 1024 * MIB, "one file that it writes")] = 256 * MIB
+    open_files: Annotated[int, _bound("files", 32, 1_000_000, "descriptors of one process")] = 256
+    tmp_bytes: Annotated[
+        int, _bound("bytes", 64 * KIB, 1024 * 1024 * MIB, "all files in /tmp, and again in /dev/shm")
+    ] = 64 * MIB
+
+
+_Paths = Annotated[list[Annotated[str, Meta(min_length=1, max_length=4095)]], Meta(max_length=MAX_PATHS)]
+
+
+class Policy(_Strict, frozen=True, kw_only=True):
+    """How a session is confined. Absolute paths, normalised; `protected_paths` may be relative to the workspace.
+
+    Raises ValueError for a path that is neither, or that is no plain path.
+    """
+
+    profile: Profile = "workspace-write"
+    network: Network = "none"
+    read: Read = "minimal"
+    workspaces: _Paths = []  # where a session's folder may lie; empty: anywhere
+    writable_paths: _Paths = []  # beyond the workspace; not in profile read-only
+    readable_paths: _Paths = []  # beyond what the runtime needs
+    protected_paths: _Paths = field(
+        default_factory=lambda: list(PROTECTED)
+    )  # inside what is writable, but not to be written
+    hidden_paths: _Paths = []  # empty, whatever they lie in
+    limits: Usage = Usage()
+
+    def __post_init__(self) -> None:
+        for name in ("workspaces", "writable_paths", "readable_paths", "hidden_paths"):
+            for path in getattr(self, name):
+                _check(name, path, relative=False)
+        for path in self.protected_paths:
+            _check("protected_paths", path, relative=True)
+
+
+class Tighter(_Strict, frozen=True, kw_only=True):
+    """What a request asks for; None leaves a field as it is. Lists of grants replace, those of taboos add."""
+
+    profile: Profile | None = None
+    network: Network | None = None
+    read: Read | None = None
+    writable_paths: _Paths | None = None
+    readable_paths: _Paths | None = None
+    protected_paths: _Paths | None = None
+    hidden_paths: _Paths | None = None
+    memory_bytes: int | None = None
+    pids: int | None = None
+    cpu_percent: int | None = None
+    file_bytes: int | None = None
+    open_files: int | None = None
+    tmp_bytes: int | None = None
+
+
+class Loosens(ValueError):
+    """A request asked for more than the policy it started from gives."""
+
+    def __init__(self, name: str, asked: object, given: object) -> None:
+        self.field = name.replace("_", "-")
+        super().__init__(f"{self.field}: {asked!r} is more than this broker gives ({given!r})")
+
+
+def within(path: str, roots: Iterable[str]) -> bool:
+    """Whether a path is one of these, or lies below one."""
+    return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
+
+
+def may_work_in(policy: Policy, folder: str) -> bool:
+    """Whether a session may have this folder (absolute, no symlink in it) as its workspace."""
+    return not policy.workspaces or within(folder, policy.workspaces)
+
+
+def tighten(base: Policy, request: Tighter) -> Policy:
+    """The policy of a request. Raises Loosens for whatever would be more than `base`, ValueError for a bad value."""
+    reads = [*base.readable_paths, *base.writable_paths] if base.read == "minimal" else ["/"]
+    return Policy(
+        profile=_no_later("profile", get_args(Profile), base.profile, request.profile),
+        network=_no_later("network", get_args(Network), base.network, request.network),
+        read=_no_later("read", get_args(Read), base.read, request.read),
+        workspaces=base.workspaces,
+        writable_paths=_inside("writable_paths", base.writable_paths, base.writable_paths, request.writable_paths),
+        readable_paths=_inside("readable_paths", reads, base.readable_paths, request.readable_paths),
+        protected_paths=_also(base.protected_paths, request.protected_paths),
+        hidden_paths=_also(base.hidden_paths, request.hidden_paths),
+        limits=_usage({name: _no_more(name, base.limits, request) for name in Usage.__struct_fields__}),
+    )
+
+
+def _check(field: str, path: str, relative: bool) -> None:
+    parts = path.split("/")
+    fine = posixpath.normpath(path) == path and ".." not in parts and path not in (".", "") and "\0" not in path
+    if not fine or path.startswith("//") or not (relative or path.startswith("/")):
+        raise ValueError(
+            f"{field.replace('_', '-')}: {path!r} is not a normalised {'' if relative else 'absolute '}path"
+        )
+
+
+def _no_later(field: str, order: tuple[Any, ...], given: str, asked: str | None) -> Any:
+    """The orders go from tight to loose."""
+    if asked is None:
+        return given
+    if order.index(asked) > order.index(given):
+        raise Loosens(field, asked, given)
+    return asked
+
+
+def _inside(field: str, roots: list[str], given: list[str], asked: list[str] | None) -> list[str]:
+    if asked is None:
+        return given
+    for path in asked:
+        _check(field, path, relative=False)
+        if not within(path, roots):
+            raise Loosens(field, path, roots)
+    return asked
+
+
+def _also(given: list[str], asked: list[str] | None) -> list[str]:
+    return list(dict.fromkeys([*given, *(asked or [])]))
+
+
+def _usage(values: dict[str, int]) -> Usage:
+    try:
+        return msgspec.convert({name.replace("_", "-"): value for name, value in values.items()}, Usage)
+    except msgspec.ValidationError as error:  # below what may be asked for
+        raise ValueError(f"limits: {error}") from None
+
+
+def _no_more(field: str, given: Usage, request: Tighter) -> int:
+    most: int = getattr(given, field)
+    asked: int | None = getattr(request, field)
+    if asked is None:
+        return most
+    if asked > most:
+        raise Loosens(field, asked, most)
+    return asked

@@ -1,0 +1,87 @@
+"""One sandbox around one interpreter: a `Wrapping` for `Child`, used once."""
+
+from __future__ import annotations
+
+import os
+
+from replwire.limits import MIB
+from replwire.policy import Policy
+from replworker.confine import cgroup, identity, stage, workspace
+from replworker.confine.plan import ARGUMENTS_FD, Plan
+from replworker.confine.usher import Usher
+
+ATTACH_S = 5.0
+_EMPTY_S = 2.0
+
+
+class Confined:
+    """What stands between an interpreter and the machine. Raises OSError when its group cannot be made.
+
+    `extra` descriptors are inherited after ours; they stay open inside, for tests of what such a leak would give.
+    """
+
+    def __init__(self, plan: Plan, extra: tuple[int, ...] = ()) -> None:
+        self._plan = plan
+        self.prefix = (plan.bwrap, "--args", str(ARGUMENTS_FD), "--", *plan.step)
+        arguments = "\0".join(plan.options).encode() + b"\0"
+        self._own = [_file(data) for data in (arguments, plan.filter, *(text.encode() for text in plan.texts))]
+        self.fds = (*self._own, *extra)
+        self.group = cgroup.Group(plan.machine.cgroups, plan.policy.limits)
+        self.group.make()
+        self._usher: Usher | None = None
+
+    # --- Wrapping ---
+
+    def enter(self) -> None:
+        """In the forked child: into the group, then, for a root broker, to the stage and to another user."""
+        self.group.join()
+        run_as = self._plan.run_as
+        if run_as is not None:
+            stage.open_way(self._plan.open_way, self._plan.owned, run_as)
+            identity.become(run_as)
+
+    def started(self, pid: int) -> None:
+        """Let go of what the child has inherited, and post the one who brings the workspace."""
+        for fd in self._own:
+            os.close(fd)
+        if self._plan.late:
+            self._usher = Usher(pid, self._plan.run_as)
+
+    def verdict(self) -> str | None:
+        """The limit that it died of, if it was one that the group holds."""
+        if self.group.out_of_memory():
+            return f"out of memory: {self._plan.policy.limits.memory_bytes // MIB} MB"
+        return None
+
+    # --- a session's folder ---
+
+    def attach(self, policy: Policy, folder: str) -> str | None:
+        """Give the running interpreter its workspace, at its own path; why it could not be done, or None.
+
+        `folder` is a real path that `workspace.check` has let through. Once, before any code of the user has run.
+        `policy` may be tighter in its paths than the one that the sandbox was started with.
+        """
+        if self._usher is None:
+            return "this sandbox was started without a way to mount a folder later"
+        usher, self._usher = self._usher, None
+        try:
+            wanted = workspace.mounts(policy, folder, self._plan.reached)
+        except (workspace.Refused, OSError) as error:
+            usher.dismiss()
+            return str(error)
+        return usher.attach(wanted, ATTACH_S)
+
+    def close(self) -> None:
+        """After the interpreter's end: leave nothing behind."""
+        if self._usher is not None:
+            self._usher.dismiss()
+            self._usher = None
+        self.group.remove(_EMPTY_S)
+
+
+def _file(data: bytes) -> int:
+    """Bytes as a descriptor, to be read once."""
+    fd = os.memfd_create("replctl", os.MFD_CLOEXEC)
+    os.write(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

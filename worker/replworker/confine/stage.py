@@ -1,0 +1,105 @@
+"""For a root broker: a private view of the host in which the session's user can reach what it was granted.
+
+A runtime below /root is out of reach for anybody else, and bubblewrap runs as somebody else. In a mount namespace of
+its own, the first closed folder on the way is covered by an empty one that is open and holds the granted paths alone,
+at the same place. Nothing of the host is changed, and nothing else in the closed folder comes into view.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from collections.abc import Iterable
+
+from replworker.confine import mounts
+
+
+def open_way(paths: Iterable[str], owned: Iterable[str], uid: int) -> None:
+    """Let a user without any group reach `paths`; `owned` ones as if they were its own, where the host's owner is
+    somebody. Changes the calling process's mount namespace, for good. Raises OSError."""
+    everything = {path: path in set(owned) for path in (*paths, *owned)}
+    mounts.unshare(mounts.CLONE_NEWNS)
+    mounts.keep_private()
+    covers = {path: closed(path, uid) for path in everything}
+    owners = Owners(uid)
+    trees = {path: _tree(path, owners if mine else None) for path, mine in everything.items() if mine or covers[path]}
+    for folder in sorted({cover for cover in covers.values() if cover}):
+        mounts.tmpfs(folder, "mode=755,size=64k")
+    for path, tree in trees.items():
+        _make(path, stat.S_ISDIR(os.fstat(tree).st_mode))
+        mounts.attach(tree, path)
+        os.close(tree)
+
+
+class Owners:
+    """Shows the owner of a clone as this user, and what the user makes as the owner's."""
+
+    def __init__(self, uid: int) -> None:
+        self._uid = uid
+        self._namespaces: dict[tuple[int, int], int] = {}
+
+    def adopt(self, tree: int) -> None:
+        """Raises OSError, EINVAL where the file system cannot do it."""
+        found = os.stat(tree)
+        owner = found.st_uid, found.st_gid
+        if found.st_uid == self._uid:
+            return
+        if owner not in self._namespaces:
+            self._namespaces[owner] = _user_namespace(f"{owner[0]} {self._uid} 1", f"{owner[1]} {self._uid} 1")
+        mounts.map_owner(tree, self._namespaces[owner])
+
+
+def _tree(path: str, owners: Owners | None) -> int:
+    place = mounts.open_strictly(path)
+    try:
+        tree = mounts.clone(place)
+    finally:
+        os.close(place)
+    if owners is not None:
+        owners.adopt(tree)
+    return tree
+
+
+def closed(path: str, uid: int) -> str | None:
+    """The first folder on the way that this user may not pass."""
+    here = ""
+    for name in path.strip("/").split("/")[:-1]:
+        here = f"{here}/{name}"
+        found = os.stat(here)
+        if not found.st_mode & (0o100 if found.st_uid == uid else 0o001):
+            return here
+    return None
+
+
+def _make(path: str, folder: bool) -> None:
+    if os.path.lexists(path):
+        return
+    os.makedirs(path if folder else os.path.dirname(path), 0o755, exist_ok=True)
+    if not folder:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o644))
+
+
+def _user_namespace(uid_map: str, gid_map: str) -> int:
+    """A namespace with these maps, as a descriptor; nothing runs in it."""
+    ready, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            mounts.unshare(mounts.CLONE_NEWUSER)
+            os.write(told, b"1")
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(told)
+    try:
+        if not os.read(ready, 1):
+            raise OSError(1, "no user namespace for an id map")
+        for name, text in (("uid_map", uid_map), ("gid_map", gid_map)):
+            with open(f"/proc/{pid}/{name}", "w") as file:
+                file.write(text)
+        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(ready)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
