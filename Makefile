@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PARTS := wire worker broker cli
 
-.PHONY: install sandbox demo test soak check format docs bench clean
+.PHONY: install sandbox demo test test-interop soak check format docs bench clean
 
 install: $(VENV)/.installed
 
@@ -26,6 +26,10 @@ demo: install sandbox
 
 test: install sandbox
 	$(BIN)/python -m pytest
+
+# Against clients nobody here wrote; they are installed into .interop on first use (node and npm are needed for that).
+test-interop: install
+	REPLCTL_INTEROP=1 $(BIN)/python -m pytest tests/interop
 
 # Longer runs of the simulator, the leak checks and the fuzzing.
 soak: install sandbox
@@ -51,5 +55,5 @@ bench: install
 	$(BIN)/python -m bench
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .interop build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -16,6 +16,8 @@ from typing import get_type_hints
 import msgspec
 
 from replbroker.core.session import CLOSED, MOVES, VACANT
+from replctl.tools.formats import schemas
+from replctl.tools.sets import ToolSet
 from replwire.config import Config, env_name
 from replwire.faults import EXIT_MEANING, FAULTS, STATUSES
 from replwire.limits import bounds
@@ -127,6 +129,16 @@ def link() -> str:
     return table(("part", "values"), rows)
 
 
+def tools() -> str:
+    """The default tool set."""
+    rows = []
+    for entry in schemas(ToolSet(), "mcp"):
+        asked = entry["inputSchema"]
+        names = [name if name in asked.get("required", []) else f"[{name}]" for name in asked["properties"]]
+        rows.append((f"`{entry['name']}`", code(names), entry["description"]))
+    return table(("tool", "arguments", "what it does"), rows)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "limits": limits,
     "config": config,
@@ -137,6 +149,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "reply-fields": fields,
     "session-states": states,
     "link": link,
+    "tools": tools,
 }
 
 

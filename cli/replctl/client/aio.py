@@ -114,14 +114,25 @@ class AsyncClient(Plain[Awaitable[Reply]]):
         """Send an operation and return its last reply. Raises ReplError when that says `error`."""
         return talk.answer(await self.exchange(op, fields, None if op in LONG else PATIENCE))
 
+    # Below: for those who drive a request themselves (the tools).
+
     async def exchange(
         self, op: str, fields: dict[str, Any], patience: float | None,
         on_output: OnOutput | None = None, on_status: OnStatus | None = None, on_request: OnRequest | None = None,
     ) -> Gathering:  # fmt: skip
         """Send an operation and wait for its end, at most `patience` seconds."""
+        gathering = await self.begin(op, fields, on_output, on_status, on_request)
+        await self.finish(gathering, patience)
+        return gathering
+
+    async def begin(
+        self, op: str, fields: dict[str, Any], on_output: OnOutput | None = None, on_status: OnStatus | None = None,
+        on_request: OnRequest | None = None,
+    ) -> Gathering:  # fmt: skip
+        """Send an operation and return what gathers its answer; `finish` waits for it."""
         line = await self._open()
         gathering, body = self._talk.ask(op, fields, on_output, on_status)
-        done = self._waiting[gathering.request_id] = asyncio.get_running_loop().create_future()
+        self._waiting[gathering.request_id] = asyncio.get_running_loop().create_future()
         try:
             if on_request is not None:
                 on_request(gathering.request_id)
@@ -130,17 +141,46 @@ class AsyncClient(Plain[Awaitable[Reply]]):
                 if gathering.cut is not None:
                     break
                 await asyncio.sleep(RESEND_SECONDS)
-            self._hear()  # a send may have eaten the edge that tells of messages
+        except BaseException:  # cancelled, or what `on_request` raised
+            self._forget(gathering)
+            raise
+        self._hear()  # a send may have eaten the edge that tells of messages
+        return gathering
+
+    async def finish(self, gathering: Gathering, patience: float | None = None) -> bool:
+        """Wait for the end of a request, at most `patience` seconds. False: `leave` was called.
+
+        Raises ReplError `broker-lost` when the connection broke, `no-broker` when it never stood or nobody answers.
+        """
+        try:
             async with asyncio.timeout(patience):
-                await done
+                await self._waiting[gathering.request_id]
         except TimeoutError:
             raise talk.lost(gathering, ReplError("no-broker", f"no answer in {patience:g} s")) from None
         finally:
-            self._talk.forget(gathering)
-            del self._waiting[gathering.request_id]
+            self._forget(gathering)
         if gathering.cut is not None:
             raise talk.lost(gathering, gathering.cut)
-        return gathering
+        return gathering.last is not None
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection; one that broke counts until that is noticed."""
+        return self._line is not None
+
+    def leave(self, gathering: Gathering) -> None:
+        """Let a `finish` that waits for this request return; what still comes for it is dropped."""
+        self._talk.forget(gathering)
+        self._wake(gathering)
+
+    def tell(self, op: str, fields: dict[str, Any]) -> None:
+        """Send an operation whose answer nobody waits for, if the connection stands. Never waits."""
+        if self._line is not None:
+            self._line.send(self._talk.ask(op, fields)[1])
+
+    def _forget(self, gathering: Gathering) -> None:
+        self._talk.forget(gathering)
+        self._waiting.pop(gathering.request_id, None)
 
     async def _open(self) -> Line:
         async with self._opening:
@@ -193,9 +233,8 @@ class AsyncClient(Plain[Awaitable[Reply]]):
         def on_status(reply: Reply) -> None:
             if "need-input" in (reply.status or ()):
                 text = source() if callable(source) else texts.pop() if texts else None
-                if text is not None and self._line is not None:
-                    body = self._talk.ask("stdin", {"session": reply.session or session, "input": text})[1]
-                    self._line.send(body)
+                if text is not None:
+                    self.tell("stdin", {"session": reply.session or session, "input": text})
             if then is not None:
                 then(reply)
 

@@ -69,10 +69,10 @@ def _job(entry: JobEntry) -> tuple[Any, ...]:
 @session_argument
 @click.option("--no-variables", is_flag=True, help="Leave the variables out.")
 @common
-def info(face: Face, session: str, novariables: bool) -> None:
+def info(face: Face, session: str, no_variables: bool) -> None:
     """All there is to know of SESSION."""
     with face.client() as client:
-        facts = client.info(session, variables=not novariables)
+        facts = client.info(session, variables=not no_variables)
     if face.json:
         face.screen.json({"status": ["done"], "info": facts})
         return

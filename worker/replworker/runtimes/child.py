@@ -18,14 +18,17 @@ import signal
 import socket
 import struct
 import termios
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
+
+from replworker.runtimes.codec import Codec, JsonFrames
+from replworker.runtimes.codec import ProtocolError as ProtocolError
 
 CONTROL_FD = 3
 LATE_FD = 4
 TRACE_FD = 5
 PARCEL_FD = 6
-MAX_FRAME_BYTES = 8 * 1024 * 1024
 _PIPE_BYTES = 1024 * 1024
 _READ_BYTES = 128 * 1024
 _STALE_READS = 16  # code may write into the pipe without end
@@ -38,15 +41,11 @@ _OOM_SCORE = "500"  # when memory runs out the interpreter goes before its worke
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class ProtocolError(Exception):
-    """The interpreter's side of the control channel said something it may not."""
-
-
 class Wrapping(Protocol):
     """What stands around an interpreter, from before its start to after its end."""
 
     prefix: tuple[str, ...]  # comes before the command; the first is an absolute path
-    fds: tuple[int, ...]  # inherited as 5, 6, ...
+    fds: tuple[int, ...]  # inherited as 7, 8, ...
 
     def enter(self) -> None:
         """In the forked child, right before the execution. Raises OSError."""
@@ -60,11 +59,17 @@ class Wrapping(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to execute. `env` is the whole environment."""
+    """What to execute. `env` is the whole environment.
+
+    `codec` makes the interpreter's side of the control channel. With `nudge`, an interrupt goes to the whole process
+    group, and this signal to the interpreter besides.
+    """
 
     argv: list[str]
     env: dict[str, str]
     wrapping: Wrapping | None = None
+    codec: Callable[[], Codec] = JsonFrames
+    nudge: signal.Signals | None = None
 
 
 class Child:
@@ -100,12 +105,13 @@ class Child:
         self._pipes = select.epoll()  # asked without waiting: which of the three has anything, in one call
         for fd in (self.late, self.out, self.err):
             self._pipes.register(fd, select.EPOLLIN)
-        self._received = bytearray()
+        self._codec = command.codec()
+        self._nudge = command.nudge
         self._unsent = bytearray()
         if self._wrapping is not None:
             self._wrapping.started(self._outer)
 
-    # --- control channel: 4 bytes of length, then JSON ---
+    # --- control channel ---
 
     def send(self, body: bytes, fd: int | None = None) -> None:
         """Queue one frame and send as far as it goes. A descriptor that belongs to it goes before it, at once.
@@ -117,7 +123,7 @@ class Child:
                 socket.send_fds(self._parcel, [b"\0"], [fd])
             except (BlockingIOError, BrokenPipeError, ConnectionResetError):
                 pass  # it is dying, or does not read them: then it answers that no descriptor came
-        self._unsent += struct.pack("!I", len(body)) + body
+        self._unsent += self._codec.encode(body)
         self.flush()
 
     def flush(self) -> None:
@@ -138,22 +144,15 @@ class Child:
         return bool(self._unsent)
 
     def receive(self) -> list[bytes]:
-        """Frames that have arrived. Raises ProtocolError for one that is longer than may be."""
+        """Frames that have arrived. Raises ProtocolError for bytes that are none."""
         try:
             data = self.control.recv(_READ_BYTES) if self._spoke else self._first_word()
         except (BlockingIOError, ConnectionResetError):
             return []
-        self._received += data
-        frames = []
-        received = self._received
-        while len(received) >= 4:
-            length = int.from_bytes(received[:4], "big")
-            if length > MAX_FRAME_BYTES:
-                raise ProtocolError(f"a control frame of {length} bytes")
-            if len(received) < 4 + length:
-                break
-            frames.append(bytes(received[4 : 4 + length]))
-            del received[: 4 + length]
+        frames, answer = self._codec.decode(data)
+        if answer:
+            self._unsent += answer
+            self.flush()
         return frames
 
     def _first_word(self) -> bytes:
@@ -194,9 +193,13 @@ class Child:
     # --- life ---
 
     def interrupt(self) -> None:
-        """SIGINT, to the interpreter alone."""
+        """SIGINT, to the interpreter alone or as its command says."""
         try:
-            signal.pidfd_send_signal(self._inside, signal.SIGINT)
+            if self._nudge is None:
+                signal.pidfd_send_signal(self._inside, signal.SIGINT)
+            else:
+                signal.pidfd_send_signal(self._inside, self._nudge)
+                os.killpg(os.getpgid(self.pid), signal.SIGINT)
         except ProcessLookupError:
             pass
 

@@ -1,0 +1,99 @@
+"""`replctl install`: tell an MCP client how to start `replctl mcp`."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import tempfile
+import time
+
+import click
+
+from replctl.mcp.clients import CLIENTS
+from replctl.mcp.edit import CannotEdit
+from replctl.tools.sets import SETS
+from replwire.faults import Exit
+from replwire.names import name_error
+
+
+@click.command()
+@click.option("--client", type=click.Choice(list(CLIENTS)), required=True, help="Which client.")
+@click.option("--scope", type=click.Choice(["user", "project"]), default="user",
+              help="For you everywhere, or for everybody in this folder. [user]")  # fmt: skip
+@click.option("--print", "show", is_flag=True, help="Print the entry, and write nothing.")
+@click.option("--name", default="replctl", metavar="NAME", help="What the client calls the server. [replctl]")
+@click.option("--agent", metavar="NAME", help="Its --agent.")
+@click.option("--tools", "set_name", type=click.Choice(list(SETS)), help="Its --tools.")
+@click.option("--endpoint", metavar="URL", help="Its --endpoint.")
+def install(client: str, scope: str, show: bool, name: str, agent: str | None, set_name: str | None,
+            endpoint: str | None) -> int:  # fmt: skip
+    """Write the server into a client's configuration: a diff is shown, the file before is kept beside it.
+
+    Nothing changes when it is there already.
+    """
+    for label, text in (("server", name), ("agent", agent)):
+        if text is not None and (why := name_error(label, text)) is not None:
+            raise click.UsageError(why)
+    options = (("--agent", agent), ("--tools", set_name), ("--endpoint", endpoint))
+    command = [*_program(scope), "mcp", *(word for flag, value in options if value for word in (flag, value))]
+    place = CLIENTS[client]
+    path = place.path(scope, os.environ, os.getcwd())
+    if path is None:
+        raise click.UsageError(f"{client} has no configuration of a project")
+    path = os.path.realpath(path)
+    entry = place.entry(command)
+    if show:
+        click.echo(place.edit("", name, entry), nl=False)
+        return Exit.OK
+    before = _read(path)
+    try:
+        after = place.edit(before, name, entry)
+    except CannotEdit as error:
+        snippet = place.edit("", name, entry)
+        raise click.ClickException(f"{path} is left as it is: {error}. Add this by hand:\n{snippet}") from None
+    if after == before:
+        click.echo(f"replctl: already in {path}", err=True)
+        return Exit.OK
+    for line in difflib.unified_diff(before.splitlines(), after.splitlines(), path, path, lineterm=""):
+        click.echo(line)
+    kept = _write(path, before, after)
+    click.echo(f"replctl: wrote {path}" + (f"; as it was before: {kept}" if kept else ""), err=True)
+    return Exit.OK
+
+
+def _program(scope: str) -> list[str]:
+    """How to start us: by path, for a user whose client may not have our folder in its PATH; else by name."""
+    if scope == "project":
+        return ["replctl"]
+    beside = os.path.join(os.path.dirname(sys.executable), "replctl")
+    return [beside] if os.access(beside, os.X_OK) else [sys.executable, "-P", "-m", "replctl"]
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"{path} cannot be read: {error}") from None
+
+
+def _write(path: str, before: str, after: str) -> str | None:
+    """Put the new file in place at once, with the mode of the old one; where that was kept, if there was one."""
+    folder = os.path.dirname(path)
+    kept = f"{path}.{time.strftime('%Y%m%d-%H%M%S')}.bak" if os.path.exists(path) else None
+    try:
+        os.makedirs(folder, exist_ok=True)
+        mode = os.stat(path).st_mode & 0o777 if kept else 0o600
+        for target, text in ((kept, before), (path, after)):
+            if target is None:
+                continue
+            with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as file:
+                file.write(text)
+                os.fchmod(file.fileno(), mode)
+            os.replace(file.name, target)
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
+    return kept

@@ -1,0 +1,76 @@
+"""`replctl mcp`: the sessions as an MCP server, on stdin and stdout or over HTTP."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import MutableMapping
+
+import click
+
+from replctl.client.address import resolve
+from replctl.client.errors import ReplError
+from replctl.commands.durations import Duration
+from replctl.commands.where import folder_to_send
+from replctl.tools.sets import SETS
+from replwire.faults import Exit
+from replwire.names import name_error
+
+DEFAULT_HTTP = "127.0.0.1:8931"
+
+
+@click.command()
+@click.option("--tools", "set_name", type=click.Choice(list(SETS)), default="default", help="Which tools. [default]")
+@click.option("--agent", metavar="NAME", help="Who asks; for fairness between agents. [REPLCTL_AGENT, or mcp-PID]")
+@click.option("--endpoint", metavar="URL", help="Address of the broker.")
+@click.option("--http", is_flag=False, flag_value=DEFAULT_HTTP, metavar="[HOST:PORT]",
+              help=f"Serve HTTP on loopback instead of stdin and stdout. [{DEFAULT_HTTP}]")  # fmt: skip
+@click.option("--wait", type=Duration(), metavar="DURATION", help="How long a call waits for code. [45s]")
+@click.option("--budget", type=click.IntRange(500, 1_000_000), metavar="N", help="Characters of one answer. [4000]")
+@click.option("--structured", is_flag=True, help="Structured content from tools that run code too, for programs.")
+def mcp(set_name: str, agent: str | None, endpoint: str | None, http: str | None, wait: float | None,
+        budget: int | None, structured: bool) -> int:  # fmt: skip
+    """Serve MCP: give an agent sessions as tools. Ends when stdin does."""
+    find_runtime_dir(os.environ, os.getuid())
+    agent = agent or os.environ.get("REPLCTL_AGENT") or f"mcp-{os.getpid()}"
+    if (why := name_error("agent", agent)) is not None:
+        raise click.UsageError(why)
+    try:
+        address = resolve(endpoint, os.environ, os.getuid())
+    except ReplError as error:
+        raise click.ClickException(error.err) from None
+
+    from replctl.tools.base import Settings
+    from replctl.tools.sets import ToolSet
+
+    usual = Settings()
+    settings = Settings(
+        wait=usual.wait if wait is None else wait, budget=budget or usual.budget, structured=structured,
+        cwd=folder_to_send(None, address.endpoint),
+    )  # fmt: skip
+    import anyio
+
+    from replctl.mcp.server import build
+
+    server = build(ToolSet(set_name, settings), endpoint, agent)
+    if http is not None:
+        from replctl.mcp.http import serve_http
+
+        try:
+            return serve_http(server, http)
+        except ReplError as error:
+            raise click.ClickException(error.err) from None
+    from replctl.mcp.stdio import serve
+
+    if os.isatty(0):
+        print("replctl: an MCP server on this terminal; Ctrl-D ends it. Clients start it themselves: "
+              "replctl install --client NAME", file=sys.stderr)  # fmt: skip
+    anyio.run(serve, server)
+    return Exit.OK
+
+
+def find_runtime_dir(environ: MutableMapping[str, str], uid: int, users: str = "/run/user") -> None:
+    """Many clients start a server with few variables; without this one it would miss the user's own broker."""
+    usual = os.path.join(users, str(uid))
+    if "XDG_RUNTIME_DIR" not in environ and os.path.isdir(usual) and os.stat(usual).st_uid == uid:
+        environ["XDG_RUNTIME_DIR"] = usual

@@ -1,0 +1,58 @@
+"""Where each MCP client keeps its servers, and how an entry looks there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from replctl.mcp.edit import into_json, into_toml
+
+Environ = Mapping[str, str]
+
+
+class Place(NamedTuple):
+    """How one client is configured. Paths are templates: `~` is the home folder; None: the client has no such scope."""
+
+    user: str
+    project: str | None
+    keys: tuple[str, ...]  # where servers stand in the file
+    toml: bool = False
+    typed: bool = False  # an entry says that it is `stdio`
+    base: tuple[str, str] | None = None  # a variable that moves a folder of the user's path
+    more: Mapping[str, Any] = {}
+
+    def path(self, scope: str, environ: Environ, folder: str) -> str | None:
+        """The file for a scope, in this project folder."""
+        if scope == "project":
+            return None if self.project is None else os.path.join(folder, self.project)
+        if self.base is not None and (moved := environ.get(self.base[0])):
+            return os.path.join(moved, os.path.relpath(self.user, self.base[1]))
+        return self.user.replace("~", environ.get("HOME", "/"), 1)
+
+    def entry(self, command: list[str]) -> dict[str, Any]:
+        """What stands under the server's name."""
+        kind = {"type": "stdio"} if self.typed else {}
+        return {**kind, "command": command[0], "args": command[1:], **self.more}
+
+    def edit(self, text: str, name: str, entry: Mapping[str, Any]) -> str:
+        """The file's text with the entry in it. Raises CannotEdit."""
+        if self.toml:
+            return into_toml(text, ".".join(self.keys), name, entry)
+        return into_json(text, self.keys, name, entry)
+
+
+# Codex hands few variables on to a server, and waits a minute for a tool.
+_CODEX = {"env_vars": ["XDG_RUNTIME_DIR", "REPLCTL_STATE_DIR", "REPLCTL_ENDPOINT", "REPLCTL_CONFIG"],
+          "startup_timeout_sec": 20, "tool_timeout_sec": 300}  # fmt: skip
+
+CLIENTS: dict[str, Place] = {
+    "claude": Place("~/.claude.json", ".mcp.json", ("mcpServers",), typed=True, base=("CLAUDE_CONFIG_DIR", "~")),
+    "codex": Place("~/.codex/config.toml", ".codex/config.toml", ("mcp_servers",), toml=True,
+                   base=("CODEX_HOME", "~/.codex"), more=_CODEX),
+    "cursor": Place("~/.cursor/mcp.json", ".cursor/mcp.json", ("mcpServers",)),
+    "vscode": Place("~/.config/Code/User/mcp.json", ".vscode/mcp.json", ("servers",), typed=True),
+    "gemini": Place("~/.gemini/settings.json", ".gemini/settings.json", ("mcpServers",)),
+    "qwen": Place("~/.qwen/settings.json", ".qwen/settings.json", ("mcpServers",)),
+    "windsurf": Place("~/.codeium/windsurf/mcp_config.json", None, ("mcpServers",)),
+}  # fmt: skip

@@ -1,0 +1,130 @@
+"""Streamable HTTP on loopback, behind a bearer token that is kept in a file of the user's own."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import os
+import secrets
+import socket
+import sys
+from typing import Any
+
+import uvicorn
+from mcp.server.lowlevel import Server
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from replctl.client.address import folder_fault
+from replctl.client.errors import ReplError
+from replwire.faults import Exit
+from replwire.places import state_dir
+
+PATH = "/mcp"
+TOKEN_FILE = "mcp-http.token"
+CLOSE_SECONDS = 2  # how long open streams get when the server ends
+MAX_TOKEN_BYTES = 1024
+
+
+def serve_http(server: Server[Any], where: str) -> int:
+    """Serve at HOST:PORT until a signal ends it. Raises ReplError when that cannot be bound or trusted."""
+    listener = bind(where)
+    try:
+        path = os.path.join(state_dir(os.environ), TOKEN_FILE)
+        guarded = Guard(asgi(server, listener), token(path))
+        url = f"http://{_authority(listener)}{PATH}"
+        print(f"replctl: MCP at {url}; its bearer token is in {path}", file=sys.stderr, flush=True)
+        config = uvicorn.Config(
+            guarded, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=CLOSE_SECONDS
+        )
+        uvicorn.Server(config).run(sockets=[listener])
+    except KeyboardInterrupt:  # uvicorn has ended in good order, and says so with the signal it got
+        pass
+    finally:
+        listener.close()
+    return Exit.OK
+
+
+def bind(where: str) -> socket.socket:
+    """A socket that listens on loopback; port 0 takes a free one. Raises ReplError."""
+    host, _, port = where.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ReplError("invalid-request", f"not HOST:PORT: {where}")
+    if host != "localhost" and not _is_loopback(host):
+        raise ReplError("invalid-request", f"only loopback is served (127.0.0.1, ::1, localhost), not {host}")
+    host = "127.0.0.1" if host == "localhost" else host
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, int(port)), family=family)
+    except OSError as error:
+        raise ReplError("invalid-request", f"cannot listen at {where}: {error.strerror}") from None
+
+
+def token(path: str) -> str:
+    """The token in this file, which is made when it is not there. Raises ReplError when others might know it."""
+    folder = os.path.dirname(path)
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if (why := folder_fault(folder, os.getuid())) is not None:
+            raise ReplError("invalid-request", f"no token is kept there: {why}")
+        try:
+            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            pass
+        else:
+            with open(made, "w", encoding="ascii") as file:
+                file.write(secrets.token_urlsafe(32) + "\n")
+        kept = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(kept, "rb") as file:
+            found = os.fstat(file.fileno())
+            if found.st_uid != os.getuid() or found.st_mode & 0o077:
+                raise ReplError("invalid-request", f"others may read the token: chmod 600 {path}")
+            text = file.read(MAX_TOKEN_BYTES).decode("ascii", "replace").strip()
+    except OSError as error:
+        raise ReplError("invalid-request", f"cannot keep a token at {path}: {error.strerror}") from None
+    if len(text) < 32:
+        raise ReplError("invalid-request", f"no token in {path}; delete the file, and a new one is made")
+    return text
+
+
+class Guard:
+    """Lets requests through that carry the token."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request. A comparison takes as long whatever was sent."""
+        if scope["type"] == "http":
+            given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+            if not hmac.compare_digest(given, self._expected):
+                refusal = PlainTextResponse("a bearer token is required", 401, {"WWW-Authenticate": "Bearer"})
+                await refusal(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def asgi(server: Server[Any], listener: socket.socket) -> ASGIApp:
+    """The SDK's endpoint; Host and Origin must be ours, or a web page could reach it by a name of its own."""
+    port = listener.getsockname()[1]
+    names = {f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}", _authority(listener)}
+    security = TransportSecuritySettings(
+        enable_dns_rebinding_protection=True, allowed_hosts=sorted(names),
+        allowed_origins=sorted(f"http://{name}" for name in names),
+    )  # fmt: skip
+    return server.streamable_http_app(streamable_http_path=PATH, transport_security=security)
+
+
+def _authority(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,62 @@
+"""Progress notifications while code runs: the last line it printed, and a sign of life when it prints nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+from mcp.server.context import ServerRequestContext
+
+from replctl.client.result import OnOutput
+from replctl.tools.text import clean
+
+LOOK_SECONDS = 0.5  # at most two notifications a second
+ALIVE_SECONDS = 5.0  # clients that extend their own time limit at each notification do so well before a minute
+MAX_TEXT = 200
+
+
+class Progress:
+    """What to say of one call, and when."""
+
+    def __init__(self) -> None:
+        self._begin = time.monotonic()
+        self._said_at = self._begin
+        self._line = ""
+        self._fresh = False
+
+    def output(self, _stream: str, text: str) -> None:
+        """Live text: its last line that is not blank is kept."""
+        for line in reversed(text[-4 * MAX_TEXT :].replace("\r", "\n").split("\n")):
+            if shown := clean(line).text.strip():
+                self._line, self._fresh = shown[-MAX_TEXT:], True
+                return
+
+    def due(self, now: float) -> tuple[float, str] | None:
+        """Seconds since the call began and the text to send, or None when nothing is to be said now."""
+        if not self._fresh and now - self._said_at < ALIVE_SECONDS:
+            return None
+        self._fresh, self._said_at = False, now
+        return now - self._begin, self._line or "running"
+
+
+@asynccontextmanager
+async def reporting(ctx: ServerRequestContext[Any, Any]) -> AsyncIterator[OnOutput | None]:
+    """Send progress while the block runs, if the client asked for it; gives what hears the output."""
+    if not (ctx.meta and ctx.meta.get("progress_token") is not None):
+        yield None
+        return
+    progress = Progress()
+
+    async def report() -> None:
+        while True:
+            await anyio.sleep(LOOK_SECONDS)
+            if (said := progress.due(time.monotonic())) is not None:
+                await ctx.session.report_progress(said[0], message=said[1])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(report)
+        yield progress.output
+        tasks.cancel_scope.cancel()

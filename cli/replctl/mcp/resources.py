@@ -1,0 +1,107 @@
+"""Resources: sessions as things to look at. Reading one runs no code; listing them starts no broker."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator
+from typing import Any
+
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from replctl.client.address import listens
+from replctl.client.aio import AsyncClient
+from replctl.client.errors import ReplError
+from replctl.tools.base import Answer, Ask, Got, Steps, request
+from replctl.tools.drive import adrive
+from replctl.tools.sets import ToolSet
+from replctl.tools.text import fold
+
+_URI = re.compile(r"repl://sessions(?:/(?P<name>[A-Za-z0-9_-]+)/(?P<part>variables|transcript|info))?\Z")
+_NOT_FOUND = -32002  # up to 2025-11-25; later revisions say "invalid params" instead
+_PARTS = {
+    "variables": ("application/json", "Names that the session's code bound"),
+    "transcript": ("text/plain", "The code that the session ran, and how each ended"),
+    "info": ("application/json", "Runtime, folder, process, memory, limits"),
+}
+MAX_TRANSCRIPT = 100  # evals
+
+
+class Shelf:
+    """What can be listed and read. Larger than a tool's answer: a person asked for it."""
+
+    def __init__(self, tools: ToolSet, client: AsyncClient) -> None:
+        self._budget = 10 * tools.settings.budget
+        self._client = client
+
+    async def list(
+        self, _ctx: ServerRequestContext[Any, Any], _params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        """The list of sessions, and for each live one what it has."""
+        found = [types.Resource(uri="repl://sessions", name="sessions", description="All sessions",
+                                mime_type="application/json")]  # fmt: skip
+        try:
+            if listens(self._client.address.endpoint):
+                for entry in await self._client.sessions():
+                    name = entry.name or entry.session
+                    found += [types.Resource(uri=f"repl://sessions/{name}/{part}", name=f"{name}/{part}",
+                                             description=text, mime_type=kind)
+                              for part, (kind, text) in _PARTS.items()]  # fmt: skip
+        except ReplError:
+            pass  # without a broker there are no sessions
+        return types.ListResourcesResult(resources=found)
+
+    async def templates(
+        self, _ctx: ServerRequestContext[Any, Any], _params: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        """What every session has."""
+        return types.ListResourceTemplatesResult(
+            resource_templates=[
+                types.ResourceTemplate(uri_template=f"repl://sessions/{{name}}/{part}", name=part, description=text,
+                                       mime_type=kind)
+                for part, (kind, text) in _PARTS.items()
+            ]
+        )  # fmt: skip
+
+    async def read(
+        self, ctx: ServerRequestContext[Any, Any], params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        """One resource."""
+        uri = str(params.uri)
+        match = _URI.match(uri)
+        answer = None if match is None else await adrive(self._steps(match["name"], match["part"]), self._client)
+        if answer is None or answer.error:
+            modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+            why = "" if answer is None else f": {answer.text}"
+            raise MCPError(types.INVALID_PARAMS if modern else _NOT_FOUND, f"Resource not found{why}", {"uri": uri})
+        assert match is not None
+        kind = _PARTS[match["part"]][0] if match["part"] else "application/json"
+        return types.ReadResourceResult(
+            contents=[types.TextResourceContents(uri=params.uri, mime_type=kind, text=answer.text)]
+        )
+
+    def _steps(self, name: str | None, part: str | None) -> Steps:
+        try:
+            if name is None or part is None:
+                facts: Any = (yield from request("ls-sessions")).get("sessions") or []
+            elif part == "transcript":
+                return (yield from _transcript(name, self._budget))
+            else:
+                facts = (yield from request("info", session=name)).get("info") or {}
+                if part == "variables":
+                    facts = facts.get("variables")
+        except ReplError as error:
+            return Answer(text=str(error), error=True)
+        return Answer(text=json.dumps(facts, indent=1))
+
+
+def _transcript(name: str, budget: int) -> Generator[Ask, Got, Answer]:
+    entries = (yield from request("history", session=name, limit=MAX_TRANSCRIPT)).get("history") or []
+    lines = []
+    for each in entries:
+        words = [word for word in each.get("status") or [] if word != "done"]
+        lines.append(f"[{each['eval-id']}] epoch {each['epoch']}, {' '.join(words) or 'ok'}\n{each['code']}\n")
+    return Answer(text=fold("\n".join(lines) or "nothing was run", budget, budget).text)

@@ -1,0 +1,139 @@
+"""The server itself: calls of one tool set, driven over one client of the broker, whatever the transport."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import mcp_types as types
+from mcp.server.caching import CacheHint
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from replctl import __version__
+from replctl.client.aio import AsyncClient
+from replctl.client.result import Gathering
+from replctl.client.start import Started
+from replctl.mcp import prompts, resources
+from replctl.mcp.progress import reporting
+from replctl.tools.base import Answer, Tool
+from replctl.tools.drive import adrive
+from replctl.tools.formats import mcp as described
+from replctl.tools.sets import ToolSet
+
+Context = ServerRequestContext[Any, Any]
+
+_SECOND_THOUGHT = 0.05  # seconds in which the notification that cancelled a call is looked at
+_HOUR_MS = 3_600_000
+
+
+class Door:
+    """One MCP server's own state: its tools, its client, and the calls that were given up a moment ago."""
+
+    def __init__(self, tools: ToolSet, client: AsyncClient) -> None:
+        self.tools = tools
+        self.client = client
+        self._used = False  # whether a broker has answered
+        self._news: str | None = None
+        self._given_up: dict[str, str | None] = {}  # call to the reason its client gave
+
+    def on_start(self, started: Started) -> None:
+        """A broker had to be started: what the one before it took along is told with the next answer."""
+        if started.lost or self._used:
+            names = f"sessions {', '.join(started.lost)}" if started.lost else "its sessions"
+            self._news = f"a new broker was started; the one before it ended unexpectedly, and {names} with it"
+
+    async def list_tools(self, _ctx: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        """All tools; the same for everybody, always."""
+        settings = self.tools.settings
+        return types.ListToolsResult(
+            tools=[types.Tool.model_validate(described(tool, settings)) for tool in self.tools.tools.values()]
+        )
+
+    async def call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        """One call. What the code or the broker does wrong is in its result."""
+        tool = self.tools.tools.get(params.name)
+        if tool is None:
+            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}")
+        async with reporting(ctx) as on_output:
+            answer = await adrive(
+                self.tools.steps(params.name, params.arguments), self.client, on_output, lambda g: self._left(ctx, g)
+            )
+        self._used = self._used or self.client.connected
+        if self._news is not None:
+            answer.text, self._news = f"{answer.text}\n[{self._news}]", None
+        return self._result(tool, answer)
+
+    def _result(self, tool: Tool, answer: Answer) -> types.CallToolResult:
+        content: list[types.ContentBlock] = [types.TextContent(type="text", text=answer.text)]
+        content += [types.ImageContent(type="image", data=each.data, mime_type=each.mime) for each in answer.images]
+        result = types.CallToolResult(content=content, is_error=answer.error)
+        if tool.declared_output(self.tools.settings) is not None:
+            if not answer.error or "status" in answer.facts:
+                result.structured_content = answer.facts
+        elif facts := {name: answer.facts[name] for name in _FEW if name in answer.facts}:
+            result.meta = {"replctl/eval": facts}
+        return result
+
+    # A call that is cancelled: by the user, who wants the code to stop; or because its client stopped waiting, or
+    # went away, and then the code goes on. Which of the two it was, the notification says that comes with it.
+
+    async def watch(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Middleware: note why a call was cancelled."""
+        if ctx.method == "notifications/cancelled" and ctx.params is not None:
+            call = _call(ctx, ctx.params.get("requestId"))
+            if call in self._given_up:
+                self._given_up[call] = str(ctx.params.get("reason") or "")
+        return await call_next(ctx)
+
+    def _left(self, ctx: Context, gathering: Gathering) -> None:
+        interrupt = {"request_id": gathering.request_id}
+        if ctx.request is not None and ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            self.client.tell("interrupt", interrupt)  # over HTTP, closing the stream is how a call is cancelled
+            return
+        call = _call(ctx, ctx.request_id)
+        self._given_up[call] = None
+
+        def think_again() -> None:
+            reason = self._given_up.pop(call, None)
+            if reason is not None and "timed out" not in reason.lower() and "timeout" not in reason.lower():
+                self.client.tell("interrupt", interrupt)
+
+        asyncio.get_running_loop().call_later(_SECOND_THOUGHT, think_again)
+
+
+_FEW = ("status", "session", "eval_id", "epoch", "state")
+
+
+def _call(ctx: Context, request_id: Any) -> str:
+    """A name for a call: its id, and over HTTP the connection it counts in."""
+    where = ctx.request.headers.get("mcp-session-id", "") if ctx.request is not None else ""
+    return f"{where}/{request_id}"
+
+
+def build(tools: ToolSet, endpoint: str | None, agent: str) -> Server[Any]:
+    """A server for any number of connections. The broker is looked for, or started, by the first call."""
+    client = AsyncClient(endpoint, agent, on_start=lambda started: door.on_start(started))
+    door = Door(tools, client)
+
+    @asynccontextmanager
+    async def lifespan(_: Server[Any]) -> AsyncIterator[dict[str, Any]]:
+        try:
+            yield {}
+        finally:
+            await client.disconnect()
+
+    shelf = resources.Shelf(tools, client)
+    server: Server[Any] = Server(
+        "replctl", version=__version__, title="replctl", instructions=tools.instructions or None, lifespan=lifespan,
+        cache_hints={"tools/list": CacheHint(_HOUR_MS, "public"), "prompts/list": CacheHint(_HOUR_MS, "public")},
+        on_list_tools=door.list_tools, on_call_tool=door.call_tool,
+        on_list_resources=shelf.list, on_list_resource_templates=shelf.templates, on_read_resource=shelf.read,
+        on_list_prompts=prompts.listed, on_get_prompt=prompts.get,
+    )  # fmt: skip
+    server.middleware.append(door.watch)
+    return server

@@ -1,0 +1,52 @@
+"""Standard input and output: the SDK's transport, with an answer for lines that are no messages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import mcp_types as types
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
+
+
+async def serve(server: Server[Any]) -> None:
+    """Serve until stdin ends. Nothing but the protocol is written to stdout."""
+    async with stdio_server() as (incoming, outgoing), _answering(incoming, outgoing) as messages:
+        await server.run(messages, outgoing, server.create_initialization_options())
+
+
+@asynccontextmanager
+async def _answering(incoming: Any, outgoing: Any) -> AsyncIterator[Any]:
+    """Hand messages on; what could not be read as one is refused, where the SDK would let its sender wait."""
+    send, receive = anyio.create_memory_object_stream[Any]()
+
+    async def sort() -> None:
+        async with send:
+            async for item in incoming:
+                if isinstance(item, ValidationError):
+                    await outgoing.send(SessionMessage(refusal(item)))
+                elif not isinstance(item, Exception):
+                    await send.send(item)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sort)
+        yield receive
+        tasks.cancel_scope.cancel()
+
+
+def refusal(error: ValidationError) -> types.JSONRPCError:
+    """JSON-RPC's answer to a line that is no message, under its id where it has a usable one (JSON-RPC 2.0, 5)."""
+    flaws = error.errors(include_url=False, include_context=False)
+    if any(flaw["type"] == "json_invalid" for flaw in flaws):
+        data = types.ErrorData(code=types.PARSE_ERROR, message="Parse error: not one line of JSON")
+        return types.JSONRPCError(jsonrpc="2.0", id=None, error=data)
+    sent = next((flaw["input"] for flaw in flaws if isinstance(flaw["input"], dict) and "id" in flaw["input"]), {})
+    number = sent.get("id")
+    usable = isinstance(number, str) or (isinstance(number, int) and not isinstance(number, bool))
+    data = types.ErrorData(code=types.INVALID_REQUEST, message="Invalid request: not a JSON-RPC 2.0 message")
+    return types.JSONRPCError(jsonrpc="2.0", id=number if usable else None, error=data)

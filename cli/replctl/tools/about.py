@@ -1,0 +1,177 @@
+"""What there is to know: sessions, variables, documentation, completions, jobs, stacks, environments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+from replctl.tools.base import Answer, Ask, Context, Got, Steps, request
+from replctl.tools.text import clean, fold
+from replwire.names import DEFAULT_SESSION
+
+_CODE = 80  # characters of an eval's code in a list
+
+
+class Question(NamedTuple):
+    """What `info` was asked."""
+
+    session: str = DEFAULT_SESSION
+    name: str | None = None
+    code: str | None = None
+    pos: int | None = None
+
+
+def sessions(at: Context) -> Steps:
+    """All sessions."""
+    entries = (yield from request("ls-sessions")).get("sessions") or []
+    lines = [f"{each['name'] or each['session']}: {each['state']}, {each['runtime']}, epoch {each['epoch']}, "
+             f"{each['eval-count']} evals" + (f", {each['queued']} queued" if each["queued"] else "")
+             + (f", opened by {each['owner']}" if each["owner"] else "")
+             + (f", in {each['cwd']}" if each["cwd"] else "")
+             for each in entries]  # fmt: skip
+    keys = ("name", "session", "state", "runtime", "epoch", "eval-count", "owner", "cwd")
+    facts = [{key.replace("-", "_"): each[key] for key in keys if each[key] is not None} for each in entries]
+    return _listing(at, "no sessions", lines, "sessions", facts)
+
+
+def clone(session: str, to: str | None) -> Steps:
+    """A copy of a session."""
+    reply = yield from request("clone", session=session, name=to)
+    name = reply.get("name") or reply.get("new-session")
+    left = reply.get("left-behind") or []
+    text = f"session {name} is a copy of {session}: {reply.get('count') or 0} names"
+    if left:
+        text += "; left behind: " + ", ".join(f"{each['name']} ({each['why']})" for each in left)
+    facts = {"status": "ok", "session": name, "count": reply.get("count"), "left_behind": left}
+    return Answer(text=text, facts=facts)
+
+
+def session_(q: Question, at: Context) -> Steps:
+    """The session and its variables."""
+    facts = (yield from request("info", session=q.session)).get("info") or {}
+    rows = [f"session {q.session}: {facts.get('state')}, {facts.get('runtime')} {facts.get('version') or ''}".rstrip(),
+            f"epoch {facts.get('epoch')}, {facts.get('eval-count')} evals, {facts.get('queued')} queued"]  # fmt: skip
+    if facts.get("memory-bytes"):
+        rows.append(f"memory {facts['memory-bytes'] / 1e6:.1f} MB, cpu {facts.get('cpu-seconds')} s")
+    rows += [f"folder {facts.get('cwd') or 'not set'}", f"interpreter {facts.get('executable') or 'not started'}"]
+    told = _variables(at, facts)
+    keys = ("state", "runtime", "version", "epoch", "eval-count", "queued", "cwd", "executable", "memory-bytes")
+    some = {key.replace("-", "_"): facts[key] for key in keys if facts.get(key) is not None}
+    return Answer(text="\n".join([*rows, told.text]), facts={"session": q.session, **some, **told.facts})
+
+
+def variables(q: Question, at: Context) -> Steps:
+    """The variables alone."""
+    return _variables(at, (yield from request("info", session=q.session)).get("info") or {})
+
+
+def lookup(q: Question, at: Context) -> Steps:
+    """What a name means."""
+    if not q.name:
+        return _needs("lookup", "name")
+    reply = yield from request("lookup", symbol=q.name, session=q.session)
+    if not reply.get("found"):
+        return Answer(text=f"no {q.name} in session {q.session}", facts={"status": "not-found", "name": q.name})
+    where = f" ({reply['file']}:{reply.get('line')})" if reply.get("file") else ""
+    doc = fold(clean(reply.get("doc") or "").text, at.settings.budget - 500, at.settings.line).text
+    signature = reply.get("signature") or ""
+    lines = [f"{reply.get('name') or q.name}{signature}: {reply.get('type')}{where}", doc]
+    lines += [str(each) for each in reply.get("methods") or []]
+    facts = {key: reply[key] for key in ("name", "type", "signature", "file", "line") if reply.get(key) is not None}
+    text = fold("\n".join(line for line in lines if line), at.settings.budget, at.settings.line).text
+    return Answer(text=text, facts={"status": "ok", **facts, "doc": doc})
+
+
+def complete(q: Question, at: Context) -> Steps:
+    """Ways to go on."""
+    if q.code is None:
+        return _needs("complete", "code")
+    pos = len(q.code) if q.pos is None else q.pos
+    reply = yield from request("complete", code=q.code, pos=pos, session=q.session)
+    found = reply.get("completions") or []
+    lines = [f"{each['text']}: {each.get('type')}" for each in found]
+    return _listing(at, "no completions", lines, "completions", found)
+
+
+def jobs(q: Question, at: Context) -> Steps:
+    """Queued, running and recent evals."""
+    entries = (yield from request("jobs", session=q.session)).get("jobs") or []
+    lines, facts = [], []
+    for each in entries:
+        end = next((word for word in each["status"] if word not in ("done", "error")), None)
+        state = each["state"] if each["state"] != "done" else end or ("error" if "error" in each["status"] else "ok")
+        code = " ".join(each["code"].split())[:_CODE]
+        took = f", {each['duration-ms']:.0f} ms" if each.get("duration-ms") is not None else ""
+        lines.append(f"{each['eval-id']}: {state}{took}: {code}")
+        facts.append({"eval_id": each["eval-id"], "state": state, "epoch": each["epoch"], "code": code})
+    return _listing(at, "no evals", lines, "jobs", facts)
+
+
+def stack(q: Question, at: Context) -> Steps:
+    """Where the code is."""
+    threads = (yield from request("stack", session=q.session)).get("threads") or []
+    lines = []
+    for thread in threads:
+        lines += [thread["name"], *(f"  {frame['func']} {frame['file']}:{frame['line']}" for frame in thread["frames"])]
+    text = "\n".join(lines)
+    text = fold(text or "no threads", at.settings.budget, at.settings.line).text
+    return Answer(text=text, facts={"status": "ok", "session": q.session, "threads": text})
+
+
+ABOUT: dict[str, Callable[[Question, Context], Steps]] = {
+    "session": session_, "variables": variables, "lookup": lookup, "complete": complete, "jobs": jobs, "stack": stack,
+}  # fmt: skip
+
+
+def environment(fields: dict[str, Any]) -> Steps:
+    """Show or change a session's environment; a change gives it a fresh worker."""
+    reply = yield from request("env", **fields)
+    now = reply.get("environment")
+    text = f"session {fields['session']}: {now if isinstance(now, str) else json.dumps(now)}"
+    if reply.get("state") == "lost" or fields["action"] != "show":
+        text += f"; a fresh worker serves it (epoch {reply.get('epoch')}), its variables are gone"
+    facts = {"status": "ok", "session": fields["session"], "environment": now, "epoch": reply.get("epoch")}
+    return Answer(text=text, facts={name: fact for name, fact in facts.items() if fact is not None})
+
+
+def running(session: str) -> Generator[Ask, Got, int | None]:
+    """The eval that a session runs, or the last one."""
+    entries = (yield from request("jobs", session=session)).get("jobs") or []
+    ids = [each["eval-id"] for each in entries if each["state"] == "running"] or [
+        each["eval-id"] for each in entries if each["state"] == "done"
+    ]
+    return max(ids, default=None)
+
+
+def _variables(at: Context, facts: dict[str, Any]) -> Answer:
+    found = facts.get("variables")
+    if found is None:
+        why = "an eval runs" if facts.get("running") is not None else "no worker yet"
+        return Answer(text=f"variables: not known now ({why})", facts={"status": "ok"})
+    lines = []
+    for each in found:
+        shape = each.get("shape")
+        size = (
+            f" {'x'.join(map(str, shape))}" if shape else f" of {each['size']}" if each.get("size") is not None else ""
+        )
+        preview = f" = {each['preview']}" if each.get("preview") is not None else ""
+        lines.append(f"{each['name']}: {each['type']}{size}{preview}")
+    return _listing(at, "no variables", lines, "variables", found)
+
+
+def _listing(at: Context, nothing: str, lines: list[str], key: str, facts: list[dict[str, Any]]) -> Answer:
+    """Lines for a model, and the entries for a program as far as they fit the budget."""
+    text = fold("\n".join(lines) or nothing, at.settings.budget, at.settings.line).text
+    room, some = at.settings.budget, []
+    for each in facts:
+        room -= len(json.dumps(each))
+        if room < 0:
+            break
+        some.append(each)
+    more = {"more": len(facts) - len(some)} if len(some) < len(facts) else {}
+    return Answer(text=text, facts={"status": "ok", key: some, **more})
+
+
+def _needs(what: str, name: str) -> Answer:
+    return Answer(text=f"{what} needs `{name}`", facts={"status": "bad-arguments"}, error=True)

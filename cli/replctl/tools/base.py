@@ -1,0 +1,119 @@
+"""What a tool is, and what it gives back. A tool asks a broker by yielding; it knows no socket and no event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from replctl.client.result import Gathering
+from replctl.client.sync import PATIENCE
+from replctl.client.talk import answer
+from replctl.tools.schema import schema_of
+from replwire.replies import Reply
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a tool set behaves. Sizes in characters, times in seconds.
+
+    `wait` is how long a call waits for code before it answers that it runs; `budget` bounds the text of one answer,
+    `line` one line of it; `images` and `image_bytes` (base64) bound the pictures. `cwd` is the folder of sessions that
+    are opened. `structured` gives the tools that run code an output schema too.
+    """
+
+    wait: float = 45.0
+    budget: int = 4_000
+    line: int = 500
+    images: int = 4
+    image_bytes: int = 1_500_000
+    cwd: str | None = None
+    structured: bool = False
+
+
+class Image(NamedTuple):
+    """A picture: its MIME type and its bytes in base64."""
+
+    mime: str
+    data: str
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """What a call gave: `text` for a model, `facts` for a program, and pictures. `error`: it did not go well."""
+
+    text: str
+    facts: dict[str, Any] = {}
+    images: list[Image] = []
+    error: bool = False
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Ask(NamedTuple):
+    """One request to a broker: what a tool yields, and a driver sends.
+
+    `patience` seconds are waited for its end. `code`: it runs code that live output is wanted of, that is interrupted
+    when the caller gives up, and that may ask for input.
+    """
+
+    op: str
+    fields: dict[str, Any]
+    patience: float = PATIENCE
+    code: bool = False
+
+
+class Got(NamedTuple):
+    """What came of an Ask. `asking`: the code waits for input, and its end has not been waited for."""
+
+    gathering: Gathering
+    asking: Reply | None = None
+
+
+Steps = Generator[Ask, Got, Answer]
+
+
+class Context(msgspec.Struct):
+    """What a call knows besides its arguments. `memory` outlives the call: it belongs to the tool set."""
+
+    settings: Settings
+    memory: dict[str, Any]
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool: what models are told of it, and what it does.
+
+    `output` is the schema of `Answer.facts`. `runs_code`: its answer is text and pictures that the user's code made.
+    """
+
+    name: str
+    title: str
+    text: str
+    args: type[msgspec.Struct]
+    run: Callable[[Any, Context], Steps]
+    read_only: bool = False
+    destructive: bool = True
+    idempotent: bool = False
+    open_world: bool = False
+    runs_code: bool = False
+    output: dict[str, Any]
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema of the arguments."""
+        return schema_of(self.args)
+
+    def declared_output(self, settings: Settings) -> dict[str, Any] | None:
+        """The output schema that a client is told, or None.
+
+        Clients that are given structured content show a model that alone, neither text nor pictures. So tools that run
+        code have none, unless the settings say that programs are on the other side.
+        """
+        return self.output if settings.structured or not self.runs_code else None
+
+
+def request(op: str, **fields: Any) -> Generator[Ask, Got, dict[str, Any]]:
+    """Ask, and give the last reply as a dict with the keys of the wire. Raises ReplError when it says `error`."""
+    got = yield Ask(op, fields)
+    reply: dict[str, Any] = msgspec.to_builtins(answer(got.gathering))
+    return reply

@@ -1,0 +1,57 @@
+"""A tool's arguments: a struct, the JSON Schema that models are shown, and how a call's arguments become one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+Args = TypeVar("Args", bound=msgspec.Struct)
+
+
+class BadArguments(ValueError):
+    """The arguments are not what the tool takes; the text is for the model that sent them."""
+
+
+def schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The struct as a small closed object schema: no references, no titles, no nulls."""
+    (raw,), parts = msgspec.json.schema_components([kind], ref_template="{name}")
+    shape = _plain(parts[raw["$ref"]])
+    schema = {"type": "object", "properties": shape.get("properties", {}), "additionalProperties": False}
+    if shape.get("required"):
+        schema["required"] = shape["required"]
+    return schema
+
+
+def read_arguments(kind: type[Args], given: Mapping[str, Any] | None) -> Args:
+    """The struct that these arguments are. Null is the same as absent; `"5"` does where a number is wanted.
+
+    Raises BadArguments.
+    """
+    present = {name: value for name, value in (given or {}).items() if value is not None}
+    try:
+        return msgspec.convert(present, kind, strict=False)
+    except msgspec.ValidationError as error:
+        names = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
+        what = str(error).replace(" - at `$.", " in `").replace("Object ", "")
+        raise BadArguments(f"bad arguments: {what}. This tool takes: {names or 'nothing'}") from None
+
+
+def _plain(node: Any) -> Any:
+    """A schema without what a model needs not read: titles, null alternatives and null defaults."""
+    if isinstance(node, list):
+        return [_plain(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if "anyOf" in node:
+        others = [each for each in node["anyOf"] if each.get("type") != "null"]
+        if len(others) == 1:
+            node = {**others[0], **{key: value for key, value in node.items() if key != "anyOf"}}
+    if isinstance(node.get("enum"), list) and None in node["enum"]:
+        node = {**node, "enum": [each for each in node["enum"] if each is not None]}
+    dropped = {"title"} | ({"default"} if node.get("default") in (None, [], {}) else set())
+    return {
+        key: {name: _plain(each) for name, each in value.items()} if key == "properties" else _plain(value)
+        for key, value in node.items() if key not in dropped
+    }  # fmt: skip

@@ -1,0 +1,43 @@
+"""The tool sets by name, and what a set is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from replctl.client.errors import ReplError
+from replctl.tools import agentrepl, default, nexo, reply
+from replctl.tools.base import Answer, Context, Settings, Steps, Tool
+from replctl.tools.schema import BadArguments, read_arguments
+from replctl.tools.told import refused
+
+# Name to its module's table of tools and the words for a model that has them.
+SETS: dict[str, tuple[tuple[Tool, ...], str]] = {
+    "default": (default.TOOLS, default.INSTRUCTIONS),
+    "reply": (reply.TOOLS, reply.INSTRUCTIONS),
+    "agentrepl": (agentrepl.TOOLS, agentrepl.INSTRUCTIONS),
+    "nexo": (nexo.TOOLS, nexo.INSTRUCTIONS),
+}
+
+
+class ToolSet:
+    """The tools of one set, with their settings and what they remember. No connection. KeyError: no such set."""
+
+    def __init__(self, name: str = "default", settings: Settings | None = None) -> None:
+        tools, self.instructions = SETS[name]
+        self.name = name
+        self.tools = {tool.name: tool for tool in tools}
+        self.settings = settings or Settings()
+        self._context = Context(self.settings, {})
+
+    def steps(self, name: str, arguments: Mapping[str, Any] | None) -> Steps:
+        """One call, to be driven. What is wrong with it, or refused by the broker, is an answer that says so."""
+        tool = self.tools.get(name)
+        if tool is None:
+            return Answer(text=f"no such tool: {name}. There are: {', '.join(self.tools)}", error=True)
+        try:
+            return (yield from tool.run(read_arguments(tool.args, arguments), self._context))
+        except BadArguments as error:
+            return Answer(text=str(error), facts={"status": "bad-arguments"}, error=True)
+        except ReplError as error:
+            return refused(error)

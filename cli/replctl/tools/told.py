@@ -1,0 +1,180 @@
+"""What a model is told of an eval, or of a refusal: the result first, then the output, then the state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from replctl.client.errors import ReplError
+from replctl.client.result import Result
+from replctl.tools.base import Answer, Image, Settings
+from replctl.tools.text import clean, fold, shares
+from replwire.faults import Exit
+from replwire.replies import TRUNCATED, Reply
+
+# The broker's hints speak of fields of the wire; a model has tools.
+_HINTS = {
+    "session-not-found": "code that is sent to a session opens it; the list of sessions has those there are",
+    "timeout": "ask for more with `timeout`",
+    "eval-not-found": "its output went with the worker, or was given up; run the code again",
+    "unknown-op": "the broker that runs is older than this tool: `replctl shutdown` lets a new one start",
+}
+_NOTHING = frozenset({"None", ""})
+_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_TEXTS = ("text/markdown",)  # shown in place of the plain text of a value
+MIMES = ["image/png", "image/jpeg", "text/markdown", "text/plain"]
+
+
+class Told:
+    """How an eval is told: its session as the caller named it, how long was waited, and what its end is called."""
+
+    def __init__(self, result: Result, settings: Settings, waited: float | None = None, tail: str = "") -> None:
+        self._result, self._settings, self._waited, self._tail = result, settings, waited, tail
+        self._folded = 0
+
+    def answer(self, asking: Reply | None = None) -> Answer:
+        """The text for a model, the facts for a program, the pictures."""
+        result = self._result
+        if asking is not None:
+            result.eval_id, result.session = asking.eval_id, asking.name or result.session or asking.session
+        images, left = _pictures(result, self._settings)
+        parts = self._parts()
+        rooms = shares([len(text) for _, text in parts], self._settings.budget)
+        shown = {
+            label: fold(text, room, self._settings.line, self._more(label)).text
+            for (label, text), room in zip(parts, rooms, strict=True)
+        }
+        status = "waiting-for-input" if asking is not None else status_of(result)
+        lines = [shown[""]] if "" in shown else []
+        lines += [f"{label}:\n{text}" if len(shown) > 1 else text for label, text in shown.items() if label]
+        if not lines and status == "ok":
+            lines.append("done: no value, no output" if not images else f"{len(images)} picture(s)")
+        lines += [f"[{note}]" for note in self._notes(status, left)]
+        return Answer(text="\n".join(lines), facts=self._facts(status, shown), images=images,
+                      error=status not in ("ok", "running", "waiting-for-input"))  # fmt: skip
+
+    def _parts(self) -> list[tuple[str, str]]:
+        """What the code made, cleaned: the value or the error under "", and each stream under its name."""
+        result = self._result
+        parts = []
+        head = result.traceback or (result.error if result.error and not result.ok else None) or _value(result)
+        if head is not None and head not in _NOTHING:
+            parts.append(("", clean(head.rstrip("\n")).text))
+        out = result.out
+        if self._tail:
+            out = f"{out.removesuffix(TRUNCATED)}\n…[{result.dropped_bytes or 0} bytes not kept]…\n{self._tail}"
+        for label, text in (("output", out), ("stderr", result.err)):
+            if text.strip("\n"):
+                shown, folded = clean(text.rstrip("\n"))
+                self._folded += folded
+                parts.append((label, shown))
+        return parts
+
+    def _more(self, label: str) -> str:
+        result = self._result
+        if result.ephemeral:
+            return "; a throw-away session keeps nothing"
+        if not label or result.eval_id is None or result.state == "lost":
+            return ""
+        return f"; page or search it: read(session={result.session!r}, eval_id={result.eval_id}, offset=0 or grep=…)"
+
+    def _notes(self, status: str, left: int) -> Iterator[str]:
+        result = self._result
+        name = result.session
+        if result.created and not result.ephemeral:
+            yield f"new session {name}" + (f"; the one before it was lost: {result.cause}" if result.cause else "")
+        if result.repr_error:
+            yield f"the value has no text: its repr raised {result.repr_error}"
+        if self._folded:
+            yield f"progress bar updates folded: {self._folded}"
+        if left:
+            yield f"{left} picture(s) more were too large or too many"
+        if status == "running":
+            after = f" after {self._waited:g} s" if self._waited else ""
+            offset = f", offset={result.offset}" if result.offset else ""
+            more = f"read(session={name!r}, eval_id={result.eval_id}{offset})"
+            yield f"still running{after} as eval {result.eval_id}, it goes on; wait for more: {more}"
+        elif status == "waiting-for-input":
+            yield f"eval {result.eval_id} waits for input: stdin(session={name!r}, text=…)"
+        if result.background_bytes:
+            yield f"{result.background_bytes} bytes were printed between evals: read(session={name!r}, eval_id=0)"
+        if result.truncated:
+            yield f"{result.dropped_bytes or 0} bytes of it were not kept"
+        if not result.ok and result.hint and status not in ("running", "waiting-for-input"):
+            yield f"hint: {_HINTS.get(result.word or '', result.hint)}"
+        yield ", ".join(self._footer(status))
+
+    def _footer(self, status: str) -> Iterator[str]:
+        result = self._result
+        if status in ("timeout", "interrupted", "lost", "reset"):
+            yield status
+        yield "throw-away session" if result.ephemeral else f"session {result.session}"
+        if result.eval_id is not None and not result.ephemeral:
+            yield f"eval {result.eval_id}"
+        if result.duration_ms is not None:
+            yield f"{result.duration_ms:.0f} ms" if result.duration_ms < 1000 else f"{result.duration_ms / 1000:.1f} s"
+        if result.state == "lost":
+            yield (f"state lost: {result.cause or 'the worker is gone'}; variables and imports from before are gone, "
+                   f"a fresh worker serves the session (epoch {result.epoch})")  # fmt: skip
+        elif result.state is not None and not result.ephemeral:
+            yield f"state {result.state}"
+
+    def _facts(self, status: str, shown: dict[str, str]) -> dict[str, Any]:
+        result = self._result
+        facts: dict[str, Any] = {
+            "status": status, "session": result.session, "eval_id": result.eval_id, "epoch": result.epoch,
+            "state": result.state, "value": shown.get("") if result.ok else None,
+            "error": shown.get("") if not result.ok and status not in ("running", "waiting-for-input") else None,
+            "out": shown.get("output"), "err": shown.get("stderr"), "cause": result.cause,
+            "duration_ms": result.duration_ms, "changed": result.changed, "offset": result.offset,
+            "dropped_bytes": result.dropped_bytes,
+        }  # fmt: skip
+        return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def status_of(result: Result) -> str:
+    """How an eval ended, in one word."""
+    if result.exit is Exit.WORKER_LOST:
+        return "reset" if result.word == "session-reset" else "lost"
+    words = {Exit.OK: "ok", Exit.RUNNING: "running", Exit.RAISED: "error", Exit.INTERRUPTED: "interrupted"}
+    return words.get(result.exit) or result.word or "error"
+
+
+def refused(error: ReplError) -> Answer:
+    """What a model is told when a request was refused, or when the broker went away."""
+    reply = error.reply
+    parts = [error.err if error.word == "error" else f"{error.word}: {error.err}"]
+    if reply is not None and reply.cause and reply.cause not in error.err:
+        parts.append(f"({reply.cause})")
+    if error.word == "broker-lost":
+        parts.append("Every session and its variables are gone with it; the next call starts a new broker.")
+    if (hint := _HINTS.get(error.word, error.hint)) is not None:
+        parts.append(f"Hint: {hint}.")
+    if error.retry_after_ms is not None:
+        parts.append(f"Try again in {error.retry_after_ms / 1000:g} s.")
+    facts: dict[str, Any] = {"status": error.word, "error": error.err}
+    if error.retry_after_ms is not None:
+        facts["retry_after_ms"] = error.retry_after_ms
+    return Answer(text=" ".join(parts), facts=facts, error=True)
+
+
+def _value(result: Result) -> str | None:
+    """The value's best text: a table in Markdown is worth more to a model than one drawn with spaces."""
+    for kind in _TEXTS:
+        if isinstance(text := (result.mime or {}).get(kind), str):
+            return text
+    return result.value
+
+
+def _pictures(result: Result, settings: Settings) -> tuple[list[Image], int]:
+    """The pictures within the bounds, one a bundle, and how many more there were."""
+    dropped = result.images_dropped or 0
+    taken: list[Image] = []
+    for bundle in ([result.mime] if result.mime else []) + (result.images or []):
+        found = [Image(kind, bundle[kind]) for kind in _IMAGES if isinstance(bundle.get(kind), str)]
+        fitting = [each for each in found if len(each.data) <= settings.image_bytes]
+        if fitting and len(taken) < settings.images:
+            taken.append(fitting[0])
+        elif found:
+            dropped += 1
+    return taken, dropped

@@ -1,0 +1,128 @@
+"""Each client starts the server its own way, runs code, and is told what we meant."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kit import Broker
+from peers import HERE, Peers
+
+OUR_TOOLS = ["eval", "read", "interrupt", "reset", "sessions", "info", "env", "load_file", "stdin"]
+SECONDS = 120
+
+# What the suite asks of servers that have them: fixtures that we do not serve, and what our server does without
+# (sampling, elicitation, logging, completion of arguments, subscriptions).
+WITHOUT = {
+    "completion-complete", "elicitation-sep1034-defaults", "elicitation-sep1330-enums", "logging-set-level",
+    "prompts-get-embedded-resource", "prompts-get-simple", "prompts-get-with-args", "prompts-get-with-image",
+    "resources-read-binary", "resources-read-text", "resources-subscribe", "resources-templates-read",
+    "resources-unsubscribe", "tools-call-audio", "tools-call-elicitation", "tools-call-embedded-resource",
+    "tools-call-mixed-content", "tools-call-sampling", "tools-call-with-logging",
+}  # fmt: skip
+
+
+def command(broker: Broker) -> list[str]:
+    return [sys.executable, "-P", "-m", "replctl", "mcp", "--endpoint", broker.endpoint]
+
+
+def run(broker: Broker, *words: str) -> str:
+    """A client's stdout. It must end well, and leave no server."""
+    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, env=broker.environ, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def inspect(peers: Peers, broker: Broker, *words: str) -> Any:
+    launcher = peers.modules / "inspector/clients/launcher/build/index.js"
+    return json.loads(run(broker, peers.node, str(launcher), "--cli", *command(broker), *words))
+
+
+@pytest.mark.parametrize("era", ["legacy", "auto", "modern"])
+def test_the_inspector(peers: Peers, broker: Broker, era: str) -> None:
+    how = ("--format", "json", "--protocol-era", era)
+    tools = inspect(peers, broker, *how, "--strict", "--method", "tools/list")["result"]["tools"]
+    assert [tool["name"] for tool in tools] == OUR_TOOLS
+    arguments = json.dumps({"code": "6*7", "session": f"inspector-{era}"})
+    call = ("--method", "tools/call", "--tool-name", "eval", "--tool-args-json", arguments)
+    result = inspect(peers, broker, *how, *call)["result"]
+    assert result["content"][0]["text"].startswith("42\n")
+    assert inspect(peers, broker, *how, "--method", "prompts/list")["result"]["prompts"][0]["name"] == "debug"
+    assert inspect(peers, broker, *how, "--method", "resources/list")["result"]["resources"]
+
+
+def test_the_inspectors_load(peers: Peers, broker: Broker) -> None:
+    arguments = json.dumps({"code": "6*7", "session": "load"})
+    told = inspect(peers, broker, "--method", "tools/call", "--tool-name", "eval", "--tool-args-json", arguments,
+                   "--load", "--load-requests", "300", "--load-concurrency", "8")  # fmt: skip
+    assert (told["ok"], told["errors"], told["toolErrors"]) == (300, 0, 0)
+
+
+@pytest.mark.parametrize("generation", ["v1", "v2"])
+def test_the_official_typescript_client(peers: Peers, broker: Broker, generation: str) -> None:
+    script = str(peers.scripts / "talk_sdk.mjs")
+    told = json.loads(run(broker, peers.node, script, generation, *command(broker)))
+    assert told["tools"] == OUR_TOOLS
+    assert told["value"]["content"][0]["text"].startswith("42\n")
+    assert told["error"]["isError"] is True
+    names = [each["name"] for each in told["info"]["structuredContent"]["variables"]]
+    assert names == ["x"]
+    assert told["progress"]
+    assert all(line.startswith("step ") for line in told["progress"])
+    assert told["cancelled"] is True
+    assert told["last"] == "interrupted"
+    assert told["after"]["content"][0]["text"].startswith("41\n")
+
+
+def test_the_client_of_fastmcp(peers: Peers, broker: Broker) -> None:
+    told = json.loads(run(broker, peers.python, str(HERE / "talk_fastmcp.py"), *command(broker)))
+    assert told["tools"] == OUR_TOOLS
+    assert told["value"].startswith("42\n")
+    assert told["error"] is True
+    assert [job["state"] for job in told["jobs"]] == ["ok", "error"]
+    assert "repl://sessions" in told["resources"]
+    assert told["prompts"] == ["debug", "benchmark"]
+
+
+@pytest.fixture(scope="module")
+def url(broker: Broker) -> Iterator[str]:
+    process = subprocess.Popen([sys.executable, str(HERE / "open_server.py"), broker.endpoint],
+                               stdout=subprocess.PIPE, env=broker.environ)  # fmt: skip
+    assert process.stdout is not None
+    yield process.stdout.readline().decode().strip()
+    process.terminate()
+    process.communicate(timeout=20)
+
+
+def conform(peers: Peers, broker: Broker, url: str, *words: str) -> str:
+    suite = [peers.node, str(peers.modules / "conformance/dist/index.js"), "server", "--url", url, *words]
+    done = subprocess.run(suite, capture_output=True, text=True, timeout=SECONDS, env=broker.environ, cwd=broker.folder,
+                          check=False)  # fmt: skip
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25", "2026-07-28"])
+def test_the_conformance_suite(peers: Peers, broker: Broker, url: str, revision: str) -> None:
+    said = conform(peers, broker, url, "--spec-version", revision)
+    results = re.findall(r"^([✓✗]) ([\w-]+): \d+ passed", said, re.M)
+    assert {name for mark, name in results if mark == "✗"} - WITHOUT == set(), said[-3000:]
+    assert len([name for mark, name in results if mark == "✓"]) >= 9
+
+
+@pytest.mark.parametrize("scenario", ["caching", "http-header-validation", "sep-2164-resource-not-found"])
+def test_scenarios_of_the_stateless_revision(peers: Peers, broker: Broker, url: str, scenario: str) -> None:
+    said = conform(peers, broker, url, "--spec-version", "2026-07-28", "--scenario", scenario, "--verbose")
+    assert said.count('"status": "SUCCESS"') > 0, said
+    assert '"status": "FAILURE"' not in said
+
+
+def test_what_fails_of_statelessness_is_what_cannot_be_tested(peers: Peers, broker: Broker, url: str) -> None:
+    said = conform(peers, broker, url, "--spec-version", "2026-07-28", "--scenario", "server-stateless", "--verbose")
+    assert said.count('"status": "SUCCESS"') == 21
+    assert said.count('"status": "FAILURE"') == said.count('"errorMessage": "Not testable: ')

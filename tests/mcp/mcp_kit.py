@@ -1,0 +1,70 @@
+"""How the tests start the server, and speak to it: by the SDK's own client, or by bare lines."""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from mcp import Client, StdioServerParameters
+from mcp_types import CallToolResult, TextContent
+
+from kit import PATIENCE_S, Broker
+
+Connect = Callable[..., AbstractAsyncContextManager[Client]]
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+
+
+def server(broker: Broker, *args: str) -> StdioServerParameters:
+    """How a client starts the server."""
+    command = ["-P", "-m", "replctl", "mcp", "--endpoint", broker.endpoint, *args]
+    return StdioServerParameters(command=sys.executable, args=command, env=broker.environ, cwd=str(broker.folder))
+
+
+def text(result: CallToolResult) -> str:
+    assert isinstance(result.content[0], TextContent)
+    return result.content[0].text
+
+
+async def run(client: Client, code: str, session: str, **more: Any) -> CallToolResult:
+    return await client.call_tool("eval", {"code": code, "session": session, **more})
+
+
+def raw(broker: Broker, *args: str) -> subprocess.Popen[bytes]:
+    """The server as a bare process."""
+    how = server(broker, *args)
+    return subprocess.Popen([how.command, *how.args], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, env=broker.environ, bufsize=0)  # fmt: skip
+
+
+def put(process: subprocess.Popen[bytes], line: bytes) -> None:
+    assert process.stdin is not None
+    process.stdin.write(line + b"\n")
+    process.stdin.flush()
+
+
+def say(process: subprocess.Popen[bytes], method: str, number: int, **params: Any) -> None:
+    put(process, json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode())
+
+
+def hear(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    assert process.stdout is not None
+    assert select.select([process.stdout], [], [], PATIENCE_S)[0], "nothing was said"
+    line = process.stdout.readline()
+    assert line, process.stderr.read() if process.stderr else ""
+    answer: dict[str, Any] = json.loads(line)
+    return answer
+
+
+def finish(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    process.stdin = None
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 0, err
+    assert b"Traceback" not in err
+    assert all(json.loads(line) for line in out.splitlines())

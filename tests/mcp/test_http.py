@@ -1,0 +1,181 @@
+"""Streamable HTTP: the official client gets in with the token, and nobody without it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult
+
+from kit import Broker, wait_until
+from mcp_kit import HELLO, run, text
+from replctl.client.errors import ReplError
+from replctl.mcp.http import bind, token
+
+pytestmark = pytest.mark.anyio
+
+
+class Served:
+    """A server process on a free port, and what it said."""
+
+    def __init__(self, broker: Broker) -> None:
+        command = [sys.executable, "-P", "-m", "replctl", "mcp", "--endpoint", broker.endpoint, "--http", "127.0.0.1:0"]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, env=broker.environ)
+        assert self.process.stderr is not None
+        said = re.fullmatch(r"replctl: MCP at http://127\.0\.0\.1:(\d+)/mcp; its bearer token is in (.*)\n",
+                            self.process.stderr.readline().decode())  # fmt: skip
+        assert said is not None
+        self.port = int(said[1])
+        self.path = Path(said[2])
+        self.token = self.path.read_text().strip()
+        self.url = f"http://127.0.0.1:{self.port}/mcp"
+
+    def post(self, **headers: str) -> int:
+        """The status of an `initialize` with these headers and nothing the server would forgive."""
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO})
+        usual = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+                 "Authorization": f"Bearer {self.token}"}  # fmt: skip
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request("POST", "/mcp", body, {**usual, **named})
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    @asynccontextmanager
+    async def client(self, mode: str = "auto") -> AsyncIterator[Client]:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=60) as web,
+            Client(streamable_http_client(self.url, http_client=web), mode=mode) as client,
+        ):
+            yield client
+
+
+@pytest.fixture(scope="module")
+def served(broker: Broker) -> Iterator[Served]:
+    served = Served(broker)
+    yield served
+    served.process.send_signal(signal.SIGTERM)
+    _, err = served.process.communicate(timeout=20)
+    assert b"Traceback" not in err, err
+    assert served.token.encode() not in err
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_the_official_client_runs_code(served: Served, mode: str) -> None:
+    async with served.client(mode) as client:
+        assert text(await run(client, "6*7", f"http-{mode}")).startswith("42\n")
+        assert len((await client.list_tools()).tools) == 9
+
+
+async def test_cancelling_interrupts(served: Served, broker: Broker) -> None:
+    for mode in ("legacy", "auto"):
+        session = f"http-cancel-{mode}"
+        async with served.client(mode) as client:
+            await run(client, "x = 1", session)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run, client, "import time\ntime.sleep(600)", session)
+                await anyio.to_thread.run_sync(_until, broker, session, "running")
+                tasks.cancel_scope.cancel()
+            await anyio.to_thread.run_sync(_until, broker, session, "done")
+            assert text(await run(client, "x", session)).startswith("1\n")
+
+
+def _until(broker: Broker, session: str, state: str) -> None:
+    with broker.wire() as wire:
+        wait_until(lambda: wire.ask("jobs", session=session)["jobs"][-1]["state"] == state
+                   and len(wire.ask("jobs", session=session)["jobs"]) == 2, state)  # fmt: skip
+
+
+async def test_progress_comes_over_http(served: Served, broker: Broker) -> None:
+    gate = broker.folder / "http-progress"
+    code = f"import os, time\nprint('begun', flush=True)\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)"
+    said: list[str | None] = []
+
+    async def progress(_done: float, _total: float | None, message: str | None) -> None:
+        said.append(message)
+        gate.touch()
+
+    async with served.client() as client:
+        arguments = {"code": code, "session": "http-progress"}
+        result: CallToolResult = await client.call_tool("eval", arguments, progress_callback=progress)
+    assert not result.is_error
+    assert said[0] == "begun"
+
+
+def test_nobody_gets_in_without_the_token(served: Served) -> None:
+    assert served.post() == 200
+    assert served.post(Authorization="") == 401
+    assert served.post(Authorization="Bearer wrong") == 401
+    assert served.post(Authorization=served.token) == 401
+    assert served.post(Authorization=f"Bearer {served.token}x") == 401
+
+
+def test_a_page_of_another_site_gets_nothing(served: Served) -> None:
+    assert served.post(Origin="http://evil.example") == 403
+    assert served.post(Host="evil.example") == 421
+    assert served.post(Host=f"evil.example:{served.port}") == 421
+    assert served.post(Origin=f"http://localhost:{served.port}", Host=f"localhost:{served.port}") == 200
+
+
+def test_the_token_is_the_users_own(served: Served) -> None:
+    assert stat.S_IMODE(served.path.stat().st_mode) == 0o600
+    command = Path(f"/proc/{served.process.pid}/cmdline").read_bytes()
+    environment = Path(f"/proc/{served.process.pid}/environ").read_bytes()
+    assert served.token.encode() not in command + environment
+    assert len(served.token) >= 43
+
+
+@pytest.mark.parametrize(
+    "where", ["0.0.0.0:0", "192.0.2.1:80", "example.com:80", "127.0.0.1", "127.0.0.1:x", ":80", "[::]:0"]
+)
+def test_only_loopback_is_served(where: str) -> None:
+    with pytest.raises(ReplError, match=r"loopback|HOST:PORT"):
+        bind(where)
+
+
+@pytest.mark.parametrize("where", ["127.0.0.1:0", "localhost:0", "[::1]:0", "127.0.0.2:0"])
+def test_loopback_has_many_names(where: str) -> None:
+    with bind(where) as listener:
+        assert listener.getsockname()[1] > 0
+
+
+def test_a_taken_port_is_said(served: Served) -> None:
+    with pytest.raises(ReplError, match="cannot listen"):
+        bind(f"127.0.0.1:{served.port}")
+
+
+def test_a_token_is_made_once_and_kept(tmp_path: Path) -> None:
+    path = str(tmp_path / "state" / "token")
+    first = token(path)
+    assert token(path) == first
+    os.chmod(path, 0o644)
+    with pytest.raises(ReplError, match="others may read the token"):
+        token(path)
+    os.chmod(path, 0o600)
+    Path(path).write_text("short")
+    with pytest.raises(ReplError, match="no token in"):
+        token(path)
+
+
+def test_a_token_behind_a_link_is_not_trusted(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("x" * 43)
+    (tmp_path / "token").symlink_to(tmp_path / "real")
+    with pytest.raises(ReplError, match="cannot keep a token"):
+        token(str(tmp_path / "token"))

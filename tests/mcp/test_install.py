@@ -1,0 +1,196 @@
+"""Clients' configuration files: one entry comes in, everything else stays, twice is the same as once."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replctl.mcp.clients import CLIENTS
+from replctl.mcp.edit import CannotEdit, into_json, into_toml
+
+ENTRY = {"command": "/bin/replctl", "args": ["mcp"], "startup_timeout_sec": 20}
+NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-9, 9), NAMES),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=3)),
+)
+CODEX = """\
+# my settings
+model = "x"   # the good one
+
+[mcp_servers.other]
+command = "other"
+args = ["a",
+  "b"]
+
+# about ours
+[mcp_servers.replctl]
+command = "old"
+args = ["mcp"]
+enabled = true
+
+# about what comes after
+[tui]
+theme = "dark"
+"""
+
+
+@given(st.dictionaries(NAMES, VALUES, max_size=4), st.dictionaries(NAMES, st.dictionaries(NAMES, VALUES, max_size=2)))
+def test_json_gains_one_entry_and_loses_nothing(root: dict[str, object], servers: dict[str, object]) -> None:
+    before = {**root, "mcpServers": servers}
+    after = json.loads(into_json(json.dumps(before), ["mcpServers"], "replctl", ENTRY))
+    assert {**servers.get("replctl", {}), **ENTRY} == after["mcpServers"].pop("replctl")  # type: ignore[dict-item]
+    servers = {name: server for name, server in servers.items() if name != "replctl"}
+    assert after == {**root, "mcpServers": servers}
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{\n    "a": 1\n}\n', '{"mcpServers":{"b":{"command":"c"}}}'])
+def test_json_twice_is_the_same_as_once(text: str) -> None:
+    once = into_json(text, ["mcpServers"], "replctl", ENTRY)
+    assert into_json(once, ["mcpServers"], "replctl", ENTRY) == once
+
+
+def test_json_keeps_its_indent_and_what_was_added_to_the_entry() -> None:
+    text = '{\n    "mcpServers": {\n        "replctl": {"command": "old", "trust": true}\n    }\n}\n'
+    after = into_json(text, ["mcpServers"], "replctl", ENTRY)
+    assert '\n    "mcpServers"' in after
+    assert json.loads(after)["mcpServers"]["replctl"]["trust"] is True
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{ // comment\n}", "[]", '{"mcpServers": []}', '{"mcpServers": {"replctl": 5}}', '{"a": 1, "a": 2}', "nonsense"],
+)
+def test_json_that_would_lose_something_is_refused(text: str) -> None:
+    with pytest.raises(CannotEdit):
+        into_json(text, ["mcpServers"], "replctl", ENTRY)
+
+
+def test_toml_keeps_its_comments_and_its_other_tables() -> None:
+    after = into_toml(CODEX, "mcp_servers", "replctl", ENTRY)
+    removed = {'command = "old"', "enabled = true"}
+    assert set(CODEX.splitlines()) - set(after.splitlines()) == removed
+    parsed = tomllib.loads(after)
+    assert parsed["mcp_servers"]["replctl"] == ENTRY
+    assert parsed["mcp_servers"]["other"]["args"] == ["a", "b"]
+    assert after.index("# about what comes after") > after.index("startup_timeout_sec")
+    assert into_toml(after, "mcp_servers", "replctl", ENTRY) == after
+
+
+@pytest.mark.parametrize("text", ["", 'model = "x"', 'model = "x"\n', "[mcp_servers.other]\ncommand = 'o'\n"])
+def test_toml_gets_a_table_at_its_end(text: str) -> None:
+    after = into_toml(text, "mcp_servers", "replctl", ENTRY)
+    assert after.startswith(text)
+    assert tomllib.loads(after)["mcp_servers"]["replctl"] == ENTRY
+    assert into_toml(after, "mcp_servers", "replctl", ENTRY) == after
+
+
+def test_toml_keeps_the_tables_below_ours() -> None:
+    text = '[mcp_servers.replctl]\ncommand = "old"\n\n[mcp_servers.replctl.env]\nX = "1"\n'
+    after = into_toml(text, "mcp_servers", "replctl", ENTRY)
+    assert tomllib.loads(after)["mcp_servers"]["replctl"] == {**ENTRY, "env": {"X": "1"}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'mcp_servers = { replctl = { command = "old" } }\n',
+        '[mcp_servers]\nreplctl.command = "old"\n',
+        'note = """\n[mcp_servers.replctl]\nnot a table\n"""\n',
+        "not toml",
+    ],
+)
+def test_toml_that_would_lose_something_is_refused(text: str) -> None:
+    with pytest.raises(CannotEdit):
+        into_toml(text, "mcp_servers", "replctl", ENTRY)
+
+
+def install(home: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.endswith(("_HOME", "_CONFIG_DIR"))}
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "replctl", "install", *args], cwd=home, capture_output=True, text=True,
+        timeout=60, check=False, env={**kept, "HOME": str(home), **env},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_every_client_can_be_told(tmp_path: Path, client: str) -> None:
+    done = install(tmp_path, "--client", client, "--agent", "ada")
+    assert done.returncode == 0, done.stderr
+    (path,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    text = path.read_text()
+    parsed = tomllib.loads(text) if client == "codex" else json.loads(text)
+    entry = parsed[CLIENTS[client].keys[0]]["replctl"]
+    assert entry["args"][-3:] == ["mcp", "--agent", "ada"]
+    assert os.path.isabs(entry["command"])
+    assert "+" in done.stdout
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    again = install(tmp_path, "--client", client, "--agent", "ada")
+    assert (again.returncode, again.stdout) == (0, "")
+    assert "already in" in again.stderr
+    assert path.read_text() == text
+
+
+def test_the_file_before_is_kept_and_the_mode_stays(tmp_path: Path) -> None:
+    path = tmp_path / ".mcp.json"
+    path.write_text('{"mcpServers": {}}')
+    path.chmod(0o640)
+    done = install(tmp_path, "--client", "claude", "--scope", "project")
+    assert done.returncode == 0, done.stderr
+    (kept,) = tmp_path.glob(".mcp.json.*.bak")
+    assert kept.read_text() == '{"mcpServers": {}}'
+    assert {stat.S_IMODE(each.stat().st_mode) for each in (path, kept)} == {0o640}
+    assert json.loads(path.read_text())["mcpServers"]["replctl"] == {
+        "type": "stdio", "command": "replctl", "args": ["mcp"]}  # fmt: skip
+
+
+def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "dotfiles").mkdir()
+    real = tmp_path / "dotfiles" / "claude.json"
+    real.write_text("{}")
+    (tmp_path / ".claude.json").symlink_to(real)
+    assert install(tmp_path, "--client", "claude").returncode == 0
+    assert (tmp_path / ".claude.json").is_symlink()
+    assert "replctl" in real.read_text()
+
+
+def test_a_file_with_comments_is_left_alone_and_the_entry_is_shown(tmp_path: Path) -> None:
+    (tmp_path / ".vscode").mkdir()
+    path = tmp_path / ".vscode" / "mcp.json"
+    path.write_text("{ // mine\n}")
+    done = install(tmp_path, "--client", "vscode", "--scope", "project")
+    assert done.returncode == 1
+    assert "left as it is" in done.stderr
+    assert '"servers"' in done.stderr
+    assert path.read_text() == "{ // mine\n}"
+
+
+def test_printing_writes_nothing(tmp_path: Path) -> None:
+    done = install(tmp_path, "--client", "codex", "--print", "--tools", "nexo", "--name", "py")
+    assert tomllib.loads(done.stdout)["mcp_servers"]["py"]["args"][-2:] == ["--tools", "nexo"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("client", "variable", "file"),
+    [("codex", "CODEX_HOME", "config.toml"), ("claude", "CLAUDE_CONFIG_DIR", ".claude.json")],
+)
+def test_a_moved_folder_is_found(tmp_path: Path, client: str, variable: str, file: str) -> None:
+    moved = tmp_path / "moved"
+    assert install(tmp_path, "--client", client, **{variable: str(moved)}).returncode == 0
+    assert [path.name for path in moved.iterdir()] == [file]
+
+
+def test_a_client_without_projects_says_so(tmp_path: Path) -> None:
+    done = install(tmp_path, "--client", "windsurf", "--scope", "project")
+    assert done.returncode == 2
+    assert "no configuration of a project" in done.stderr

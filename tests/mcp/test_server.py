@@ -1,0 +1,376 @@
+"""The MCP server over stdio, driven by the official client, against a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+from mcp.shared.exceptions import MCPError
+from mcp_types import CallToolResult, ImageContent, TextContent
+
+from kit import Broker, alive, processes_with, wait_until
+from mcp_kit import HELLO, Connect, finish, hear, put, raw, run, say, text
+from stub_broker import Say, Script, Stub, done
+
+pytestmark = pytest.mark.anyio
+ERAS = ("legacy", "auto")
+
+
+async def until(what: Any, why: str) -> Any:
+    """Poll an awaitable until it holds."""
+    with anyio.fail_after(20):
+        while not (value := await what()):
+            await anyio.sleep(0.01)
+    assert value, why
+    return value
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_both_eras_of_the_protocol_are_served(connect: Connect, mode: str) -> None:
+    async with connect(mode=mode) as client:
+        assert client.protocol_version == {"legacy": "2025-11-25", "auto": "2026-07-28"}[mode]
+        assert client.server_info is not None
+        assert client.server_info.name == "replctl"
+        assert "info(what=" in (client.instructions or "")
+        result = await run(client, "6*7", f"era-{mode}")
+        assert text(result).startswith("42\n")
+        assert not result.is_error
+
+
+async def test_tools_say_what_they_may_do(connect: Connect) -> None:
+    async with connect() as client:
+        listed = await client.list_tools()
+    tools = {tool.name: tool for tool in listed.tools}
+    assert len(listed.model_dump_json(by_alias=True, exclude_none=True)) <= 8000
+    read_only = [name for name, tool in tools.items() if tool.annotations and tool.annotations.read_only_hint]
+    assert read_only == ["read", "info"]
+    assert tools["eval"].annotations is not None
+    assert tools["eval"].annotations.destructive_hint is True
+    assert tools["interrupt"].annotations is not None
+    assert tools["interrupt"].annotations.destructive_hint is False
+    assert [name for name, tool in tools.items() if tool.output_schema] == ["interrupt", "reset", "sessions", "info"]
+
+
+async def test_code_answers_with_text_alone_and_its_handle_beside_it(connect: Connect) -> None:
+    async with connect() as client:
+        result = await run(client, "print('hi')", "plain")
+    assert result.structured_content is None
+    assert result.meta is not None
+    assert result.meta["replctl/eval"] == {
+        "status": "ok", "session": "plain", "eval_id": 1, "epoch": 1, "state": "kept"}  # fmt: skip
+
+
+async def test_programs_may_have_structured_content(connect: Connect) -> None:
+    async with connect("--structured") as client:
+        tools = await client.list_tools()
+        result = await run(client, "print('hi')\n42", "structured")
+    assert all(tool.output_schema for tool in tools.tools)
+    assert result.structured_content["value"] == "42"
+    assert result.structured_content["out"] == "hi"
+
+
+async def test_what_was_looked_up_is_structured(connect: Connect) -> None:
+    async with connect() as client:
+        await run(client, "n = 5", "facts")
+        result = await client.call_tool("info", {"session": "facts", "what": "variables"})
+    assert result.structured_content == {"status": "ok", "variables": [{"name": "n", "type": "int", "preview": "5"}]}
+
+
+async def test_errors_are_results_and_unknown_tools_are_faults(connect: Connect) -> None:
+    async with connect() as client:
+        assert (await run(client, "1/0", "errors")).is_error
+        assert "unknown field" in text(await client.call_tool("eval", {"code": "1", "nonsense": True}))
+        with pytest.raises(MCPError, match="Unknown tool: evil"):
+            await client.call_tool("evil", {})
+
+
+async def test_agents_with_sessions_of_their_own_never_meet(connect: Connect, broker: Broker) -> None:
+    async with connect("--agent", "ada") as ada, connect("--agent", "bob") as bob:
+        results = await asyncio.gather(run(ada, "x = 'a'", "ada-1"), run(bob, "x = 'b'", "bob-1"))
+        assert not any(result.is_error for result in results)
+        for _ in range(5):
+            a, b = await asyncio.gather(run(ada, "x", "ada-1"), run(bob, "x", "bob-1"))
+            assert (text(a)[:3], text(b)[:3]) == ("'a'", "'b'")
+    with broker.wire() as wire:
+        owners = {entry["name"]: entry["owner"] for entry in wire.ask("ls-sessions")["sessions"]}
+    assert (owners["ada-1"], owners["bob-1"]) == ("ada", "bob")
+
+
+async def test_a_session_outlives_the_connection(connect: Connect) -> None:
+    async with connect() as client:
+        await run(client, "kept = 1", "outlive")
+    async with connect() as client:
+        assert text(await run(client, "kept", "outlive")).startswith("1\n")
+
+
+async def test_calls_run_side_by_side(connect: Connect, broker: Broker) -> None:
+    gate = broker.folder / "gate"
+    code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'opened'"
+    async with connect() as client, anyio.create_task_group() as tasks:
+        waiting: list[CallToolResult] = []
+
+        async def wait() -> None:
+            waiting.append(await run(client, code, "side-1"))
+
+        tasks.start_soon(wait)
+        assert text(await run(client, "1+1", "side-2")).startswith("2\n")
+        assert not waiting
+        gate.touch()
+    assert text(waiting[0]).startswith("'opened'\n")
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_progress_tells_the_last_line(connect: Connect, broker: Broker, mode: str) -> None:
+    gate = broker.folder / f"progress-{mode}"
+    code = f"import os, time\nprint('step 1', flush=True)\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)"
+    said: list[tuple[float, str | None]] = []
+
+    async def progress(done: float, _total: float | None, message: str | None) -> None:
+        said.append((done, message))
+        gate.touch()
+
+    async with connect(mode=mode) as client:
+        result = await client.call_tool("eval", {"code": code, "session": f"p-{mode}"}, progress_callback=progress)
+    assert not result.is_error
+    assert said[0][1] == "step 1"
+    assert [done for done, _ in said] == sorted({done for done, _ in said})
+
+
+async def test_code_past_its_wait_answers_that_it_runs(connect: Connect) -> None:
+    async with connect("--wait", "300ms") as client:
+        result = await run(client, "import time\nprint('a', flush=True)\ntime.sleep(60)", "wait")
+        assert "still running after 0.3 s as eval 1" in text(result)
+        assert (await client.call_tool("interrupt", {"session": "wait"})).structured_content["interrupted"] is True
+        end = await client.call_tool("read", {"session": "wait", "eval_id": 1, "wait": 20})
+        assert "interrupted" in text(end)
+        assert "state kept" in text(end)
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_cancelled_call_interrupts_its_code_and_keeps_the_state(connect: Connect, mode: str) -> None:
+    session = f"cancel-{mode}"
+    async with connect(mode=mode) as client:
+        await run(client, "x = 7", session)
+
+        async def call() -> None:
+            await run(client, "import time\ntime.sleep(600)", session)
+
+        async def jobs() -> list[dict[str, Any]]:
+            result = await client.call_tool("info", {"session": session, "what": "jobs"})
+            return list(result.structured_content["jobs"])
+
+        async def begun() -> bool:
+            return any(job["state"] == "running" for job in await jobs())
+
+        async def ended() -> bool:
+            return (await jobs())[-1]["state"] == "interrupted"
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            await until(begun, "the code runs")
+            tasks.cancel_scope.cancel()
+        await until(ended, "the code was interrupted")
+        assert text(await run(client, "x", session)).startswith("7\n")
+
+
+async def test_a_client_that_stops_waiting_interrupts_nothing(connect: Connect, broker: Broker) -> None:
+    gate = broker.folder / "patient"
+    code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
+    async with connect() as client:
+        with pytest.raises(MCPError, match="timed out"):
+            await client.call_tool("eval", {"code": code, "session": "patient"}, read_timeout_seconds=1)
+        await run(client, "1", "patient-other")  # what came with the cancellation has been thought about by now
+        await anyio.sleep(0.2)
+        gate.touch()
+        end = await client.call_tool("read", {"session": "patient", "eval_id": 1, "wait": 20})
+    assert text(end).startswith("'end'\n")
+
+
+async def test_the_end_of_input_ends_the_server_and_not_the_code(broker: Broker) -> None:
+    gate = broker.folder / "eof"
+    code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
+    process = raw(broker)
+    say(process, "initialize", 1, **HELLO)
+    assert hear(process)["id"] == 1
+    say(process, "tools/call", 2, name="eval", arguments={"code": code, "session": "eof"})
+    with broker.wire() as wire:
+        wait_until(lambda: "eof" in [entry["name"] for entry in wire.ask("ls-sessions")["sessions"]], "it has begun")
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(20) == 0
+        gate.touch()
+        assert wire.ask("read", session="eof", eval_id=1, wait_ms=20_000).value == "'end'"
+    finish(process)
+
+
+async def test_a_server_that_was_never_asked_to_run_code_starts_no_broker(broker: Broker) -> None:
+    other = f"ipc://{broker.folder}/run/never.sock"
+    process = raw(broker, "--endpoint", other)
+    say(process, "initialize", 1, **HELLO)
+    say(process, "tools/list", 2)
+    say(process, "resources/list", 3)
+    answers = {hear(process)["id"] for _ in range(3)}
+    assert answers == {1, 2, 3}
+    assert not processes_with(other) - {process.pid}
+    finish(process)
+    assert not alive(process.pid)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "number"),
+    [
+        (b"garbage", -32700, None),
+        (b'{"jsonrpc":"2.0","id":4,"method":"tools/call"', -32700, None),
+        (b"\xff\xfe", -32700, None),
+        (b"[]", -32600, None),
+        (b"5", -32600, None),
+        (b'{"id":5,"method":"ping"}', -32600, 5),
+        (b'{"jsonrpc":"2.0","id":6,"method":"tools/call","params":[]}', -32600, 6),
+    ],
+)
+async def test_a_line_that_is_no_message_is_answered_and_the_server_goes_on(
+    broker: Broker, line: bytes, code: int, number: int | None
+) -> None:
+    process = raw(broker)
+    say(process, "initialize", 1, **HELLO)
+    assert hear(process)["id"] == 1
+    put(process, line)
+    answer = hear(process)
+    assert (answer["error"]["code"], answer.get("id")) == (code, number)
+    say(process, "ping", 2)
+    assert hear(process) == {"jsonrpc": "2.0", "id": 2, "result": {}}
+    finish(process)
+
+
+async def test_what_the_code_prints_never_reaches_the_protocol(broker: Broker) -> None:
+    process = raw(broker)
+    say(process, "initialize", 1, **HELLO)
+    hear(process)
+    code = "import os\nos.write(1, b'{}\\n')\nos.system('echo child')\nprint('x')"
+    say(process, "tools/call", 2, name="eval", arguments={"code": code, "session": "stdout"})
+    answer = hear(process)
+    assert "child" in answer["result"]["content"][0]["text"]
+    finish(process)
+
+
+async def test_a_broker_that_dies_costs_its_sessions_and_the_next_call_says_so(
+    own_broker: Broker, connect: Connect
+) -> None:
+    async with connect(of=own_broker) as client:
+        await run(client, "x = 1", "doomed")
+        calls: list[CallToolResult] = []
+
+        async def call() -> None:
+            calls.append(await run(client, "import time\ntime.sleep(600)", "doomed"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            await anyio.to_thread.run_sync(_busy, own_broker, "doomed")
+            own_broker.kill()
+        assert calls[0].is_error
+        assert "broker-lost" in text(calls[0])
+        result = await run(client, "x", "doomed")
+        assert "NameError" in text(result)
+        assert "a new broker was started; the one before it ended unexpectedly" in text(result)
+        assert "a new broker" not in text(await run(client, "1", "doomed"))
+
+
+def _busy(broker: Broker, session: str) -> None:
+    with broker.wire() as wire:
+        wait_until(lambda: any(each["name"] == session and each["running"] for each in wire.ask("ls-sessions")["sessions"]),
+                   "it runs")  # fmt: skip
+
+
+async def test_pictures_are_image_content(connect: Connect, stub: Callable[[Script], Stub]) -> None:
+    picture = base64.b64encode(b"\x89PNG").decode()
+
+    def script(_: dict[str, Any], say: Say) -> None:
+        say(mime={"image/jpeg": picture})
+        done(say, value="<P>", mime={"image/png": picture, "text/plain": "<P>"})
+
+    async with connect("--endpoint", stub(script).endpoint) as client:
+        result = await run(client, "P()", "picture")
+    pictures = [(each.mime_type, each.data) for each in result.content if isinstance(each, ImageContent)]
+    assert pictures == [("image/png", picture), ("image/jpeg", picture)]
+    assert text(result).startswith("<P>")
+
+
+async def test_sessions_are_resources(connect: Connect) -> None:
+    async with connect() as client:
+        await run(client, "seen = 3", "shelf")
+        listed = [str(each.uri) for each in (await client.list_resources()).resources]
+        templates = [each.uri_template for each in (await client.list_resource_templates()).resource_templates]
+        sessions = await client.read_resource("repl://sessions")
+        variables = await client.read_resource("repl://sessions/shelf/variables")
+        with pytest.raises(MCPError, match="Resource not found"):
+            await client.read_resource("repl://sessions/no-such/info")
+        with pytest.raises(MCPError, match="Resource not found"):
+            await client.read_resource("repl://elsewhere")
+    assert "repl://sessions" in listed
+    assert "repl://sessions/shelf/variables" in listed
+    assert templates == [f"repl://sessions/{{name}}/{part}" for part in ("variables", "transcript", "info")]
+    assert "shelf" in [entry["name"] for entry in json.loads(sessions.contents[0].text)]  # type: ignore[union-attr]
+    assert json.loads(variables.contents[0].text) == [  # type: ignore[union-attr]
+        {"name": "seen", "type": "int", "preview": "3"}
+    ]
+
+
+async def test_a_transcript_is_a_resource(connect: Connect, stub: Callable[[Script], Stub]) -> None:
+    def script(_: dict[str, Any], say: Say) -> None:
+        history = [{"eval-id": 1, "code": "x = 1", "status": ["done"], "epoch": 1, "submitted": "t", "agent": None, "duration-ms": 1.0},
+                   {"eval-id": 2, "code": "1/0", "status": ["done", "error"], "epoch": 1, "submitted": "t", "agent": None, "duration-ms": 1.0}]  # fmt: skip
+        done(say, history=history)
+
+    async with connect("--endpoint", stub(script).endpoint) as client:
+        read = await client.read_resource("repl://sessions/lab/transcript")
+    assert read.contents[0].text == "[1] epoch 1, ok\nx = 1\n\n[2] epoch 1, error\n1/0\n"  # type: ignore[union-attr]
+
+
+async def test_prompts_are_filled_in(connect: Connect) -> None:
+    async with connect() as client:
+        assert [prompt.name for prompt in (await client.list_prompts()).prompts] == ["debug", "benchmark"]
+        prompt = await client.get_prompt("debug", {"problem": "the {session} sum is wrong", "session": "lab"})
+        with pytest.raises(MCPError, match="Missing argument: code"):
+            await client.get_prompt("benchmark", {})
+        with pytest.raises(MCPError, match="Unknown prompt"):
+            await client.get_prompt("nothing", {})
+    content = prompt.messages[0].content
+    assert isinstance(content, TextContent)
+    assert 'info(session="lab")' in content.text
+    assert "the {session} sum is wrong" in content.text
+
+
+async def test_the_other_sets_are_served_by_name(connect: Connect) -> None:
+    async with connect("--tools", "nexo") as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["Repl"]
+        spawned = json.loads(text(await client.call_tool("Repl", {"action": "spawn", "runtime": "python"})))
+        run = {"action": "exec", "session_id": spawned["session_id"], "code": "6*7"}
+        assert json.loads(text(await client.call_tool("Repl", run)))["stdout"] == "42\n"
+
+
+async def test_a_signal_ends_the_server(broker: Broker) -> None:
+    process = raw(broker)
+    say(process, "initialize", 1, **HELLO)
+    hear(process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == -signal.SIGTERM
+    process.communicate()
+
+
+def test_other_commands_do_not_load_the_sdk() -> None:
+    code = (
+        "import sys, replctl.main, replctl.tools, replctl.commands.mcp\nprint({'mcp', 'pydantic'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, env=os.environ
+    )
+    assert done.stdout == "set()\n", done.stderr

@@ -1,0 +1,407 @@
+"""The tool sets over a scripted broker: what is asked of it, and what a model is told."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema
+import pytest
+
+from replctl.tools import SETS, Settings, Tools, toolset
+from replctl.tools.base import Answer
+from replctl.tools.formats import FORMATS
+from replctl.tools.told import refused
+from stub_broker import Say, Script, Stub, done
+
+Start = Callable[[Script], Stub]
+PICTURE = base64.b64encode(b"\x89PNG and so on").decode()
+
+
+def answering(**replies: dict[str, Any]) -> Script:
+    """A broker that answers each operation with these fields, and every other with a plain end."""
+
+    def script(request: dict[str, Any], say: Say) -> None:
+        done(say, **replies.get(request["op"].replace("-", "_"), {}))
+
+    return script
+
+
+def call(stub: Stub, name: str, arguments: dict[str, Any], set: str = "default", **settings: Any) -> Answer:
+    with toolset(set, agent="ada", endpoint=stub.endpoint, settings=Settings(**settings)) as tools:
+        return tools.call(name, arguments)
+
+
+@pytest.mark.parametrize("set", SETS)
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_schema_is_a_schema(set: str, form: str) -> None:
+    key = {"mcp": "inputSchema", "openai": "parameters", "anthropic": "input_schema"}[form]
+    for entry in toolset(set).schemas(form):
+        tool = entry["function"] if form == "openai" else entry
+        jsonschema.Draft202012Validator.check_schema(tool[key])
+        assert tool[key]["additionalProperties"] is False
+        assert tool["description"]
+
+
+def test_the_default_list_is_short() -> None:
+    text = json.dumps({"tools": toolset().schemas("mcp")}, separators=(",", ":"))
+    assert len(text) <= 8000
+    assert '"read"' in text
+
+
+@pytest.mark.parametrize(
+    ("set", "names"),
+    [
+        ("default", "eval read interrupt reset sessions info env load_file stdin"),
+        ("reply", "julia_eval julia_complete julia_lookup julia_load_file julia_interrupt julia_new_session "
+                  "julia_list_sessions julia_close_session"),
+        ("agentrepl", "eval reset info pkg activate"),
+        ("nexo", "Repl"),
+    ],
+)  # fmt: skip
+def test_a_set_has_the_names_it_promises(set: str, names: str) -> None:
+    assert toolset(set).names == names.split()
+
+
+def test_an_unknown_set_is_named() -> None:
+    with pytest.raises(ValueError, match="no tool set 'lisp'; there are default, reply, agentrepl, nexo"):
+        toolset("lisp")
+
+
+def test_an_eval_says_what_the_model_asked_for(stub: Start) -> None:
+    broker = stub(answering(eval={"value": "42"}))
+    asked = {"code": "6*7", "session": "lab", "timeout": "2.5", "wait": 7, "runtime": "node"}
+    call(broker, "eval", asked, cwd="/tmp")
+    heard = broker.next()
+    assert {"code": "6*7", "session": "lab", "if-missing": "create", "timeout-ms": 2500, "wait-ms": 7000,
+            "runtime": "node", "cwd": "/tmp", "agent": "ada"}.items() <= heard.items()  # fmt: skip
+    assert "image/png" in heard["mime"]
+
+
+def test_an_ephemeral_eval_names_no_session(stub: Start) -> None:
+    broker = stub(answering())
+    call(broker, "eval", {"code": "1", "ephemeral": True})
+    assert "session" not in broker.next()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "code"),
+        ({"code": 5}, "code"),
+        ({"code": "1", "sesion": "x"}, "unknown field `sesion`"),
+        ({"code": "1", "wait": "soon"}, "wait"),
+        ({"code": "1", "timeout": -1}, "timeout"),
+    ],
+)
+def test_bad_arguments_are_an_answer_that_says_which(stub: Start, arguments: dict[str, Any], words: str) -> None:
+    answer = call(stub(answering()), "eval", arguments)
+    assert answer.error
+    assert words in answer.text
+    assert answer.facts == {"status": "bad-arguments"}
+
+
+def test_null_is_the_same_as_absent(stub: Start) -> None:
+    assert not call(stub(answering()), "eval", {"code": "1", "wait": None, "session": None}).error
+
+
+def test_an_unknown_tool_lists_those_there_are(stub: Start) -> None:
+    answer = call(stub(answering()), "evall", {})
+    assert answer.error
+    assert "eval, read" in answer.text
+
+
+def test_the_result_comes_before_the_output(stub: Start) -> None:
+    def script(_: dict[str, Any], say: Say) -> None:
+        say(out="printed\n")
+        say(err="warned\n")
+        say(value="42", ns="__main__")
+        done(say)
+
+    answer = call(stub(script), "eval", {"code": "x"})
+    assert answer.text.splitlines()[:5] == ["42", "output:", "printed", "stderr:", "warned"]
+    assert answer.facts["value"] == "42"
+    assert answer.facts["out"] == "printed"
+
+
+def test_everything_together_keeps_the_budget(stub: Start) -> None:
+    def script(_: dict[str, Any], say: Say) -> None:
+        say(out="o" * 30_000)
+        say(err="e\n" * 30_000)
+        done(say, value="v" * 9000)
+
+    answer = call(stub(script), "eval", {"code": "x"}, budget=3000)
+    assert len(answer.text) < 3000 + 300
+    assert "left out" in answer.text
+
+
+def test_an_output_that_was_cut_at_its_source_has_its_end(stub: Start) -> None:
+    def script(request: dict[str, Any], say: Say) -> None:
+        if request["op"] == "eval":
+            say(out="begin\n" + "x\n" * 1000 + "…[truncated]")
+            done(say, **{"truncated": True, "dropped-bytes": 500_000})
+        else:
+            say(out="…\nthe last line\n")
+            done(say, offset=502_006)
+
+    broker = stub(script)
+    answer = call(broker, "eval", {"code": "x"})
+    assert broker.next()["op"] == "eval"
+    assert broker.next()["offset"] > 490_000
+    assert answer.text.startswith("begin\n")
+    assert "the last line" in answer.text
+    assert "500000 bytes of it were not kept" in answer.text
+
+
+def test_pictures_are_images_within_their_bounds(stub: Start) -> None:
+    bundles = [{"image/png": PICTURE}, {"image/jpeg": PICTURE}, {"image/png": "A" * 5000}, {"image/png": PICTURE}]
+
+    def script(_: dict[str, Any], say: Say) -> None:
+        for bundle in bundles:
+            say(mime=bundle)
+        done(say, value="<Figure>", mime={"image/png": PICTURE, "text/plain": "<Figure>"}, **{"images-dropped": 2})
+
+    broker = stub(script)
+    answer = call(broker, "eval", {"code": "fig"}, images=3, image_bytes=1000)
+    assert [image.mime for image in answer.images] == ["image/png", "image/png", "image/jpeg"]
+    assert answer.images[0].data == PICTURE
+    assert "4 picture(s) more" in answer.text
+
+
+def test_a_value_in_markdown_is_preferred(stub: Start) -> None:
+    mime = {"text/markdown": "| a |\n|---|\n| 1 |", "text/plain": "   a\n0  1"}
+    answer = call(stub(answering(eval={"value": "   a\n0  1", "mime": mime})), "eval", {"code": "df"})
+    assert answer.text.startswith("| a |")
+
+
+def test_running_code_says_how_to_get_at_it(stub: Start) -> None:
+    def script(_: dict[str, Any], say: Say) -> None:
+        say(out="so far\n")
+        done(say, **{"status": ["done", "running"], "eval-id": 7, "name": "lab", "state": None})
+
+    answer = call(stub(script), "eval", {"code": "long()", "session": "lab", "wait": 3})
+    assert not answer.error
+    assert answer.text.startswith("so far\n")
+    assert "still running after 3 s as eval 7" in answer.text
+    assert "read(session='lab', eval_id=7)" in answer.text
+    assert answer.facts["status"] == "running"
+
+
+def test_code_that_waits_for_input_is_told_at_once(stub: Start) -> None:
+    def script(request: dict[str, Any], say: Say) -> None:
+        if request["op"] == "eval":
+            say(out="who? ")
+            say(**{"status": ["need-input"], "eval-id": 3, "session": "u-1", "name": "lab"})
+
+    answer = call(stub(script), "eval", {"code": "input()", "session": "lab", "wait": 3600})
+    assert answer.facts == {"status": "waiting-for-input", "session": "lab", "eval_id": 3, "out": "who? "}
+    assert "stdin(session='lab', text=…)" in answer.text
+    assert not answer.error
+
+
+def test_lost_state_is_told_with_its_cause(stub: Start) -> None:
+    end = {"status": ["done", "error", "worker-lost"], "err": "worker lost: killed by SIGKILL", "state": "lost",
+           "cause": "the interpreter was killed by SIGKILL (signal 9)", "epoch": 2}  # fmt: skip
+    answer = call(stub(answering(eval=end)), "eval", {"code": "x"})
+    assert answer.error
+    assert answer.facts["state"] == "lost"
+    assert "state lost: the interpreter was killed by SIGKILL (signal 9)" in answer.text
+    assert "epoch 2" in answer.text
+
+
+def test_a_refusal_has_word_hint_and_when_to_try_again(stub: Start) -> None:
+    end = {"status": ["done", "error", "concurrency-limit-reached"], "err": "Too many", "retry-after-ms": 1500}
+    answer = call(stub(answering(eval=end)), "eval", {"code": "x"})
+    assert answer.error
+    assert answer.text == "concurrency-limit-reached: Too many Try again in 1.5 s."
+    assert answer.facts == {"status": "concurrency-limit-reached", "error": "Too many", "retry_after_ms": 1500}
+
+
+def test_a_page_is_whole_and_says_where_the_next_begins(stub: Start) -> None:
+    def script(_: dict[str, Any], say: Say) -> None:
+        say(out="y" * 2000)
+        done(say, **{"eval-id": 5, "name": "lab"}, offset=2000, truncated=True)
+
+    broker = stub(script)
+    answer = call(broker, "read", {"eval_id": 5, "session": "lab", "offset": 0}, budget=2000, line=100)
+    assert broker.next()["max-bytes"] == 2000
+    assert "y" * 2000 in answer.text
+    assert answer.text.endswith("[more: read(session='lab', eval_id=5, offset=2000)]")
+
+
+def test_a_search_is_handed_to_the_broker(stub: Start) -> None:
+    broker = stub(answering())
+    call(broker, "read", {"eval_id": 5, "grep": "ERROR", "wait": 0})
+    heard = broker.next()
+    assert heard["grep"] == "ERROR"
+    assert "max-bytes" not in heard
+
+
+def test_a_lookup_is_told(stub: Start) -> None:
+    found = {"found": True, "name": "math.sin", "type": "function", "signature": "(x, /)", "doc": "Sine.",
+             "file": "/x.py", "line": 3, "methods": ["one", "two"]}  # fmt: skip
+    broker = stub(answering(lookup=found))
+    answer = call(broker, "info", {"what": "lookup", "name": "math.sin", "session": "lab"})
+    assert {"op": "lookup", "symbol": "math.sin", "session": "lab"}.items() <= broker.next().items()
+    assert answer.text.splitlines() == ["math.sin(x, /): function (/x.py:3)", "Sine.", "one", "two"]
+
+
+def test_completions_are_listed_and_the_cursor_is_the_end_unless_said(stub: Start) -> None:
+    broker = stub(answering(complete={"completions": [{"text": "sin", "type": "function"}]}))
+    answer = call(broker, "info", {"what": "complete", "code": "math.s"})
+    assert broker.next()["pos"] == 6
+    assert answer.text == "sin: function"
+
+
+def test_stacks_of_running_code_are_shown(stub: Start) -> None:
+    broker = stub(
+        answering(
+            stack={"threads": [{"name": "main", "frames": [{"func": "f", "file": "x.py", "line": 3}]}], "processes": []}
+        )
+    )
+    assert "f x.py:3" in call(broker, "info", {"what": "stack"}).text
+
+
+def test_a_clone_says_what_stayed_behind(stub: Start) -> None:
+    reply = {
+        "new-session": "u-2",
+        "name": "try",
+        "count": 3,
+        "left-behind": [{"name": "lock", "why": "cannot be copied"}],
+    }
+    broker = stub(answering(clone=reply))
+    answer = call(broker, "sessions", {"action": "clone", "session": "lab", "to": "try"})
+    assert {"op": "clone", "session": "lab", "name": "try"}.items() <= broker.next().items()
+    assert answer.text == "session try is a copy of lab: 3 names; left behind: lock (cannot be copied)"
+
+
+def test_activating_an_environment_tells_that_the_variables_are_gone(stub: Start) -> None:
+    broker = stub(answering(env={"environment": "/p/.venv", "epoch": 4}))
+    answer = call(broker, "env", {"action": "activate", "path": "/p"})
+    assert {"op": "env", "action": "activate", "path": "/p"}.items() <= broker.next().items()
+    assert "/p/.venv" in answer.text
+    assert "variables are gone" in answer.text
+
+
+def test_adding_packages_is_followed_like_an_eval(stub: Start) -> None:
+    def script(_: dict[str, Any], say: Say) -> None:
+        say(out="Downloading 1%\rDownloading 100%\nInstalled x\n")
+        done(say)
+
+    broker = stub(script)
+    answer = call(broker, "env", {"action": "add", "packages": ["x"]})
+    assert {"action": "add", "packages": ["x"]}.items() <= broker.next().items()
+    assert "Downloading 100%\nInstalled x" in answer.text
+    assert "progress bar updates folded: 1" in answer.text
+
+
+@pytest.mark.parametrize(("reload", "op"), [(False, "load-file"), (True, "reload-file")])
+def test_a_file_is_loaded(stub: Start, reload: bool, op: str) -> None:
+    broker = stub(answering())
+    call(broker, "load_file", {"file": "a.py", "reload": reload})
+    assert {"op": op, "file": "a.py"}.items() <= broker.next().items()
+
+
+def test_a_session_that_must_be_named_is_asked_for(stub: Start) -> None:
+    answer = call(stub(answering()), "sessions", {"action": "close"})
+    assert (answer.error, answer.text) == (True, "close needs `session`")
+
+
+def test_the_reply_set_speaks_as_reply_does(stub: Start) -> None:
+    def script(_: dict[str, Any], say: Say) -> None:
+        say(out="printed\n")
+        done(say, value="42")
+
+    broker = stub(script)
+    assert call(broker, "julia_eval", {"code": "x"}, "reply").text == "printed\n42"
+    assert {"session": "mcp-default", "allow-stdin": False}.items() <= broker.next().items()
+
+
+def test_the_reply_set_puts_a_timeout_before_an_error(stub: Start) -> None:
+    broker = stub(answering(eval={"status": ["done", "error", "timeout"], "err": "eval timed out"}))
+    answer = call(broker, "julia_eval", {"code": "x", "timeout_ms": 5}, "reply")
+    assert (answer.text, answer.error) == ("Evaluation timed out", True)
+    assert broker.next()["timeout-ms"] == 5
+
+
+def test_the_reply_set_lists_sessions_a_line_each(stub: Start) -> None:
+    entry = {"session": "u-1", "name": "lab", "state": "idle", "runtime": "python", "epoch": 1, "created": "x",
+             "created-at": 1.0, "last-activity": "x", "eval-count": 0, "queued": 0, "running": None, "owner": None,
+             "cwd": None}  # fmt: skip
+    broker = stub(answering(ls_sessions={"sessions": [entry, {**entry, "session": "u-2", "name": None}]}))
+    assert call(broker, "julia_list_sessions", {}, "reply").text == "u-1 (lab)\nu-2"
+
+
+def test_the_reply_set_gives_lookups_as_json(stub: Start) -> None:
+    broker = stub(answering(lookup={"found": True, "name": "sin", "doc": "Sine."}))
+    answer = call(broker, "julia_lookup", {"symbol": "sin", "session": "lab"}, "reply")
+    assert json.loads(answer.text) == {"found": True, "name": "sin", "doc": "Sine."}
+
+
+@pytest.mark.parametrize(
+    ("action", "asked"),
+    [("add", "add"), ("rm", "remove"), ("status", "list"), ("instantiate", "install"), ("test", "test")],
+)
+def test_the_agentrepl_set_has_its_package_actions(stub: Start, action: str, asked: str) -> None:
+    broker = stub(answering())
+    call(broker, "pkg", {"action": action, "packages": "numpy, pandas"}, "agentrepl")
+    assert broker.next()["op"] == "new-session"
+    assert {"op": "env", "action": asked, "packages": ["numpy", "pandas"]}.items() <= broker.next().items()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [({"action": "resolve"}, "no counterpart"), ({"action": "add"}, "'packages' is required")],
+)
+def test_the_agentrepl_set_says_what_it_cannot_do(stub: Start, arguments: dict[str, Any], words: str) -> None:
+    answer = call(stub(answering()), "pkg", arguments, "agentrepl")
+    assert answer.error
+    assert words in answer.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"action": "spawn"}, "'runtime' required for spawn"),
+        ({"action": "exec", "session_id": "u"}, "'code' required for exec"),
+        ({"action": "kill"}, "'session_id' required for kill"),
+    ],
+)
+def test_the_nexo_tool_names_what_is_missing(stub: Start, arguments: dict[str, Any], error: str) -> None:
+    answer = call(stub(answering()), "Repl", arguments, "nexo")
+    assert json.loads(answer.text) == {"error": error}
+    assert answer.error
+
+
+def test_the_only_tool_of_a_set_needs_no_name(stub: Start) -> None:
+    with Tools("nexo", endpoint=stub(answering(ls_sessions={"sessions": []})).endpoint) as tools:
+        assert tools.call({"action": "list"}).facts == {"sessions": [], "count": 0}
+    with pytest.raises(ValueError, match="which tool"):
+        toolset().call({"code": "1"})
+
+
+def test_a_broker_that_goes_away_is_told(stub: Start) -> None:
+    def script(_: dict[str, Any], __: Say) -> None:
+        raise ConnectionAbortedError
+
+    answer = call(stub(script), "eval", {"code": "x"})
+    assert answer.error
+    assert answer.facts["status"] == "broker-lost"
+    assert "Every session and its variables are gone" in answer.text
+
+
+def test_a_broker_that_cannot_be_had_is_an_answer() -> None:
+    with toolset(endpoint="tcp://127.0.0.1:9") as tools:
+        assert tools.call("eval", {"code": "1"}).facts["status"] == "no-broker"
+
+
+def test_a_hint_of_the_wire_becomes_one_for_tools() -> None:
+    from replctl.client.errors import refused as error_of
+    from replwire.replies import Reply
+
+    reply = Reply(
+        id="1", status=["done", "error", "session-not-found"], err="Session not found: a", hint="send `if-missing`"
+    )
+    assert "if-missing" not in refused(error_of(reply)).text

@@ -1,0 +1,179 @@
+"""The tool sets over a real broker, as somebody's own agent loop uses them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kit import Broker
+from replctl.tools import Settings, Tools, toolset
+
+
+@pytest.fixture
+def tools(broker: Broker) -> Iterator[Tools]:
+    with toolset(endpoint=broker.endpoint, agent="loop") as tools:
+        yield tools
+
+
+@pytest.fixture
+def nexo(broker: Broker) -> Iterator[Tools]:
+    with toolset("nexo", endpoint=broker.endpoint, settings=Settings(cwd="/tmp")) as tools:
+        yield tools
+
+
+def told(tools: Tools, **arguments: Any) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads(tools.call(arguments).text)
+    return facts
+
+
+def test_state_stays_between_calls(tools: Tools) -> None:
+    tools.call("eval", {"code": "x = 41", "session": "stay"})
+    assert tools.call("eval", {"code": "x + 1", "session": "stay"}).facts["value"] == "42"
+
+
+def test_only_the_users_frames_are_shown(tools: Tools) -> None:
+    answer = tools.call("eval", {"code": "def f():\n    1/0\nf()", "session": "frames"})
+    assert answer.error
+    assert answer.text.count("File ") == 2
+    assert "replharness" not in answer.text
+    assert "ZeroDivisionError: division by zero" in answer.text
+    assert "state kept" in answer.text
+
+
+def test_an_output_of_megabytes_is_counted_and_can_be_paged(tools: Tools) -> None:
+    code = "for n in range(700_000): print(n)"
+    answer = tools.call("eval", {"code": code, "session": "much", "wait": 60})
+    assert len(answer.text) < 5000
+    assert answer.text.startswith("0\n1\n2\n")
+    assert "\n699999\n" in answer.text
+    eval_id = answer.facts["eval_id"]
+    page = tools.call("read", {"session": "much", "eval_id": eval_id, "offset": 4000})
+    offset = page.facts["offset"]
+    assert f"[more: read(session='much', eval_id={eval_id}, offset={offset})]" in page.text
+    assert offset == 8000
+    assert "\n1500\n" in page.text
+    found = tools.call("read", {"session": "much", "eval_id": eval_id, "grep": "69999", "wait": 0})
+    assert "699990\n" in found.text
+
+
+def test_pages_together_are_the_whole_output(tools: Tools) -> None:
+    answer = tools.call("eval", {"code": "print('\\n'.join(map(str, range(4000))), end='')", "session": "pages"})
+    text, offset = "", 0
+    pages = 0
+    while (page := _page(tools, answer.facts["eval_id"], offset)) is not None:
+        text, offset, pages = text + page[0], page[1], pages + 1
+    assert text.replace("\n", "") == "".join(map(str, range(4000)))
+    assert pages > 3
+
+
+def _page(tools: Tools, eval_id: int, offset: int) -> tuple[str, int] | None:
+    answer = tools.call("read", {"session": "pages", "eval_id": eval_id, "offset": offset, "wait": 0})
+    return (answer.facts["out"], answer.facts["offset"]) if "out" in answer.facts else None
+
+
+def test_long_code_goes_on_and_is_read_later(tools: Tools) -> None:
+    code = "import time\nprint('begun', flush=True)\nwhile not globals().get('go'): time.sleep(.01)\n'end'"
+    answer = tools.call("eval", {"code": code, "session": "long", "wait": 0.3})
+    assert answer.facts["status"] == "running"
+    assert "begun" in answer.text
+    assert tools.call("interrupt", {"session": "long"}).facts["interrupted"] is True
+    end = tools.call("read", {"session": "long", "eval_id": answer.facts["eval_id"]})
+    assert end.facts["status"] == "interrupted"
+    assert end.facts["state"] == "kept"
+
+
+def test_input_is_asked_for_and_given(tools: Tools) -> None:
+    asked = tools.call("eval", {"code": "a = input('one ')\nb = input('two ')\na + b", "session": "ask"})
+    assert asked.facts["status"] == "waiting-for-input"
+    still = tools.call("stdin", {"session": "ask", "text": "x", "wait": 0.2})
+    assert still.facts["status"] == "running"
+    assert "two" in still.text
+    end = tools.call("stdin", {"session": "ask", "text": "y", "wait": 20})
+    assert end.facts["value"] == "'xy'"
+
+
+def test_a_session_is_described_without_running_code(tools: Tools) -> None:
+    tools.call("eval", {"code": "numbers = [1, 2]", "session": "look"})
+    answer = tools.call("info", {"session": "look"})
+    assert "numbers: list of 2 = [1, 2]" in answer.text
+    assert answer.facts["variables"] == [{"name": "numbers", "type": "list", "size": 2, "preview": "[1, 2]"}]
+    jobs = tools.call("info", {"session": "look", "what": "jobs"})
+    assert jobs.facts["jobs"] == [{"eval_id": 1, "state": "ok", "epoch": 1, "code": "numbers = [1, 2]"}]
+
+
+def test_a_reset_says_what_is_gone(tools: Tools) -> None:
+    tools.call("eval", {"code": "x = 1", "session": "again"})
+    answer = tools.call("reset", {"session": "again"})
+    assert answer.facts == {"status": "ok", "session": "again", "epoch": 2, "state": "lost"}
+    assert "NameError" in tools.call("eval", {"code": "x", "session": "again"}).text
+
+
+def test_sessions_are_opened_listed_and_closed(tools: Tools) -> None:
+    assert tools.call("sessions", {"action": "new", "session": "open", "cwd": "/tmp"}).facts["created"] is True
+    assert tools.call("sessions", {"action": "new", "session": "open"}).facts["created"] is False
+    assert "open: idle, python, epoch 1, 0 evals, opened by loop, in /tmp" in tools.call("sessions", {}).text
+    assert not tools.call("sessions", {"action": "close", "session": "open"}).error
+    gone = tools.call("sessions", {"action": "close", "session": "open"})
+    assert gone.facts["status"] == "session-not-found"
+
+
+def test_the_agentrepl_set_opens_its_session_by_any_call(broker: Broker) -> None:
+    with toolset("agentrepl", endpoint=broker.endpoint) as tools:
+        assert "folder" in tools.call("info", {"session": "ar"}).text
+        assert tools.call("eval", {"code": "6*7", "session": "ar"}).text.startswith("42\n")
+        assert tools.call("reset", {"session": "ar"}).text.startswith("Session reset complete.\n- Old worker (epoch 1)")
+        assert tools.call("eval", {"code": " "}).text == "Error: 'code' parameter cannot be empty"
+
+
+def test_the_reply_set_runs_code_in_its_own_default_session(broker: Broker) -> None:
+    with toolset("reply", endpoint=broker.endpoint) as tools:
+        assert tools.call("julia_eval", {"code": "x = 3; print('hi')\nx"}).text == "hi\n3"
+        assert (
+            tools.call("julia_eval", {"code": "1/0"}).text
+            == "ZeroDivisionError: division by zero\n<module> at <mcp-default:2>:1"
+        )
+        assert tools.call("julia_eval", {"code": "2", "session": "ephemeral"}).text == "2"
+        opened = tools.call("julia_new_session", {})
+        session = opened.text.removeprefix("Session: ")
+        assert session in tools.call("julia_list_sessions", {}).text.splitlines()
+        assert tools.call("julia_close_session", {"session": session}).text == f"Closed session: {session}"
+        assert tools.call("julia_interrupt", {"session": "mcp-default"}).text == '{"interrupted": []}'
+
+
+def test_the_nexo_tool_spawns_execs_and_kills(nexo: Tools) -> None:
+    spawned = told(nexo, action="spawn", runtime="python")
+    assert sorted(spawned) == ["message", "runtime", "session_id"]
+    session = spawned["session_id"]
+    assert told(nexo, action="exec", session_id=session, code="x = 20\nx + 1") == {
+        "stdout": "21\n", "stderr": "", "timed_out": False, "exit_code": None}  # fmt: skip
+    failed = told(nexo, action="exec", session_id=session, code="1/0")
+    assert failed["stderr"].endswith("ZeroDivisionError: division by zero\n")
+    listed = told(nexo, action="list")
+    mine = next(each for each in listed["sessions"] if each["session_id"] == session)
+    assert sorted(mine) == ["cwd", "exit_code", "output_len", "runtime", "session_id", "spawned_at"]
+    assert mine["cwd"] == "/tmp"
+    assert told(nexo, action="kill", session_id=session) == {"message": f"session {session} terminated"}
+    assert told(nexo, action="exec", session_id=session, code="1") == {"error": f"session not found: {session}"}
+
+
+def test_the_nexo_tool_reports_how_the_interpreter_ended(nexo: Tools) -> None:
+    session = told(nexo, action="spawn", runtime="python")["session_id"]
+    assert told(nexo, action="exec", session_id=session, code="import os; os._exit(3)")["exit_code"] == 3
+    assert told(nexo, action="exec", session_id=session, code="import os; os.abort()")["exit_code"] == -6
+
+
+def test_the_nexo_tool_reads_only_what_is_new(nexo: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replctl.tools.nexo.TIMEOUT_SECONDS", 0.3)
+    session = told(nexo, action="spawn", runtime="python")["session_id"]
+    assert told(nexo, action="read", session_id=session)["stdout"] == ""
+    code = "print('one', flush=True)\nimport time, sys\nprint(sys.stdin.readline().strip())\n'end'"
+    first = told(nexo, action="exec", session_id=session, code=code)
+    assert first == {"stdout": "one\n", "stderr": "", "timed_out": True, "exit_code": None}
+    assert told(nexo, action="read", session_id=session)["stdout"] == ""
+    with toolset(endpoint=nexo._endpoint) as other:
+        other.call("stdin", {"session": session, "text": "two", "wait": 20})
+    second = told(nexo, action="read", session_id=session)
+    assert second == {"stdout": "two\n'end'\n", "stderr": "", "timed_out": False, "exit_code": None}

@@ -1,0 +1,177 @@
+"""A real bash with its real driver, spoken to through the worker's own Child and codec, with a deadline on each wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+from collections.abc import Callable
+from typing import Any
+
+from replworker.runtimes.bash import start
+from replworker.runtimes.child import Child
+
+PATIENCE_S = 20.0
+RESEND_S = 0.5  # as the worker has it
+BASH = "/bin/bash"
+
+
+class Bash:
+    """Starts a session, talks to it, keeps all that it writes; `close` leaves no process behind."""
+
+    def __init__(self, **env: str) -> None:
+        base = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "LC_ALL": "C.UTF-8"}
+        self.child = Child(start.command(BASH, base | env))
+        self.stdout, self.stderr, self.late = bytearray(), bytearray(), bytearray()
+        self.frames: list[dict[str, Any]] = []
+        self._pipes = {self.child.out: self.stdout, self.child.err: self.stderr, self.child.late: self.late}
+        self.number = 0
+        self.asked = 0
+        self.cause: str | None = None
+
+    def send(self, **message: Any) -> None:
+        self.child.send(json.dumps(message).encode())
+
+    def frame(self) -> dict[str, Any]:
+        """The next frame; fails when none comes."""
+        self.until(lambda: bool(self.frames))
+        return self.frames.pop(0)
+
+    def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        """The answer to anything but an eval."""
+        self.number += 1
+        self.send(op=op, n=self.number, **fields)
+        answer = self.frame()
+        assert answer["n"] == self.number
+        return answer
+
+    def claim(self, cwd: str | None = None, **env: str) -> dict[str, Any]:
+        return self.ask("claim", cwd=cwd, env=env, limits={})
+
+    def start_eval(self, code: str, *, stdin: bool = False, silent: bool = False) -> int:
+        self.number += 1
+        name = f"<work:{self.number}>"
+        self.send(op="eval", n=self.number, code=code, name=name, silent=silent, stdin=stdin, history=True)
+        return self.number
+
+    def result(self, lines: tuple[str, ...] = ()) -> dict[str, Any]:
+        """The result of the eval that was started last; each need-input is answered with the next line."""
+        left = list(lines)
+        while True:
+            answer = self.frame()
+            assert answer["n"] == self.number, answer
+            if answer["t"] == "result":
+                assert not left, f"never asked for {left}"
+                self.read_all()
+                return answer
+            assert answer["t"] == "need-input"
+            self.asked += 1
+            if left:
+                os.write(self.child.stdin, left.pop(0).encode())
+
+    def eval(self, code: str, lines: tuple[str, ...] = (), **options: bool) -> dict[str, Any]:
+        self.start_eval(code, **options)
+        return self.result(lines)
+
+    def value(self, code: str, lines: tuple[str, ...] = (), **options: bool) -> str:
+        answer = self.eval(code, lines, **options)
+        assert answer["outcome"] == "ok", answer
+        assert isinstance(answer["value"], str)
+        return answer["value"]
+
+    def out(self, code: str, lines: tuple[str, ...] = (), **options: bool) -> str:
+        """What this code prints to stdout."""
+        before = len(self.stdout)
+        self.value(code, lines, **options)
+        return self.stdout[before:].decode()
+
+    def err(self, code: str) -> str:
+        """What this code prints to stderr."""
+        before = len(self.stderr)
+        self.value(code)
+        return self.stderr[before:].decode()
+
+    def interrupt(self) -> None:
+        """As the worker does: say which eval, then signal."""
+        self.send(op="interrupt", n=self.number)
+        self.child.interrupt()
+
+    def interrupted(self, code: str) -> dict[str, Any]:
+        """Run code that says that it has begun, interrupt it then, and take its result."""
+        self.start_eval(f"echo begun; {code}")
+        self.printed("begun")
+        return self.stopped()
+
+    def stopped(self) -> dict[str, Any]:
+        """Interrupt the running eval, and take its result."""
+        self.interrupt()
+        # A program that is just being started may miss a signal: the worker sends one more, and so do we.
+        deadline = time.monotonic() + RESEND_S
+        while not self.frames and time.monotonic() < deadline:
+            self.pump(deadline - time.monotonic())
+        if not self.frames:
+            self.child.interrupt()
+        return self.result()
+
+    def printed(self, text: str) -> None:
+        """Wait for a text on stdout, and forget what has been there."""
+        self.until(lambda: text.encode() in self.stdout)
+        self.stdout.clear()
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """Read whatever comes until `done()`; fails at the deadline, or when the session has ended before."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not done():
+            assert time.monotonic() < deadline, f"nothing; stderr: {bytes(self.stderr)[-2000:]!r}"
+            assert self.cause is None, f"{self.cause}; stderr: {bytes(self.stderr)[-2000:]!r}"
+            self.pump(deadline - time.monotonic())
+
+    def ended(self) -> str:
+        """How the session ended, in the worker's words."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.cause is None:
+            assert time.monotonic() < deadline, "it lives"
+            self.pump(deadline - time.monotonic())
+        self.read_all()
+        return self.cause
+
+    def pump(self, seconds: float) -> None:
+        """Take what comes, once."""
+        child = self.child
+        watched = [child.control.fileno(), child.pidfd, *self._pipes]
+        for fd in select.select(watched, [child.control] if child.unsent else [], [], max(0.0, seconds))[0]:
+            if fd == child.control.fileno():
+                child.flush()
+                self.frames += [json.loads(body) for body in child.receive()]
+            elif fd == child.pidfd:
+                self.frames += [json.loads(body) for body in child.receive()]
+                self.cause = child.died()
+                return
+            else:
+                self._read(fd)
+        child.flush()
+
+    def read_all(self) -> None:
+        """What waits in the pipes now."""
+        for fd in list(self._pipes):
+            while self._read(fd):
+                pass
+
+    def close(self) -> None:
+        child = self.child
+        child.kill()
+        if self.cause is None:
+            os.waitpid(child.pid, 0)
+        for fd in (child.stdin, child.out, child.err, child.late, child.pidfd):
+            os.close(fd)
+        child._pipes.close()
+        child.control.close()
+
+    def _read(self, fd: int) -> bool:
+        data = self.child.read(fd)
+        if data:
+            self._pipes[fd] += data
+        elif data is not None:
+            del self._pipes[fd]
+        return bool(data)

@@ -1,0 +1,320 @@
+# Keeps one bash session for a worker: `bash --norc --noprofile -p driver.sh CONTROL_FD LATE_FD`, bash >= 4.4.
+#
+# First it becomes an interactive bash without a terminal: only that one comes back whole, to its top level, from
+# SIGINT, `${x:?}` and `set -u`. PROMPT_COMMAND is then the main loop, one eval a prompt, and the parser is given an
+# empty line. If ever it is not, it meets the end of its input, and the session ends instead of hanging.
+#
+# Descriptors between evals: 0 that line, 1 and 2 /dev/null; 247 and 248 the user's stdout and stderr, 250 the user's
+# stdin, 251 /dev/null, 252 the control channel. During an eval all five are /dev/null: where bash keeps the real ones
+# meanwhile (above 252) they close on exec, so that no command inherits them. What is said on 252 stands in messages.py.
+
+if [[ $- != *i* ]]; then
+    __replctl_control=$1 __replctl_late=$2
+    exec 247>&1 248>&2 250<&0 251</dev/null 252<&"$1" || exit 70
+    exec {__replctl_control}<&- {__replctl_late}>&- 5>&- 6>&- <<<'' >/dev/null 2>&1
+    PROMPT_COMMAND=". ${BASH_SOURCE[0]@Q}" exec "$BASH" --norc --noprofile --noediting -i +H +o history
+fi
+
+# --- the loop; no function here may fail, or say anything, where the user could hear of it ---
+
+# Wait for the next eval and leave it in __replctl_code; answer every other request on the way.
+__replctl_next() {
+    __replctl_left=$? __replctl_code=''
+    "__replctl_sane" || builtin return 70
+    # A child that is interrupted before it has become a command comes here too.
+    if [[ $BASHPID != "$$" ]]; then builtin exit 130; fi
+    builtin local - && builtin set +aekuvxCET && builtin local FUNCNEST=0
+    builtin printf '' >&247 # what an interrupt has left in bash's buffer is the user's
+    command exec <<<''
+    if [[ -e /dev/fd/245 ]]; then command exec 247>&245 245>&-; fi # where the last eval left its stdout
+    if [[ -e /dev/fd/246 ]]; then command exec 248>&246 246>&-; fi # and stderr
+    __replctl_in=251 __replctl_status=''
+    if [[ ${TMOUT:-} ]]; then # a shell at its prompt ends when it runs out, and the clock of this prompt runs already
+        __replctl_tmout=$TMOUT TMOUT=''
+        builtin return 0
+    fi
+    if [[ ${__replctl_running-eval} ]]; then # the last eval did not come to its end
+        __replctl_last=$__replctl_left
+        if [[ ${__replctl_why:-} ]]; then __replctl_last=$__replctl_ended; fi
+        "__replctl_state"
+        builtin jobs
+        __replctl_running=''
+    fi
+    while [[ 1 ]]; do
+        __replctl_token="$$.$((++__replctl_turn)).${EPOCHREALTIME-}"
+        "__replctl_say" idle "$__replctl_token" "${__replctl_why:-}" "${__replctl_last:-0}"
+        __replctl_why=''
+        "__replctl_take"
+        case ${__replctl_head[0]} in
+            eval) if "__replctl_begin"; then builtin return 0; fi ;;
+            restore)
+                __replctl_running=restore __replctl_code="{ ${__replctl_body[0]}"$'\n'"} >/dev/null 2>&1"
+                builtin return 0
+                ;;
+            claim | clear | complete | lookup | dump | ping) "__replctl_${__replctl_head[0]}" ;;
+            *) builtin exit 70 ;;
+        esac
+    done
+}
+
+# The code that __replctl_next left has run: say how.
+__replctl_done() {
+    __replctl_left=$? __replctl_code=''
+    "__replctl_sane" || builtin return 70
+    if [[ ${__replctl_traps:-} && $- == *E* ]]; then "__replctl_watch"; fi # without errtrace it cannot be seen from here
+    builtin local - && builtin set +aekuvxCET && builtin local FUNCNEST=0
+    if [[ -z ${__replctl_running-eval} ]]; then builtin return 0; fi # the code may have unset all there is
+    "__replctl_state"
+    if [[ ${__replctl_running-} == restore ]]; then
+        "__replctl_say" answer
+    else
+        __replctl_last=${__replctl_status:-$__replctl_left}
+        "__replctl_say" result "$__replctl_last"
+    fi
+    __replctl_running='' __replctl_why=''
+    builtin jobs # to nobody: it forgets the jobs that have ended, so that the next eval does not hear of them
+    if [[ ${TMOUT:-} ]]; then __replctl_tmout=$TMOUT TMOUT=''; fi
+}
+
+# Whether `builtin` and `command` are the builtins: functions of these names are forgotten. In posix mode, which an
+# assignment alone begins, `unset` cannot be a function.
+__replctl_sane() {
+    __replctl_ok=''
+    builtin eval '__replctl_ok+=1' && command eval '__replctl_ok+=1'
+    if [[ $__replctl_ok != 11 ]]; then
+        __replctl_ok=''
+        if [[ -o posix ]]; then
+            unset -f builtin command
+        else
+            POSIXLY_CORRECT=1
+            unset -f builtin command unset
+            unset -v POSIXLY_CORRECT
+        fi
+        builtin eval '__replctl_ok+=1' && command eval '__replctl_ok+=1'
+    fi
+    [[ $__replctl_ok == 11 ]]
+}
+
+# What `$?` is when an eval begins: what the one before ended with.
+__replctl_before() {
+    builtin return "${__replctl_last:-0}"
+}
+
+# Stands behind `&&`: what stands before it may fail, even under `set -e`, and its status stays. A word and not
+# `[[ 1 ]]`, because an unclosed `[[` in an eval of the user's makes bash misread the next one.
+__replctl_fine() {
+    [[ 1 ]]
+}
+
+# --- messages ---
+
+# A tag, fields, an end. The empty field in front ends a message that an interrupt has cut short.
+__replctl_say() {
+    {
+        builtin printf '\0!%s\0' "$1"
+        if (($# > 1)); then builtin printf '.%s\0' "${@:2}"; fi
+        builtin printf '=\0'
+    } >&252
+}
+
+# One request: __replctl_head (op, argument, name, size) and __replctl_body. No data is ever split or evaluated here.
+__replctl_take() {
+    builtin local LC_ALL=C # sizes are bytes
+    until [[ ${__replctl_head[0]-} == "$__replctl_token" ]]; do # before it: the rest of a request that was cut short
+        builtin mapfile -d '' -n 1 -t -u 252 __replctl_head
+        if ((${#__replctl_head[@]} == 0)); then builtin exit 0; fi
+    done
+    builtin mapfile -d '' -n 4 -t -u 252 __replctl_head
+    if ((${#__replctl_head[@]} < 4)); then builtin exit 0; fi
+    __replctl_body=()
+    if [[ ${__replctl_head[3]} == 0 ]]; then builtin return 0; fi
+    if [[ ${__replctl_head[0]} == eval || ${__replctl_head[0]} == restore ]]; then
+        builtin read -r -N "${__replctl_head[3]}" -u 252 '__replctl_body[0]' || builtin exit 0
+        if ((${#__replctl_body[0]} != __replctl_head[3])); then builtin exit 70; fi
+    else
+        builtin mapfile -d '' -n "${__replctl_head[3]}" -t -u 252 __replctl_body
+    fi
+}
+
+# All that has a name: the worker's side compares.
+__replctl_state() {
+    {
+        builtin printf '\0!state\0.'
+        if [[ ${__replctl_values-} != names ]]; then builtin declare -p; else builtin compgen -v; fi
+        builtin printf '\0.'
+        builtin compgen -A function
+        builtin printf '\0=\0'
+    } >&252
+}
+
+# --- evals ---
+
+# Make ready to run the code in __replctl_body; false, and answered, when it cannot be parsed.
+__replctl_begin() {
+    "__replctl_say" begun
+    __replctl_values=${__replctl_head[1]#*,} __replctl_traps=''
+    if ! "__replctl_parses" "${__replctl_body[0]-}" && ! "__replctl_parses_extglob" "${__replctl_body[0]-}"; then
+        "__replctl_say" syntax "$("__replctl_complaint" "${__replctl_head[2]}" "${__replctl_body[0]-}")"
+        builtin eval '[[ 1 ]]' # what bash has kept of an unclosed `[[` spoils this, and no more
+        __replctl_last=2
+        builtin return 1
+    fi
+    if [[ ${__replctl_head[1]} == 1,* ]]; then __replctl_in=250; fi
+    if [[ ${__replctl_body[0]-} == *ERR* ]]; then __replctl_traps=1; fi
+    if [[ ${__replctl_tmout:-} ]]; then TMOUT=$__replctl_tmout __replctl_tmout=''; fi
+    BASH_ARGV0=${__replctl_head[2]}
+    __replctl_running=eval __replctl_urge=''
+    # Around the code, in groups so that neither `set -x` nor a DEBUG trap is heard: where its lines begin, and `$?` as
+    # the last eval left it; then its status, and where stdout and stderr lead now.
+    __replctl_code='{ __replctl_line=$LINENO; "__replctl_before" && "__replctl_fine"; } >/dev/null 2>&1'
+    __replctl_code+=$'\n'"${__replctl_body[0]-}"$'\n''{ __replctl_status=$?; } >/dev/null 2>&1'
+    __replctl_code+=$'\n''{ \command exec 245>&243; \command exec 246>&244; } 243>&1 244>&2 >/dev/null 2>&1'
+}
+
+# Whether code is whole. It is parsed, and never run, as the second command of a list whose first one returns. Code
+# that closes the construct around it cannot be right in both constructs: what closes one is an error in the other.
+__replctl_parses() {
+    "__replctl_within" "{ \\: ; $1"$'\n'"}"
+    (($? == 77)) || builtin return 1
+    "__replctl_within" "if \\: ; then \\: ; $1"$'\n'"fi"
+    (($? == 77))
+}
+
+# Whether code is whole once it has switched extglob on, which changes what the lines after that mean.
+__replctl_parses_extglob() {
+    if [[ $1 != *extglob* ]] || builtin shopt -q extglob; then builtin return 1; fi
+    builtin shopt -s extglob
+    "__replctl_parses" "$1"
+    builtin local __replctl_whole=$?
+    builtin shopt -u extglob
+    builtin return "$__replctl_whole"
+}
+
+__replctl_within() {
+    builtin eval "\\builtin return 77; $1"
+}
+
+# What bash says of code that it cannot parse. A new bash reads it without running it: only that knows the true lines.
+__replctl_complaint() {
+    builtin local -a __replctl_options
+    builtin local __replctl_text
+    if [[ -o posix ]]; then __replctl_options+=(--posix); fi
+    if builtin shopt -q extglob; then __replctl_options+=(-O extglob); fi
+    __replctl_text=$(builtin exec -a "$1" "$BASH" --norc --noprofile "${__replctl_options[@]}" -pn 2>&1 <<<"${2%$'\n'}")
+    builtin printf '%s' "${__replctl_text:0:16384}"
+}
+
+# The ERR trap, which errtrace brings into functions: `if "__replctl_heard"; then "__replctl_failed"; fi`. Under `set -e`
+# the shell would end after it: the eval ends instead.
+__replctl_heard() {
+    __replctl_kept=$?
+    __replctl_fired=1
+    [[ -z ${__replctl_probing:-} ]]
+}
+
+__replctl_failed() {
+    if [[ $BASHPID == "$$" && ($- == *e* || ${__replctl_urge:-}) ]]; then
+        __replctl_ended=$__replctl_kept
+        if [[ -z ${__replctl_urge:-} ]]; then __replctl_why=errexit; fi
+        __replctl_urge=''
+        builtin kill -INT "$$"
+    fi
+}
+
+# The status for a user's own ERR trap, which stands between the two above.
+__replctl_keep() {
+    builtin return "$__replctl_kept"
+}
+
+# Put the above into the ERR trap (again).
+__replctl_watch() {
+    builtin local __replctl_trap
+    __replctl_trap=$(builtin trap -p ERR)
+    if [[ $__replctl_trap == *__replctl_heard* ]]; then builtin return 0; fi
+    if [[ $__replctl_trap ]]; then
+        builtin eval "__replctl_trap=(${__replctl_trap})" # trap -- 'command' ERR, as bash itself quotes it
+        __replctl_trap='"__replctl_keep" && "__replctl_fine"; '"${__replctl_trap[2]}"$'\n'
+    fi
+    builtin trap -- "if \"__replctl_heard\"; then ${__replctl_trap}\"__replctl_failed\"; fi" ERR
+}
+
+# The worker sends SIGURG with an interrupt, for bash goes on after a command that has taken SIGINT and not died of it.
+# To leave two traps at once would leave the outer one disabled: while the ERR trap runs it is told to do the rest.
+__replctl_urged() {
+    if [[ -z ${__replctl_running-eval} || $BASHPID != "$$" ]]; then builtin return 0; fi
+    builtin local -
+    builtin set +eux -E
+    __replctl_probing=1 __replctl_fired=''
+    builtin false
+    __replctl_probing=''
+    if [[ $__replctl_fired || $(builtin trap -p ERR) != *__replctl_heard* ]]; then
+        builtin kill -INT "$$"
+    else
+        __replctl_urge=1
+    fi
+}
+
+# --- what the user's code may call ---
+
+# Ends the eval and not the session; in a subshell it is the real one. With a trap on INT there is no other way than
+# the real one either.
+exit() {
+    __replctl_ended=$?
+    if [[ $BASHPID == "$$" && $# -le 1 ]]; then
+        if [[ ${1-$__replctl_ended} =~ ^[+-]?[0-9]{1,9}$ ]]; then
+            __replctl_ended=${1-$__replctl_ended}
+            __replctl_ended=$((${__replctl_ended//[0-9]/}10#${__replctl_ended#[+-]} & 255))
+        else
+            builtin printf '%s: exit: %s: numeric argument required\n' "$0" "$1" >&2
+            __replctl_ended=2
+        fi
+        __replctl_why=exit
+        builtin kill -INT "$$"
+    fi
+    builtin exit "${@-$__replctl_ended}"
+}
+
+# Says that it waits, when it reads the session's own stdin and nothing is there.
+read() {
+    if [[ ${__replctl_in-} == 250 && -p /dev/fd/0 && " $*" != *' -u'* ]] && ! builtin read -t 0; then "__replctl_need"; fi
+    builtin read "$@"
+}
+
+__replctl_need() {
+    builtin local __replctl_fd __replctl_control='' __replctl_stdin=''
+    for ((__replctl_fd = 253; __replctl_fd < 280; ++__replctl_fd)); do # where bash keeps what it has closed for the eval
+        if [[ -z $__replctl_control && -S /dev/fd/$__replctl_fd ]]; then __replctl_control=$__replctl_fd; fi
+        if [[ /dev/fd/0 -ef /dev/fd/$__replctl_fd ]]; then __replctl_stdin=1; fi
+    done
+    if [[ $__replctl_control && $__replctl_stdin ]]; then builtin printf '\0!need\0=\0' >&"$__replctl_control"; fi
+}
+
+# An interactive bash leaves the line out of its messages; in a function it counts from the function's first.
+command_not_found_handle() {
+    builtin local __replctl_at=${BASH_LINENO[0]}
+    if ((${#FUNCNAME[@]} == 1)); then __replctl_at=$((__replctl_at - __replctl_line)); fi
+    builtin printf '%s: line %s: %s: command not found\n' "${FUNCNAME[1]:-$0}" "$__replctl_at" "$1" >&2
+    builtin return 127
+}
+
+. "${BASH_SOURCE[0]%/*}/requests.sh"
+
+# --- the start ---
+
+builtin shopt -s execfail
+builtin shopt -u checkwinsize
+builtin set -E
+builtin trap -- 'if "__replctl_heard"; then "__replctl_failed"; fi' ERR
+builtin trap -- '"__replctl_urged"' URG
+builtin unset PS1 PS2 HISTFILE MAILCHECK __replctl_control __replctl_late
+builtin declare +x PROMPT_COMMAND
+# Keywords and quoted names only: no alias or function of the user's stands in between.
+PROMPT_COMMAND='"__replctl_next" && "__replctl_fine"; \builtin eval "$__replctl_code" <&"$__replctl_in" >&247 2>&248 252>&251 250<&251 247>&251 248>&251
+"__replctl_done" && "__replctl_fine"'
+builtin readonly PROMPT_COMMAND BASHPID
+builtin readonly -f __replctl_{next,done,sane,before,fine,say,take,state,begin,parses,parses_extglob,within,complaint,heard,failed,keep,watch,urged}
+builtin readonly -f __replctl_{need,claim,clear,complete,lookup,dump,ping}
+command exec <<<''
+__replctl_running=''
+"__replctl_state"
+"__replctl_say" ready "${BASH_VERSINFO[0]}.${BASH_VERSINFO[1]}.${BASH_VERSINFO[2]}" "$BASH" "$$"

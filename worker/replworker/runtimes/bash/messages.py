@@ -1,0 +1,109 @@
+"""What is said between the codec and driver.sh, as bytes. Only NUL cannot be in a bash string, so NUL parts.
+
+From bash: `!TAG`, then fields that each begin with a dot, then `=`; each of these ended by NUL. An empty field in front
+gives up whatever came before it: an interrupt may have cut that short. To bash: a token, which bash has just made up
+and before which it skips everything, then op, argument, name and size, each ended by NUL, then a body: `size` bytes of
+code, or `size` texts ended by NUL.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from replworker.runtimes.codec import MAX_FRAME_BYTES, ProtocolError
+
+STATE_BYTES = 1024 * 1024  # of one list of names: what is beyond is counted by nobody
+_MOST_FIELDS = 64
+TAGS = frozenset({"ready", "idle", "begun", "state", "result", "syntax", "need", "answer"})
+
+
+class Message(NamedTuple):
+    """One message of bash."""
+
+    tag: str
+    fields: list[bytes]
+
+
+class Reader:
+    """Cuts what bash sends into messages. Keeps at most MAX_FRAME_BYTES, and of names no more than STATE_BYTES."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()  # a field that has not ended
+        self._tag: str | None = None
+        self._fields: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages that are now complete. Raises ProtocolError."""
+        messages = []
+        pieces = data.split(b"\0")
+        for piece in pieces[:-1]:
+            self._keep(piece)
+            field, self._rest = bytes(self._rest), bytearray()
+            message = self._field(field)
+            if message is not None:
+                messages.append(message)
+        self._keep(pieces[-1])
+        return messages
+
+    def _keep(self, piece: bytes) -> None:
+        if self._tag == "state":
+            piece = piece[: max(0, STATE_BYTES - len(self._rest))]
+        self._size += len(piece) + 1
+        if self._size > 2 * MAX_FRAME_BYTES or len(self._rest) + len(piece) > MAX_FRAME_BYTES:
+            raise ProtocolError("said more in one message than may be")
+        self._rest += piece
+
+    def _field(self, field: bytes) -> Message | None:
+        if field[:1] == b"!":
+            self._tag, self._fields, self._size = field[1:].decode("ascii", "replace"), [], 0
+            if self._tag not in TAGS:
+                raise ProtocolError(f"said what nobody knows: {self._tag[:40]!r}")
+        elif not field:
+            self._tag, self._fields, self._size = None, [], 0
+        elif self._tag is None:
+            raise ProtocolError("said something outside of any message")
+        elif field[:1] == b".":
+            self._fields.append(field[1:])
+            if len(self._fields) > _MOST_FIELDS:
+                raise ProtocolError("said more in one message than may be")
+        elif field == b"=":
+            message = Message(self._tag, self._fields)
+            self._tag, self._fields, self._size = None, [], 0
+            return message
+        else:
+            raise ProtocolError("said a field that is none")
+        return None
+
+
+class Request(NamedTuple):
+    """One request to bash: code, or texts."""
+
+    op: str
+    argument: str = ""
+    name: str = ""
+    code: bytes = b""
+    texts: tuple[bytes, ...] = ()
+
+    def packed(self, token: bytes) -> bytes:
+        """The bytes for bash that waits with this token."""
+        size = len(self.code) if self.code else len(self.texts)
+        head = [b"", token, self.op.encode(), self.argument.encode(), clean(self.name), b"%d" % size]
+        return b"\0".join(head) + b"\0" + self.code + b"".join(text + b"\0" for text in self.texts)
+
+
+def clean(text: str) -> bytes:
+    """Bytes that bash can hold: without NUL, and with what is no UTF-8 written out."""
+    return text.replace("\0", "").encode("utf-8", "backslashreplace")
+
+
+def number(field: bytes) -> int:
+    """A count or status that bash told. Raises ProtocolError."""
+    if not field.isdigit() or len(field) > 12:
+        raise ProtocolError("said a number that is none")
+    return int(field)
+
+
+def text(field: bytes) -> str:
+    """Text of bash: bytes that are no UTF-8 become the replacement character."""
+    return field.decode("utf-8", "replace")

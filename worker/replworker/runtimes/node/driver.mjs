@@ -1,0 +1,117 @@
+// Entry of the node runtime: `node --no-warnings driver.mjs CONTROL_FD LATE_FD`.
+//
+// Runs in any node >= 18, with nothing but its standard library. The worker is its parent and its only reader.
+// This file builds the parts and answers frames; watcher.mjs, in a thread of its own, reads them.
+
+import { Worker } from 'node:worker_threads';
+
+import { Limits, MESSAGE_BYTES, cut } from './bounds.mjs';
+import { Number, Object, process } from './builtins.mjs';
+import { Channel } from './channel.mjs';
+import { complete } from './complete.mjs';
+import { Engine } from './engine.mjs';
+import { Gate, hideMarks } from './gate.mjs';
+import { guard, halter } from './life.mjs';
+import { lookup } from './lookup.mjs';
+import { Modules, publish } from './modules.mjs';
+import { Names } from './names.mjs';
+import { Runner } from './runner.mjs';
+import { dump, restore } from './snapshot.mjs';
+import { Input } from './stdin.mjs';
+import { Streams } from './streams.mjs';
+
+const EXIT_PROTOCOL = 70; // EX_SOFTWARE: the worker said what the contract does not know
+const BREACH = Symbol('breach');
+const CAN = ['vars', 'clear', 'complete', 'lookup', 'dump', 'restore'];
+
+const [controlFd, lateFd] = process.argv.slice(2, 4).map(Number);
+const { reallyExit } = process;
+const { terminate } = Worker.prototype;
+let exitCode = EXIT_PROTOCOL;
+process.argv.splice(1);
+
+const limits = new Limits();
+const gate = new Gate();
+const channel = new Channel(controlFd, () => leave(0));
+const streams = new Streams(gate, lateFd);
+const input = new Input(gate, channel);
+const engine = new Engine();
+const modules = new Modules();
+publish();
+hideMarks();
+const names = new Names(engine);
+const parts = { gate, channel, streams, input, engine, modules, names, limits, halt: halter(engine, gate) };
+const runner = new Runner(parts);
+guard(runner, streams, limits);
+const watcher = watch();
+channel.send({
+  t: 'ready',
+  runtime: 'node',
+  version: process.versions.node,
+  implementation: process.release.name,
+  executable: process.execPath,
+  pid: process.pid,
+  can: CAN,
+});
+
+/** Start the watcher. The function that it calls is handed over by a global name, for as long as that takes. */
+function watch() {
+  const key = `replctl ${Math.random()}`;
+  const strike = (number) => runner.strike(number);
+  Object.defineProperty(globalThis, key, { value: strike, configurable: true });
+  const ops = { __proto__: null, ...answers(), up: () => delete globalThis[key], gone: () => leave(0) };
+  const thread = new Worker(new URL('watcher.mjs', import.meta.url), {
+    workerData: { fd: controlFd, key },
+    execArgv: ['--no-warnings'],
+  });
+  thread.on('error', () => leave(EXIT_PROTOCOL));
+  thread.on('exit', () => reallyExit.call(process, exitCode)); // past the user's 'exit' handlers
+  thread.on('message', (message) => {
+    gate.closed = true;
+    gate.ours();
+    const answer = ops[message.op]?.(message) ?? BREACH;
+    if (answer === BREACH) leave(EXIT_PROTOCOL);
+    else if (answer.t) channel.send({ ...answer, n: message.n });
+    gate.closed = false;
+  });
+  return thread;
+}
+
+/** End the process; the watcher first, without which some node 18 do not survive it. */
+function leave(code) {
+  exitCode = code;
+  terminate.call(watcher);
+  return true;
+}
+
+function answers() {
+  return {
+    claim,
+    eval: (message) => {
+      if (typeof message.code !== 'string' || typeof message.name !== 'string' || gate.running) return BREACH;
+      runner.begin(message);
+      return true;
+    },
+    vars: ({ max }) => (Number.isInteger(max) ? { t: 'vars', ...names.listing(max) } : BREACH),
+    clear: () => ({ t: 'cleared', count: names.clear() }),
+    complete: (message) => ({ t: 'completions', ...complete(message, { engine, names }) }),
+    lookup: (message) => ({ t: 'found', ...lookup(message, engine) }),
+    dump: (message) => ({ t: 'dumped', ...dump(message, { engine, names }) }),
+    restore: (message) => ({ t: 'dumped', ...restore(message, { engine, names }) }),
+  };
+}
+
+/** Folder, environment and limits. What cannot be had is said; the rest is done all the same. */
+function claim({ cwd, env, limits: wanted }) {
+  let error = null;
+  try {
+    limits.update(wanted);
+    Error.stackTraceLimit = limits.traceFrames + 8; // 8: the driver's own, which are not shown
+    Object.assign(process.env, env ?? {});
+    if (typeof cwd === 'string') process.chdir(cwd);
+    modules.follow();
+  } catch (failed) {
+    [error] = cut(`${failed.name}: ${failed.message}`, MESSAGE_BYTES);
+  }
+  return { t: 'claimed', error };
+}

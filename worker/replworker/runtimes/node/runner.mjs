@@ -1,0 +1,245 @@
+// One eval: from its frame to its result, and the interrupts that may end it in between.
+
+import { types } from 'node:util';
+
+import { MESSAGE_BYTES, cut } from './bounds.mjs';
+import { Map, MessageChannel, MessagePort, String, process } from './builtins.mjs';
+import { prepare } from './cell.mjs';
+import { evaluate } from './engine.mjs';
+import { EXIT_HINT, Exit } from './life.mjs';
+import { render, typeName } from './render.mjs';
+import { clean, misread, raised, strip, unsaid } from './trace.mjs';
+
+const DECLARED = /^Identifier '(.*)' has already been declared$/;
+const KIND_HINT =
+  'an earlier eval declared it with another keyword: assign to it, or declare it with the same one (const again is fine)';
+
+const [NO, LATER, SOON] = [0, 1, 2]; // watcher.mjs knows them
+
+/** An eval that has begun and not been answered. */
+class Run {
+  n;
+  code;
+  name;
+  silent;
+  stdin;
+  history;
+  file;
+  before; // the user's names and values
+  outcome = null; // {value}, {error} or {wrong}, once there is one
+  ours = false; // what runs is this eval's: its first turn, or its value's inspect
+  strikes = 0;
+  exit = null; // what process.exit() was called with
+  reads = false; // it has asked for input
+  reading = false; // and nobody has looked yet whether there is any
+  turn; // have it looked at as soon as the event loop turns
+
+  constructor(message, turn) {
+    this.n = message.n;
+    this.code = message.code;
+    this.file = typeof message.file === 'string' ? message.file : null;
+    this.name = this.file ?? message.name;
+    this.silent = message.silent === true;
+    this.stdin = message.stdin === true;
+    this.history = message.history === true;
+    this.turn = turn;
+  }
+}
+
+export class Runner {
+  #parts;
+  #turn;
+  #loaded = new Map(); // file to the names that its last load bound
+
+  /** `parts`: gate, channel, streams, input, modules, names, engine, limits, halt. */
+  constructor(parts) {
+    this.#parts = parts;
+    const { port1, port2 } = new MessageChannel();
+    const { postMessage } = MessagePort.prototype;
+    // A message, not setImmediate: when a callback is stopped, node may lose the other immediates of its turn.
+    this.#turn = () => postMessage.call(port1, null);
+    port2.on('message', () => this.#look());
+    port2.unref();
+  }
+
+  /** Run the eval of a frame. Its code begins when this has returned. */
+  begin(message) {
+    const { gate } = this.#parts;
+    const run = new Run(message, this.#turn);
+    gate.last = run.n;
+    gate.running = run;
+    try {
+      this.#begin(run, message);
+    } catch (error) {
+      this.#fail(run, error);
+    }
+  }
+
+  #begin(run, message) {
+    const { gate, streams, input, modules, names, engine } = this.#parts;
+    if (gate.early.delete(run.n)) run.strikes = 1;
+    gate.early.clear();
+    streams.restore();
+    input.restore();
+    if (run.file === null) modules.follow();
+    else modules.settle(folderOf(run.file));
+    if (message.reload === true && run.file !== null) {
+      modules.forget(run.file);
+      names.forget(this.#loaded.get(run.file) ?? []);
+    }
+    run.before = names.all();
+    if (run.strikes > 0) return this.#turn();
+    const text = `${prepare(run.code, engine, run.file !== null)}\n//# sourceURL=${urlOf(run.name)}`;
+    const end = (outcome) => {
+      run.outcome = outcome;
+      this.#turn();
+    };
+    const wrong = gate.within(run.n, () => evaluate(text, (value) => end({ value }), (error) => end({ error })));
+    if (wrong !== null) end({ wrong });
+    else run.ours = true;
+    this.#turn();
+  }
+
+  /** Called by the watcher's thread in the midst of whatever runs here. Says whether to strike again: NO, LATER, SOON. */
+  strike(number) {
+    const { gate, halt } = this.#parts;
+    const run = gate.running;
+    if (run === null || run.n !== number) {
+      if (number > gate.last) gate.early.add(number);
+      return NO;
+    }
+    run.strikes++;
+    this.#turn();
+    // What awaits is just left alone. But when the loop has not turned since the first strike, or the code is in its
+    // first turn, it is stopped where it stands.
+    const stops = !gate.closed && (run.ours || run.strikes > 1);
+    return stops && !halt() ? SOON : LATER;
+  }
+
+  /** process.exit() was called. The eval it belongs to ends with its next turn. */
+  exit(code) {
+    const { gate } = this.#parts;
+    if (gate.late()) return false;
+    gate.running.exit ??= { code };
+    this.#turn();
+    return true;
+  }
+
+  /** Let the user's code run from here. */
+  #enter(run, body) {
+    const { gate } = this.#parts;
+    run.ours = true;
+    gate.closed = false;
+    gate.within(run.n, body);
+    gate.closed = true;
+    run.ours = false;
+  }
+
+  /** The event loop has turned: answer the eval if it is over. An interrupt may have cut an earlier look short. */
+  #look() {
+    const { gate, input } = this.#parts;
+    const run = gate.running;
+    if (run === null) return;
+    gate.closed = true;
+    gate.ours();
+    run.ours = false;
+    try {
+      if (run.strikes > 0 || run.exit !== null || run.outcome !== null) this.#end(run);
+      else input.waiting();
+    } catch (error) {
+      this.#fail(run, error);
+    }
+    gate.closed = false;
+  }
+
+  /** The driver could not go on, over what the user has done to the language: an answer all the same. */
+  #fail(run, error) {
+    const { gate, channel } = this.#parts;
+    if (gate.running !== run) return;
+    gate.running = null;
+    const ex = { type: 'Error', message: 'in the driver' };
+    channel.send({ t: 'result', n: run.n, outcome: 'error', ex, stacktrace: [], traceback: `${error}\n` });
+  }
+
+  #end(run) {
+    const { gate, channel, names, limits, modules } = this.#parts;
+    const answer = { t: 'result', n: run.n, outcome: 'ok', stacktrace: [] };
+    const { outcome } = run;
+    if (run.strikes === 0) {
+      if (run.exit !== null || outcome.error instanceof Exit) this.#exited(run, run.exit ?? outcome.error, answer);
+      else if (outcome.wrong) this.#misread(run, outcome.wrong, answer);
+      else if ('error' in outcome) this.#raised(run, outcome.error, answer);
+      else this.#valued(run, outcome.value, answer);
+    }
+    if (run.strikes > 0) interrupted(answer);
+    answer.changed = names.changed(run.before);
+    if (run.file !== null) {
+      this.#loaded.set(run.file, answer.changed);
+      modules.follow();
+    }
+    gate.running = null;
+    channel.send(answer);
+  }
+
+  #valued(run, value, answer) {
+    const { names, limits } = this.#parts;
+    if (run.history && value !== undefined) names.keep('_', value);
+    if (run.silent) return;
+    answer.type = typeName(value);
+    this.#enter(run, () => {
+      try {
+        if (types.isNativeError(value)) strip(value);
+        const [text, dropped] = render(value, limits.valueBytes);
+        answer.value = clean(text);
+        answer['value-dropped'] = dropped;
+      } catch (error) {
+        answer['repr-error'] = typeName(error);
+      }
+    });
+  }
+
+  #raised(run, error, answer) {
+    const { names, limits } = this.#parts;
+    answer.outcome = 'error';
+    names.keep('_error', error);
+    this.#enter(run, () => {
+      try {
+        Object.assign(answer, raised(error, limits));
+      } catch {
+        Object.assign(answer, unsaid(error));
+      }
+    });
+  }
+
+  #misread(run, wrong, answer) {
+    answer.outcome = 'error';
+    Object.assign(answer, misread(wrong, run.code, run.name, this.#parts.limits));
+    if (DECLARED.test(wrong.message) && wrong.line === 0 && wrong.column < 0) answer.hint = KIND_HINT;
+  }
+
+  #exited(run, { code }, answer) {
+    answer.hint = EXIT_HINT;
+    if (code === undefined || code === null || Number(code) === 0) {
+      if (!run.silent) Object.assign(answer, { value: 'undefined', type: 'undefined' });
+      return;
+    }
+    const message = cut(`process.exit(${String(code)})`, MESSAGE_BYTES)[0];
+    Object.assign(answer, { outcome: 'error', ex: { type: 'Exit', message }, traceback: `Exit: ${message}\n` });
+  }
+}
+
+function interrupted(answer) {
+  for (const key of ['value', 'type', 'value-dropped', 'repr-error', 'hint']) delete answer[key];
+  answer.outcome = 'interrupted';
+  answer.ex = { type: 'Interrupted', message: 'the eval was interrupted' };
+  answer.traceback = 'Interrupted: the eval was interrupted\n';
+}
+
+function folderOf(file) {
+  return file.slice(0, file.lastIndexOf('/')) || '/';
+}
+
+/** A name as V8 takes it for a source: without white space and quotes. */
+function urlOf(name) {
+  return name.replace(/[\s'"]/g, (sign) => encodeURIComponent(sign).replace("'", '%27'));
+}

@@ -1,0 +1,241 @@
+// process.stdin and reads of descriptor 0: asks the worker when code waits for input, and ends at once where none may
+// come. Input that nobody has read stays for the eval that reads.
+
+import { Buffer } from 'node:buffer';
+import fs from 'node:fs';
+import { Socket } from 'node:net';
+import readline from 'node:readline';
+import promises from 'node:readline/promises';
+import { Readable } from 'node:stream';
+
+import { ArrayBuffer, Error, Object, Promise, Uint8Array, process, setImmediate } from './builtins.mjs';
+import { nap } from './channel.mjs';
+
+const { readSync, readFileSync } = fs;
+const { O_RDONLY, O_NONBLOCK } = fs.constants;
+const { concat, from, allocUnsafe, alloc } = Buffer;
+const { defineProperty } = Object;
+const isBytes = ArrayBuffer.isView;
+const later = setImmediate;
+
+const PIECE_BYTES = 1 << 16;
+const LONGEST_NAP_MS = 32;
+const STANDARD = [0, '/dev/stdin', '/dev/fd/0', '/proc/self/fd/0'];
+
+export class Input {
+  #gate;
+  #channel;
+  #fd = quick();
+  #socket = null;
+  #stream = null;
+  #rest = alloc(0); // read from the pipe and not yet given to the code
+  #ended = false; // the pipe is at its end
+  #wanted = false; // the stream waits for data
+  #giving = false;
+  #asked = null; // the run that was told to wait for input, for the read that goes on
+
+  constructor(gate, channel) {
+    this.#gate = gate;
+    this.#channel = channel;
+    this.restore();
+    defineProperty(process, 'stdin', { configurable: true, enumerable: true, get: () => this.#stream });
+    this.#patchReads();
+    this.#patchQuestions();
+  }
+
+  /** An eval begins: the stream is open again, whatever was done to it. */
+  restore() {
+    this.#asked = null;
+    if (this.#stream === null || this.#stream.readableEnded || this.#stream.destroyed || this.#stream.done) {
+      this.#stream = new Source((stream) => this.#want(stream));
+      this.#wanted = false;
+    }
+  }
+
+  /** The eval has not ended with its first turn: if a read of its goes on, the worker is to know. */
+  waiting() {
+    const run = this.#gate.running;
+    if (run === null || !run.reading || !this.#wanted || this.#rest.length > 0) return;
+    run.reading = false;
+    this.#ask(run);
+  }
+
+  /** The code waits for data. Whether it may have some is the eval's affair; one that is over gets none. */
+  #want(stream) {
+    if (stream !== this.#stream) return void stream.push(null);
+    this.#wanted = true;
+    this.#read();
+  }
+
+  #read() {
+    const run = this.#gate.running;
+    if (run === null || this.#gate.late()) return;
+    if (!run.stdin) return this.#end();
+    run.reading = run.reads = true;
+    this.#asked = null;
+    run.turn(); // it looks at `reading` once the promises that are settled have had their turn
+    this.#go();
+  }
+
+  #go() {
+    const run = this.#gate.running;
+    if (run === null || !run.reads || !this.#wanted || this.#giving) return;
+    if (this.#rest.length > 0 || this.#ended) {
+      // One line in a turn: code that asks line by line has time to ask again before the next one comes.
+      this.#giving = true;
+      later(() => this.#give());
+    } else {
+      this.#open().resume();
+    }
+  }
+
+  #give() {
+    this.#giving = false;
+    const run = this.#gate.running;
+    if (run === null || !run.reads || !this.#wanted) return;
+    if (this.#rest.length === 0) return this.#ended ? this.#end() : this.#go();
+    const line = this.#rest.indexOf(10) + 1;
+    this.#wanted = false;
+    this.#gate.within(run.n, () => this.#stream.push(this.#take(line || this.#rest.length)));
+  }
+
+  #end() {
+    this.#wanted = false;
+    this.#stream.done = true;
+    this.#stream.push(null);
+  }
+
+  #open() {
+    if (this.#socket !== null) return this.#socket;
+    const socket = (this.#socket = new Socket({ fd: this.#fd, readable: true, writable: false }));
+    socket.unref();
+    socket.on('data', (chunk) => {
+      socket.pause();
+      this.#rest = concat([this.#rest, chunk]);
+      this.#go();
+    });
+    const over = () => {
+      this.#ended = true;
+      this.#go();
+    };
+    socket.on('end', over);
+    socket.on('error', over);
+    return socket;
+  }
+
+  #take(size) {
+    const taken = this.#rest.subarray(0, size);
+    this.#rest = this.#rest.subarray(size);
+    return taken;
+  }
+
+  #ask(run) {
+    if (this.#asked === run) return;
+    this.#asked = run;
+    this.#channel.send({ t: 'need-input', n: run.n });
+  }
+
+  /** At most `size` bytes, as a blocking read has them; none at the end or where the code may not read. */
+  #now(size) {
+    const run = this.#gate.running;
+    if (run === null || !run.stdin || this.#gate.late()) return alloc(0);
+    const piece = allocUnsafe(PIECE_BYTES);
+    this.#asked = null;
+    for (let ms = 1; this.#rest.length === 0 && !this.#ended; ) {
+      const got = this.#attempt(piece);
+      if (got > 0) this.#rest = from(piece.subarray(0, got));
+      else if (got === 0) this.#ended = true;
+      else {
+        this.#ask(run);
+        nap(ms);
+        ms = ms * 2 > LONGEST_NAP_MS ? LONGEST_NAP_MS : ms * 2;
+      }
+    }
+    return this.#take(size);
+  }
+
+  #attempt(piece) {
+    const waits = this.#socket?.read() ?? null; // what the stream's side has taken in meanwhile
+    if (waits !== null) return waits.copy(piece);
+    try {
+      return readSync(this.#fd, piece, 0, piece.length, null);
+    } catch (error) {
+      if (error.code !== 'EAGAIN') throw error;
+      return -1;
+    }
+  }
+
+  #patchReads() {
+    const input = this;
+    fs.readSync = function (fd, buffer, offset, length, position) {
+      if (fd !== 0 || !isBytes(buffer)) return readSync.apply(this, arguments);
+      if (typeof offset === 'object' && offset !== null) ({ offset, length, position } = offset);
+      const start = offset ?? 0;
+      const data = input.#now(length ?? buffer.byteLength - start);
+      new Uint8Array(buffer.buffer, buffer.byteOffset, buffer.byteLength).set(data, start);
+      return data.length;
+    };
+    fs.readFileSync = function (path, options) {
+      if (!STANDARD.includes(path)) return readFileSync.apply(this, arguments);
+      const parts = [];
+      for (let data = input.#now(PIECE_BYTES); data.length > 0; data = input.#now(PIECE_BYTES)) parts.push(from(data));
+      const encoding = typeof options === 'string' ? options : options?.encoding;
+      return encoding && encoding !== 'buffer' ? concat(parts).toString(encoding) : concat(parts);
+    };
+  }
+
+  /** A question is a read of the eval that asks it, even where the stream has long been flowing. And at the end of
+   * the input it fails: readline would never settle it. */
+  #patchQuestions() {
+    const input = this;
+    const { question } = readline.Interface.prototype;
+    readline.Interface.prototype.question = function (...args) {
+      const result = question.apply(this, args);
+      if (this.input === input.#stream && input.#wanted) input.#read();
+      return result;
+    };
+    const { question: promised } = promises.Interface.prototype;
+    promises.Interface.prototype.question = function (...args) {
+      let over;
+      const closed = new Promise((_, reject) => {
+        over = () => reject(new Error('the input ended before it answered the question'));
+      });
+      this.once('close', over);
+      const result = promised.apply(this, args).finally(() => this.off('close', over));
+      if (this.input === input.#stream && input.#wanted) input.#read();
+      return Promise.race([result, closed]);
+    };
+  }
+}
+
+class Source extends Readable {
+  fd = 0;
+  done = false;
+  #want;
+
+  constructor(want) {
+    super({ emitClose: false, highWaterMark: 1 }); // nothing is read ahead of the code
+    this.#want = want;
+  }
+
+  _read() {
+    this.#want(this);
+  }
+
+  ref() {
+    return this;
+  }
+
+  unref() {
+    return this;
+  }
+}
+
+/** The same pipe without blocking reads, which no interrupt would end; the descriptor itself is as it was. */
+function quick() {
+  try {
+    return fs.openSync('/proc/self/fd/0', O_RDONLY | O_NONBLOCK);
+  } catch {
+    return 0;
+  }
+}

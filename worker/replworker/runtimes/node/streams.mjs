@@ -1,0 +1,84 @@
+// process.stdout and process.stderr: every write is in its pipe, or with the late output, when it returns.
+
+import { Buffer } from 'node:buffer';
+import fs from 'node:fs';
+import { Writable } from 'node:stream';
+
+import { Object, console, process } from './builtins.mjs';
+import { writeAll } from './channel.mjs';
+
+const { defineProperty } = Object;
+const { from } = Buffer;
+const { O_WRONLY, O_NONBLOCK } = fs.constants;
+
+export class Streams {
+  #gate;
+  #lateFd;
+  #fds = [0, quick(1), quick(2)];
+  #streams = [];
+
+  constructor(gate, lateFd) {
+    this.#gate = gate;
+    this.#lateFd = quick(lateFd);
+    this.restore();
+    for (const [name, fd] of [['stdout', 1], ['stderr', 2]]) {
+      defineProperty(process, name, { configurable: true, enumerable: true, get: () => this.#streams[fd] });
+    }
+  }
+
+  /** Give back what user code ended or destroyed. */
+  restore() {
+    for (const fd of [1, 2]) {
+      const stream = this.#streams[fd];
+      if (stream !== undefined && !stream.destroyed && !stream.writableEnded) continue;
+      this.#streams[fd] = new Output(fd, (data) => this.write(fd, data));
+      console[fd === 1 ? '_stdout' : '_stderr'] = this.#streams[fd]; // console keeps the stream it saw first
+    }
+  }
+
+  /** Write as the code that runs now: to fd 1 or 2, or to the late output. */
+  write(fd, data) {
+    try {
+      writeAll(this.#gate.late() ? this.#lateFd : this.#fds[fd], data);
+    } catch {
+      // nobody reads it any more
+    }
+  }
+
+  /** Tell on stderr, or late, what is nobody's output. */
+  tell(text) {
+    this.write(2, from(text));
+  }
+}
+
+class Output extends Writable {
+  fd;
+  _type = 'pipe';
+  #put;
+
+  constructor(fd, put) {
+    super({ decodeStrings: true, emitClose: false });
+    this.fd = fd;
+    this.#put = put;
+  }
+
+  _write(chunk, _encoding, done) {
+    this.#put(chunk);
+    done();
+  }
+
+  _writev(chunks, done) {
+    for (const { chunk } of chunks) this.#put(chunk);
+    done();
+  }
+}
+
+/** The same pipe, opened anew so that a write never blocks in the system, where no interrupt would reach it. The
+ * descriptor itself stays blocking: child processes share it. */
+function quick(fd) {
+  try {
+    return fs.openSync(`/proc/self/fd/${fd}`, O_WRONLY | O_NONBLOCK);
+  } catch {
+    return fd; // no /proc in this sandbox, or another user's pipe
+  }
+}
