@@ -12,9 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from transports import KINDS, LINE_KINDS, Site, Sites
-
-DEFAULTS = ("limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=300")
+from transports import KINDS, LINE_KINDS, USUAL, Site, Sites
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,7 +37,7 @@ def _opener(sites: Sites, kind: str) -> Iterator[Callable[..., Site]]:
     used: list[Site] = []
 
     def open_site(*settings: str) -> Site:
-        used.append(sites.site(kind, *(settings or DEFAULTS)))
+        used.append(sites.site(kind, *(settings or USUAL)))
         return used[-1]
 
     yield open_site
@@ -61,7 +59,7 @@ def own(kind: str) -> Iterator[Callable[..., Site]]:
     ends: list[Callable[[], None]] = []
 
     def start(*settings: str) -> Site:
-        site, end = Sites.own(kind, *(settings or DEFAULTS))
+        site, end = Sites.own(kind, *(settings or USUAL))
         ends.append(end)
         return site
 

@@ -9,26 +9,24 @@ from __future__ import annotations
 import os
 import select
 import shutil
+import sys
 import tempfile
 import time
 from collections import deque
 from pathlib import Path
 from typing import Any
 
-from kit import PATIENCE_S, LineWire, wait_until
+from kit import PATIENCE_S, UNSANDBOXED, LineWire, wait_until
 from replbroker.app import _interpreters, _session_env, _setup
 from replbroker.core.broker import Core
 from replbroker.core.effects import Discard, Effect, Exit, HangUp, Kill, Note, Spawn, ToClient, ToWorker
+from replbroker.launch.sandbox import Probed
 from replwire.config import load
 from replwire.deadlines import Deadlines
 from replwire.keys import Keys
 from replwire.lines import Lines
 from replwire.link import Gone, Kind, encode, pack
-from replworker.boot import Order, interpreter_of
-from replworker.loop import Loop
-from replworker.runtimes.child import Child
-from replworker.runtimes.pick import NoEnvironment, pick
-from replworker.session import Session, Settings
+from replworker.boot import CANNOT_START, Order, keep, start_interpreter
 
 
 class MemoryLink:
@@ -55,16 +53,14 @@ class MemoryLink:
 
 
 class MemoryWorker:
-    """A worker without a process: `boot.main` less all that concerns its own process. Raises NoEnvironment."""
+    """A worker without a process: `boot.main` less all that concerns its own. Raises one of CANNOT_START."""
 
     def __init__(self, order: Order) -> None:
-        self._child = Child(pick(order.runtime, *interpreter_of(order)))
+        self._child, confinement = start_interpreter(order)
         self.link = MemoryLink()
         self.timers = Deadlines()
-        settings = Settings(f"{order.folder}/snapshots", order.load_paths)
         link: Any = self.link
-        session = Session(link, self._child, self.timers, order.limits, settings)
-        self.loop = Loop(link, self._child, session, self.timers, order.limits.worker_silence_ms / 3000)
+        self.loop = keep(order, link, self._child, confinement, self.timers)
         self.loop.begin()
 
     def hear(self, frame: bytes) -> None:
@@ -76,6 +72,7 @@ class MemoryWorker:
         """Kill the interpreter, bury it, give every descriptor back."""
         child = self._child
         child.kill()
+        assert select.select([child.pidfd], [], [], PATIENCE_S)[0], "the interpreter was not killed"
         try:
             os.waitpid(child.pid, 0)
         except ChildProcessError:  # its loop has seen it die
@@ -90,7 +87,8 @@ class Memory:
 
     def __init__(self, *settings: str) -> None:
         base = ("broker.warm-workers=1", "limits.close-grace-ms=300")
-        config = load(flags=dict(setting.split("=", 1) for setting in (*base, *settings))).config
+        flags = dict(setting.split("=", 1) for setting in (*base, *settings))
+        config = load(UNSANDBOXED, flags=flags).config
         self._limits = config.limits
         self._folder = tempfile.mkdtemp(prefix="rpl-", dir="/tmp")
         env = _session_env(os.environ, config.session.pass_env)
@@ -102,7 +100,8 @@ class Memory:
         self._count = 0
         self._log: list[str] = []
         self.ended = False
-        self.core = Core(_setup(config, False, tuple(self._interpreters), Keys(self._folder)))
+        self._sandbox = Probed(config.sandbox, sys.executable, env, [])
+        self.core = Core(_setup(config, False, tuple(self._interpreters), Keys(self._folder), self._sandbox))
         self.do(self.core.start(time.monotonic()))
 
     # --- the face of a site ---
@@ -210,9 +209,10 @@ class Memory:
         spec = effect.spec
         interpreter = self._interpreters[spec.runtime]
         try:
-            order = Order("", "", spec.runtime, spec.environment, interpreter, *self._common)
+            confine = self._sandbox.for_worker(effect.worker, spec)
+            order = Order("", "", spec.runtime, spec.environment, interpreter, *self._common, confine)
             self._workers[effect.worker] = MemoryWorker(order)
-        except NoEnvironment as error:
+        except CANNOT_START as error:
             self._last_words.append((effect.worker, pack(Kind.GONE, encode(Gone(str(error))))))
 
 

@@ -170,8 +170,8 @@ ELSEWHERE: dict[int, str] = {
     179: "tests/broker",
     **dict.fromkeys((181, 182, 184, 185, 187, 188, 190, 191), "tests/mcp"),
     **dict.fromkeys((193, 194, 196), "tests/cli"),
-    **dict.fromkeys((197, 199, 200, 202, 203, 205, 206, 208, 209, 211, 212), "tests/tools"),
-    **dict.fromkeys((214, 215, 217, 218), "tests/tools"),
+    **dict.fromkeys((197, 199, 200, 202, 203, 205, 206, 208, 209, 211, 212), "tests/mcp"),
+    **dict.fromkeys((214, 215, 217, 218), "tests/mcp"),
 }
 
 LEFT_OUT: dict[int, str] = {

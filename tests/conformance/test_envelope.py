@@ -10,9 +10,8 @@ import pytest
 
 from in_memory import Memory
 from scenarios import scenario
-from transports import Site
+from transports import SMALL, Site
 
-SMALL = "limits.max-message-bytes=1024"  # the least there is
 BOTH = (
     "import sys\nfor n in range(3):\n    print('o', n, flush=True)\n    print('e', n, file=sys.stderr, flush=True)\n'v'"
 )
@@ -78,7 +77,7 @@ def test_a_line_that_is_no_json_is_answered_and_the_tenth_in_a_row_ends_the_conn
 @scenario(11, 13)
 def test_a_request_over_the_limit_is_told_the_limit(site: Callable[..., Site]) -> None:
     """On ZeroMQ, where messages have ends of their own, the request's id is known."""
-    with site(SMALL).wire() as wire:
+    with site(*SMALL).wire() as wire:
         message = _put(wire, {"id": "long", "op": "eval", "code": "x" * 2000})
         assert message["id"] in ("", "long")
         assert message["status"] == ["done", "error", "message-too-large"]
@@ -89,7 +88,7 @@ def test_a_request_over_the_limit_is_told_the_limit(site: Callable[..., Site]) -
 def test_a_line_over_the_limit_ends_the_connection(sites: Any, line: Any) -> None:
     """What follows an answer with id "" is the end, and nobody else notices."""
     for kind in ("tcp", "unix", "memory"):
-        with sites.site(kind, SMALL).wire() as wire:
+        with sites.site(kind, *SMALL).wire() as wire:
             wire.raw(b"x" * 5000)
             assert wire.receive()["id"] == ""
             assert wire.ended()

@@ -10,7 +10,7 @@ import pytest
 
 from replwire.config import ConfigError, load
 from scenarios import scenario
-from transports import Site
+from transports import SMALL, Site
 
 
 @scenario(28, 41, 50, 53)
@@ -79,7 +79,7 @@ def test_an_exception_says_what_its_string_form_says(wire: Any) -> None:
 
 @scenario(43, 44)
 def test_a_value_is_cut_at_a_characters_boundary_and_only_past_the_limit(site: Callable[..., Site]) -> None:
-    with site("limits.max-value-bytes=16").wire() as wire:
+    with site(*SMALL).wire() as wire:
         assert wire.run("'é' * 7").value == repr("é" * 7)  # 16 bytes with its quotes
         answer = wire.run("'é' * 8")
         assert answer.value == "'" + "é" * 7 + "…[truncated]"
@@ -167,7 +167,7 @@ def test_the_last_values_have_names_unless_an_eval_leaves_no_trace(wire: Any) ->
 
 @scenario(67)
 def test_history_is_bounded_and_forgets_the_oldest(site: Callable[..., Site]) -> None:
-    with site("limits.max-history=10").wire() as wire:
+    with site(*SMALL).wire() as wire:
         for number in range(15):
             wire.run(str(number))
         jobs = wire.ask("jobs", session="s")["jobs"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scenarios import scenario
-from transports import Site
+from transports import SMALL, Site
 
 LOOP = "print('in', flush=True)\nwhile True: pass"
 
@@ -69,11 +69,11 @@ def test_input_reaches_one_eval_after_the_other(wire: Any) -> None:
 @scenario(145)
 def test_input_beyond_the_buffer_is_refused_and_nothing_waits(site: Callable[..., Site]) -> None:
     """REPLy blocks the request when its buffer is full."""
-    with site("limits.max-stdin-bytes=1000").wire() as wire:
+    with site(*SMALL).wire() as wire:
         wire.run("1")
-        assert wire.ask("stdin", session="s", input="x" * 990).status == ["done"]
+        assert wire.ask("stdin", session="s", input="x" * 490).status == ["done"]
         answer = wire.ask("stdin", session="s", input="y" * 20)
         assert answer.status == ["done", "error", "stdin-buffer-full"]
-        assert (answer["limit"], answer["limit-value"]) == ("max-stdin-bytes", 1000)
+        assert (answer["limit"], answer["limit-value"]) == ("max-stdin-bytes", 500)
         assert wire.ask("stdin", session="s", input="\n").status == ["done"]
-        assert wire.run("len(input())").value == "990"
+        assert wire.run("len(input())").value == "490"

@@ -100,5 +100,6 @@ def test_a_mixed_load_leaves_the_descriptors_as_they_were(sites: Sites, kinds: t
             wire.close()
         wait_until(calm, "the pool is what it was")
         counts.append(descriptors())
-    assert wait_until(lambda: descriptors() == counts[0], f"descriptors are given back: {counts}")
+    least = min(counts)  # some workers may still be dying when they are counted
+    assert wait_until(lambda: descriptors() <= least, f"descriptors are given back: {counts}")
     assert site.log_text().count("internal error") == 0

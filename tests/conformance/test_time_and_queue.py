@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from kit import wait_until
 from replwire.limits import bounds
 from scenarios import scenario
-from transports import Site
+from transports import ONE_SESSION, ONE_SLOT, SMALL, Site
 
 Open = Callable[..., Site]
 NO_RATE = "limits.rate-limit-per-min=0"
-ONE_SLOT = ("limits.max-concurrent-evals=1", "limits.max-queued-evals=2", "limits.interrupt-grace-ms=300", NO_RATE)
 DEAF = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('deaf', flush=True)\nwhile True: time.sleep(.01)"
 
 
@@ -59,7 +56,7 @@ def test_a_timeout_says_what_happened_and_what_to_do(wire: Any) -> None:
 
 @scenario(71)
 def test_the_servers_limit_caps_the_requests(site: Open) -> None:
-    with site("limits.max-eval-time-ms=300").wire() as wire:
+    with site(*SMALL).wire() as wire:
         answer = wire.run("while True: pass", timeout_ms=60_000)
         assert answer.status == ["done", "error", "timeout"]
         assert answer["max-eval-time-ms"] == 300
@@ -151,7 +148,7 @@ def test_without_sessions_even_a_throw_away_eval_is_refused(site: Open) -> None:
 
 @scenario(85)
 def test_a_session_counts_against_throw_away_evals_of_everybody(site: Open) -> None:
-    with site("limits.max-sessions=1").wire() as wire, site("limits.max-sessions=1").wire() as other:
+    with site(*ONE_SESSION).wire() as wire, site(*ONE_SESSION).wire() as other:
         assert wire.run("1").value == "1"
         for each in (wire, other):
             _refused(each.run("1", session=None), "session-limit-reached", "max-sessions", 1)
@@ -224,11 +221,10 @@ def test_an_eval_that_ends_within_the_grace_is_answered_before_the_broker_goes(o
         assert site.has_ended()
 
 
-@pytest.mark.parametrize(("name", "value"), [("max-sessions", 7), ("max-history", 12)])
 @scenario(92)
-def test_limits_are_the_defaults_but_for_the_one_that_is_set(site: Open, name: str, value: int) -> None:
+def test_limits_are_the_defaults_but_for_the_one_that_is_set(site: Open) -> None:
     """REPLy calls a constructor; here the broker is asked. `close-grace-ms` is what these tests start with."""
-    with site(f"limits.{name}={value}").wire() as wire:
+    with site(*ONE_SESSION).wire() as wire:
         limits = wire.ask("describe")["limits"]
         defaults = {bound.name: bound.default for bound in bounds()}
-        assert limits == defaults | {name: value, "close-grace-ms": 300}
+        assert limits == defaults | {"max-sessions": 1, "close-grace-ms": 300}

@@ -86,6 +86,17 @@ def test_a_session_that_runs_an_eval_is_busy_for_questions_and_shows_its_stack(w
     assert wire.ask("complete", session="s", code="spi", pos=3)["completions"][0]["text"] == "spin"
 
 
+def test_stacks_that_are_asked_for_at_once_are_all_answered_in_full(wire: Wire) -> None:
+    running = wire.send("eval", code="def deep():\n    input()\ndeep()", session="s", if_missing="create")
+    wire.until(running, "need-input")
+    requests = [wire.send("stack", session="s") for _ in range(8)]
+    for request in requests:
+        threads = wire.answer(request)["threads"]
+        assert "deep" in [frame["func"] for frame in threads[0]["frames"]]
+    wire.ask("stdin", session="s", input="\n")
+    assert wire.answer(running).status == ["done"]
+
+
 def test_a_clone_has_copies_and_a_report(wire: Wire) -> None:
     wire.run(
         "import json, threading\nfactor = 3\ndata = {'a': [1]}\nclass Point:\n    def __init__(self, x): self.x = x\n"

@@ -18,7 +18,7 @@ from replwire.limits import Limits
 from replwire.link import Gone, Kind, encode, pack
 from replworker.confine.plan import Unavailable
 from replworker.confine.workspace import Refused
-from replworker.confinement import Confine, confine
+from replworker.confinement import Confine, Confinement, confine
 from replworker.link import Link
 from replworker.loop import Loop
 from replworker.runtimes.child import Child
@@ -26,6 +26,7 @@ from replworker.runtimes.environments import Found, NoEnvironment, find
 from replworker.runtimes.pick import pick
 from replworker.session import Session, Settings
 
+CANNOT_START = (NoEnvironment, Unavailable, Refused, OSError)
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -74,22 +75,30 @@ def interpreter_of(order: Order) -> Found:
 
 def _keep_session(order: Order) -> None:
     try:
-        found = interpreter_of(order)
-        confinement = None if order.confine is None else confine(order.runtime, order.confine, found)
-        env = found.env if confinement is None else confinement.env
-        wrapping = None if confinement is None else confinement.wrapping
-        child = Child(pick(order.runtime, found.executable, env, wrapping))
-    except (NoEnvironment, Unavailable, Refused, OSError) as error:
+        child, confinement = start_interpreter(order)
+    except CANNOT_START as error:
         Link(order.endpoint, order.token).last_word(pack(Kind.GONE, encode(Gone(str(error)))))
         return
     try:
-        timers = Deadlines()
-        link = Link(order.endpoint, order.token)
-        settings = Settings(f"{order.folder}/snapshots", order.load_paths, confinement)
-        session = Session(link, child, timers, order.limits, settings)
-        Loop(link, child, session, timers, order.limits.worker_silence_ms / 3000).run()
+        keep(order, Link(order.endpoint, order.token), child, confinement, Deadlines()).run()
     finally:
         child.kill()
+
+
+def start_interpreter(order: Order) -> tuple[Child, Confinement | None]:
+    """The interpreter, confined where that is asked for. Raises one of CANNOT_START."""
+    found = interpreter_of(order)
+    confinement = None if order.confine is None else confine(order.runtime, order.confine, found)
+    env = found.env if confinement is None else confinement.env
+    wrapping = None if confinement is None else confinement.wrapping
+    return Child(pick(order.runtime, found.executable, env, wrapping)), confinement
+
+
+def keep(order: Order, link: Link, child: Child, confinement: Confinement | None, timers: Deadlines) -> Loop:
+    """All that stands between a link and an interpreter, put together."""
+    settings = Settings(f"{order.folder}/snapshots", order.load_paths, confinement)
+    session = Session(link, child, timers, order.limits, settings)
+    return Loop(link, child, session, timers, order.limits.worker_silence_ms / 3000)
 
 
 def kill_descendants() -> None:

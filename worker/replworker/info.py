@@ -46,6 +46,7 @@ class Inspector:
         self._names = names
         self._timers = timers
         self._started = time.monotonic()
+        self._stack_asked: list[tuple[int, str]] = []  # routes and ids
 
     def info(self, route: int, body: bytes, jobs: Jobs, background: Background, given: Input) -> None:
         """The broker's part completed."""
@@ -75,11 +76,16 @@ class Inspector:
             self._names.ask(frames.Vars(self._interpreter.next(), _MAX_VARIABLES), answer)
 
     def stack(self, route: int, body: bytes) -> None:
-        """Where the code is: asked of a python interpreter by a signal, which works inside C code too."""
-        request = _decode_stack(body)
-        processes = [Process(pid, command) for pid, command in self._child.family()]
+        """Where the code is: asked of a python interpreter by a signal, which works inside C code too.
+
+        Who asks while an answer is on its way gets the same one: two texts in one pipe could not be told apart.
+        """
+        asked = route, _decode_stack(body).id
         if not self._interpreter.can("stack"):
-            self._voice.done(route, request.id, threads=[], processes=processes)
+            self._say_stack([asked], b"")
+            return
+        self._stack_asked.append(asked)
+        if len(self._stack_asked) > 1:
             return
         self._child.ask_stack()
         told = bytearray()
@@ -92,7 +98,13 @@ class Inspector:
             if (more or not told) and now < end:
                 self._timers.at(now + _STACK_LOOK_S, look)
                 return
-            threads = [Thread(each["thread"], [Frame(**frame) for frame in each["frames"]]) for each in parse(told)]
-            self._voice.done(route, request.id, threads=threads, processes=processes)
+            asked, self._stack_asked = self._stack_asked, []
+            self._say_stack(asked, bytes(told))
 
         look(time.monotonic())
+
+    def _say_stack(self, asked: list[tuple[int, str]], told: bytes) -> None:
+        threads = [Thread(each["thread"], [Frame(**frame) for frame in each["frames"]]) for each in parse(told)]
+        processes = [Process(pid, command) for pid, command in self._child.family()]
+        for route, request_id in asked:
+            self._voice.done(route, request_id, threads=threads, processes=processes)

@@ -219,10 +219,17 @@ class Child:
 
     def kill(self) -> None:
         """SIGKILL to it and its process group, or to its wrapping, which takes all that is in it along."""
-        try:
-            os.killpg(self._outer, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        for kill in (self._kill, self._kill_group):
+            try:
+                kill()
+            except ProcessLookupError:
+                continue
+
+    def _kill(self) -> None:
+        signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def _kill_group(self) -> None:
+        os.killpg(self._outer, signal.SIGKILL)  # which it does not lead yet when it was just forked
 
     def died(self) -> str | None:
         """How it ended, in words, or None while it lives. Reaps it."""
