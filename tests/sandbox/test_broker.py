@@ -66,15 +66,10 @@ def test_a_session_writes_in_its_folder_and_nowhere_else(wire: Wire, work: Path,
     assert wire.run("open('a.txt', 'w').write('hi'); import os; os.getcwd()").value == repr(str(work))
     assert (work / "a.txt").read_text() == "hi"
     assert (work / "a.txt").stat().st_uid == os.getuid()
-    for path in (
-        "/etc/x",
-        "/usr/x",
-        str(broker.folder / "x"),
-        str(Path.home() / "x"),
-        str(work.parent / "rpl-outside"),
-    ):
+    for path in ("/etc/x", "/usr/x", str(broker.folder / "x"), str(Path.home() / "x")):
         refused = wire.run(f"open({path!r}, 'w')")
         assert refused["ex"]["type"] in ("PermissionError", "FileNotFoundError", "OSError"), path
+    wire.run(f"open({str(work.parent / 'rpl-outside')!r}, 'w')")  # its own /tmp, not the machine's
     assert not (work.parent / "rpl-outside").exists()
 
 
@@ -136,7 +131,7 @@ def test_clones_stacks_and_environments_work_inside(wire: Wire, work: Path) -> N
     assert wire.run("f()", session="copy").value == "[1]"
     running = wire.send("eval", session="s", code="print('in', flush=True)\nwhile True: pass")
     assert wire.receive()["out"] == "in\n"
-    assert wire.ask("stack", session="s")["threads"][0]["frames"][0]["file"] == "<s:2>"
+    assert wire.ask("stack", session="s")["threads"][0]["frames"][0]["file"] == "<s:3>"
     wire.ask("interrupt", session="s")
     assert wire.answer(running).status == ["done", "interrupted"]
     assert wire.ask("env", session="s", action="list").status == ["done"]
