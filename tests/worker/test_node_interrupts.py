@@ -93,6 +93,15 @@ def test_an_interrupt_wakes_nobody_elses_handler(node: Any) -> None:
     assert b"handler" not in bytes(node.stdout + node.late)
 
 
+def test_an_interrupt_in_the_midst_of_a_print_leaves_the_streams_whole(node: Any) -> None:
+    for n in range(40):
+        node.begin("for (;;) console.log('x'.repeat(100_000))")
+        node.interrupted()
+        node.stdout.clear()
+        node.eval(f"console.log({n})")
+        assert bytes(node.stdout).endswith(b"%d\n" % n)
+
+
 def test_timers_of_an_interrupted_eval_go_on_and_are_late(node: Any) -> None:
     node.begin("const t = setInterval(() => console.log('tick'), 5); await new Promise(() => {})")
     node.until(lambda: b"tick" in node.stdout)

@@ -36,6 +36,15 @@ def test_ten_megabytes_at_once_arrive_whole(node: Any, where: str) -> None:
     assert len(sink.rstrip(b"\n")) == 10_000_000
 
 
+def test_a_write_tells_its_callback_and_refuses_what_is_no_text(node: Any) -> None:
+    assert node.value("await new Promise((r) => process.stdout.write('ff', 'hex', r))") == "null"
+    assert node.value("await new Promise((r) => process.stdout.write(new Uint8Array([65]), r))") == "null"
+    node.eval("await require('stream/promises').pipeline(['b', 'c'], process.stderr)")
+    assert bytes(node.stdout) == b"\xffA"
+    assert bytes(node.stderr) == b"bc"
+    assert node.error("process.stdout.write(5)")["ex"]["type"] == "TypeError"
+
+
 def test_text_of_children_and_raw_writes_keep_their_order(node: Any) -> None:
     node.eval(
         "console.log('a'); require('fs').writeSync(1, 'b\\n')\n"

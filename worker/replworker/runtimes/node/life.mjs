@@ -99,8 +99,7 @@ export function halter(engine, gate) {
   const { setUncaughtExceptionCaptureCallback: capture, hasUncaughtExceptionCaptureCallback: captures } = process;
   return () => {
     const place = interruptedPlace();
-    if (place === null) return true; // nothing runs
-    if (DELICATE.test(place)) return false;
+    if (place === null || DELICATE.test(place)) return false; // null: between two promises' turns, or nothing runs
     if (typeof fatal === 'function' && !captures.call(process)) {
       capture.call(process, quiet);
       fatal.call(process, new Error('interrupted'), false);
@@ -112,14 +111,15 @@ export function halter(engine, gate) {
   };
 }
 
-/** The stack's line of what the watcher's call interrupted, null where that was nothing. */
+/** The stack's line of what the watcher's call interrupted, null where that was no function. */
 function interruptedPlace() {
   const { prepareStackTrace, stackTraceLimit } = Error;
   try {
     Error.prepareStackTrace = undefined; // the user's
-    Error.stackTraceLimit = 10;
+    Error.stackTraceLimit = 16;
     const lines = new Error().stack.split('\n');
-    return lines[lines.findIndex((line) => line.includes(DRIVER)) + 2] ?? null; // between the two, the watcher's call
+    const below = lines.slice(lines.findIndex((line) => line.includes(DRIVER)) + 2); // 2: past the watcher's call
+    return below.find((line) => !line.endsWith('(<anonymous>)')) ?? below[0] ?? null; // not the likes of Array.pop
   } finally {
     Error.prepareStackTrace = prepareStackTrace;
     Error.stackTraceLimit = stackTraceLimit;

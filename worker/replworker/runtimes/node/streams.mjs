@@ -3,12 +3,15 @@
 import { Buffer } from 'node:buffer';
 import fs from 'node:fs';
 import { Writable } from 'node:stream';
+import { types } from 'node:util';
 
 import { Object, console, process } from './builtins.mjs';
 import { writeAll } from './channel.mjs';
 
 const { defineProperty } = Object;
 const { from } = Buffer;
+const { isUint8Array } = types;
+const { nextTick } = process;
 const { O_WRONLY, O_NONBLOCK } = fs.constants;
 
 export class Streams {
@@ -57,19 +60,19 @@ class Output extends Writable {
   #put;
 
   constructor(fd, put) {
-    super({ decodeStrings: true, emitClose: false });
+    super({ emitClose: false });
     this.fd = fd;
     this.#put = put;
   }
 
-  _write(chunk, _encoding, done) {
-    this.#put(chunk);
-    done();
-  }
-
-  _writev(chunks, done) {
-    for (const { chunk } of chunks) this.#put(chunk);
-    done();
+  /** At once, past the queue of Writable: an interrupt in the midst of that would leave it waiting for ever. */
+  write(chunk, encoding, done) {
+    if (typeof encoding === 'function') [encoding, done] = [null, encoding];
+    const odd = typeof chunk !== 'string' && !isUint8Array(chunk);
+    if (odd || this.writableEnded || this.destroyed) return super.write(chunk, encoding, done); // says what is wrong
+    this.#put(typeof chunk === 'string' ? from(chunk, encoding ?? 'utf8') : chunk);
+    if (typeof done === 'function') nextTick(done, null);
+    return true;
   }
 }
 
