@@ -32,7 +32,6 @@ _PRINTS = re.compile(r"# -> (.*)$", re.M)
 _MADE_LATER = {
     ROOT / "bench" / "README.md",
     DOCS / "decisions",
-    DOCS / "runtimes-node.md",
 }  # written when the bench has run, decision by decision, and with the runtime that they are about
 _EXAMPLES = [
     pytest.param(page, code, id=f"{page.stem}-{at}")
