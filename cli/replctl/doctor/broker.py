@@ -127,9 +127,17 @@ def _lost(state_dir: str) -> list[str]:
             kept = msgspec.json.decode(path.read_bytes(), type=_Roster)
         except (OSError, msgspec.MsgspecError):
             continue
-        if not os.path.exists(f"/proc/{kept.pid}"):
+        if not _runs(kept.pid):
             lost += kept.sessions
     return lost
+
+
+def _runs(pid: int) -> bool:
+    """Whether there is such a process: one that nobody reaped is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def lock_holder(path: str, locks: str = "/proc/locks") -> int | None:
