@@ -17,6 +17,8 @@ from replworker.confine.report import Host, Report
 _BWRAP = "apt-get install bubblewrap, or dnf install bubblewrap (0.7 or later)"
 _LANDLOCK = "Linux 5.13 or later with `landlock` in the lsm= boot parameter"
 _DELEGATE = "run the broker as a service with Delegate=yes (systemd), or as root"
+_OF_NAMESPACES = ("namespace", "/proc is masked", "bubblewrap")  # in what a probe says of its failure
+_IN_UNIT = "in a systemd unit: neither ProtectKernelTunables= nor ProtectKernelLogs= nor ProcSubset="
 _BOUNDS = ("memory", "pids", "cpu")
 _LEVELS_OF_OFF = "set sandbox.profile, or allow-unsandboxed = true if sessions are to run without"
 
@@ -67,7 +69,11 @@ def namespaces(machine: Machine, report: Report, host: Host, level: Level) -> Fi
             )
         return warn("namespaces", "not tried", "there is no bubblewrap to try them with", _BWRAP)
     gap = report.missing[0]
-    return Finding("namespaces", level, "a canary did not get into any", gap.cause, gap.mend or "see its message")
+    if not any(word in gap.cause for word in _OF_NAMESPACES):
+        return warn("namespaces", "not tried", f"a canary was not started: {gap.cause}", gap.mend or "see its message")
+    in_unit = f"; {_IN_UNIT}" if "/proc" in gap.cause else ""
+    mend = (gap.mend or "see its message") + in_unit
+    return Finding("namespaces", level, "a canary did not get into any", gap.cause, mend)
 
 
 def landlock(machine: Machine, report: Report) -> Finding:
