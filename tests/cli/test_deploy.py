@@ -119,14 +119,16 @@ def test_a_stop_as_systemd_does_it_drains_tells_who_waits_and_leaves_nothing(
     assert json.loads(broker.stdout.readline())["pid"] == broker.pid
     alone.run("new", "first")
     alone.run("new", "second")
-    running = alone.start("eval", "--json", "-s", "first", "import time; print('here'); time.sleep(3); 7")
+    running = alone.start("eval", "--json", "-s", "first", "int(input())")
     while "running" not in alone.run("jobs", "first").stdout:
         assert running.poll() is None
     queued = alone.start("eval", "--json", "-s", "second", "8")
     while "queued" not in alone.run("jobs", "second").stdout:
         assert queued.poll() is None
     broker.send_signal(getattr(signal, service["KillSignal"]))
-    told, ended = (json.loads(each.communicate(timeout=PATIENCE)[0]) for each in (queued, running))
+    told = json.loads(queued.communicate(timeout=PATIENCE)[0])
+    alone.run("stdin", "first", "7")
+    ended = json.loads(running.communicate(timeout=PATIENCE)[0])
     assert (told["word"], told["value"]) == ("shutdown", None)
     assert (ended["value"], ended["word"]) == ("7", None)
     assert broker.wait(PATIENCE) == 0
