@@ -49,6 +49,7 @@ COMMANDS = {
     "install": Entry("replctl.commands.install:install", "Tell an MCP client how to start `replctl mcp`."),
     "keys": Entry("replctl.commands.keys:keys", "Who may come to the broker from elsewhere."),
     "audit": Entry("replctl.commands.audit:audit", "Who asked the broker what, and how it ended."),
+    "doctor": Entry("replctl.commands.doctor:doctor", "What is wrong here, why, and what mends it."),
     "completion": Entry("replctl.commands.completion:completion", "Completion script for a shell."),
     "config": Entry("replctl.commands.config:config", "Settings, and where each came from."),
     "version": Entry("replctl.commands.broker:version", "Version of replctl, and of the broker if one answers."),

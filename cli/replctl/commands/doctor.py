@@ -1,0 +1,42 @@
+"""`replctl doctor`: what is wrong here, why, and what mends it."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from replctl.commands.screen import Screen
+from replctl.doctor.finding import Finding
+from replctl.doctor.run import examine
+
+_SHOWN = {"ok": "ok   ", "warn": "warn ", "fail": "FAIL "}
+
+
+@click.command()
+@click.option("--endpoint", metavar="URL", help="Address of the broker.")
+@click.option("--config", "path", type=click.Path(), metavar="FILE", help="Instead of the user's own file.")
+@click.option("--json", is_flag=True, help="One JSON object on one line.")
+def doctor(endpoint: str | None, path: str | None, json: bool) -> int:
+    """Look at everything a broker needs; say cause and mend of what is not well. Exit code 1 when something fails.
+
+    Starts no broker and changes nothing. Run it as the broker's user, with its environment.
+    """
+    findings = examine(endpoint, path, os.environ, os.getuid())
+    failed = sum(finding.level == "fail" for finding in findings)
+    warned = sum(finding.level == "warn" for finding in findings)
+    screen = Screen()
+    if json:
+        screen.json({"status": ["done"], "failed": failed, "warned": warned, "checks": findings})
+    else:
+        for finding in findings:
+            _show(screen, finding)
+        screen.line(f"{len(findings)} checks: {failed} failed, {warned} warned")
+    return int(failed > 0)
+
+
+def _show(screen: Screen, finding: Finding) -> None:
+    screen.line(f"{_SHOWN[finding.level]} {finding.name}: {finding.seen}")
+    for label, text in (("cause", finding.cause), ("mend", finding.mend)):
+        if text is not None:
+            screen.line(f"      {label}: {text}")

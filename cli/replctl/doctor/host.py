@@ -1,0 +1,138 @@
+"""Python, libzmq, disk and clock."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from replctl.doctor.finding import Finding, fail, ok, warn
+from replwire.config import Config
+
+PYTHON = (3, 11)
+LIBZMQ = (4, 2)  # has heartbeats, by which a host that vanished is noticed
+DISK_FLOOR = 16 * 1024 * 1024  # bytes; below that not even a log is certain
+_INODES_FLOOR = 100
+_SKEW_S = 300.0  # files on another machine's disk have that machine's time
+_TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
+_TIMEX_BYTES = 512  # more than a struct timex has
+
+
+def python(version: tuple[int, ...] = sys.version_info[:3], system: str = sys.platform) -> Iterator[Finding]:
+    """The python that runs replctl, and whether what replctl needs is installed in it."""
+    seen = f"{'.'.join(map(str, version))} at {sys.executable}"
+    if system != "linux":
+        yield fail("python", f"{seen}, on {system}", "replctl uses what only Linux has", "run it on Linux")
+    elif version < PYTHON:
+        yield fail("python", seen, "replctl needs 3.11", "install it into a newer python; sessions may run older ones")
+    elif missing := _missing():
+        mend = f"{sys.executable} -m pip install --force-reinstall replctl"
+        yield fail("python", seen, f"not installed, or only in part: {', '.join(missing)}", mend)
+    else:
+        yield ok("python", f"{seen}, replctl {metadata.version('replctl')}")
+
+
+def _missing() -> list[str]:
+    try:
+        needed = metadata.requires("replctl") or []
+    except metadata.PackageNotFoundError:
+        return ["replctl"]
+    return [name for name in _names(needed) if not _installed(name)]
+
+
+def _names(requirements: list[str]) -> Iterator[str]:
+    """The packages that are always needed."""
+    for requirement in requirements:
+        name = re.match(r"[A-Za-z0-9._-]+", requirement)
+        if name is not None and "extra ==" not in requirement:
+            yield name[0]
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def libzmq() -> Iterator[Finding]:
+    """The message library, and what it was built with."""
+    mend = f"{sys.executable} -m pip install --force-reinstall pyzmq"
+    try:
+        import zmq
+    except ImportError as error:
+        yield fail("libzmq", "cannot be loaded", str(error), mend)
+        return
+    seen = f"{zmq.zmq_version()}, pyzmq {zmq.__version__}"
+    if zmq.zmq_version_info()[:2] < LIBZMQ:
+        yield fail("libzmq", seen, "replctl needs 4.2", mend)
+    elif not zmq.has("ipc"):
+        yield fail("libzmq", f"{seen}, without ipc", "a broker cannot listen at the user's own socket", mend)
+    elif not zmq.has("curve"):
+        yield warn("libzmq", f"{seen}, without CURVE", "clients from other machines cannot come with keys", mend)
+    else:
+        yield ok("libzmq", seen)
+
+
+def disk(config: Config, state_dir: str, scratch: str) -> Iterator[Finding]:
+    """Room for what a broker writes itself: audit, snapshots of clones, logs; and for temporary files."""
+    own = 2 * config.broker.audit_bytes if config.broker.audit else 0
+    yield _room("disk", state_dir, own + config.limits.max_snapshot_bytes)
+    if os.path.realpath(scratch) != os.path.realpath(state_dir):
+        yield _room("disk", scratch, DISK_FLOOR)
+
+
+def _room(name: str, folder: str, wanted: int) -> Finding:
+    place = Path(folder)
+    while not place.exists():
+        place = place.parent
+    found = os.statvfs(place)
+    free = found.f_bavail * found.f_frsize
+    seen = f"{free // 1024**2} MiB free for {folder}"
+    mend = f"free some of `df {place}`, or have another folder: REPLCTL_STATE_DIR, TMPDIR"
+    if not os.access(place, os.W_OK | os.X_OK):
+        return fail(
+            name, f"{place} cannot be written", f"{folder} is to be in it", f"chown or chmod {place}, or mount it rw"
+        )
+    if free < DISK_FLOOR or (found.f_files and found.f_favail < _INODES_FLOOR):
+        return fail(name, f"{seen}, {found.f_favail} more files", "the disk is full", mend)
+    if free < wanted:
+        most = f"audit and snapshots may take {wanted // 1024**2} MiB"
+        return warn(name, seen, most, f"{mend}; or lower broker.audit-bytes and limits.max-snapshot-bytes")
+    return ok(name, seen)
+
+
+def clock(state_dir: str, now: float | None = None, synchronised: bool | None = None) -> Iterator[Finding]:
+    """Wall time, which the audit is written with. Time limits go by another clock, which cannot be set."""
+    now = time.time() if now is None else now
+    seen = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now))
+    mend = "have it set: timedatectl set-ntp true, or chrony; a container has the clock of its host"
+    for path in (Path(__file__), Path(state_dir, "audit.ndjson")):
+        if path.exists() and path.stat().st_mtime > now + _SKEW_S:
+            why = f"{path} is from later than that: audit and `--since` go wrong"
+            yield warn("clock", seen, why, mend)
+            return
+    if (_synchronised() if synchronised is None else synchronised) is False:
+        yield warn(
+            "clock", f"{seen}, not synchronised", "times in the audit may be off; nothing else depends on it", mend
+        )
+    else:
+        yield ok("clock", seen)
+
+
+def _synchronised() -> bool | None:
+    """What the kernel says; None where it may not be asked. With `modes` 0 the call only reads: adjtimex(2)."""
+    said: int = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
+    return None if said < 0 else said != _TIME_ERROR
+
+
+def machine() -> Iterator[Finding]:
+    """Kernel and processor."""
+    yield ok("machine", f"Linux {platform.release()}, {platform.machine()}, {os.cpu_count()} processors")

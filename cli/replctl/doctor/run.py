@@ -1,0 +1,61 @@
+"""All checks, in the order in which a reader wants them: what others depend on first."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+
+from replctl.client.address import absolute
+from replctl.client.errors import ReplError
+from replctl.doctor import broker, host, sandbox, settings, sockets
+from replctl.doctor.finding import Finding, fail
+from replwire.config import Config, Loaded
+from replwire.places import default_endpoint, state_dir
+
+# What an interpreter is given of a broker's environment; the canary has no need of more.
+_ENV = ("PATH", "HOME", "LANG", "TMPDIR")
+
+
+def examine(endpoint: str | None, path: str | None, environ: Mapping[str, str], uid: int) -> list[Finding]:
+    """Look at everything. Each check has a deadline of its own; together they take about half a second."""
+    loaded, error = settings.read(path)
+    config = loaded.config if loaded is not None else Config()
+    state = state_dir(environ)
+    env = {name: environ[name] for name in _ENV if name in environ}
+    checks: list[tuple[str, Callable[[], Iterable[Finding]]]] = [
+        ("python", host.python),
+        ("libzmq", host.libzmq),
+        ("machine", host.machine),
+        ("config", lambda: settings.config(path, loaded, error, environ, uid)),
+        ("runtimes", lambda: settings.interpreters(config, environ.get("PATH"))),
+        ("sandbox", lambda: sandbox.sandbox(config.sandbox, state, env)),
+        ("state", lambda: [*sockets.folder("state", state, uid), *sockets.secrets(state)]),
+        ("sockets", lambda: _reached(endpoint, loaded, environ, state, uid)),
+        ("disk", lambda: host.disk(config, state, tempfile.gettempdir())),
+        ("clock", lambda: host.clock(state)),
+    ]
+    return [finding for name, check in checks for finding in _looked(name, check)]
+
+
+def _looked(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """A check that cannot be made is a finding too."""
+    try:
+        return list(check())
+    except (OSError, ValueError) as error:
+        return [fail(name, str(error), "it could not be looked at", "see the message; are you the broker's user?")]
+    except ReplError as error:
+        return [
+            fail(name, error.err, "it cannot be used", "correct it: --endpoint, REPLCTL_ENDPOINT or the config file")
+        ]
+
+
+def _reached(
+    flag: str | None, loaded: Loaded | None, environ: Mapping[str, str], state: str, uid: int
+) -> list[Finding]:  # fmt: skip
+    named = flag or environ.get("REPLCTL_ENDPOINT") or (loaded.config.broker.endpoint if loaded is not None else "")
+    endpoint = absolute(named or default_endpoint(environ, uid))
+    more: list[Finding] = []
+    if loaded is not None and (unix := loaded.config.broker.unix):
+        more = list(sockets.folder("sockets", os.path.dirname(os.path.abspath(unix)), uid))
+    return [*sockets.listener(endpoint, state, uid), *more, *broker.broker(endpoint, state)]

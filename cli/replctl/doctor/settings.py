@@ -1,0 +1,85 @@
+"""The config file, and what it names."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+
+import click
+
+from replctl.commands.settings import read_settings
+from replctl.doctor.finding import Finding, fail, ok, warn
+from replwire.config import Config, Loaded
+from replwire.places import config_file
+
+_MEND = "correct it; `replctl config show` prints every setting and where it came from"
+
+
+def read(path: str | None) -> tuple[Loaded | None, str]:
+    """The settings as `serve` would have them, or why it would not start."""
+    try:
+        return read_settings(path, {}), ""
+    except click.UsageError as error:
+        return None, error.format_message()
+
+
+def config(
+    path: str | None, loaded: Loaded | None, error: str, environ: Mapping[str, str], uid: int
+) -> Iterator[Finding]:
+    """Whether it can be used, and who else could write it: it can switch the sandbox off."""
+    place = path or config_file(environ)
+    if loaded is None:
+        yield fail(
+            "config", error, "no broker starts with these settings (the checks below assume the defaults)", _MEND
+        )
+        return
+    try:
+        found = os.stat(place)
+    except FileNotFoundError:
+        yield ok("config", f"no file at {place}; {_count(loaded)}")
+        return
+    if found.st_uid not in (uid, 0) or found.st_mode & 0o022:
+        seen = f"{place} has mode {stat.S_IMODE(found.st_mode):04o} and owner {found.st_uid}"
+        cause = "others may change it, and it can switch the sandbox off"
+        yield fail("config", seen, cause, f"chmod go-w {place}; chown {uid} {place}")
+        return
+    yield ok("config", f"{place}; {_count(loaded)}")
+    yield from _named(loaded.config)
+
+
+def _count(loaded: Loaded) -> str:
+    agents = f", rules for {len(loaded.config.agents)} agents" if loaded.config.agents else ""
+    return f"{len(loaded.sources)} settings differ from the defaults{agents}"
+
+
+def _named(config: Config) -> Iterator[Finding]:
+    """Folders that the settings name."""
+    sandbox = config.sandbox
+    folders = {
+        "sandbox.workspaces": sandbox.workspaces, "sandbox.readable-paths": sandbox.readable_paths,
+        "sandbox.writable-paths": sandbox.writable_paths, "session.load-paths": config.session.load_paths,
+    }  # fmt: skip
+    for key, paths in folders.items():
+        for path in paths:
+            if not os.path.exists(os.path.expanduser(path)):
+                yield warn("config", f"{key} names {path}", "it is not there", f"make it, or take it out of {key}")
+
+
+def interpreters(config: Config, search: str | None) -> Iterator[Finding]:
+    """What sessions of each runtime would run."""
+    for runtime, named in (
+        ("python", config.python.interpreter), ("node", config.node.interpreter), ("bash", config.bash.interpreter)
+    ):  # fmt: skip
+        if named and shutil.which(named, path=search) is None:
+            yield fail(
+                "runtimes", f"{runtime}.interpreter is {named}", "there is no such program",
+                f"install it, or correct {runtime}.interpreter",
+            )  # fmt: skip
+    yield ok("runtimes", f"python, {', '.join(_found(config, search)) or 'and neither node nor bash'}")
+
+
+def _found(config: Config, search: str | None) -> list[str]:
+    named = {"node": config.node.interpreter, "bash": config.bash.interpreter}
+    return [runtime for runtime, path in named.items() if shutil.which(path or runtime, path=search)]

@@ -1,0 +1,136 @@
+"""What `deploy/` holds agrees with the code and with itself, and a stop as systemd does it drains."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from replwire.agents import Agents
+from replwire.config import Config, load
+from replwire.places import ipc_path
+from stub_broker import PATIENCE, ROOT
+
+if TYPE_CHECKING:
+    from conftest import Shell
+
+DEPLOY = ROOT / "deploy"
+# Each of them takes away something that bubblewrap makes a session's sandbox with.
+AGAINST_THE_SANDBOX = {
+    "RestrictNamespaces", "SystemCallFilter", "ProtectKernelTunables", "ProtectKernelLogs", "ProcSubset",
+    "ProtectControlGroups", "ProtectHostname", "PrivateUsers", "PrivateNetwork", "MemoryDenyWriteExecute",
+    "InaccessiblePaths", "DynamicUser",
+}  # fmt: skip
+
+
+def text(name: str) -> str:
+    return (DEPLOY / name).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def service() -> dict[str, str]:
+    """The unit's service section; of what stands twice, the last."""
+    parser = configparser.ConfigParser(strict=False, delimiters="=", comment_prefixes="#", interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(text("replctl.service"))
+    assert set(parser) == {"DEFAULT", "Unit", "Service", "Install"}
+    return dict(parser["Service"])
+
+
+@pytest.fixture(scope="module")
+def config() -> Config:
+    return load(text("replctl.toml"), "replctl.toml").config
+
+
+def environment_in(name: str) -> dict[str, str]:
+    """What a file sets of replctl's environment."""
+    return dict(re.findall(r"\b(REPLCTL_[A-Z_]+)=([^\s\\]+)", text(name)))
+
+
+def test_the_sample_config_is_one_of_a_host_with_several_agents(config: Config) -> None:
+    assert len({agent.name for agent in config.agents}) >= 3
+    assert Agents(config.agents).rule("nightly", "chat") != Agents(config.agents).rule("nightly", None)
+    policy = config.sandbox.policy()
+    assert (policy.profile, policy.workspaces, config.sandbox.allow_unsandboxed) == (
+        "workspace-write", ["/srv/agents"], False,
+    )  # fmt: skip
+
+
+def test_the_unit_sets_nothing_that_the_sandbox_cannot_live_with(service: dict[str, str]) -> None:
+    assert AGAINST_THE_SANDBOX & set(service) == set()
+    named = text("replctl.service").partition("To be left out")[2]
+    assert [option for option in AGAINST_THE_SANDBOX if option not in named] == []
+    assert "AF_NETLINK" in service["RestrictAddressFamilies"].split()
+
+
+def test_a_stop_has_time_for_the_grace(service: dict[str, str], config: Config) -> None:
+    grace_s = max(config.limits.close_grace_ms, Config().limits.close_grace_ms) / 1000
+    compose = re.search(r"stop_grace_period: (\d+)s", text("compose.yaml"))
+    assert compose is not None
+    assert service["KillMode"] == "mixed"
+    assert min(int(service["TimeoutStopSec"].removesuffix("s")), int(compose[1])) >= 2 * grace_s
+
+
+def test_the_unit_makes_the_folders_that_it_names_and_nobody_else_enters_them(service: dict[str, str]) -> None:
+    env = environment_in("replctl.service")
+    assert (service["StateDirectoryMode"], service["RuntimeDirectoryMode"]) == ("0700", "0700")
+    assert env["REPLCTL_STATE_DIR"] == f"/var/lib/{service['StateDirectory']}"
+    assert Path(str(ipc_path(env["REPLCTL_ENDPOINT"]))).parent == Path("/run", service["RuntimeDirectory"])
+    assert (service["Delegate"], service["OOMPolicy"]) == ("yes", "continue")
+
+
+def test_the_container_has_the_same_places_and_what_the_sandbox_needs(service: dict[str, str]) -> None:
+    image, unit, compose = environment_in("Dockerfile"), environment_in("replctl.service"), text("compose.yaml")
+    assert {name: image[name] for name in unit} == unit
+    assert image["REPLCTL_CONFIG"] in service["ExecStart"].split()
+    for option in ("seccomp", "apparmor", "systempaths"):
+        assert f"- {option}=unconfined" in compose
+    assert re.search(r"/run/replctl:mode=0700,uid=10001,gid=10001$", compose, re.M)
+    assert "useradd --uid 10001" in text("Dockerfile")
+
+
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None and "CI" not in os.environ, reason="systemd-analyze is not installed"
+)
+def test_systemd_finds_nothing_wrong_with_the_unit(short: Path) -> None:
+    unit = short / "replctl.service"
+    unit.write_text(text("replctl.service").replace("/opt/replctl/bin/replctl", sys.executable))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert (done.returncode, done.stderr.strip()) == (0, "")
+
+
+def test_a_stop_as_systemd_does_it_drains_tells_who_waits_and_leaves_nothing(
+    alone: Shell, short: Path, service: dict[str, str]
+) -> None:
+    command = service["ExecStart"].replace("/etc/replctl/replctl.toml", str(DEPLOY / "replctl.toml")).split()
+    broker = alone.start(*command[1:], "--json", "--set", "limits.max-concurrent-evals=1")
+    assert broker.stdout is not None
+    assert json.loads(broker.stdout.readline())["pid"] == broker.pid
+    alone.run("new", "first")
+    alone.run("new", "second")
+    running = alone.start("eval", "--json", "-s", "first", "int(input())")
+    while "running" not in alone.run("jobs", "first").stdout:
+        assert running.poll() is None
+    queued = alone.start("eval", "--json", "-s", "second", "8")
+    while "queued" not in alone.run("jobs", "second").stdout:
+        assert queued.poll() is None
+    broker.send_signal(getattr(signal, service["KillSignal"]))
+    told = json.loads(queued.communicate(timeout=PATIENCE)[0])
+    alone.run("stdin", "first", "7")
+    ended = json.loads(running.communicate(timeout=PATIENCE)[0])
+    assert (told["word"], told["value"]) == ("shutdown", None)
+    assert (ended["value"], ended["word"]) == ("7", None)
+    assert broker.wait(PATIENCE) == 0
+    assert sorted(path.name for path in (short / "run").iterdir()) == ["broker.sock.lock"]
+    assert not list(short.glob("roster-*"))
