@@ -70,11 +70,11 @@ def test_a_clean_end_leaves_no_process_and_no_socket(start: Start) -> None:
         family = broker.family()
     assert broker.stop() == 0
     assert not [pid for pid in family if Path(f"/proc/{pid}").exists()]
-    assert _files(broker.folder) == ["log", "run", "run/b.sock.lock"]
+    assert _files(broker.folder) == ["audit.ndjson", "config.toml", "log", "run", "run/b.sock.lock"]
 
 
 def test_clients_that_come_and_go_leave_nothing_in_the_broker(start: Start) -> None:
-    broker = start("limits.rate-limit-per-min=0")
+    broker = start("limits.rate-limit-per-min=0", "broker.audit=false")  # its file is opened behind the first answer
     with broker.wire() as wire:
         wire.run("1")
         before = _fds(broker.pid)

@@ -62,7 +62,7 @@ def test_the_first_command_starts_a_broker_and_says_so(home: Home) -> None:
     first = home.run("eval", "6*7")
     assert (first.stdout, first.returncode) == ("42\n", 0)
     assert "started a broker" in first.stderr
-    assert "not sandboxed" in first.stderr
+    assert "new session 'default'" in first.stderr
     second = home.run("eval", "6*7")
     assert (second.stdout, second.stderr) == ("42\n", "")
 

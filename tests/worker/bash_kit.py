@@ -163,10 +163,7 @@ class Bash:
         child.kill()
         if self.cause is None:
             os.waitpid(child.pid, 0)
-        for fd in (child.stdin, child.out, child.err, child.late, child.pidfd):
-            os.close(fd)
-        child._pipes.close()
-        child.control.close()
+        child.close()
 
     def _read(self, fd: int) -> bool:
         data = self.child.read(fd)

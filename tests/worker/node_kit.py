@@ -46,6 +46,10 @@ class Node(Harness):
         assert self.process.stderr is not None
         self.stdin_fd = self.process.stdin.fileno()
         self._late = late
+        self.trace, unused = os.pipe()  # node has no use for these two, and gets neither
+        os.close(unused)
+        self._parcel, other = socket.socketpair()
+        other.close()
         self._frames = bytearray()
         self._sinks = {
             self.control.fileno(): self._frames,

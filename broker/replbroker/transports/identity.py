@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 import struct
+from typing import Any
 
 NOBODY = "anyone"  # a connection that the kernel knows no user of
-_LOOPBACK = {socket.AF_INET: ("127.",), socket.AF_INET6: ("::1", "::ffff:127.")}
-_TABLES = {socket.AF_INET: "/proc/net/tcp", socket.AF_INET6: "/proc/net/tcp6"}
+_MAPPED = "::ffff:"
+_LOOPBACK = ("127.", "::1", "::ffff:127.")
+_TABLES: dict[int, str] = {socket.AF_INET: "/proc/net/tcp", socket.AF_INET6: "/proc/net/tcp6"}
 
 
 def identity(sock: socket.socket) -> str:
@@ -18,9 +20,9 @@ def identity(sock: socket.socket) -> str:
         local, peer = sock.getsockname(), sock.getpeername()
     except OSError:  # gone already
         return NOBODY
-    if not peer[0].startswith(_LOOPBACK.get(sock.family, ("none",))):
+    if not peer[0].startswith(_LOOPBACK):
         return NOBODY
-    uid = _owner(sock.family, peer, local)
+    uid = _owner(peer, local)
     return NOBODY if uid is None else f"uid:{uid}"
 
 
@@ -30,22 +32,28 @@ def credentials(sock: socket.socket) -> tuple[int, int, int]:
     return pid, uid, gid
 
 
-def _owner(family: int, peer: tuple[object, ...], local: tuple[object, ...]) -> int | None:
-    """Whose socket the other end of a loopback connection is: the kernel's table of connections has a user for each."""
-    wanted = [_as_in_table(family, peer), _as_in_table(family, local)]
-    try:
-        with open(_TABLES[socket.AddressFamily(family)]) as table:
-            for row in table:
-                fields = row.split()
-                if fields[1:3] == wanted:
-                    return int(fields[7])
-    except (OSError, ValueError, IndexError):
-        return None
+def _owner(peer: tuple[Any, ...], local: tuple[Any, ...]) -> int | None:
+    """Whose socket the other end of a loopback connection is: the kernel's tables of connections have a user for
+    each. A socket of IPv6 that speaks IPv4 stands in the other table than its partner."""
+    plain = [(str(end[0]).removeprefix(_MAPPED), end[1]) for end in (peer, local)]
+    ways = [(socket.AF_INET6, plain)] if ":" in plain[0][0] else [
+        (socket.AF_INET, plain), (socket.AF_INET6, [(_MAPPED + host, port) for host, port in plain])
+    ]  # fmt: skip
+    for family, ends in ways:
+        wanted = [_as_in_table(family, host, port) for host, port in ends]
+        try:
+            with open(_TABLES[family]) as table:
+                for row in table:
+                    fields = row.split()
+                    if fields[1:3] == wanted:
+                        return int(fields[7])
+        except (OSError, ValueError, IndexError):
+            continue
     return None
 
 
-def _as_in_table(family: int, address: tuple[object, ...]) -> str:
+def _as_in_table(family: int, host: str, port: int) -> str:
     """An address as /proc/net/tcp writes it: words in the machine's byte order, in hex."""
-    packed = socket.inet_pton(family, str(address[0]))
+    packed = socket.inet_pton(family, host)
     words = struct.unpack(f"={len(packed) // 4}I", packed)
-    return "".join(f"{word:08X}" for word in words) + f":{address[1]:04X}"
+    return "".join(f"{word:08X}" for word in words) + f":{port:04X}"

@@ -1,0 +1,97 @@
+"""The tool sets of other projects: their names, their arguments, their answers."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from replctl.tools import Settings, toolset
+from replctl.tools.base import Answer
+from stub_broker import Say, Script, Stub, done
+
+Start = Callable[[Script], Stub]
+PICTURE = base64.b64encode(b"\x89PNG and so on").decode()
+
+
+def answering(**replies: dict[str, Any]) -> Script:
+    """A broker that answers each operation with these fields, and every other with a plain end."""
+
+    def script(request: dict[str, Any], say: Say) -> None:
+        done(say, **replies.get(request["op"].replace("-", "_"), {}))
+
+    return script
+
+
+def call(stub: Stub, name: str, arguments: dict[str, Any], set: str = "default", **settings: Any) -> Answer:
+    with toolset(set, agent="ada", endpoint=stub.endpoint, settings=Settings(**settings)) as tools:
+        return tools.call(name, arguments)
+
+
+def test_the_reply_set_speaks_as_reply_does(stub: Start) -> None:
+    def script(_: dict[str, Any], say: Say) -> None:
+        say(out="printed\n")
+        done(say, value="42")
+
+    broker = stub(script)
+    assert call(broker, "julia_eval", {"code": "x"}, "reply").text == "printed\n42"
+    assert {"session": "mcp-default", "allow-stdin": False}.items() <= broker.next().items()
+
+
+def test_the_reply_set_puts_a_timeout_before_an_error(stub: Start) -> None:
+    broker = stub(answering(eval={"status": ["done", "error", "timeout"], "err": "eval timed out"}))
+    answer = call(broker, "julia_eval", {"code": "x", "timeout_ms": 5}, "reply")
+    assert (answer.text, answer.error) == ("Evaluation timed out", True)
+    assert broker.next()["timeout-ms"] == 5
+
+
+def test_the_reply_set_lists_sessions_a_line_each(stub: Start) -> None:
+    entry = {"session": "u-1", "name": "lab", "state": "idle", "runtime": "python", "epoch": 1, "created": "x",
+             "created-at": 1.0, "last-activity": "x", "eval-count": 0, "queued": 0, "running": None, "owner": None,
+             "cwd": None}  # fmt: skip
+    broker = stub(answering(ls_sessions={"sessions": [entry, {**entry, "session": "u-2", "name": None}]}))
+    assert call(broker, "julia_list_sessions", {}, "reply").text == "u-1 (lab)\nu-2"
+
+
+def test_the_reply_set_gives_lookups_as_json(stub: Start) -> None:
+    broker = stub(answering(lookup={"found": True, "name": "sin", "doc": "Sine."}))
+    answer = call(broker, "julia_lookup", {"symbol": "sin", "session": "lab"}, "reply")
+    assert json.loads(answer.text) == {"found": True, "name": "sin", "doc": "Sine."}
+
+
+@pytest.mark.parametrize(
+    ("action", "asked"),
+    [("add", "add"), ("rm", "remove"), ("status", "list"), ("instantiate", "install"), ("test", "test")],
+)
+def test_the_agentrepl_set_has_its_package_actions(stub: Start, action: str, asked: str) -> None:
+    broker = stub(answering())
+    call(broker, "pkg", {"action": action, "packages": "numpy, pandas"}, "agentrepl")
+    assert broker.next()["op"] == "new-session"
+    assert {"op": "env", "action": asked, "packages": ["numpy", "pandas"]}.items() <= broker.next().items()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [({"action": "resolve"}, "no counterpart"), ({"action": "add"}, "'packages' is required")],
+)
+def test_the_agentrepl_set_says_what_it_cannot_do(stub: Start, arguments: dict[str, Any], words: str) -> None:
+    answer = call(stub(answering()), "pkg", arguments, "agentrepl")
+    assert answer.error
+    assert words in answer.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"action": "spawn"}, "'runtime' required for spawn"),
+        ({"action": "exec", "session_id": "u"}, "'code' required for exec"),
+        ({"action": "kill"}, "'session_id' required for kill"),
+    ],
+)
+def test_the_nexo_tool_names_what_is_missing(stub: Start, arguments: dict[str, Any], error: str) -> None:
+    answer = call(stub(answering()), "Repl", arguments, "nexo")
+    assert json.loads(answer.text) == {"error": error}
+    assert answer.error
