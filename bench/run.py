@@ -16,7 +16,7 @@ from typing import NamedTuple
 if not __package__:  # run as a file: the package's parent takes the place of its folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from bench import machine
+from bench import machine, ours
 from bench.procs import deadline
 from bench.stats import Table
 from bench.turns import Plan
@@ -26,10 +26,11 @@ BEGIN, END = "<!-- table -->", "<!-- /table -->"
 
 
 class Measurement(NamedTuple):
-    """A module with `measure(plan)`, and how long it may take, in seconds."""
+    """A module with `measure(plan)`, how long it may take in seconds, and whether its sessions are the default ones."""
 
     module: str
     patience: float
+    usual: bool = True  # else its rows say which are sandboxed
 
 
 MEASUREMENTS = {
@@ -42,7 +43,13 @@ MEASUREMENTS = {
     "crowd": Measurement("crowd", 600),
     "command-line": Measurement("command_line", 200),
     "acp": Measurement("acp", 200),
-    "sandbox": Measurement("sandbox", 300),
+    "sandbox": Measurement("sandbox", 300, usual=False),
+    "confined": Measurement("confined", 300, usual=False),
+    "runtimes": Measurement("runtimes", 200, usual=False),
+    "completion": Measurement("completion", 120),
+    "clone": Measurement("clone", 500),
+    "lines": Measurement("lines", 300),
+    "mcp": Measurement("mcp", 300, usual=False),
 }
 
 
@@ -51,11 +58,12 @@ def main(argv: list[str] | None = None) -> None:
     options = _options(argv)
     plan = Plan(quick=options.quick)
     before = machine.load()
+    sessions = ours.sessions_are()
     tables: list[Table] = []
     failed: list[str] = []
     for name in options.only or MEASUREMENTS:
         try:
-            found = _measure(name, plan)
+            found = _measure(name, plan, sessions)
         except Exception:  # noqa: BLE001 - the others are still worth having
             traceback.print_exc()
             failed.append(name)
@@ -85,12 +93,14 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _measure(name: str, plan: Plan) -> list[Table]:
+def _measure(name: str, plan: Plan, sessions: str) -> list[Table]:
     measurement = MEASUREMENTS[name]
     print(f"measuring {name} ...", file=sys.stderr, flush=True)
     module = importlib.import_module(f"bench.{measurement.module}")
     with deadline(measurement.patience, name):
         tables: list[Table] = module.measure(plan)
+    for table in tables:
+        table.sessions = table.sessions or (sessions if measurement.usual else "")
     return tables
 
 
