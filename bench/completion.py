@@ -7,7 +7,11 @@ from bench.stats import Row, Table
 from bench.turns import Plan, Turn, in_turns, scaled
 
 _SETUP = "import json, os.path, collections\nlookup = {f'key{n}': n for n in range(100)}\nlongname = 1"
-_ASKED = {"a name": ("longn", "longname"), "an attribute": ("json.dum", "dumps"), "a dict key": ("lookup['key9", "key99")}
+_ASKED = {
+    "a name": ("longn", "longname"),
+    "an attribute": ("json.dum", "dumps"),
+    "a dict key": ("lookup['key9", "key99"),
+}
 _US = 1e6
 
 

@@ -1,6 +1,6 @@
 """A peer: an interpreter on two pipes and a line that marks the end, which is what most tools do.
 
-Nothing limits, queues or checks; a value is what the interpreter itself echoes. A caller that prints the mark breaks it.
+Nothing limits, queues or checks; a value is what the interpreter echoes. Code that prints the mark breaks it.
 """
 
 from __future__ import annotations
