@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -173,11 +173,14 @@ class Broker:
 
 
 @contextmanager
-def broker(warm_workers: int = 2, *, sandbox: bool = True, tcp: bool = False, **limits: int) -> Iterator[Broker]:
+def broker(
+    warm_workers: int = 2, *, sandbox: bool = True, tcp: bool = False, confine: Mapping[str, int] | None = None,
+    **limits: int,
+) -> Iterator[Broker]:  # fmt: skip
     """A broker with these limits beyond the opened ones (`max_sessions=120`); ended on every way out.
 
-    Sessions are sandboxed where the machine can, as they are by default; `sandbox=False` turns it off. With `tcp` it
-    listens to JSON lines as well.
+    Sessions are sandboxed where the machine can, as they are by default; `sandbox=False` turns it off, and
+    `confine` has other bounds of it (`{"pids": 64}`). With `tcp` the broker listens to JSON lines as well.
     """
     settings = _OPEN | {name.replace("_", "-"): value for name, value in limits.items()}
     with procs.folder() as path:
@@ -187,8 +190,9 @@ def broker(warm_workers: int = 2, *, sandbox: bool = True, tcp: bool = False, **
         argv = [sys.executable, "-m", "replctl", "serve", "--json", "--endpoint", endpoint]
         argv += ["--set", f"broker.warm-workers={warm_workers}"]
         argv += ["--tcp", "127.0.0.1:0"] if tcp else []
-        for name, value in settings.items():
-            argv += ["--set", f"limits.{name}={value}"]
+        pairs = [f"limits.{name}={value}" for name, value in settings.items()]
+        pairs += [f"sandbox.{name}={value}" for name, value in (confine or {}).items()]
+        argv += [word for pair in pairs for word in ("--set", pair)]
         log = path / "log"
         env = {"REPLCTL_STATE_DIR": str(path), "REPLCTL_CONFIG": str(config)}
         process = procs.start(argv, env, log)

@@ -84,10 +84,10 @@ def line_from(process: subprocess.Popen[str], seconds: float = READY_S) -> str:
     return line.strip()
 
 
-def nudge(process: subprocess.Popen[str]) -> None:
-    """A newline to its stdin."""
+def nudge(process: subprocess.Popen[str], line: str = "") -> None:
+    """A line to its stdin."""
     assert process.stdin is not None
-    process.stdin.write("\n")
+    process.stdin.write(line + "\n")
     process.stdin.flush()
 
 
