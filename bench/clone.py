@@ -80,7 +80,7 @@ def _table(plan: Plan, kind: str, mb: int) -> Table:
             dill()
 
         stack.callback(end)
-        each, rounds = (1, 4) if mb == _MUCH else (2, plan.of(8, 2))
+        each, rounds = (1, 4) if mb == _MUCH else (2, plan.of(6, 2))
         turns = {OURS: Turn(clone, each, end), DILL: Turn(dill, each, ready), FRESH: Turn(fresh, each, end)}
         seconds = in_turns(turns, rounds)
     rows = [Row(who, "ours" if who == OURS else "peer", scaled(kept, _MS)) for who, kept in seconds.items()]

@@ -21,8 +21,8 @@ from bench.floor import dealer
 from replctl import Client
 
 RAW, LIBRARY = "ours, bare socket", "ours, Client"
-_MAY = "[sandbox]\nallow-unsandboxed = true\n"  # a machine that cannot confine is measured too; the tables say so
-_OFF = _MAY + 'profile = "off"\n'
+MAY = "[sandbox]\nallow-unsandboxed = true\n"  # a machine that cannot confine is measured too; the tables say so
+_OFF = MAY + 'profile = "off"\n'
 _REFILL_S = 30.0
 _OPEN = {  # bounds that protect a real broker from what a bench does
     "rate-limit-per-min": 0,
@@ -186,7 +186,7 @@ def broker(
     with procs.folder() as path:
         endpoint = f"ipc://{path}/b.sock"
         config = path / "config.toml"
-        config.write_text(_MAY if sandbox else _OFF)
+        config.write_text(MAY if sandbox else _OFF)
         argv = [sys.executable, "-m", "replctl", "serve", "--json", "--endpoint", endpoint]
         argv += ["--set", f"broker.warm-workers={warm_workers}"]
         argv += ["--tcp", "127.0.0.1:0"] if tcp else []
