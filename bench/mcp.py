@@ -185,10 +185,10 @@ def measure(plan: Plan) -> list[Table]:
     return tables
 
 
-def _table(name: str, title: str, samples: dict[str, list[float]], unit: str = "ms", factor: float = _MS) -> Table:
-    rows = [
-        Row(who, "peer" if who.startswith(_PEER) else "ours", scaled(kept, factor)) for who, kept in samples.items()
-    ]
+def _table(
+    name: str, title: str, samples: dict[str, list[float]], unit: str = "ms", factor: float = _MS, peer: Role = "peer"
+) -> Table:
+    rows = [Row(who, peer if who.startswith(_PEER) else "ours", scaled(kept, factor)) for who, kept in samples.items()]
     return Table(f"mcp-{name}", title, unit, rows[0].who, rows)
 
 
