@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -45,9 +46,9 @@ class _Conversation:
             if update["sessionUpdate"] == "agent_message_chunk":
                 self.said.append(update["content"]["text"])
 
-    def open(self) -> str:
+    def open(self, folder: Path) -> str:
         """A session."""
-        return str(self.call("session/new", cwd="/tmp", mcpServers=[])["sessionId"])
+        return str(self.call("session/new", cwd=str(folder), mcpServers=[])["sessionId"])
 
     def prompt(self, session: str) -> None:
         """`1+1` to its answer."""
@@ -78,7 +79,8 @@ def measure(plan: Plan) -> list[Table]:
                "REPLCTL_CONFIG": str(broker.state / "none.toml")}  # fmt: skip
         argv = {AGENT: [sys.executable, "-m", "replctl", "acp"], ECHO: [sys.executable, "-m", "bench.acp_echo"]}
         talks = {who: stack.enter_context(_agent(command, env)) for who, command in argv.items()}
-        sessions = {who: talk.open() for who, talk in talks.items()}
+        work = stack.enter_context(procs.folder())  # /tmp itself, and the broker's state, no sandboxed session may have
+        sessions = {who: talk.open(work) for who, talk in talks.items()}
 
         def library() -> None:
             assert client.eval("1+1", session="library").value == "2"

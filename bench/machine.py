@@ -20,6 +20,7 @@ def describe() -> list[str]:
         f"{platform.python_implementation()} {platform.python_version()}, {_build()}, {_call_ns()} ns a call",
         f"pyzmq {zmq.__version__}, libzmq {zmq.zmq_version()}, msgspec {_version('msgspec')}",
         f"ipykernel {_version('ipykernel')}, jupyter_client {_version('jupyter_client')}",
+        f"dill {_version('dill')}, numpy {_version('numpy')}, posit-mcp-repl {_version('posit-mcp-repl')}",
     ]
 
 

@@ -1,4 +1,4 @@
-"""What an idle session costs in memory: worker and interpreter together, pages shared with others in proportion.
+"""What an idle session costs in memory: worker, interpreter and what confines it, shared pages in proportion.
 
 The broker is a plain one, with the pool it has by default: its warm workers share pages with the session's.
 """
@@ -18,8 +18,8 @@ def measure(plan: Plan) -> list[Table]:
     with ours.broker() as broker, peers.kernel() as kernel:
         raw = broker.raw()
         kernel.eval("1+1")
-        alone = _sessions(raw, ["s0"])
-        among = _sessions(raw, [f"s{number}" for number in range(1, _MANY)])
+        alone = _sessions(broker, raw, ["s0"])
+        among = _sessions(broker, raw, [f"s{number}" for number in range(1, _MANY)])
         rows = [
             Row(ALONE, "ours", alone),
             Row(AMONG, "ours", among),
@@ -36,13 +36,12 @@ def measure(plan: Plan) -> list[Table]:
     return [table]
 
 
-def _sessions(raw: ours.Raw, names: list[str]) -> list[float]:
+def _sessions(broker: ours.Broker, raw: ours.Raw, names: list[str]) -> list[float]:
     """Open these, and measure each when all are at rest."""
     pids = []
     for name in names:
         raw.call("new-session", name=name)
         raw.eval("1+1", name)
-        interpreter = int(raw.info(name)["pid"])
-        pids.append((procs.parent_of(interpreter), interpreter))
+        pids.append(int(raw.info(name)["pid"]))
     procs.settle()
-    return [procs.pss_mb(worker) + procs.pss_mb(interpreter) for worker, interpreter in pids]
+    return [broker.session_mb(pid) for pid in pids]

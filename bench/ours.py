@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from bench.floor import dealer
 from replctl import Client
 
 RAW, LIBRARY = "ours, bare socket", "ours, Client"
+MAY = "[sandbox]\nallow-unsandboxed = true\n"  # a machine that cannot confine is measured too; the tables say so
+_OFF = MAY + 'profile = "off"\n'
 _REFILL_S = 30.0
 _OPEN = {  # bounds that protect a real broker from what a bench does
     "rate-limit-per-min": 0,
@@ -42,6 +44,9 @@ class Said(msgspec.Struct):
     err: str | None = None
     info: dict[str, Any] | None = None
     stats: dict[str, Any] | None = None
+    completions: list[dict[str, Any]] | None = None
+    sandbox: dict[str, Any] | str | None = None  # text: there is none
+    sessions: list[dict[str, Any]] | None = None
 
 
 encode = msgspec.json.Encoder().encode
@@ -113,6 +118,10 @@ class Raw:
         """The broker's counters."""
         return self.call("stats").stats or {}
 
+    def sandboxed(self) -> bool:
+        """Whether sessions that are opened now are confined."""
+        return isinstance(self.call("describe").sandbox, dict)
+
     def wait_warm(self, count: int) -> None:
         """Let the pool refill and come to rest. Raises Deadline."""
         end = time.monotonic() + _REFILL_S
@@ -134,6 +143,7 @@ class Broker:
         self.endpoint = endpoint
         self.pid = pid
         self.state = state
+        self.tcp: str | None = None
         self._raw: list[Raw] = []
         self._clients: list[Client] = []
 
@@ -147,6 +157,13 @@ class Broker:
         self._clients.append(Client(self.endpoint, start=False))
         return self._clients[-1]
 
+    def session_mb(self, interpreter: int) -> float:
+        """PSS of a session: its worker and all below it, what confines it included."""
+        lineage = [interpreter]
+        while lineage[-1] != self.pid:
+            lineage.append(procs.parent_of(lineage[-1]))
+        return sum(map(procs.pss_mb, procs.tree(lineage[-3])))  # above the worker: who forks workers, the broker
+
     def disconnect(self) -> None:
         """End all connections."""
         for raw in self._raw:
@@ -156,27 +173,45 @@ class Broker:
 
 
 @contextmanager
-def broker(warm_workers: int = 2, **limits: int) -> Iterator[Broker]:
-    """A broker with these limits beyond the opened ones (`max_sessions=120`); ended on every way out."""
+def broker(
+    warm_workers: int = 2, *, sandbox: bool = True, tcp: bool = False, confine: Mapping[str, int] | None = None,
+    **limits: int,
+) -> Iterator[Broker]:  # fmt: skip
+    """A broker with these limits beyond the opened ones (`max_sessions=120`); ended on every way out.
+
+    Sessions are sandboxed where the machine can, as they are by default; `sandbox=False` turns it off, and
+    `confine` has other bounds of it (`{"pids": 64}`). With `tcp` the broker listens to JSON lines as well.
+    """
     settings = _OPEN | {name.replace("_", "-"): value for name, value in limits.items()}
     with procs.folder() as path:
         endpoint = f"ipc://{path}/b.sock"
+        config = path / "config.toml"
+        config.write_text(MAY if sandbox else _OFF)
         argv = [sys.executable, "-m", "replctl", "serve", "--json", "--endpoint", endpoint]
         argv += ["--set", f"broker.warm-workers={warm_workers}"]
-        for name, value in settings.items():
-            argv += ["--set", f"limits.{name}={value}"]
+        argv += ["--tcp", "127.0.0.1:0"] if tcp else []
+        pairs = [f"limits.{name}={value}" for name, value in settings.items()]
+        pairs += [f"sandbox.{name}={value}" for name, value in (confine or {}).items()]
+        argv += [word for pair in pairs for word in ("--set", pair)]
         log = path / "log"
-        env = {"REPLCTL_STATE_DIR": str(path), "REPLCTL_CONFIG": str(path / "none.toml")}
+        env = {"REPLCTL_STATE_DIR": str(path), "REPLCTL_CONFIG": str(config)}
         process = procs.start(argv, env, log)
         running: Broker | None = None
         try:
             try:
-                procs.line_from(process)
+                listening = msgspec.json.decode(procs.line_from(process))["listening"]
             except EOFError:
                 raise RuntimeError(f"the broker did not start: {log.read_text()}") from None
             running = Broker(endpoint, process.pid, path)
+            running.tcp = next((url for url in listening if "tcp://" in url), None)
             yield running
         finally:
             if running is not None:
                 running.disconnect()
             procs.end(process)
+
+
+def sessions_are(sandbox: bool = True) -> str:
+    """For a table: whether the sandbox is on in a broker that is started like this."""
+    with broker(0, sandbox=sandbox) as running:
+        return "sandboxed" if running.raw().sandboxed() else "not sandboxed"

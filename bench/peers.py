@@ -74,6 +74,13 @@ class Kernel:
         self._client.execute_interactive(code, allow_stdin=False, output_hook=hook, timeout=_ANSWER_S)
         return values[0] if values else None
 
+    def complete(self, code: str) -> list[str]:
+        """Ways to go on at the end of code."""
+        sent = self._client.complete(code, len(code))
+        while (said := self._client.shell_channel.get_msg(timeout=_ANSWER_S))["parent_header"].get("msg_id") != sent:
+            continue
+        return [str(match) for match in said["content"]["matches"]]
+
     def begin(self, code: str) -> str:
         """Send code and wait until it has printed something; the request's id."""
         sent = str(self._client.execute(code))

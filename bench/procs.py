@@ -54,11 +54,13 @@ def folder() -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def start(argv: Sequence[str], env: Mapping[str, str] | None = None, log: Path | None = None) -> subprocess.Popen[str]:
+def start(
+    argv: Sequence[str], env: Mapping[str, str] | None = None, log: Path | None = None, cwd: Path = ROOT
+) -> subprocess.Popen[str]:
     """A child with pipes to its stdin and stdout, which ends when we do. Its stderr goes to `log`, else to ours."""
     with open(log or os.devnull, "a") as stderr:
         return subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr if log else None, text=True, cwd=ROOT,
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr if log else None, text=True, cwd=cwd,
             env=None if env is None else {**os.environ, **env}, preexec_fn=_die_with_parent,
         )  # fmt: skip
 
@@ -84,10 +86,10 @@ def line_from(process: subprocess.Popen[str], seconds: float = READY_S) -> str:
     return line.strip()
 
 
-def nudge(process: subprocess.Popen[str]) -> None:
-    """A newline to its stdin."""
+def nudge(process: subprocess.Popen[str], line: str = "") -> None:
+    """A line to its stdin."""
     assert process.stdin is not None
-    process.stdin.write("\n")
+    process.stdin.write(line + "\n")
     process.stdin.flush()
 
 

@@ -1,6 +1,6 @@
 """All measurements side by side in one run, and the table in README.md.
 
-python -m bench [--quick] [--only NAME]... [--json FILE] [--write]
+python -m bench [--quick] [--only NAME]... [--json FILE] [--write [MARK]]
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import NamedTuple
 if not __package__:  # run as a file: the package's parent takes the place of its folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from bench import machine
+from bench import machine, ours
 from bench.procs import deadline
 from bench.stats import Table
 from bench.turns import Plan
 
 README = Path(__file__).with_name("README.md")
-BEGIN, END = "<!-- table -->", "<!-- /table -->"
 
 
 class Measurement(NamedTuple):
-    """A module with `measure(plan)`, and how long it may take, in seconds."""
+    """A module with `measure(plan)`, how long it may take in seconds, and whether its sessions are the default ones."""
 
     module: str
     patience: float
+    usual: bool = True  # else its rows say which are sandboxed
 
 
 MEASUREMENTS = {
@@ -42,7 +42,13 @@ MEASUREMENTS = {
     "crowd": Measurement("crowd", 600),
     "command-line": Measurement("command_line", 200),
     "acp": Measurement("acp", 200),
-    "sandbox": Measurement("sandbox", 300),
+    "sandbox": Measurement("sandbox", 300, usual=False),
+    "confined": Measurement("confined", 300, usual=False),
+    "runtimes": Measurement("runtimes", 200, usual=False),
+    "completion": Measurement("completion", 120),
+    "clone": Measurement("clone", 500),
+    "lines": Measurement("lines", 300),
+    "mcp": Measurement("mcp", 300, usual=False),
 }
 
 
@@ -51,11 +57,12 @@ def main(argv: list[str] | None = None) -> None:
     options = _options(argv)
     plan = Plan(quick=options.quick)
     before = machine.load()
+    sessions = ours.sessions_are()
     tables: list[Table] = []
     failed: list[str] = []
     for name in options.only or MEASUREMENTS:
         try:
-            found = _measure(name, plan)
+            found = _measure(name, plan, sessions)
         except Exception:  # noqa: BLE001 - the others are still worth having
             traceback.print_exc()
             failed.append(name)
@@ -71,7 +78,7 @@ def main(argv: list[str] | None = None) -> None:
         data = {"machine": facts, "command": command, "tables": [table.data() for table in tables], "failed": failed}
         Path(options.json).write_text(json.dumps(data, indent=1) + "\n")
     if options.write:
-        _write(_page(tables, facts, command, failed))
+        _write(options.write, _page(tables, facts, command, failed))
     if failed:
         sys.exit(f"could not be measured: {', '.join(failed)}")
 
@@ -81,16 +88,19 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="few samples: to see that it works")
     parser.add_argument("--only", action="append", choices=list(MEASUREMENTS), help="this one; may be given again")
     parser.add_argument("--json", metavar="FILE", help="every figure as data")
-    parser.add_argument("--write", action="store_true", help=f"put the tables into {README.name}")
+    parser.add_argument("--write", nargs="?", const="table", metavar="MARK",
+                        help=f"put the tables into {README.name}, where MARK stands [table]")  # fmt: skip
     return parser.parse_args(argv)
 
 
-def _measure(name: str, plan: Plan) -> list[Table]:
+def _measure(name: str, plan: Plan, sessions: str) -> list[Table]:
     measurement = MEASUREMENTS[name]
     print(f"measuring {name} ...", file=sys.stderr, flush=True)
     module = importlib.import_module(f"bench.{measurement.module}")
     with deadline(measurement.patience, name):
         tables: list[Table] = module.measure(plan)
+    for table in tables:
+        table.sessions = table.sessions or (sessions if measurement.usual else "")
     return tables
 
 
@@ -100,19 +110,21 @@ def _page(tables: list[Table], facts: list[str], command: str, failed: list[str]
     lost = [f"{table.title}: {row.who} loses to {', '.join(table.losses(row))}"
             for table in tables for row in table.rows if table.losses(row)]  # fmt: skip
     parts = [f"`{command}` on", "", *(f"- {fact}" for fact in facts), ""]
-    parts += ["**Targets**", "", *(f"- {check.text()}" for check in checks), ""]
+    if checks:
+        parts += ["**Targets**", "", *(f"- {check.text()}" for check in checks), ""]
     parts += ["**Where we lose to a peer**", "", *(f"- {line}" for line in lost or ["nowhere in these tables"]), ""]
     if failed:
         parts += [f"**Not measured**: {', '.join(failed)}", ""]
     return "\n".join(parts) + "\n" + "\n".join(table.markdown() for table in tables)
 
 
-def _write(page: str) -> None:
-    head, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
-    _, marker, tail = rest.partition(END)
+def _write(mark: str, page: str) -> None:
+    begin, end = f"<!-- {mark} -->", f"<!-- /{mark} -->"
+    head, _, rest = README.read_text(encoding="utf-8").partition(begin)
+    _, marker, tail = rest.partition(end)
     if not marker:
-        sys.exit(f"{README.name}: no {BEGIN} … {END} to write between")
-    README.write_text(f"{head}{BEGIN}\n{page}\n{END}{tail}", encoding="utf-8")
+        sys.exit(f"{README.name}: no {begin} … {end} to write between")
+    README.write_text(f"{head}{begin}\n{page}\n{end}{tail}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ class Table:
     rows: list[Row]
     more_is_better: bool = False
     checks: list[Check] = field(default_factory=list)
+    sessions: str = ""  # sandboxed or not; empty where the rows say so, or there are none
 
     def row(self, who: str) -> Row:
         """The row of a contender. Raises KeyError."""
@@ -99,6 +100,7 @@ class Table:
         bad_end = "p1" if self.more_is_better else "p99"
         lines = [
             f"### {self.title}", "",
+            *([f"Our sessions: {self.sessions}.", ""] if self.sessions else []),
             f"| {self.unit} | p50 | {bad_end} | n | x {self.base} | |",
             "|---|--:|--:|--:|--:|---|",
         ]  # fmt: skip
@@ -115,7 +117,7 @@ class Table:
     def data(self) -> dict[str, Any]:
         """For `--json`."""
         return {
-            "name": self.name, "title": self.title, "unit": self.unit,
+            "name": self.name, "title": self.title, "unit": self.unit, "sessions": self.sessions,
             "rows": [
                 {"who": row.who, "role": row.role, "p50": row.p50, "p99": p99(row.samples), "p1": p01(row.samples),
                  "n": len(row.samples), "note": row.note, "loses-to": self.losses(row)}
