@@ -42,6 +42,7 @@ class Confinement:
         Raises Refused when it cannot be had and is needed.
         """
         if folder is None:
+            self.wrapping.stay_without()
             return None, None
         try:
             real = check(self.policy, folder, os.path.expanduser("~"))
@@ -50,6 +51,7 @@ class Confinement:
         except Refused as refused:
             if needed:
                 raise
+            self.wrapping.stay_without()
             return None, str(refused)
         return real, None
 

@@ -71,11 +71,15 @@ class Confined:
             return str(error)
         return usher.attach(wanted, ATTACH_S)
 
-    def close(self) -> None:
-        """After the interpreter's end: leave nothing behind."""
+    def stay_without(self) -> None:
+        """No folder will come: nobody has to wait for one."""
         if self._usher is not None:
             self._usher.dismiss()
             self._usher = None
+
+    def close(self) -> None:
+        """After the interpreter's end: leave nothing behind."""
+        self.stay_without()
         self.group.remove(_EMPTY_S)
 
 
