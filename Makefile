@@ -25,7 +25,7 @@ demo: install sandbox
 	$(BIN)/python -m docs.demo
 
 test: install sandbox
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 # Against clients nobody here wrote; they are installed into .interop on first use (node and npm are needed for that).
 test-interop: install

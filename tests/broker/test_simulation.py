@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -267,6 +270,16 @@ class Broker(RuleBasedStateMachine):
         assert not any(session.occupied for session in self.table.state.sessions)
 
 
+@pytest.fixture
+def small_heap() -> Iterator[None]:
+    """What other tests have loaded is not looked through again at each of our many collections."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("small_heap")
 def test_whatever_happens_nothing_is_lost_leaked_or_said_twice() -> None:
     run_state_machine_as_test(
         Broker,
