@@ -202,9 +202,10 @@ def serve(folder: str, log: IO[bytes]) -> tuple[subprocess.Popen[bytes], str]:
 def main() -> None:
     """Run it all; exit 0 when everything held."""
     folder = tempfile.mkdtemp(prefix="replctl-demo-")
+    work = tempfile.mkdtemp(prefix="replctl-demo-work-")  # beside it: no session sees its broker's own folder
     with open(f"{folder}/broker.log", "wb") as log:
         broker, endpoint = serve(folder, log)
-        os.chdir(folder)
+        os.chdir(work)
         try:
             together(endpoint)
             accidents(endpoint)
@@ -214,7 +215,9 @@ def main() -> None:
         finally:
             broker.terminate()
             code = broker.wait(20)
-    shutil.rmtree(folder)
+    os.chdir("/")
+    for each in (folder, work):
+        shutil.rmtree(each)
     expect(code == 0, "the broker ended cleanly")
     print("\nEverything above came back over the wire, and everything it claims was checked.")
 
