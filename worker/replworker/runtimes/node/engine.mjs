@@ -12,7 +12,7 @@ import { Session } from 'node:inspector';
 import v8 from 'node:v8';
 import vm from 'node:vm';
 
-import { Object, Promise, Set, stringify } from './builtins.mjs';
+import { Error, Object, Promise, Set, stringify } from './builtins.mjs';
 
 const { defineProperty, getOwnPropertyDescriptor, prototype: objects } = Object;
 const { connect, disconnect, post } = Session.prototype;
@@ -64,7 +64,10 @@ export function evaluate(text, settled, failed) {
   });
   inside = false;
   stop();
+  const { stackTraceLimit } = Error;
+  Error.stackTraceLimit = 0; // what waits is told an error now, and its stack would take longer than all this
   call(disconnect, session);
+  Error.stackTraceLimit = stackTraceLimit;
   // Not `await`, which would put us into the users' stacks.
   if (wrong === null) call(then, promise, (made) => settled(made[RESULT]), failed);
   else if (wrong.line === 0) wrong.column -= expression.length - text.length;
