@@ -114,7 +114,7 @@ def test_an_error_that_cannot_be_told_is_told_by_its_type(node: Any) -> None:
 
 def test_text_that_is_no_utf_8_is_told_all_the_same(node: Any) -> None:
     assert node.error("throw new Error('a\\ud800b')")["ex"]["message"] == "a\ufffdb"
-    assert node.value("'a\\ud800b😀'") == "'a\\uD800b😀'"
+    assert node.value("'a\\ud800b😀'").lower() == "'a\\ud800b😀'"
     node.eval("console.log('\\ud800')")
     assert bytes(node.stdout) == "\ufffd\n".encode()
 

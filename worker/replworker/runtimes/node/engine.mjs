@@ -111,12 +111,12 @@ export class Engine {
 
   /** Whether a function with this source sees nothing but global names, and, if it is a class, itself. */
   global(fn, source) {
-    const inner = this.#ask('Runtime.getProperties', { objectId: this.#id(fn), ownProperties: true });
-    const scopes = inner.internalProperties?.find((each) => each.name === '[[Scopes]]')?.value?.objectId;
-    const found = scopes === undefined ? [] : this.#ask('Runtime.getProperties', { objectId: scopes, ownProperties: true }).result;
+    const inner = this.#parts(this.#id(fn)).internalProperties;
+    const scopes = inner?.find((each) => each.name === '[[Scopes]]')?.value?.objectId;
+    const found = scopes === undefined ? [] : this.#parts(scopes).result;
     const isGlobal = ({ value }) => {
       if (/^(Global|Script)$/.test(value.description)) return true;
-      const { result } = this.#ask('Runtime.getProperties', { objectId: value.objectId, ownProperties: true });
+      const { result } = this.#parts(value.objectId);
       return value.description === 'Block' && result.length === 1 && result[0].value?.description === source;
     };
     const all = found.length > 0 && found.every(isGlobal);
@@ -153,9 +153,14 @@ export class Engine {
   #fetch(objectId) {
     let box = null;
     const taker = this.#id((value) => void (box = { value }));
-    const ask = { objectId: taker, functionDeclaration: 'function (value) { this(value); }', arguments: [{ objectId }] };
+    const functionDeclaration = 'function (value) { this(value); }';
+    const ask = { objectId: taker, functionDeclaration, arguments: [{ objectId }] };
     this.#ask('Runtime.callFunctionOn', { ...ask, silent: true, objectGroup: 'look' });
     return box;
+  }
+
+  #parts(objectId) {
+    return this.#ask('Runtime.getProperties', { objectId, ownProperties: true });
   }
 
   #id(value) {

@@ -12,7 +12,7 @@ import { clean, misread, raised, strip, unsaid } from './trace.mjs';
 
 const DECLARED = /^Identifier '(.*)' has already been declared$/;
 const KIND_HINT =
-  'an earlier eval declared it with another keyword: assign to it, or declare it with the same one (const again is fine)';
+  'an earlier eval declared it with another keyword: assign to it, or use the same keyword again';
 
 const [NO, LATER, SOON] = [0, 1, 2]; // watcher.mjs knows them
 
@@ -103,7 +103,7 @@ export class Runner {
     this.#turn(); // it may wait for input, or not be the first to run
   }
 
-  /** Called by the watcher's thread in the midst of whatever runs here. Says whether to strike again: NO, LATER, SOON. */
+  /** Called by the watcher's thread in the midst of whatever runs here. Whether to strike again: NO, LATER, SOON. */
   strike(number) {
     const { gate, halt } = this.#parts;
     const run = gate.running;
@@ -165,7 +165,7 @@ export class Runner {
   }
 
   #end(run) {
-    const { gate, channel, names, limits, modules } = this.#parts;
+    const { gate, channel, names, modules } = this.#parts;
     const answer = { t: 'result', n: run.n, outcome: 'ok', stacktrace: [] };
     const { outcome } = run;
     if (run.strikes === 0) {

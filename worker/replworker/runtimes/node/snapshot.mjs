@@ -124,7 +124,8 @@ function refuseFunction(fn, engine) {
     }
   }
   const again = engine.look(`(${source}\n)`);
-  return again !== null && typeof again.value === 'function' ? null : `a ${what} whose definition cannot be run again alone`;
+  if (again !== null && typeof again.value === 'function') return null;
+  return `a ${what} whose definition cannot be run again alone`;
 }
 
 /** Why a value cannot come along as it is, or null. */
@@ -162,5 +163,6 @@ function refuseObject(object) {
   if (Array.isArray(object) && above === Array.prototype) return null;
   const name = typeName(object);
   const native = typeof globalThis[name] === 'function' && globalThis[name].prototype === above;
-  return native && KINDS.some((is) => is(object)) && !types.isSharedArrayBuffer(object) ? null : `an instance of ${name}`;
+  if (native && KINDS.some((is) => is(object)) && !types.isSharedArrayBuffer(object)) return null;
+  return `an instance of ${name}`;
 }
