@@ -112,6 +112,13 @@ def test_an_error_that_cannot_be_told_is_told_by_its_type(node: Any) -> None:
     assert node.value("2") == "2"
 
 
+def test_text_that_is_no_utf_8_is_told_all_the_same(node: Any) -> None:
+    assert node.error("throw new Error('a\\ud800b')")["ex"]["message"] == "a\ufffdb"
+    assert node.value("'a\\ud800b😀'").lower() == "'a\\ud800b😀'"
+    node.eval("console.log('\\ud800')")
+    assert bytes(node.stdout) == "\ufffd\n".encode()
+
+
 def test_what_is_told_of_an_error_is_bounded(node: Any) -> None:
     node.ask(op="claim", cwd=None, env={}, limits={"trace-frames": 6, "trace-bytes": 2000})
     failed = node.error("function r(n) { if (n === 0) throw new Error('deep'); r(n - 1) }\nr(40)")

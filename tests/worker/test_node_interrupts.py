@@ -43,6 +43,8 @@ CHILD = "require('child_process').execSync"
         f"{CHILD}('sleep 100; echo on')",
         "process.on('SIGINT', () => console.log('handler')); for (;;);",
         "process.removeAllListeners(); process.removeAllListeners('SIGINT'); for (;;);",
+        "require('domain').create().run(() => { for (;;); })",
+        "process.setUncaughtExceptionCaptureCallback(() => {}); for (;;);",
         "Error.prepareStackTrace = () => 1; Error.stackTraceLimit = 0; for (;;);",
     ],
 )

@@ -64,6 +64,10 @@ export class Channel {
 
 /** JSON without a look at anybody's toJSON: user code could have put one on Object.prototype. */
 function json(value) {
+  if (typeof value === 'string') {
+    const text = stringify(value);
+    return text.includes('\\ud') ? stringify(from(value).toString()) : text; // half a surrogate pair is no UTF-8
+  }
   if (value === null || typeof value !== 'object') return stringify(value);
   const parts = [];
   if (isArray(value)) {

@@ -24,10 +24,11 @@ const KEY = new RegExp(`(${CHAIN})\\[(["'])([^"'\\n]*)$`, 'u');
 const MEMBER = new RegExp(`(?<![\\p{ID_Continue}$)\\].])(${CHAIN})\\??\\.((?:${WORD})?)$`, 'u');
 const NAME = new RegExp(`(?<![\\p{ID_Continue}$.#])((?:${WORD})?)$`, 'u');
 const IDENTIFIER = new RegExp(`^${WORD}$`, 'u');
-const KEYWORDS =
-  'async await break case catch class const continue debugger default delete do else export extends false finally for function if import in instanceof let new null of return static super switch this throw true try typeof undefined var void while with yield'.split(
-    ' ',
-  );
+const KEYWORDS = (
+  'async await break case catch class const continue debugger default delete do else export extends false finally ' +
+  'for function if import in instanceof let new null of return static super switch this throw true try typeof ' +
+  'undefined var void while with yield'
+).split(' ');
 
 /** {start, items} for a Complete frame; positions count characters, as the worker's do. */
 export function complete({ code, pos, max }, { engine, names }) {

@@ -12,7 +12,7 @@ import { Session } from 'node:inspector';
 import v8 from 'node:v8';
 import vm from 'node:vm';
 
-import { Object, Promise, Set, stringify } from './builtins.mjs';
+import { Error, Object, Promise, Set, stringify } from './builtins.mjs';
 
 const { defineProperty, getOwnPropertyDescriptor, prototype: objects } = Object;
 const { connect, disconnect, post } = Session.prototype;
@@ -64,7 +64,10 @@ export function evaluate(text, settled, failed) {
   });
   inside = false;
   stop();
+  const { stackTraceLimit } = Error;
+  Error.stackTraceLimit = 0; // what waits is told an error now, and its stack would take longer than all this
   call(disconnect, session);
+  Error.stackTraceLimit = stackTraceLimit;
   // Not `await`, which would put us into the users' stacks.
   if (wrong === null) call(then, promise, (made) => settled(made[RESULT]), failed);
   else if (wrong.line === 0) wrong.column -= expression.length - text.length;
@@ -108,12 +111,12 @@ export class Engine {
 
   /** Whether a function with this source sees nothing but global names, and, if it is a class, itself. */
   global(fn, source) {
-    const inner = this.#ask('Runtime.getProperties', { objectId: this.#id(fn), ownProperties: true });
-    const scopes = inner.internalProperties?.find((each) => each.name === '[[Scopes]]')?.value?.objectId;
-    const found = scopes === undefined ? [] : this.#ask('Runtime.getProperties', { objectId: scopes, ownProperties: true }).result;
+    const inner = this.#parts(this.#id(fn)).internalProperties;
+    const scopes = inner?.find((each) => each.name === '[[Scopes]]')?.value?.objectId;
+    const found = scopes === undefined ? [] : this.#parts(scopes).result;
     const isGlobal = ({ value }) => {
       if (/^(Global|Script)$/.test(value.description)) return true;
-      const { result } = this.#ask('Runtime.getProperties', { objectId: value.objectId, ownProperties: true });
+      const { result } = this.#parts(value.objectId);
       return value.description === 'Block' && result.length === 1 && result[0].value?.description === source;
     };
     const all = found.length > 0 && found.every(isGlobal);
@@ -150,9 +153,14 @@ export class Engine {
   #fetch(objectId) {
     let box = null;
     const taker = this.#id((value) => void (box = { value }));
-    const ask = { objectId: taker, functionDeclaration: 'function (value) { this(value); }', arguments: [{ objectId }] };
+    const functionDeclaration = 'function (value) { this(value); }';
+    const ask = { objectId: taker, functionDeclaration, arguments: [{ objectId }] };
     this.#ask('Runtime.callFunctionOn', { ...ask, silent: true, objectGroup: 'look' });
     return box;
+  }
+
+  #parts(objectId) {
+    return this.#ask('Runtime.getProperties', { objectId, ownProperties: true });
   }
 
   #id(value) {

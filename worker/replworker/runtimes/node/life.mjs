@@ -96,14 +96,19 @@ function keep(event, listener) {
  * just about to write that record. */
 export function halter(engine, gate) {
   const fatal = process._fatalException;
-  const { setUncaughtExceptionCaptureCallback: capture, hasUncaughtExceptionCaptureCallback: captures } = process;
+  const { setUncaughtExceptionCaptureCallback: capture } = process;
+  let theirs = null;
+  process.setUncaughtExceptionCaptureCallback = (callback) => {
+    capture.call(process, callback);
+    theirs = callback;
+  };
   return () => {
     const place = interruptedPlace();
     if (place === null || DELICATE.test(place)) return false; // null: between two promises' turns, or nothing runs
-    if (typeof fatal === 'function' && !captures.call(process)) {
-      capture.call(process, quiet);
+    if (typeof fatal === 'function') {
+      for (const callback of [null, quiet]) capture.call(process, callback);
       fatal.call(process, new Error('interrupted'), false);
-      capture.call(process, null);
+      for (const callback of [null, theirs]) capture.call(process, callback);
     }
     gate.pause();
     engine.terminate();

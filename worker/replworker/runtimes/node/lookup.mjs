@@ -75,7 +75,8 @@ function head(line) {
 function methodsOf(value) {
   if ((typeof value !== 'object' && typeof value !== 'function') || value === null || isProxy(value)) return [];
   const names = new Set();
-  const start = typeof value === 'function' ? (isClass(value) ? getOwnPropertyDescriptor(value, 'prototype')?.value : null) : value;
+  let start = value;
+  if (typeof value === 'function') start = isClass(value) ? getOwnPropertyDescriptor(value, 'prototype')?.value : null;
   for (let each = start; each && each !== Object.prototype && !isProxy(each); each = getPrototypeOf(each)) {
     for (const name of getOwnPropertyNames(each)) {
       if (names.size >= MOST_METHODS) break;

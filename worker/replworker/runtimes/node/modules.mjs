@@ -9,6 +9,9 @@ const { defineProperty } = Object;
 const { syncBuiltinESMExports } = Module;
 const { cwd } = process;
 
+const LOADER =
+  'module.exports = (what, options) => (options === undefined ? import(what) : import(what, options))';
+
 /** Names that stand for import() in rewritten code (cell.mjs): as long as the word, so that columns stay true. */
 export const IMPORT_NAMES = ['$mport', '_mport'];
 
@@ -37,7 +40,7 @@ export class Modules {
     const module = new Module(file);
     module.filename = file;
     module.paths = Module._nodeModulePaths(folder);
-    module._compile('module.exports = (what, options) => options === undefined ? import(what) : import(what, options)', file);
+    module._compile(LOADER, file);
     this.#load = module.exports;
     const mine = !('require' in globalThis) || globalThis.require === this.#require;
     this.#require = createRequire(file);

@@ -7,7 +7,7 @@ import { CHANGED_NAMES, NAME_CHARS } from './bounds.mjs';
 import { Map, Object, Reflect, Set } from './builtins.mjs';
 import { row } from './render.mjs';
 
-const { defineProperty, getOwnPropertyDescriptor, getOwnPropertyNames, is } = Object;
+const { defineProperty, getOwnPropertyDescriptor, getOwnPropertyNames, is, keys } = Object;
 const { runInThisContext } = vm;
 const MOST_LISTED = 1000;
 
@@ -28,10 +28,11 @@ export class Names {
   /** Every name the user bound and that does not begin with an underscore, with its value. */
   all() {
     const found = new Map();
-    for (const name of getOwnPropertyNames(globalThis)) {
+    // Only what can be enumerated: that is what code binds, and of node's own it is a handful.
+    for (const name of keys(globalThis)) {
       if (name[0] === '_') continue;
-      const { value, enumerable, get } = getOwnPropertyDescriptor(globalThis, name);
-      if (this.#base.has(name) ? get || !enumerable || is(value, this.#base.get(name)) : false) continue;
+      const { value, get } = getOwnPropertyDescriptor(globalThis, name);
+      if (this.#base.has(name) && (get || is(value, this.#base.get(name)))) continue;
       if (!this.#hidden(name, value)) found.set(name, value);
     }
     for (const name of this.lexical()) {

@@ -3,7 +3,7 @@
 import { types } from 'node:util';
 
 import { MESSAGE_BYTES, cut } from './bounds.mjs';
-import { Map, MessageChannel, MessagePort, String, process } from './builtins.mjs';
+import { Map, MessageChannel, MessagePort, String, setImmediate as later } from './builtins.mjs';
 import { prepare } from './cell.mjs';
 import { evaluate } from './engine.mjs';
 import { EXIT_HINT, Exit } from './life.mjs';
@@ -12,7 +12,7 @@ import { clean, misread, raised, strip, unsaid } from './trace.mjs';
 
 const DECLARED = /^Identifier '(.*)' has already been declared$/;
 const KIND_HINT =
-  'an earlier eval declared it with another keyword: assign to it, or declare it with the same one (const again is fine)';
+  'an earlier eval declared it with another keyword: assign to it, or use the same keyword again';
 
 const [NO, LATER, SOON] = [0, 1, 2]; // watcher.mjs knows them
 
@@ -49,6 +49,7 @@ class Run {
 export class Runner {
   #parts;
   #turn;
+  #soon;
   #loaded = new Map(); // file to the names that its last load bound
 
   /** `parts`: gate, channel, streams, input, modules, names, engine, limits, halt. */
@@ -56,9 +57,11 @@ export class Runner {
     this.#parts = parts;
     const { port1, port2 } = new MessageChannel();
     const { postMessage } = MessagePort.prototype;
-    // A message, not setImmediate: when a callback is stopped, node may lose the other immediates of its turn.
+    // A message, not setImmediate, which is quicker: when a callback is stopped, node may lose the other immediates of
+    // its turn. An eval that has ended by itself can take the quick way: a strike will come with the other one.
     this.#turn = () => postMessage.call(port1, null);
-    port2.on('message', () => this.#look());
+    this.#soon = () => this.#look();
+    port2.on('message', this.#soon);
     port2.unref();
   }
 
@@ -92,15 +95,15 @@ export class Runner {
     const text = `${prepare(run.code, engine, run.file !== null)}\n//# sourceURL=${urlOf(run.name)}`;
     const end = (outcome) => {
       run.outcome = outcome;
-      this.#turn();
+      later(this.#soon);
     };
     const wrong = gate.within(run.n, () => evaluate(text, (value) => end({ value }), (error) => end({ error })));
     if (wrong !== null) end({ wrong });
     else run.ours = true;
-    this.#turn();
+    this.#turn(); // it may wait for input, or not be the first to run
   }
 
-  /** Called by the watcher's thread in the midst of whatever runs here. Says whether to strike again: NO, LATER, SOON. */
+  /** Called by the watcher's thread in the midst of whatever runs here. Whether to strike again: NO, LATER, SOON. */
   strike(number) {
     const { gate, halt } = this.#parts;
     const run = gate.running;
@@ -162,7 +165,7 @@ export class Runner {
   }
 
   #end(run) {
-    const { gate, channel, names, limits, modules } = this.#parts;
+    const { gate, channel, names, modules } = this.#parts;
     const answer = { t: 'result', n: run.n, outcome: 'ok', stacktrace: [] };
     const { outcome } = run;
     if (run.strikes === 0) {

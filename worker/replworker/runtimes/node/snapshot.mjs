@@ -15,7 +15,7 @@ import { isClass, typeName } from './render.mjs';
 
 const { serialize, deserialize } = v8;
 const { types } = util;
-const { from } = Buffer;
+const { byteLength, from } = Buffer;
 const { getOwnPropertyDescriptor, getPrototypeOf } = Object;
 const { ownKeys } = Reflect;
 const toText = Function.prototype.call.bind(Function.prototype.toString);
@@ -44,12 +44,12 @@ export function dump({ max }, { engine, names }) {
     else values[name] = value;
   }
   const packed = pack(values, leave);
-  const data = stringify({ v: 1, sources, globals, values: packed.toString('base64') });
-  const text = from(data).toString('base64');
+  const text = stringify({ v: 1, sources, globals, values: packed.toString('base64') });
   const shown = left.slice(0, MOST_LEFT_BEHIND);
-  if (text.length > max) return { error: `the values take ${text.length} bytes, more than ${max}`, 'left-behind': shown };
+  const bytes = byteLength(text);
+  if (bytes > max) return { error: `the values take ${bytes} bytes, more than ${max}`, 'left-behind': shown };
   const count = Object.keys(values).length + Object.keys(sources).length;
-  return { count, bytes: text.length, data: text, 'left-behind': shown };
+  return { count, bytes, data: text, 'left-behind': shown };
 }
 
 /** Answer to a Restore frame. */
@@ -57,7 +57,7 @@ export function restore({ data }, { engine, names }) {
   let told;
   let values;
   try {
-    told = parseJson(from(data, 'base64').toString());
+    told = parseJson(data);
     if (told.v !== 1) throw new Error('it was written by another version');
     values = new Map(Object.entries(deserialize(from(told.values, 'base64'))));
   } catch (error) {
@@ -78,7 +78,7 @@ export function restore({ data }, { engine, names }) {
   };
   for (const [name, value] of values) bind(name, value);
   revive(new Map(Object.entries(told.sources)), bind, engine, left);
-  return { count, bytes: data.length, 'left-behind': left };
+  return { count, bytes: byteLength(data), 'left-behind': left };
 }
 
 /** Define functions and classes; those that need others when these are there. */
@@ -124,7 +124,8 @@ function refuseFunction(fn, engine) {
     }
   }
   const again = engine.look(`(${source}\n)`);
-  return again !== null && typeof again.value === 'function' ? null : `a ${what} whose definition cannot be run again alone`;
+  if (again !== null && typeof again.value === 'function') return null;
+  return `a ${what} whose definition cannot be run again alone`;
 }
 
 /** Why a value cannot come along as it is, or null. */
@@ -162,5 +163,6 @@ function refuseObject(object) {
   if (Array.isArray(object) && above === Array.prototype) return null;
   const name = typeName(object);
   const native = typeof globalThis[name] === 'function' && globalThis[name].prototype === above;
-  return native && KINDS.some((is) => is(object)) && !types.isSharedArrayBuffer(object) ? null : `an instance of ${name}`;
+  if (native && KINDS.some((is) => is(object)) && !types.isSharedArrayBuffer(object)) return null;
+  return `an instance of ${name}`;
 }
