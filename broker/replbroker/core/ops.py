@@ -30,6 +30,7 @@ class Ops:
     def __init__(self, state: State, evals: Evals) -> None:
         self._state = state
         self._evals = evals
+        self._described = describe_ops()  # takes milliseconds, and never changes
         opening = Opening(state)
         asking = AskOps(state, evals, opening)
         running = EvalOps(state, evals, opening, asking)
@@ -125,7 +126,7 @@ class Ops:
     def describe(self, request: wire.Describe, peer: Peer, _: bytes, __: float) -> None:
         setup = self._state.setup
         self._state.say(
-            peer, request.id, status=["done"], ops=describe_ops(), identity=self._state.access.of(peer),
+            peer, request.id, status=["done"], ops=self._described, identity=self._state.access.of(peer),
             runtimes=list(setup.runtimes), limits=msgspec.to_builtins(self._state.limits),
             versions=dict(setup.versions), sandbox=setup.sandbox.show(),
             encodings_available=["json"], encoding_current="json",
