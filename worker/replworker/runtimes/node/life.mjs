@@ -90,8 +90,8 @@ function keep(event, listener) {
 }
 
 /** Makes the function that stops what runs, to be called from within it; it takes hold when the call returns. That one
- * tells whether it did: there are places in node where nothing may be stopped, or, as long as the caller does not insist,
- * should be; then it is to be called again soon.
+ * tells whether it did: there are places in node where nothing may be stopped or, as long as the caller does not
+ * insist, should be; then it is to be called again soon.
  *
  * V8 unwinds everything past `finally`. So node's own record of whose callback runs would be left standing, and node
  * ends the process over that; what node does after an exception that was handled puts it right. But not where node is
