@@ -104,6 +104,14 @@ def test_an_interrupt_in_the_midst_of_a_print_leaves_the_streams_whole(node: Any
         assert bytes(node.stdout).endswith(b"%d\n" % n)
 
 
+def test_a_module_whose_import_was_interrupted_can_be_imported(node: Any) -> None:
+    for module in ("os", "zlib", "http", "readline/promises", "node:test", "worker_threads"):
+        node.start_eval(f"await import('{module}')")
+        node.interrupt()
+        node.result()
+        assert node.value(f"typeof (await import('{module}'))") == "'object'"
+
+
 def test_timers_of_an_interrupted_eval_go_on_and_are_late(node: Any) -> None:
     node.begin("const t = setInterval(() => console.log('tick'), 5); await new Promise(() => {})")
     node.until(lambda: b"tick" in node.stdout)

@@ -7,6 +7,7 @@ export const EXIT_HINT = 'process.exit() ends the eval, not the session';
 const LATE_EXIT = `process.exit() outside of a running eval does nothing: the session goes on\n`;
 const DRIVER = new URL('driver.mjs', import.meta.url).href;
 const DELICATE = /[ (]node:(?:async_hooks|internal\/(?:async_hooks|promise_hooks|timers|process\/task_queues)):/;
+const INNER = /[ (]node:internal\//;
 const SIGINT = 'SIGINT';
 
 /** What process.exit() throws to leave the code that called it. */
@@ -89,7 +90,8 @@ function keep(event, listener) {
 }
 
 /** Makes the function that stops what runs, to be called from within it; it takes hold when the call returns. That one
- * tells whether it did: there are places in node where nothing may be stopped, and then it is to be called again soon.
+ * tells whether it did: there are places in node where nothing may be stopped or, as long as the caller does not
+ * insist, should be; then it is to be called again soon.
  *
  * V8 unwinds everything past `finally`. So node's own record of whose callback runs would be left standing, and node
  * ends the process over that; what node does after an exception that was handled puts it right. But not where node is
@@ -102,9 +104,11 @@ export function halter(engine, gate) {
     capture.call(process, callback);
     theirs = callback;
   };
-  return () => {
+  return (insist) => {
     const place = interruptedPlace();
     if (place === null || DELICATE.test(place)) return false; // null: between two promises' turns, or nothing runs
+    // Node's own work is soon done, and may be for others too.
+    if (!insist && INNER.test(place)) return false;
     if (typeof fatal === 'function') {
       for (const callback of [null, quiet]) capture.call(process, callback);
       fatal.call(process, new Error('interrupted'), false);

@@ -16,6 +16,7 @@ const LOADER =
 export const IMPORT_NAMES = ['$mport', '_mport'];
 
 export class Modules {
+  pending = 0; // imports on their way; one that is cut short never ends, and no other of the same module either
   #folder = null;
   #load = null;
   #require = null;
@@ -64,7 +65,8 @@ export class Modules {
   }
 
   async #import(what, options, names) {
-    const space = await this.#load(what, options);
+    this.pending++;
+    const space = await this.#load(what, options).finally(() => this.pending--);
     for (const name of names ?? []) {
       if (!(name in space)) {
         throw new SyntaxError(`The requested module '${what}' does not provide an export named '${name}'`);

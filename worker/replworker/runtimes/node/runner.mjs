@@ -14,6 +14,7 @@ const DECLARED = /^Identifier '(.*)' has already been declared$/;
 const KIND_HINT =
   'an earlier eval declared it with another keyword: assign to it, or use the same keyword again';
 
+const PATIENCE = 30; // strikes that spare imports and node's own code, at a millisecond or so each
 const [NO, LATER, SOON] = [0, 1, 2]; // watcher.mjs knows them
 
 /** An eval that has begun and not been answered. */
@@ -105,7 +106,7 @@ export class Runner {
 
   /** Called by the watcher's thread in the midst of whatever runs here. Whether to strike again: NO, LATER, SOON. */
   strike(number) {
-    const { gate, halt } = this.#parts;
+    const { gate, halt, modules } = this.#parts;
     const run = gate.running;
     if (run === null || run.n !== number) {
       if (number > gate.last) gate.early.add(number);
@@ -115,8 +116,9 @@ export class Runner {
     this.#turn();
     // What awaits is just left alone. But when the loop has not turned since the first strike, or the code is in its
     // first turn, it is stopped where it stands.
-    const stops = !gate.closed && (run.ours || run.strikes > 1);
-    return stops && !halt() ? SOON : LATER;
+    if (gate.closed || !(run.ours || run.strikes > 1)) return LATER;
+    const insist = run.strikes > PATIENCE;
+    return (insist || modules.pending === 0) && halt(insist) ? LATER : SOON;
   }
 
   /** process.exit() was called. The eval it belongs to ends with its next turn. */
