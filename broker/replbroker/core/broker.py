@@ -174,7 +174,8 @@ class Core:
                 if isinstance(target, Job):
                     self.evals.detach(target)
                 target.peer = None
-        for session in self.state.sessions:
+        stand_ins = [session.stand_in for session in self.state.sessions if session.stand_in is not None]
+        for session in [*self.state.sessions, *stand_ins]:
             for waiter in session.waiters:
                 if waiter.peer == peer:
                     waiter.peer = None

@@ -80,6 +80,8 @@ class Moves:
             raise Refusal("invalid-request", "env activate requires path")
         if session.spec.runtime != "python":
             raise Refusal("not-supported", f"a {session.spec.runtime} session has no python environment")
+        if session.ephemeral:
+            raise Refusal("invalid-request", "a throw-away session stays where it is")
         if session.stand_in is not None or session.occupied or session.state not in (IDLE, VACANT):
             raise Refusal("busy", f"session {session.label} is in use: interrupt it or wait")
         spec = Spec("python") if request.action == "deactivate" else environment_spec(request.path or "")
@@ -103,6 +105,8 @@ class Moves:
         session.move("take")
         session.move("claimed")
         session.claimed_once = True
+        for job in session.waiting_jobs():
+            job.epoch = session.epoch  # they were sent while it moved, and run where it is now
         for waiter in stand_in.waiters:
             self._state.say(
                 waiter.peer, waiter.request_id, status=["done"], session=session.id, name=session.name,
