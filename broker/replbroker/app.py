@@ -129,17 +129,9 @@ def _serve(
         launcher = Local(inner, interpreters, env, limits, str(state_dir), load_paths, sandbox)
         core = Core(_setup(config, idle_exit, tuple(interpreters), keys, sandbox))
         serve = Serve(
-            core,
-            clients,
-            workers,
-            zap,
-            launcher,
-            roster,
-            _audit(config, state_dir),
-            _token,
-            limits.max_message_bytes,
-            keys.allows,
-        )
+            core, clients, workers, zap, launcher, roster, _audit(config, state_dir), _token,
+            limits.max_message_bytes, keys.allows,
+        )  # fmt: skip
         try:
             yield serve
         finally:

@@ -66,10 +66,11 @@ def test_code_runs_in_the_sessions_folder(agent: Agent, tmp_path: Path) -> None:
     agent.call("session/close", sessionId=session)
 
 
-def test_a_folder_that_is_not_there_is_told_when_code_is_to_run(agent: Agent) -> None:
+def test_a_folder_that_is_not_there_is_told_beside_the_first_value(agent: Agent) -> None:
     session = agent.new("/no/such/folder")
     turn = agent.prompt(session, "1")
-    assert (turn.stop, turn.tool["status"]) == ("end_turn", "failed")
+    assert (turn.stop, turn.tool["status"]) == ("end_turn", "completed")
+    assert "the session has no folder" in turn.text
     assert "/no/such/folder" in turn.text
     agent.call("session/close", sessionId=session)
 

@@ -57,6 +57,28 @@ def test_a_session_that_is_shared_to_read_can_be_looked_at_and_not_changed(two: 
     assert "forbidden" in two.said("jobs", OTHER, session="work")["status"]
 
 
+@pytest.mark.parametrize(
+    ("op", "fields"), [("close-session", {"name": "work"}), ("clone-session", {"source": "work", "name": "copy"})]
+)
+def test_a_session_of_ones_own_opens_no_way_to_somebody_elses(two: Table, op: str, fields: dict[str, str]) -> None:
+    two.said("new-session", OTHER, name="theirs")
+    assert two.said(op, OTHER, session="theirs", **fields)["status"] == ["done", "error", "forbidden"]
+    two.finish(two.eval())
+
+
+def test_a_stranger_does_not_learn_why_a_session_is_in_plan_mode(two: Table) -> None:
+    two.said("set-mode", session="work", to="plan", reason="the merger")
+    answer = two.said("reset", OTHER, session="work")
+    assert answer["status"] == ["done", "error", "forbidden"]
+    assert "entered-reason" not in answer
+
+
+def test_a_reader_does_not_change_the_mode(two: Table) -> None:
+    two.said("share", session="work", who="uid:1001", level="read")
+    assert two.said("set-mode", OTHER, session="work", to="plan")["status"] == ["done", "error", "forbidden"]
+    two.finish(two.eval())
+
+
 def test_a_session_that_is_shared_with_everybody_to_write_can_be_used(two: Table) -> None:
     two.said("share", session="work", level="write")
     running = two.ask("eval", OTHER, session="work", code="1")

@@ -136,6 +136,9 @@ def test_the_tenth_malformed_message_in_a_row_ends_the_connection(table: Table) 
     table.said("ping")
     for _ in range(9):
         table.hear(b"[]")
+    table.said("dance")  # refused, and yet a request
+    for _ in range(9):
+        table.hear(b'{"op":')
     assert table.hung_up == []
     table.hear(b"3")
     assert table.hung_up == [b"p1"]

@@ -143,6 +143,14 @@ def test_every_request_is_audited_once(new_table: Callable[..., Table]) -> None:
     assert len(table.state.trail) == 0
 
 
+@pytest.mark.parametrize("op", ["close", "close-session"])
+def test_the_audit_names_the_session_that_an_older_word_meant(new_table: Callable[..., Table], op: str) -> None:
+    table = new_table(audit=True)
+    table.open("work")
+    table.said(op, name="work")
+    assert [(each.op, each.session) for each in table.audited][-1] == (op, "work")
+
+
 def test_a_client_that_goes_is_audited_with_what_it_left(new_table: Callable[..., Table]) -> None:
     table = new_table(audit=True)
     running = table.eval()

@@ -163,12 +163,34 @@ def test_a_long_line_of_json_passes_a_pipe_whole() -> None:
     assert got[0].count(b"\n") == 1
 
 
-def test_a_value_stands_on_a_fresh_line_and_nothing_is_not_shown(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("value", "ns", "shown", "status"),
+    [
+        ("42", "__main__", "42", None),
+        ("None", "__main__", None, None),
+        ("undefined", "__main__", "undefined", None),
+        ("undefined", "globalThis", None, None),
+        ("None", "globalThis", "None", None),
+        ("0", "shell", None, None),
+        ("3", "shell", None, "exit status 3"),
+        ("0", "globalThis", "0", None),
+        ("", "__main__", None, None),
+        (None, "shell", None, None),
+        (None, None, None, None),
+    ],
+)
+def test_a_value_is_shown_unless_the_runtime_calls_it_none_and_a_failed_command_tells_its_status(
+    value: str | None, ns: str | None, shown: str | None, status: str | None
+) -> None:
+    result = Result(value=value, ns=ns)
+    assert (result.shown, result.exit_status) == (shown, status)
+
+
+def test_a_line_of_ours_is_a_fresh_one(tmp_path: Path) -> None:
     with open(tmp_path / "o", "wb") as file:
         screen = Screen(out=file.fileno())
-        screen.value("None", "__main__")
         screen.text("out", "no newline \ud800")
-        screen.value("42", "__main__")
+        screen.line("42")
     assert (tmp_path / "o").read_bytes() == b"no newline \\ud800\n42\n"
 
 

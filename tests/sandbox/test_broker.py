@@ -96,7 +96,7 @@ def test_a_home_is_no_place_to_work_and_a_wish_for_it_can_be_let_go(wire: Wire) 
     assert "home" in refused["err"]
     opened = wire.ask("new-session", name="s", cwd=home, cwd_needed=False)
     assert opened.status == ["done"]
-    assert "no folder" in opened["hint"]
+    assert "no folder" in opened["notice"]
     assert wire.run("6*7").value == "42"
 
 

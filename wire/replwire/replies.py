@@ -163,6 +163,7 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     )
     cause: Annotated[str | None, _says("what ended a worker, in words")] = None
     hint: Annotated[str | None, _says("what to do about it")] = None
+    notice: Annotated[str | None, _says("what a caller is to know of the session that it got")] = None
     ephemeral: Annotated[bool | None, _says("true: it ran in a throw-away session")] = None
     created: Annotated[bool | None, _says("true: this request opened the session")] = None
     session: Annotated[str | None, _says("id of the session")] = None

@@ -16,7 +16,7 @@ from replwire.deadlines import Deadlines
 from replwire.faults import Refusal
 from replwire.limits import RETRY_AFTER_MS, Limits
 from replwire.link import HEADER_BYTES, Cancel, Claim, Claimed, Gone, Header, Kind, encode
-from replwire.ops import Env, Eval, Read, ReloadFile, Stdin
+from replwire.ops import Env, Eval, Read, Stdin
 from replwire.replies import LeftBehind, Reply
 from replworker import files, packages
 from replworker.answers import compose, cut_short, rich
@@ -41,7 +41,6 @@ _NEED_INPUT_MAX = 10_000  # per eval: more is an interpreter gone wild
 _decode_claim = msgspec.json.Decoder(Claim).decode
 _decode_cancel = msgspec.json.Decoder(Cancel).decode
 _decode_eval = msgspec.json.Decoder(Eval).decode
-_decode_file = msgspec.json.Decoder(ReloadFile).decode
 _decode_env = msgspec.json.Decoder(Env).decode
 _decode_read = msgspec.json.Decoder(Read).decode
 _decode_stdin = msgspec.json.Decoder(Stdin).decode
@@ -160,16 +159,17 @@ class Session:
             "images": claim.limits.max_images,
         }
         env = dict(pair.split("=", 1) for pair in claim.env)
-        folder = claim.cwd
+        folder, why = claim.cwd, None
         try:
             if (confinement := self._settings.confinement) is not None:
                 confinement.check_env(env)
-                folder, self._notice = confinement.enter(claim.cwd, claim.cwd_needed)
+                folder, why = confinement.enter(claim.cwd, claim.cwd_needed)
             elif folder is not None and not claim.cwd_needed and not os.path.isdir(folder):
-                folder, self._notice = None, f"{folder} is not a folder here"
+                folder, why = None, f"{folder} is not a folder here"
         except Refused as refused:
             self._welcome(str(refused), [])
             return
+        self._notice = None if why is None else f"the session has no folder: {why}"
         self._interpreter.ask(frames.Claim(self._interpreter.next(), folder, env, limits), self._on_claimed)
 
     def _on_claimed(self, event: frames.Event) -> None:

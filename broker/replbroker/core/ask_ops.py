@@ -64,7 +64,7 @@ class AskOps:
         if request.session is not None:
             self.ask(request, peer, body, now)
             return
-        session = self._opening.open(None, request.runtime, request, peer, now)
+        session = self._opening.open(None, self._opening.spec(request.runtime), request, peer, now)
         session.ephemeral = True
         self.post(self.new(session, peer, request, body), now)
 

@@ -45,6 +45,11 @@ class Trail:
             self._tell(key, "id-used-again", None)
         self._open[key] = _Open(self._now, _text(raw.get("op")), _text(raw.get("agent")), _text(raw.get("session")))
 
+    def about(self, peer: Peer, request_id: str, session: str) -> None:
+        """The session that it is about, where `session` does not say it: `close` and `clone` know older words."""
+        key = peer, request_id
+        self._open[key] = self._open[key]._replace(session=_text(session))
+
     def end(self, peer: Peer, request_id: str, status: list[str], err: str | None) -> None:
         """It has its last answer. One that never began was no request: it is told all the same."""
         more = next((word for word in status if word not in _NO_FAULT), None)
@@ -60,19 +65,8 @@ class Trail:
         if not self._enabled:
             return
         latency = round((self._now - begun.since) * 1000, 3)
-        self._emit(
-            Audit(
-                key[0],
-                self._now,
-                key[1][:_MAX_TEXT],
-                begun.op,
-                begun.agent,
-                begun.session,
-                outcome,
-                _text(err),
-                latency,
-            )
-        )
+        asked = (key[1][:_MAX_TEXT], begun.op, begun.agent, begun.session)
+        self._emit(Audit(key[0], self._now, *asked, outcome, _text(err), latency))
 
 
 def _text(value: object) -> str | None:

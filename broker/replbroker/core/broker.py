@@ -141,7 +141,9 @@ class Core:
         strikes = self.state.strikes
         if word == "malformed-request" or (word == "unauthorized" and self.state.access.of(peer) == ANYBODY):
             strikes[peer] += 1
-        if word == "message-too-large" or (strikes and strikes[peer] >= _STRIKES):
+        else:
+            strikes.pop(peer, None)
+        if word == "message-too-large" or strikes[peer] >= _STRIKES:
             self.state.out.append(HangUp(peer))
             strikes.pop(peer, None)
 

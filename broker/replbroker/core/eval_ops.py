@@ -54,7 +54,7 @@ class EvalOps:
             err = f"session {request.session or '(throw-away)'} is in epoch {epoch}, not {request.expect_epoch}"
             raise Refusal("epoch-conflict", err, epoch=epoch)
         session = found or self._opening.open(
-            request.session, request.runtime, request, peer, now, request.cwd, request.env
+            request.session, self._opening.spec(request.runtime), request, peer, now, request.cwd, request.env
         )  # fmt: skip
         if request.session is None:
             session.ephemeral = True
@@ -98,7 +98,7 @@ class EvalOps:
         if request.session is not None:
             session = self._state.sessions.get(request.session)
         else:
-            session = self._opening.open(None, None, request, peer, now)
+            session = self._opening.open(None, self._opening.spec(None), request, peer, now)
             session.ephemeral = True
         try:
             self._evals.submit(session, request, peer, body, agent_of(self._state, request, peer), now)

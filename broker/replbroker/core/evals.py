@@ -150,7 +150,7 @@ class Evals:
             return
         self._state.deadlines.cancel(session.start_deadline)
         session.start_deadline = None
-        session.executable, session.notice = claimed.executable, claimed.notice
+        session.executable = claimed.executable
         if session.stands_for is not None:
             self.moved(session, now)
             return
@@ -161,6 +161,8 @@ class Evals:
             self._welcome(waiter, session, claimed)
         session.waiters.clear()
         if session.running is not None:
+            if claimed.notice is not None:
+                self._state.say(session.running.peer, session.running.request_id, notice=claimed.notice)
             self._dispatch(session.running, now)
         self.asks.release(session, 0)
 
@@ -173,8 +175,7 @@ class Evals:
         self._state.say(
             waiter.peer, waiter.request_id, status=["done"], session=session.id, name=session.name,
             epoch=session.epoch, created=waiter.created, state=None if waiter.created else "lost",
-            hint=None if session.notice is None else f"the session has no folder: {session.notice}",
-            trusted=False if waiter.created and not copied else None, **copied,
+            notice=claimed.notice, trusted=False if waiter.created and not copied else None, **copied,
         )  # fmt: skip
 
     # --- out ---

@@ -31,8 +31,7 @@ class Moves:
 
     def clone(self, request: wire.Clone, peer: Peer, body: bytes, agent: str, now: float) -> None:
         """Have the source write its names down, in its turn; `dumped` goes on from there."""
-        key = request.source if isinstance(request, wire.CloneSession) else request.session or request.source
-        if key is None:
+        if request.target is None:
             raise Refusal("invalid-request", "clone requires session, the one to copy")
         if request.type == "heavy":
             raise Refusal("not-supported", "heavy clones, which copy the process itself, do not exist")
@@ -40,8 +39,7 @@ class Moves:
             raise Refusal("invalid-request", "clone does not take wait-ms: nobody could read its answer later")
         if (why := name_error("session", request.name)) is not None:
             raise Refusal("invalid-request", why)
-        source = self._state.sessions.get(key)
-        self._state.access.check(source, peer, changes=False)
+        source = self._state.sessions.get(request.target)
         self._check_free(request.name)
         job = self._evals.submit(source, request, peer, body, agent, now)
         job.identity = self._state.access.of(peer)
@@ -54,16 +52,16 @@ class Moves:
         """The source's names are in a file: open the session that begins with them."""
         request, peer, source = job.request, job.peer, job.session
         assert isinstance(request, wire.Clone)
-        runtime = source.spec.environment or source.spec.runtime
         self._evals.ended(job, Outcome.OK, now)
         try:
             self._check_free(request.name)
-            target = self._opening.open(request.name, runtime, request, peer or b"", now, source.cwd, source.env)
+            target = self._opening.open(
+                request.name, source.spec, request, peer or b"", now, source.cwd, source.env
+            )  # fmt: skip
         except Refusal as refusal:
             self._state.out.append(Discard(dumped.path))
             self._state.refuse(peer, job.request_id, refusal)
             return
-        target.spec = source.spec
         target.cwd_needed = source.cwd_needed
         target.restore, target.identity = dumped.path, job.identity
         old_words = isinstance(request, wire.CloneSession)

@@ -33,18 +33,17 @@ class Opening:
         self._state = state
 
     def open(
-        self, name: str | None, runtime: str | None, request: Request, peer: Peer, now: float,
+        self, name: str | None, spec: Spec, request: Request, peer: Peer, now: float,
         cwd: str | None = None, env: list[str] | None = None,
     ) -> Session:  # fmt: skip
-        """A session without a worker, registered. Raises Refusal."""
+        """A session without a worker, registered; what `request` asks of its sandbox is added to `spec`. Raises
+        Refusal."""
         state = self._state
         if state.draining:
             raise Refusal("shutdown", "server is shutting down")
-        spec = self.spec(runtime)
+        state.setup.sandbox.require()
         if isinstance(request, Opens):
-            spec = spec._replace(tighter=state.setup.sandbox.check(request))
-        elif state.setup.sandbox.trouble is not None:
-            state.setup.sandbox.check(Opens(id="", op=""))
+            spec = spec._replace(tighter=state.setup.sandbox.tighter(request))
         if cwd is not None and not cwd.startswith("/"):
             raise Refusal("invalid-request", "cwd: must be an absolute path")
         if any("=" not in pair[1:] or "\0" in pair for pair in env or ()):

@@ -78,30 +78,22 @@ class Ops:
         rule = self._state.rule(request)
         if rule is not None and not rule.enabled:
             raise Refusal("forbidden", f"agent {rule.name} is not enabled here")
-        if request.alters:
-            if request.mode == "plan" or (rule is not None and rule.mode == "plan"):
-                raise self._in_plan_mode(f"{request.op} changes something, and this client is in plan mode")
-            self._check_session_mode(request)
-        self._check_access(request, peer)
+        alters = request.alters
+        if alters and (request.mode == "plan" or (rule is not None and rule.mode == "plan")):
+            raise self._in_plan_mode(f"{request.op} changes something, and this client is in plan mode")
+        target = request.target
+        if target is not None and target != request.session:
+            self._state.trail.about(peer, request.id, target)
+        session = None if target is None else self._state.sessions.find(target)
+        if session is not None:
+            # A clone changes something, but leaves its source as it is.
+            self._check_session(session, request, peer, alters and not isinstance(request, wire.Clone))
         self.table[kind](request, peer, body, now)
 
-    def _meant(self, request: wire.Request) -> Session | None:
-        """The session that a request is about, if there is one."""
-        key = request.session
-        if key is None and isinstance(request, wire.Close):
-            key = request.name
-        return None if key is None else self._state.sessions.find(key)
-
-    def _check_access(self, request: wire.Request, peer: Peer) -> None:
-        session = self._meant(request)
-        if session is not None:
-            self._state.access.check(session, peer, changes=request.alters and not isinstance(request, wire.Clone))
-
-    def _check_session_mode(self, request: wire.Request) -> None:
-        session = (
-            None if isinstance(request, wire.Clone) else self._meant(request)
-        )  # a clone leaves its source as it is
-        if session is not None and session.mode == "plan":
+    def _check_session(self, session: Session, request: wire.Request, peer: Peer, changes: bool) -> None:
+        """Rights come first: the reason for a mode is not for everybody."""
+        self._state.access.check(session, peer, changes=changes)
+        if changes and session.mode == "plan":
             raise self._in_plan_mode(
                 f"{request.op} changes something, and session {session.label} is in plan mode",
                 entered_at=self._state.iso(session.mode_since), entered_reason=session.mode_reason,

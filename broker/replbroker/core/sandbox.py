@@ -25,12 +25,15 @@ class Sandbox:
     trouble: str | None = None
     late_folders: bool = True
 
-    def check(self, request: Opens) -> bytes | None:
-        """What this request makes tighter, for its spec. Raises Refusal."""
+    def require(self) -> None:
+        """Raises Refusal when there is none although there has to be."""
         if self.trouble is not None:
             hint = "replctl doctor says what is missing; nothing runs unsandboxed unless the config file allows it"
             err = "sessions cannot be sandboxed here"
             raise Refusal("sandbox-unavailable", err, cause=self.trouble[:_MAX_CAUSE], hint=hint)
+
+    def tighter(self, request: Opens) -> bytes | None:
+        """What this request makes tighter, for its spec. Raises Refusal."""
         asked = request.tighter()
         if asked is None:
             return None

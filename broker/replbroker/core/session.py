@@ -130,7 +130,6 @@ class Session:
         self.mode_reason: str | None = None
         self.cwd: str | None = None
         self.cwd_needed = True
-        self.notice: str | None = None  # why it has no folder although one was wished for
         self.env: list[str] = []
         self.state: str = VACANT
         self.epoch = 1

@@ -45,7 +45,9 @@ class SessionOps:
                 epoch=existing.epoch, created=False,
             )  # fmt: skip
             return
-        session = self._opening.open(request.name, request.runtime, request, peer, now, request.cwd, request.env)
+        session = self._opening.open(
+            request.name, self._opening.spec(request.runtime), request, peer, now, request.cwd, request.env
+        )  # fmt: skip
         session.waiters.append(Waiter(peer, request.id, created=True))
         self._evals.staff.take(session, now)
         state.roster()
@@ -73,6 +75,7 @@ class SessionOps:
 
     def set_mode(self, request: wire.SetMode, peer: Peer, _: bytes, now: float) -> None:
         session = self._state.sessions.get(request.session)
+        self._state.access.check(session, peer, changes=True)  # a reader cannot lock its writers out
         if request.to != session.mode:
             session.mode, session.mode_since, session.mode_reason = request.to, now, request.reason
         self._state.say(
@@ -114,10 +117,9 @@ class SessionOps:
         self._evals.staff.take(session, now)
 
     def close(self, request: wire.Close, peer: Peer, _: bytes, now: float) -> None:
-        key = request.name if isinstance(request, wire.CloseSession) else request.session or request.name
-        if key is None:
+        if request.target is None:
             raise Refusal("invalid-request", "close requires session")
-        session = self._state.sessions.get(key)
+        session = self._state.sessions.get(request.target)
         by = f" by {request.agent}" if request.agent else ""
         self._evals.close(session, f"closed{by}", now, asked=True)
         self._state.say(peer, request.id, status=["done", "session-closed"], session=session.id, name=session.name)

@@ -104,7 +104,7 @@ async def _read(turn: Turn, argument: str) -> str:
     if not argument.isascii() or not argument.isdigit():
         return "Which eval? /jobs lists them; 0 is what was printed between evals."
     result = await turn.desk.link.client.read(turn.session.home, int(argument), max_bytes=_READ_BYTES)
-    parts = [result.out, result.err, result.traceback or "", result.value or ""]
+    parts = [result.out, result.err, result.traceback or "", result.shown or result.exit_status or ""]
     if result.truncated:
         parts.append(f"…[there is more: replctl read {turn.session.home} {argument} --offset {result.offset}]")
     if result.running:

@@ -97,9 +97,9 @@ def images(result: Result) -> list[dict[str, Any]]:
 
 def messages(result: Result, had_turns: bool) -> list[str]:
     """What is told of an eval that has ended, beside its output. `had_turns`: the session had run something before."""
-    told = []
-    if result.ok and result.value is not None and result.value != "None":
-        told.append(shown(result.value))
+    told = [result.notice] if result.notice else []
+    if result.ok and (value := result.shown or result.exit_status):
+        told.append(shown(value))
     if result.repr_error:
         told.append(f"The value cannot be shown: its repr raised {shown(result.repr_error)}")
     if not result.ok:

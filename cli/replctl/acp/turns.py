@@ -261,7 +261,7 @@ class Turn:
         result = await client.eval(
             code, session.home, wait=WAIT_SECONDS, on_output=self._printed, on_status=self._status,
             on_request=self._sending, create=own, runtime=session.record.runtime if own else None,
-            cwd=session.record.cwd if own else None, allow_stdin=False, mime=render.IMAGES,
+            cwd=session.record.cwd if own else None, cwd_needed=False, allow_stdin=False, mime=render.IMAGES,
         )  # fmt: skip
         while result.running and result.eval_id is not None:
             self._eval = result.eval_id

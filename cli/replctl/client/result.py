@@ -12,6 +12,9 @@ from replctl.client.errors import CodeError, ReplError
 from replwire.faults import Exit, exit_of, fault_in
 from replwire.replies import Ex, Frame, Reply
 
+SHELL = "shell"  # namespace of bash, whose value is the exit status of the last command
+_NOTHING = {"globalThis": "undefined"}  # a runtime's own word for "no value", by namespace; Python's is None
+
 OnOutput = Callable[[str, str], None]
 OnStatus = Callable[[Reply], None]
 
@@ -51,6 +54,7 @@ class Result(msgspec.Struct, kw_only=True, rename="kebab"):
     background_bytes: int | None = None
     cause: str | None = None
     hint: str | None = None
+    notice: str | None = None
     max_eval_time_ms: int | None = None
     queue_position: int | None = None
     retry_after_ms: int | None = None
@@ -60,6 +64,17 @@ class Result(msgspec.Struct, kw_only=True, rename="kebab"):
     def duration(self) -> float | None:
         """How long the code ran, in seconds."""
         return None if self.duration_ms is None else self.duration_ms / 1000
+
+    @property
+    def shown(self) -> str | None:
+        """The value, when there is one to show: no runtime's "no value", and no exit status."""
+        empty = self.ns == SHELL or self.value == _NOTHING.get(self.ns or "", "None")
+        return None if empty else self.value or None
+
+    @property
+    def exit_status(self) -> str | None:
+        """What bash's last command ended with, in words, when that was not success."""
+        return f"exit status {self.value}" if self.ns == SHELL and self.value not in (None, "", "0") else None
 
     @property
     def exit(self) -> Exit:

@@ -33,8 +33,11 @@ def attach(face: Face, session: str, runtime: str | None) -> int:
     """
     with face.client() as client:
         cwd = folder_to_send(None, client.address.endpoint)
-        if client.new(session, runtime, cwd, reuse=True).created:
+        opened = client.new(session, runtime, cwd, reuse=True, cwd_needed=False)
+        if opened.created:
             face.screen.notice(f"new session {session!r}")
+        if opened.notice:
+            face.screen.notice(opened.notice)
         if not os.isatty(0):
             with open(0, encoding="utf-8", errors="replace", closefd=False) as lines:
                 answer = Answer(lambda: lines.readline() or None)

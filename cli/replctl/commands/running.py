@@ -58,7 +58,8 @@ def report(face: Face, result: Result) -> int:
         face.screen.line(result.traceback.rstrip("\n"), "err")
     elif result.exit is Exit.RAISED and result.error:
         face.screen.line(result.error, "err")
-    face.screen.value(result.value, result.ns)
+    if result.shown is not None:
+        face.screen.line(result.shown)
     for notice in end_notices(result):
         face.screen.notice(notice)
     return result.exit

@@ -13,8 +13,6 @@ from typing import Any
 import msgspec
 
 READER_GONE = 141  # as a shell tells of a program that SIGPIPE ended
-# Values that are not printed, by namespace: the runtime's own word for "no value", and bash's for success.
-NOTHING = {"globalThis": "undefined", "shell": "0"}
 
 
 class Screen:
@@ -45,15 +43,6 @@ class Screen:
         """A line of our own, on a fresh line."""
         begin = "" if self._fresh[stream] else "\n"
         self.text(stream, f"{begin}{text}\n")
-
-    def value(self, value: str | None, ns: str | None) -> None:
-        """The value of an eval, unless there is none."""
-        if not value or value == NOTHING.get(ns or "", "None"):
-            return
-        if ns == "shell":
-            self.notice(f"exit status {value}")
-        else:
-            self.line(value)
 
     def notice(self, text: str) -> None:
         """Something that replctl itself has to say. Terminal control in it is shown, not obeyed."""

@@ -29,8 +29,8 @@ def new(face: Face, name: str | None, runtime: str | None, cwd: str | None, env:
         wanted, found = runtime_to_send(runtime, folder)
         reply = client.new(name, wanted, folder, parse_env(env), reuse, cwd_needed=cwd is not None)
     face.show(_plain(reply, "session", "name", "epoch", "created"), reply.name or reply.session or "")
-    if reply.hint and reply.created:
-        _say(face, reply.hint)
+    if reply.notice:
+        _say(face, reply.notice)
     if found and reply.created:
         _say(face, f"runs in {found}, which is here (--runtime python does not)")
 

@@ -48,6 +48,8 @@ def status_notice(reply: Reply) -> str | None:
 
 def opening_notices(result: Result) -> Iterator[str]:
     """What is told before the value or the traceback, which are to be the last that is read."""
+    if result.notice:
+        yield result.notice
     if result.created and not result.ephemeral:
         earlier = f"; the one before it was lost: {result.cause}" if result.cause and result.state != "lost" else ""
         yield f"new session {result.session!r}{earlier}"
@@ -56,6 +58,8 @@ def opening_notices(result: Result) -> Iterator[str]:
 def end_notices(result: Result) -> Iterator[str]:
     """Notices for the end of an eval, in the order of their weight."""
     name = result.session
+    if result.exit_status:
+        yield result.exit_status
     if result.repr_error:
         yield f"the value cannot be shown, its repr raised: {result.repr_error}"
     yield from _ended(result, name)

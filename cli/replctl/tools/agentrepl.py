@@ -97,7 +97,7 @@ def _packages(session: str, action: str, names: list[str], at: Context) -> Steps
 
 def _opened(session: str, at: Context) -> Steps:
     """The one session of an agent that never opened it is opened by its first use, whatever that is."""
-    yield from request("new-session", name=session, if_exists="reuse", cwd=at.settings.cwd)
+    yield from request("new-session", name=session, if_exists="reuse", **at.settings.folder())
     return Answer(text="")
 
 

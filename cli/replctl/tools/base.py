@@ -30,6 +30,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str | None = None
     structured: bool = False
 
+    def folder(self, wanted: str | None = None) -> dict[str, Any]:
+        """Fields for a session that is opened: the folder it is to have, or else ours, which it may do without."""
+        return {"cwd": self.cwd, "cwd_needed": False} if wanted is None else {"cwd": wanted}
+
 
 class Image(NamedTuple):
     """A picture: its MIME type and its bytes in base64."""

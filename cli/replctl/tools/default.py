@@ -145,10 +145,12 @@ def sessions(a: Sessions, at: Context) -> Steps:
         return (yield from about.sessions(at))
     if a.action == "new":
         reply = yield from request(
-            "new-session", name=a.session, runtime=a.runtime, cwd=a.cwd or at.settings.cwd, if_exists="reuse"
+            "new-session", name=a.session, runtime=a.runtime, if_exists="reuse", **at.settings.folder(a.cwd)
         )
         name = reply.get("name") or reply["session"]
         text = f"session {name} is " + ("open" if reply.get("created") else "there already")
+        if reply.get("notice"):
+            text += f"; {reply['notice']}"
         return Answer(text=text, facts={"status": "ok", "session": name, "created": bool(reply.get("created"))})
     if a.session is None:
         return Answer(text=f"{a.action} needs `session`", facts={"status": "bad-arguments"}, error=True)

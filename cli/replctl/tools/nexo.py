@@ -67,7 +67,7 @@ def repl(a: Repl, at: Context) -> Steps:
 
 
 def _spawn(a: Repl, at: Context) -> Steps:
-    reply = yield from request("new-session", runtime=a.runtime, cwd=a.cwd or at.settings.cwd)
+    reply = yield from request("new-session", runtime=a.runtime, **at.settings.folder(a.cwd))
     return _told(
         {
             "session_id": reply["session"],
@@ -132,8 +132,8 @@ def _result(a: Repl, at: Context, result: Result, running: bool, begin: int) -> 
         err += result.traceback or f"{result.error}\n"
     if result.state == "lost" and result.cause and result.cause not in err:
         err += f"state lost: {result.cause}\n"
-    value = result.value if result.value not in (None, "None", "undefined") else None
-    out = result.out + (f"{value}\n" if value else "")
+    err += f"{result.exit_status}\n" if result.exit_status else ""
+    out = result.out + (f"{result.shown}\n" if result.shown else "")
     return _told(_output(out, err, running, _exit_code(result)))
 
 

@@ -113,7 +113,7 @@ def interrupt(a: Interrupt, at: Context) -> Steps:
 
 def new(a: Nothing, at: Context) -> Steps:  # noqa: ARG001
     """A session without a name."""
-    reply = yield from request("new-session", cwd=at.settings.cwd)
+    reply = yield from request("new-session", **at.settings.folder())
     return Answer(text=f"Session: {reply['session']}", facts={"status": "ok", "session": reply["session"]})
 
 
@@ -165,7 +165,7 @@ def _named(session: str) -> str:
 def _opened(session: str, at: Context) -> Generator[Ask, Got, None]:
     """REPLy's default session is always there."""
     if _named(session) == DEFAULT:
-        yield from request("new-session", name=DEFAULT, if_exists="reuse", cwd=at.settings.cwd)
+        yield from request("new-session", name=DEFAULT, if_exists="reuse", **at.settings.folder())
 
 
 def _payload(at: Context, facts: dict[str, Any]) -> Answer:

@@ -22,7 +22,7 @@ MAX_READS = 16  # of one answer, each of at most `max-output-bytes`
 def eval_fields(settings: Settings, code: str, session: str | None, **more: Any) -> dict[str, Any]:
     """Fields of an eval for a model: its session is opened when it is not there, in the caller's folder."""
     opening = {"if_missing": "create"} if session is not None else {}
-    return {"code": code, "session": session, "cwd": settings.cwd, "mime": MIMES, **opening, **more}
+    return {"code": code, "session": session, **settings.folder(), "mime": MIMES, **opening, **more}
 
 
 def ran(op: str, fields: dict[str, Any], wait: float) -> Generator[Ask, Got, tuple[Result, Reply | None]]:

@@ -19,7 +19,6 @@ _HINTS = {
     "eval-not-found": "its output went with the worker, or was given up; run the code again",
     "unknown-op": "the broker that runs is older than this tool: `replctl shutdown` lets a new one start",
 }
-_NOTHING = frozenset({"None", ""})
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _TEXTS = ("text/markdown",)  # shown in place of the plain text of a value
 MIMES = ["image/png", "image/jpeg", "text/markdown", "text/plain"]
@@ -58,7 +57,7 @@ class Told:
         result = self._result
         parts = []
         head = result.traceback or (result.error if result.error and not result.ok else None) or _value(result)
-        if head is not None and head not in _NOTHING:
+        if head:
             parts.append(("", clean(head.rstrip("\n")).text))
         out = result.out
         if self._tail:
@@ -83,6 +82,8 @@ class Told:
         name = result.session
         if result.created and not result.ephemeral:
             yield f"new session {name}" + (f"; the one before it was lost: {result.cause}" if result.cause else "")
+        if result.notice:
+            yield result.notice
         if result.repr_error:
             yield f"the value has no text: its repr raised {result.repr_error}"
         if self._folded:
@@ -163,7 +164,7 @@ def _value(result: Result) -> str | None:
     for kind in _TEXTS:
         if isinstance(text := (result.mime or {}).get(kind), str):
             return text
-    return result.value
+    return result.shown or result.exit_status
 
 
 def _pictures(result: Result, settings: Settings) -> tuple[list[Image], int]:

@@ -37,6 +37,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
         """Whether this very request can change anything."""
         return self.changes
 
+    @property
+    def target(self) -> str | None:
+        """The session that it is about, by name or id: what the broker checks rights on."""
+        return self.session
+
 
 class Opens(Request, frozen=True, kw_only=True, rename="kebab"):
     """A request that may open a session. `cwd` is its folder; with `cwd-needed` false it does without one that it

@@ -11,7 +11,7 @@ from replwire.ops.base import Natural, Opens, Positive, Request, Run, SessionReq
 
 _OF_AN_EVAL = (
     "out", "err", "value", "mime", "ex", "stacktrace", "eval-id", "epoch", "state", "changed", "duration-ms",
-    "ephemeral", "created", "truncated", "dropped-bytes", "queue-position", "cause", "hint",
+    "ephemeral", "created", "truncated", "dropped-bytes", "queue-position", "cause", "hint", "notice",
 )  # fmt: skip
 
 

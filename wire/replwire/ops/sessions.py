@@ -15,7 +15,7 @@ class NewSession(Opens, frozen=True, kw_only=True, rename="kebab"):
     in the broker's state folder."""
 
     changes: ClassVar[bool] = True
-    returns: ClassVar[tuple[str, ...]] = ("session", "name", "epoch", "created", "trusted")
+    returns: ClassVar[tuple[str, ...]] = ("session", "name", "epoch", "created", "trusted", "notice")
 
     name: str | None = None
     if_exists: Literal["error", "reuse"] = "error"
@@ -102,6 +102,10 @@ class Clone(Run, frozen=True, kw_only=True, rename="kebab"):
     source: str | None = None
     type: Literal["light", "heavy"] = "light"
 
+    @property
+    def target(self) -> str | None:
+        return self.session or self.source
+
     def summary(self) -> str:
         return f"clone to {self.name}"
 
@@ -122,6 +126,10 @@ class Close(Request, frozen=True, kw_only=True, rename="kebab"):
 
     name: str | None = None
 
+    @property
+    def target(self) -> str | None:
+        return self.session or self.name
+
 
 class CloneSession(Clone, frozen=True, kw_only=True, rename="kebab"):
     """Old word for `clone`; the source is `source` and nothing else."""
@@ -130,6 +138,10 @@ class CloneSession(Clone, frozen=True, kw_only=True, rename="kebab"):
 
     source: str
 
+    @property
+    def target(self) -> str:
+        return self.source
+
 
 class CloseSession(Close, frozen=True, kw_only=True, rename="kebab"):
     """Old word for `close`; the session is `name` and nothing else."""
@@ -137,3 +149,7 @@ class CloseSession(Close, frozen=True, kw_only=True, rename="kebab"):
     returns: ClassVar[tuple[str, ...]] = ("session", "name")
 
     name: str
+
+    @property
+    def target(self) -> str:
+        return self.name
