@@ -30,6 +30,11 @@ class Trail:
     def __len__(self) -> int:
         return len(self._open)
 
+    @property
+    def now(self) -> float:
+        """The moment of what is done."""
+        return self._now
+
     def at(self, now: float) -> None:
         """The moment of what is told next."""
         self._now = now

@@ -58,12 +58,16 @@ class Moves:
         self._evals.ended(job, Outcome.OK, now)
         try:
             self._check_free(request.name)
-            target = self._opening.open(request.name, runtime, request, peer or b"", now, source.cwd, source.env)
+            target = self._opening.open(
+                request.name, runtime, request, peer or b"", now, source.cwd, source.env,
+                identity=job.identity,
+            )  # fmt: skip
         except Refusal as refusal:
             self._state.out.append(Discard(dumped.path))
             self._state.refuse(peer, job.request_id, refusal)
             return
-        target.restore, target.identity = dumped.path, job.identity
+        target.restore = dumped.path
+        self._state.news.forked(target, source, dumped)
         old_words = isinstance(request, wire.CloneSession)
         target.waiters.append(Waiter(peer, job.request_id, created=True, copied=dumped, old_words=old_words))
         self._evals.staff.take(target, now)
@@ -99,6 +103,7 @@ class Moves:
         session.move("take")
         session.move("claimed")
         session.claimed_once = True
+        self._state.news.moved(session)
         for waiter in stand_in.waiters:
             self._state.say(
                 waiter.peer, waiter.request_id, status=["done"], session=session.id, name=session.name,

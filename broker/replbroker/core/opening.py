@@ -34,7 +34,7 @@ class Opening:
 
     def open(
         self, name: str | None, runtime: str | None, request: Request, peer: Peer, now: float,
-        cwd: str | None = None, env: list[str] | None = None,
+        cwd: str | None = None, env: list[str] | None = None, *, ephemeral: bool = False, identity: str | None = None,
     ) -> Session:  # fmt: skip
         """A session without a worker, registered. Raises Refusal."""
         state = self._state
@@ -49,8 +49,10 @@ class Opening:
             raise state.full("session-limit-reached", "max-sessions", "Session limit reached")
         self._check_rule(spec, request)
         session = Session(state.setup.new_id(), name, spec, request.agent, self._limits(request), now)
-        session.cwd, session.env, session.identity = cwd, env or [], state.access.of(peer)
+        session.cwd, session.env, session.ephemeral = cwd, env or [], ephemeral
+        session.identity = state.access.of(peer) if identity is None else identity
         state.sessions.add(session)
+        state.news.created(session)
         return session
 
     def spec(self, runtime: str | None) -> Spec:

@@ -17,7 +17,9 @@ from replbroker.core.opening import Opening
 from replbroker.core.session import Session
 from replbroker.core.session_ops import SessionOps
 from replbroker.core.state import State
+from replbroker.core.watch_ops import WatchOps, end_subscriptions
 from replwire import ops as wire
+from replwire.events import BrokerShutdown
 from replwire.faults import Refusal
 from replwire.requests import describe_ops
 
@@ -34,6 +36,7 @@ class Ops:
         asking = AskOps(state, evals, opening)
         running = EvalOps(state, evals, opening, asking)
         sessions = SessionOps(state, evals, opening, running)
+        watching = WatchOps(state, evals.staff)
         self.dumped = sessions.dumped
         self.table: dict[type[wire.Request], Callable[[Any, Peer, bytes, float], None]] = {
             wire.Eval: running.eval,
@@ -65,6 +68,9 @@ class Ops:
             wire.Describe: self.describe,
             wire.Ping: self.ping,
             wire.Stats: self.stats,
+            wire.Introspect: watching.introspect,
+            wire.Subscribe: watching.subscribe,
+            wire.Unsubscribe: watching.unsubscribe,
             wire.Shutdown: self.shutdown,
         }
 
@@ -162,4 +168,6 @@ class Ops:
         state.drain_deadline = None
         for session in state.sessions:
             self._evals.close(session, why, now)
+        state.bus.tell(BrokerShutdown, reason=why)
+        end_subscriptions(state, state.bus.every(), ["done", "error", "shutdown"], "server is shutting down")
         state.out.append(Exit(why))
