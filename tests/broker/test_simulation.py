@@ -258,7 +258,9 @@ class Broker(RuleBasedStateMachine):
         check(table)
         assert table.quiet()
         expected = {request_id for request_id, peer in table.senders.items() if peer not in table.gone}
-        assert expected <= table.done
+        listening = {each.request_id for each in table.state.bus.every()}
+        assert expected - table.done == listening
+        assert way != 1 or not listening
         assert len(table.exits) == (way == 1)
         assert self.paths <= set(table.discarded), "a snapshot's file stayed"
         assert way != 1 or not table.workers

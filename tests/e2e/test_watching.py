@@ -1,0 +1,215 @@
+"""Events over a real broker: on every transport, to slow readers, on the PUB socket; figures and snapshots."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import zmq
+from prometheus_client.parser import text_string_to_metric_families
+
+from kit import PATIENCE_S, Broker, LineWire, Wire, wait_until
+from replwire import events
+from replwire.events import BrokerShutdown, EvalFinished
+
+
+def _events(wire: Wire, request_id: str, until: str) -> list[dict[str, Any]]:
+    """Events of a subscription, up to the first of this type. Each must be one that is declared."""
+    found: list[dict[str, Any]] = []
+    for message in wire.messages(request_id):
+        if "event" in message:
+            found.append(message["event"])
+            events.decode(json.dumps(message["event"]).encode())
+            if found[-1]["type"] == until:
+                return found
+    raise AssertionError(f"no {until} came: {found}")
+
+
+@pytest.fixture(params=["zmq", "tcp", "unix"])
+def watcher(lines_broker: Broker, request: pytest.FixtureRequest) -> Iterator[Wire]:
+    url = lines_broker.listening.get(request.param)
+    with lines_broker.wire() if url is None else LineWire(url) as wire:
+        yield wire
+
+
+def test_events_come_on_every_transport_while_another_client_works(lines_broker: Broker, watcher: Wire) -> None:
+    with lines_broker.wire() as worker:
+        worker.ask("new-session", name="seen")
+        sent = watcher.send("subscribe", session="seen", types=["eval/"], output=True)
+        assert watcher.until(sent, "subscribed")["name"] == "seen"
+        worker.run("print('hi')\n6*7", "seen")
+        found = _events(watcher, sent, "eval/finished")
+        kinds = [each["type"] for each in found]
+        assert kinds == ["eval/accepted", "eval/started", "eval/output", "eval/output-end", "eval/finished"]
+        assert found[2]["reply"]["out"] == "hi\n"
+        assert (found[-1]["value"], found[-1]["out"], found[-1]["status"]) == ("42", "hi\n", "ok")
+        worker.ask("close", session="seen")
+        assert watcher.answer(sent).status == ["done", "session-closed"]
+
+
+def test_who_comes_back_catches_up_by_number(lines_broker: Broker) -> None:
+    with lines_broker.wire() as wire:
+        wire.run("1", "again")
+        with lines_broker.wire() as first:
+            seq = first.until(first.send("subscribe", session="again"), "subscribed")["seq"]
+        wire.run("2", "again")
+        sent = wire.send("subscribe", session="again", since_seq=seq, types=["eval/finished"])
+        answer = wire.until(sent, "subscribed")
+        assert [each["value"] for each in answer["events"]] == ["2"]
+        assert answer["missed"] == 0
+        wire.ask("close", session="again")
+
+
+@pytest.mark.parametrize("transport", ["zmq", "tcp"])
+def test_a_reader_that_is_too_slow_is_told_how_much_it_missed(start: Callable[..., Broker], transport: str) -> None:
+    broker = start("limits.max-output-bytes=200000000", "broker.tcp=127.0.0.1:0")
+    url = broker.listening["tcp"]
+    with broker.wire() as worker, broker.wire() if transport == "zmq" else LineWire(url) as slow:
+        worker.ask("new-session", name="s")
+        sent = slow.send("subscribe", output=True)
+        slow.until(sent, "subscribed")
+        worker.run("import sys\nfor i in range(1500): sys.stdout.write('x' * 65_536); sys.stdout.flush()", "s")
+        lagged = next(m["event"] for m in slow.messages(sent) if m["event"]["type"] == "bus/lagged")
+        assert lagged["missed"] > 0
+        assert worker.run("'fine'", "s").value == "'fine'"
+
+
+def test_the_pub_socket_has_every_event_by_type(start: Callable[..., Broker]) -> None:
+    broker = start("broker.publish=ipc:///FOLDER/run/events.sock", "transcript.backend=off")
+    context = zmq.Context()
+    reader: Any = context.socket(zmq.SUB)
+    reader.connect(f"ipc://{broker.folder}/run/events.sock")
+    reader.subscribe(b"eval/output")
+    reader.subscribe(b"eval/finished")
+    found: dict[bytes, dict[str, Any]] = {}
+    with broker.wire() as wire:
+
+        def heard() -> bool:
+            wire.run("print('hi')", "s")  # until the subscription has arrived
+            while reader.poll(50):
+                topic, body = reader.recv_multipart()
+                found[topic] = json.loads(body)
+            return {b"eval/output", b"eval/finished"} <= found.keys()
+
+        wait_until(heard, "published events")
+    context.destroy(linger=0)
+    assert found[b"eval/output"]["reply"]["out"] == "hi\n"
+    assert set(found) == {b"eval/output", b"eval/output-end", b"eval/finished"}
+    folder = broker.folder
+    assert broker.stop() == 0
+    assert not (folder / "run/events.sock").exists()
+
+
+def test_publishing_beyond_loopback_is_refused(start: Callable[..., Broker]) -> None:
+    with pytest.raises(AssertionError, match="loopback"):
+        start("broker.publish=tcp://0.0.0.0:0")
+
+
+def _get(port: int, path: str = "/metrics", method: str = "GET") -> tuple[bytes, str]:
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as sock:
+        sock.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        whole = b"".join(iter(lambda: sock.recv(65536), b""))
+    head, _, body = whole.partition(b"\r\n\r\n")
+    return head.split(b"\r\n")[0], body.decode()
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def test_metrics_are_served_and_can_be_parsed(start: Callable[..., Broker]) -> None:
+    port = _free_port()
+    broker = start(f"metrics.listen=127.0.0.1:{port}", "limits.worker-silence-ms=1000")
+    with broker.wire() as wire:
+        wire.run("sum(i * i for i in range(3_000_000))", "s", agent="ada")
+        wire.run("1/0", "s")
+        wire.ask("eval", session="s")  # no code
+
+        def samples() -> dict[tuple[str, tuple[str, ...]], float]:
+            families = text_string_to_metric_families(_get(port)[1])
+            return {(each.name, tuple(each.labels.values())): each.value for family in families
+                    for each in family.samples}  # fmt: skip
+
+        seen = wait_until(lambda: (now := samples()).get(("replctl_agent_cpu_seconds_total", ("ada",))) and now, "cpu")
+        assert seen["replctl_evals_total", ("ok",)] == 1
+        assert seen["replctl_evals_total", ("error",)] == 1
+        assert seen["replctl_refusals_total", ("missing-code",)] == 1
+        assert seen["replctl_eval_duration_seconds_count", ()] == 2
+        assert seen["replctl_eval_duration_seconds_bucket", ("+Inf",)] == 2
+        assert seen["replctl_sessions", ()] == 1
+        assert seen["replctl_workers", ("claimed",)] == 1
+        assert seen["replctl_agent_memory_bytes", ("ada",)] > 1_000_000
+        assert _get(port, "/")[0] == b"HTTP/1.1 404 Not Found"
+        assert _get(port, method="POST")[0] == b"HTTP/1.1 405 Method Not Allowed"
+        assert _get(port, method="HEAD")[1] == ""
+
+
+def test_who_connects_to_the_metrics_port_and_says_nothing_harms_nobody(start: Callable[..., Broker]) -> None:
+    port = _free_port()
+    broker = start(f"metrics.listen=127.0.0.1:{port}")
+    idle = [socket.create_connection(("127.0.0.1", port), PATIENCE_S) for _ in range(8)]
+    try:
+        began = time.monotonic()
+        assert idle[0].recv(1) == b""  # let go after its time
+        assert time.monotonic() - began > 1
+        wait_until(lambda: _try(port), "room again")
+        with broker.wire() as wire:
+            assert wire.run("1").value == "1"
+    finally:
+        for sock in idle:
+            sock.close()
+
+
+def _try(port: int) -> bool:
+    try:
+        return _get(port)[0] == b"HTTP/1.1 200 OK"
+    except OSError:
+        return False
+
+
+def test_metrics_beyond_loopback_are_refused(start: Callable[..., Broker]) -> None:
+    with pytest.raises(AssertionError, match="loopback only"):
+        start("metrics.listen=0.0.0.0:0")
+
+
+def test_snapshots_of_a_live_broker(start: Callable[..., Broker]) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        wire.run("1", "s")
+        found = wire.ask("introspect")["snapshots"]
+        assert {"stats", "sessions", "workers", "gate", "subscriptions", "figures", "limits", "transcripts"} == set(
+            found
+        )
+        assert found["sessions"]["rows"][0]["name"] == "s"
+        assert found["figures"]["ended"] == {"ok": 1}
+
+
+def test_a_broker_says_when_it_starts_and_ends(start: Callable[..., Broker]) -> None:
+    broker = start("transcript.backend=jsonl")
+    assert broker.stop() == 0
+    lines = (broker.folder / "transcripts/broker.jsonl").read_bytes().splitlines()[1:]
+    told = [events.decode(line) for line in lines]
+    assert [event.seq for event in told] == list(range(1, len(told) + 1))
+    assert isinstance(told[-1], BrokerShutdown)
+    assert told[-1].reason == "SIGTERM"
+
+
+def test_every_event_in_a_real_transcript_is_declared(start: Callable[..., Broker]) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        wire.run("import os; print(1); os._exit(3)", "s")
+        wire.run("x = 1; x", "s")
+        wire.ask("reset", session="s")
+        wire.ask("close", session="s")
+    assert broker.stop() == 0
+    path = next(each for each in (broker.folder / "transcripts").glob("*.jsonl") if each.name != "broker.jsonl")
+    told = [events.decode(line) for line in path.read_bytes().splitlines()[1:]]
+    assert [event.seq for event in told] == list(range(1, len(told) + 1))
+    ends = [event for event in told if isinstance(event, EvalFinished)]
+    assert [(each.status, each.out, each.value) for each in ends] == [("died", "1\n", None), ("ok", "", "1")]
