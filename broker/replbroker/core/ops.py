@@ -32,6 +32,7 @@ class Ops:
     def __init__(self, state: State, evals: Evals) -> None:
         self._state = state
         self._evals = evals
+        self._why = ""  # the broker is told to end
         opening = Opening(state)
         asking = AskOps(state, evals, opening)
         running = EvalOps(state, evals, opening, asking)
@@ -152,7 +153,7 @@ class Ops:
         state = self._state
         if state.draining:
             return
-        state.draining = True
+        state.draining, self._why = True, why
         state.note(why)
         refusal = Refusal("shutdown", "server is shutting down")
         for session in state.sessions:
@@ -168,6 +169,6 @@ class Ops:
         state.drain_deadline = None
         for session in state.sessions:
             self._evals.close(session, why, now)
-        state.bus.tell(BrokerShutdown, reason=why)
+        state.bus.tell(BrokerShutdown, reason=self._why)
         end_subscriptions(state, state.bus.every(), ["done", "error", "shutdown"], "server is shutting down")
         state.out.append(Exit(why))

@@ -222,7 +222,11 @@ class Sqlite:
             total += head.bytes
             if head.session in keep or head.session in self._locks or (head.updated >= oldest and total <= most_bytes):
                 continue
+            release = self.lock(head.session)
+            if release is None:  # somebody writes it
+                continue
             self._do(lambda db, session=head.session: _remove(db, session))  # type: ignore[misc]
+            release()
             total -= head.bytes
             gone += 1
         return gone

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from replctl.client.result import Result
-from replctl.past.turns import CODE_OPS, Turn
+from replctl.past.turns import CODE_OPS, Break, Turn
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 _MOST_LINES = 20  # of a difference that is shown
@@ -32,10 +32,16 @@ class Report(NamedTuple):
     skipped: list[tuple[int, str]]
 
 
-def replay(turns: Sequence[Turn], run: Callable[[str], Result], *, exact: bool = False) -> Report:
-    """Run each again with `run(code)`. Memory addresses may differ unless `exact`."""
+def replay(
+    found: Sequence[Turn | Break], run: Callable[[str], Result], forget: Callable[[], None], *, exact: bool = False
+) -> Report:  # fmt: skip
+    """Run each again with `run(code)`, and `forget()` the variables where they were lost then. Memory addresses may
+    differ unless `exact`."""
     drifted, skipped, ran = [], [], 0
-    for turn in turns:
+    for turn in found:
+        if isinstance(turn, Break):
+            forget()
+            continue
         if (why := _why_not(turn)) is not None:
             skipped.append((turn.eval_id, why))
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -11,8 +11,7 @@ import msgspec
 CODE_OPS = ("eval",)  # what can be run again as it stands; a file or a package tool is named only
 
 
-@dataclass(slots=True)
-class Turn:
+class Turn(msgspec.Struct, rename="kebab"):
     """One eval. `status` is empty when its end was never told: it ran when the broker was killed, or still runs."""
 
     eval_id: int
@@ -27,7 +26,7 @@ class Turn:
     value: str | None = None
     ns: str | None = None
     mime: dict[str, Any] | None = None
-    images: list[Any] = field(default_factory=list)
+    images: list[Any] = []
     error: str | None = None
     traceback: str | None = None
     duration_ms: float | None = None
