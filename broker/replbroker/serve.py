@@ -201,6 +201,8 @@ class Serve:
         for worker in dying:
             self._workers.forget(worker)
             self._launcher.kill(worker)
+        if self._core.untold:
+            self._do(self._core.rest())
 
     def _do_rare(self, effect: Effect) -> None:
         if isinstance(effect, Spawn):

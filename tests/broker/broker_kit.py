@@ -176,6 +176,8 @@ class Table:
             else:
                 assert isinstance(effect, Exit)
                 self.exits.append(effect.why)
+        if self.core.untold:
+            self.do(self.core.rest())
 
     def _heard_of(self, event: Event) -> None:
         self.happened.append(event)

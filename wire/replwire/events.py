@@ -256,6 +256,7 @@ _ALL: tuple[type[Event], ...] = (
 )  # fmt: skip
 EVENTS: dict[str, type[Event]] = {str(kind.__struct_config__.tag): kind for kind in _ALL}
 
+_NAMES = {kind: name for name, kind in EVENTS.items()}
 encode = msgspec.json.Encoder().encode
 _decoders = {name: msgspec.json.Decoder(kind) for name, kind in EVENTS.items()}
 
@@ -270,7 +271,7 @@ _decode_type = msgspec.json.Decoder(_Type).decode
 
 def name_of(kind: type[Event]) -> str:
     """The type of an event as it stands on the wire."""
-    return str(kind.__struct_config__.tag)
+    return _NAMES[kind]
 
 
 def decode(body: bytes | memoryview) -> Event:

@@ -99,6 +99,20 @@ class Core:
         """Who stands behind a connection, before its first request: the transport vouches for it."""
         self.state.access.meet(peer, identity)
 
+    @property
+    def untold(self) -> bool:
+        """Whether `rest` has something to do."""
+        return self.state.bus.untold
+
+    def rest(self) -> list[Effect]:
+        """What can wait until the effects of a call are done: events, which are not in the way of an answer so."""
+        try:
+            self.state.bus.deliver()
+        except Exception:  # noqa: BLE001 - what is told of an eval must not end it
+            self._defect()
+        out, self.state.out = self.state.out, []
+        return out
+
     def set_connections(self, count: int) -> None:
         """How many clients are connected, as the transports see it."""
         self.state.connections = count

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from replbroker.core.access import Access
 from replbroker.core.effects import Effect, Happened, Peer, ToClient
-from replbroker.core.ring import Ring
+from replbroker.core.ring import Kept, Ring
 from replbroker.core.session import Session
 from replwire import events
 from replwire.events import EVENTS, Event, name_of
@@ -31,17 +31,31 @@ class Subscription(NamedTuple):
     types: frozenset[str]
 
 
+class _Told(NamedTuple):
+    """Something that happened and is not an event yet."""
+
+    kind: type[Event]
+    session: Session | None
+    seq: int
+    when: float
+    fields: dict[str, Any]
+    more: Callable[[], dict[str, Any]] | None
+
+
 class Bus:
-    """All subscriptions. `emit` takes effects, `stamp` gives the time now as text."""
+    """All subscriptions. `emit` takes effects, `now` is the moment of what is told, `stamp` makes it a text."""
 
     def __init__(
-        self, limits: Limits, access: Access, emit: Callable[[Effect], None], stamp: Callable[[], str], *,
-        boot: str, record: bool,
+        self, limits: Limits, access: Access, emit: Callable[[Effect], None], now: Callable[[], float],
+        stamp: Callable[[float], str], *, boot: str, record: bool,
     ) -> None:  # fmt: skip
         self._limits = limits
         self._access = access
         self._emit = emit
+        self._now = now
         self._stamp = stamp
+        self._stamped = (0.0, "")
+        self._told: list[_Told] = []
         self._boot = boot
         self._record = record  # somebody outside wants every canonical event
         self._published: frozenset[str] = frozenset()  # ephemeral ones that somebody outside wants
@@ -101,24 +115,44 @@ class Bus:
         """A session's, or that of the events without one."""
         return self._broker if session is None else session.ring
 
-    def tell(self, kind: type[Event], session: Session | None = None, **fields: Any) -> None:
-        """Something happened. Built only when somebody wants it, numbered when it is canonical."""
-        ring = self.ring(session)
-        name = name_of(kind)
+    def tell(
+        self, kind: type[Event], session: Session | None = None, more: Callable[[], dict[str, Any]] | None = None,
+        **fields: Any,
+    ) -> None:  # fmt: skip
+        """Something happened. It is numbered now, and made an event by `deliver`, with what `more` adds to it, when
+        those who wait for an answer have it."""
         if kind.canonical:
+            ring = self.ring(session)
             ring.seq += 1
-            if not self.wanted:
-                return
-        elif name not in self.live:
-            return
+            if self.wanted:
+                self._told.append(_Told(kind, session, ring.seq, self._now(), fields, more))
+        elif name_of(kind) in self.live:
+            self._told.append(_Told(kind, session, 0, self._now(), fields, more))
+
+    @property
+    def untold(self) -> bool:
+        """Whether `deliver` has something to do."""
+        return bool(self._told)
+
+    def deliver(self) -> None:
+        """Make events of what was told, and hand them to whoever may hear them."""
+        while self._told:
+            told, self._told = self._told, []
+            for each in told:
+                self._deliver(each)
+
+    def _deliver(self, told: _Told) -> None:
+        kind, session, seq, when, fields, more = told
         self._count += 1
+        if when != self._stamped[0]:
+            self._stamped = when, self._stamp(when)
         event = kind(
-            v=events.VERSION, id=f"{self._boot}-{self._count:x}", seq=ring.seq if kind.canonical else 0,
-            time=self._stamp(), session=None if session is None else session.id, owner=events.BROKER, **fields,
+            v=events.VERSION, id=f"{self._boot}-{self._count:x}", seq=seq, time=self._stamped[1],
+            session=None if session is None else session.id, owner=events.BROKER, **fields, **(more() if more else {}),
         )  # fmt: skip
-        body = events.encode(event)
+        body, name = events.encode(event), name_of(kind)
         if kind.canonical:
-            ring.keep(name, body, self._limits)
+            self.ring(session).keep(Kept(seq, name, body), self._limits)
         if self._record or name in self._published:
             self._emit(Happened(name, self._book(kind, session), body))
         for each in self._subscriptions.values():

@@ -25,7 +25,7 @@ class _Shown(msgspec.Struct):
     truncated: bool = False
 
 
-class Last(msgspec.Struct, rename="kebab"):
+class _Last(msgspec.Struct, rename="kebab"):
     """The last message of an eval."""
 
     err: str | None = None
@@ -36,23 +36,23 @@ class Last(msgspec.Struct, rename="kebab"):
 
 
 _decode_shown = msgspec.json.Decoder(_Shown).decode
-_decode_last = msgspec.json.Decoder(Last).decode
+_decode_last = msgspec.json.Decoder(_Last).decode
 
 
 class Heard:
     """Messages of one eval, `most` bytes of them, the newest."""
 
-    __slots__ = ("_bodies", "_kept", "_most", "_skipped", "_value", "bytes", "last", "messages")
+    __slots__ = ("_bodies", "_kept", "_last", "_most", "_skipped", "_value", "bytes", "messages")
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._bodies: deque[bytes] = deque()
         self._kept = 0
         self._skipped = False
-        self._value = _Shown()
+        self._value = b""
+        self._last: bytes | _Last = _Last()
         self.messages = 0
         self.bytes = 0
-        self.last = Last()
 
     def add(self, body: bytes, *, text: bool) -> None:
         """One more that is not about its end: text, or a figure, which is kept whole or not at all."""
@@ -69,21 +69,30 @@ class Heard:
             self._skipped = True
 
     def end(self, last: bytes, value: bytes = b"") -> None:
-        """Its value and its last message. What is no JSON says nothing: it is the worker's word, for its client."""
+        """Its value and its last message."""
+        self._last, self._value = last, value
+
+    def say(self, err: str | None, cause: str | None, state: str | None) -> None:
+        """The last message, when the broker writes it."""
+        self._last = _Last(err, None, cause, state)
+
+    def _end(self) -> tuple[_Last, _Shown]:
+        """What is no JSON says nothing: it is the worker's word, for its client to judge."""
         try:
-            self.last = _decode_last(last)
-            if value:
-                self._value = _decode_shown(value)
-                if len(value) > self._most:
-                    self._value.mime, self._skipped = None, True
+            last = self._last if isinstance(self._last, _Last) else _decode_last(self._last)
+            value = _decode_shown(self._value) if self._value else _Shown()
         except msgspec.MsgspecError:
-            self._skipped = True
+            return _Last(truncated=True), _Shown()
+        if value.mime is not None and len(self._value) > self._most:
+            value.mime, value.truncated = None, True
+        return last, value
 
     def summary(self) -> dict[str, Any]:
         """The fields of `eval/finished` that come from here, within about `most` bytes together."""
+        last, value = self._end()
         text: dict[str, list[str]] = {"out": [], "err": []}
         images: list[dict[str, Any]] = []
-        truncated = self._skipped or self.last.truncated or self._value.truncated
+        truncated = self._skipped or last.truncated or value.truncated
         for body in self._bodies:
             try:
                 shown = _decode_shown(body)
@@ -97,10 +106,10 @@ class Heard:
                 text["err"].append(shown.err or "")
         whole = {stream: "".join(parts) for stream, parts in text.items()}
         kept = {stream: cut_front(each, self._most // 2) for stream, each in whole.items()}
-        value = self._value
         return {
             **kept, "value": value.value, "ns": value.ns, "mime": value.mime, "images": images,
-            "truncated": truncated or kept != whole,
+            "truncated": truncated or kept != whole, "error": last.err, "traceback": last.traceback,
+            "cause": last.cause, "state": last.state,
         }  # fmt: skip
 
 

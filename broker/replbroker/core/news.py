@@ -89,8 +89,7 @@ class News:
     def answered(job: Job, err: str | None, cause: str | None, state: str | None) -> None:
         """The same when the broker says it, because the worker cannot."""
         if job.heard is not None:
-            last = job.heard.last
-            last.err, last.cause, last.state = err, cause, state
+            job.heard.say(err, cause, state)
 
     def finished(self, job: Job) -> None:
         """It is over, and its session may run the next."""
@@ -107,11 +106,9 @@ class News:
             self._bus.tell(
                 events.EvalOutputEnd, job.session, eval=job.eval_id, messages=heard.messages, bytes=heard.bytes
             )
-        last = heard.last
         self._bus.tell(
-            events.EvalFinished, job.session, eval=job.eval_id, agent=job.label, status=end_of(job.status),
-            words=job.status, duration_ms=job.duration, epoch=job.epoch, error=last.err, traceback=last.traceback,
-            cause=last.cause, state=last.state, **heard.summary(),
+            events.EvalFinished, job.session, heard.summary, eval=job.eval_id, agent=job.label,
+            status=end_of(job.status), words=job.status, duration_ms=job.duration, epoch=job.epoch,
         )  # fmt: skip
         job.heard = None
         if job.started is not None:

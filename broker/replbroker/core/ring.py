@@ -26,10 +26,10 @@ class Ring:
         self._events: deque[Kept] = deque()
         self._bytes = 0
 
-    def keep(self, name: str, body: bytes, limits: Limits) -> None:
-        """The event of number `seq`."""
-        self._events.append(Kept(self.seq, name, body))
-        self._bytes += len(body)
+    def keep(self, event: Kept, limits: Limits) -> None:
+        """One more."""
+        self._events.append(event)
+        self._bytes += len(event.body)
         while self._events and (len(self._events) > limits.event_ring or self._bytes > limits.event_ring_bytes):
             self._bytes -= len(self._events.popleft().body)
 

@@ -61,7 +61,7 @@ class State:
         self.access = Access(setup.own, setup.admins)
         self.trail = Trail(lambda effect: self.out.append(effect), setup.audit)
         self.bus = Bus(
-            setup.limits, self.access, lambda effect: self.out.append(effect), lambda: self.iso(self.trail.now),
+            setup.limits, self.access, lambda effect: self.out.append(effect), lambda: self.trail.now, self.iso,
             boot=setup.boot, record=setup.record,
         )  # fmt: skip
         self.news = News(self.bus, setup.limits)

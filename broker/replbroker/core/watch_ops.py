@@ -35,6 +35,7 @@ class WatchOps:
             raise Refusal("invalid-request", "id: a subscription of this connection has it")
         if len(mine) >= state.limits.max_subscriptions:
             raise state.full("concurrency-limit-reached", "max-subscriptions", "Too many subscriptions")
+        state.bus.deliver()  # what happened before is not for this one
         ring = state.bus.ring(session)
         since = ring.seq if request.since_seq is None else min(request.since_seq, ring.seq)
         kept = ring.after(since)
@@ -62,7 +63,8 @@ class WatchOps:
 
 
 def end_subscriptions(state: State, some: Iterable[Subscription], status: list[str], err: str | None = None) -> None:
-    """Tell them that nothing more comes."""
+    """Tell them that nothing more comes, after what they are still to hear."""
+    state.bus.deliver()
     for each in some:
         state.bus.unsubscribe(each.peer, each.request_id)
         state.say(each.peer, each.request_id, status=status, err=err)
