@@ -17,6 +17,7 @@ import msgspec
 
 from replbroker.core.session import CLOSED, MOVES, VACANT
 from replwire.config import Config, env_name
+from replwire.events import EVENTS, fields_of
 from replwire.faults import EXIT_MEANING, FAULTS, STATUSES
 from replwire.limits import bounds
 from replwire.link import _HEADER, Header, Kind, Outcome
@@ -127,6 +128,15 @@ def link() -> str:
     return table(("part", "values"), rows)
 
 
+def events() -> str:
+    """Every event with what it has beside the envelope."""
+    rows = []
+    for name, kind in EVENTS.items():
+        told = "; ".join(f"`{key}` {text}".strip() for key, text in fields_of(kind).items()) or "-"
+        rows.append((f"`{name}`", "yes" if kind.canonical else "no", " ".join((kind.__doc__ or "").split()), told))
+    return table(("type", "canonical", "what happened", "fields"), rows)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "limits": limits,
     "config": config,
@@ -135,6 +145,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "exit-codes": exit_codes,
     "ops": ops,
     "reply-fields": fields,
+    "events": events,
     "session-states": states,
     "link": link,
 }
