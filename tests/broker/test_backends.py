@@ -105,6 +105,14 @@ def test_who_holds_the_lock_writes_alone(make: Make) -> None:
     writer.append("a", [_entry(1)])
 
 
+def test_what_belongs_to_no_session_is_written_by_every_broker_of_the_user(make: Make) -> None:
+    one, other = make(), make()
+    for seq, backend in enumerate((one, other, one), 1):
+        backend.open(_head("broker", None))
+        backend.append("broker", [_entry(seq)])
+    assert [entry["seq"] for entry in make().load("broker")] == [1, 2, 3]
+
+
 def test_text_is_found_in_code_output_values_and_errors_in_any_case(make: Make) -> None:
     backend = make()
     backend.create(_head("a"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -17,6 +18,7 @@ import zmq
 from prometheus_client.parser import text_string_to_metric_families
 
 from kit import PATIENCE_S, Broker, LineWire, Wire, wait_until
+from replctl import AsyncClient, Client, ReplError
 from replwire import events
 from replwire.events import BrokerShutdown, EvalFinished
 
@@ -217,3 +219,28 @@ def test_every_event_in_a_real_transcript_is_declared(start: Callable[..., Broke
     assert [event.seq for event in told] == list(range(1, len(told) + 1))
     ends = [event for event in told if isinstance(event, EvalFinished)]
     assert [(each.status, each.out, each.value) for each in ends] == [("died", "1\n", None), ("ok", "", "1")]
+
+
+def test_the_libraries_bring_events_and_catch_up(start: Callable[..., Broker]) -> None:
+    broker = start()
+    with Client(broker.endpoint, start=False) as client:
+        client.eval("6*7", session="lib")
+        ends = client.events("lib", types=["eval/finished"], since=0)
+        assert next(ends)["value"] == "42"
+        ends.close()  # type: ignore[attr-defined]
+        wait_until(lambda: client.request("introspect").snapshots["subscriptions"]["total"] == 0, "it is unsubscribed")  # type: ignore[index]
+        with pytest.raises(ReplError, match="no event"):
+            next(client.events(types=["nope/"]))
+
+    async def listen() -> list[str]:
+        found = []
+        async with AsyncClient(broker.endpoint, start=False) as client:
+            async for event in client.events("lib", since=0):
+                found.append(event["type"])
+                if event["type"] == "eval/finished":
+                    await client.close("lib")
+        return found
+
+    found = asyncio.run(listen())
+    assert found[0] == "session/created"
+    assert found[-1] == "session/closed"

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from replbroker.watch.base import Damaged, Entry, Head, NoTranscript, TranscriptExists, text_of
+from replwire.events import BROKER
 
 _MAX_OPEN = 32  # descriptors
 _ID = re.compile(r"[A-Za-z0-9_-]{1,256}\Z")
@@ -79,7 +80,8 @@ class Jsonl:
 
     def _adopt(self, session: str, fd: int) -> None:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if session != BROKER:  # brokers of one user share that one, and each line is written at once
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(fd)
             raise

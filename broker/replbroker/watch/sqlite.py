@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from replbroker.watch.base import Damaged, Entry, Head, NoTranscript, TranscriptExists, text_of
+from replwire.events import BROKER
 
 _FILE = "transcripts.db"
 _BUSY_S = 5.0
@@ -103,6 +104,9 @@ class Sqlite:
         return head
 
     def _take(self, session: str) -> None:
+        if session == BROKER:  # brokers of one user share that one
+            self._locks[session] = lambda: None
+            return
         release = self.lock(session)
         if release is None:
             raise BlockingIOError(f"{session}: somebody else writes it")

@@ -15,13 +15,18 @@ if TYPE_CHECKING:
 Event = dict[str, Any]
 
 
+def subscription(session: str | None, types: Sequence[str], since: int | None, output: bool) -> dict[str, Any]:
+    """Fields of `subscribe`; defaults of the wire stay off it."""
+    return {"session": session, "types": list(types) or None, "since_seq": since, "output": output or None}
+
+
 def listen(
     client: Client, session: str | None, types: Sequence[str], since: int | None, output: bool
 ) -> Iterator[Event]:  # fmt: skip
     """See `Client.events`."""
     while True:
         waiting: deque[Reply] = deque()
-        fields = {"session": session, "types": list(types) or None, "since_seq": since, "output": output or None}
+        fields = subscription(session, types, since, output)
         gathering = client.begin("subscribe", fields, on_status=waiting.append)
         again = False
         try:
@@ -30,7 +35,7 @@ def listen(
                     raise talk.lost(gathering, gathering.cut)
                 client.pump(None)
                 while waiting and not again:
-                    for event in _events_in(waiting.popleft()):
+                    for event in events_in(waiting.popleft()):
                         since = event.get("seq", since)
                         again = session is not None and event["type"] == "bus/lagged" and since is not None
                         yield event
@@ -43,7 +48,8 @@ def listen(
             return
 
 
-def _events_in(reply: Reply) -> Iterator[Event]:
+def events_in(reply: Reply) -> Iterator[Event]:
+    """The events that a message of a subscription brings."""
     if reply.missed:
         yield {"type": "bus/lagged", "missed": reply.missed, "session": reply.session}
     yield from reply.events or ()
