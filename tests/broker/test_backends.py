@@ -158,6 +158,22 @@ def test_the_oldest_go_when_there_is_too_much_but_none_that_is_written(make: Mak
     assert list(backend.search("xxx")) != []
 
 
+def test_locks_of_a_killed_broker_are_tidied_away(tmp_path: Path) -> None:
+    backend = Sqlite(tmp_path, 1 << 20)
+    backend.create(_head("a"))
+    for name in ("b", "gone"):
+        (tmp_path / f"{name}.lock").touch()
+    other = Sqlite(tmp_path, 1 << 20)
+    other.create(_head("b"))
+    backend.prune(0.0, 1 << 30, frozenset())
+    assert sorted(path.stem for path in tmp_path.glob("*.lock")) == ["a", "b"]
+    other.shut()
+    (tmp_path / "b.lock").touch()
+    backend.prune(0.0, 1 << 30, frozenset())
+    assert [path.stem for path in tmp_path.glob("*.lock")] == ["a"]
+    backend.shut()
+
+
 def test_a_damaged_line_is_skipped_and_a_strict_reader_is_told(tmp_path: Path) -> None:
     backend = Jsonl(tmp_path, 1 << 20)
     backend.create(_head("a"))

@@ -302,6 +302,17 @@ def test_every_event_that_is_declared_happens(new_table: Callable[..., Table], m
     assert decoded.missed == 3
 
 
+def test_an_event_that_cannot_be_made_ends_nothing(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.open()
+    with monkeypatch.context() as patch:
+        patch.setattr(events, "encode", lambda _: 1 / 0)
+        sent = table.eval()
+        table.finish(sent)
+    assert "an event could not be made" in table.notes[-1]
+    table.finish(table.eval())
+    assert table.types()[-1] == "eval/finished"
+
+
 def test_snapshots_are_for_admins_and_one_that_fails_spares_the_others(table: Table) -> None:
     table.open()
     table.state.setup.snapshots["broken"] = lambda: 1 / 0

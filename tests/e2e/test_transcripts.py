@@ -59,7 +59,7 @@ def test_what_a_session_did_is_found_when_it_and_its_broker_are_gone(start: Call
     assert [each["code"] for each in found["found"]] == ["1/0"]
     _cli(broker, "history", "--search", "not there", code=4)
     modes = {path.stat().st_mode & 0o777 for path in (broker.folder / "transcripts").iterdir()}
-    assert modes <= {0o600, 0o644 & 0o600}
+    assert modes == {0o600}
     assert not processes_with(str(broker.folder))
 
 

@@ -8,7 +8,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -70,18 +69,49 @@ def test_who_comes_back_catches_up_by_number(lines_broker: Broker) -> None:
         wire.ask("close", session="again")
 
 
+class SlowWire(Wire):
+    """Takes in as little as libzmq allows while nobody reads."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(endpoint)
+        self.socket.close()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.rcvhwm = 1
+        self.socket.connect(endpoint)
+
+
 @pytest.mark.parametrize("transport", ["zmq", "tcp"])
 def test_a_reader_that_is_too_slow_is_told_how_much_it_missed(start: Callable[..., Broker], transport: str) -> None:
-    broker = start("limits.max-output-bytes=200000000", "broker.tcp=127.0.0.1:0")
-    url = broker.listening["tcp"]
-    with broker.wire() as worker, broker.wire() if transport == "zmq" else LineWire(url) as slow:
+    most = 200_000_000
+    broker = start(f"limits.max-output-bytes={most}", "limits.rate-limit-per-min=0", "broker.tcp=127.0.0.1:0")
+    with broker.wire() as worker:
         worker.ask("new-session", name="s")
-        sent = slow.send("subscribe", output=True)
-        slow.until(sent, "subscribed")
-        worker.run("import sys\nfor i in range(1500): sys.stdout.write('x' * 65_536); sys.stdout.flush()", "s")
-        lagged = next(m["event"] for m in slow.messages(sent) if m["event"]["type"] == "bus/lagged")
-        assert lagged["missed"] > 0
+        with SlowWire(broker.endpoint) if transport == "zmq" else LineWire(broker.listening["tcp"]) as slow:
+            sent = slow.send("subscribe", output=True)
+            slow.until(sent, "subscribed")
+            if transport == "zmq":  # many, beyond what libzmq and the kernel hold
+                for number in range(1000):
+                    assert worker.run(f"{number}", "s").value == str(number)
+            else:  # much, beyond what the kernel holds
+                worker.run("import sys\nfor i in range(1500): sys.stdout.write('x' * 65_536)", "s")
+            lagged = next(m["event"] for m in slow.messages(sent) if m["event"]["type"] == "bus/lagged")
+            assert lagged["missed"] > 0
         assert worker.run("'fine'", "s").value == "'fine'"
+
+
+@pytest.mark.parametrize("transport", ["zmq", "tcp"])
+def test_a_subscriber_that_goes_without_a_word_is_forgotten(lines_broker: Broker, transport: str) -> None:
+    with lines_broker.wire() as wire:
+        leaving = lines_broker.wire() if transport == "zmq" else LineWire(lines_broker.listening["tcp"])
+        leaving.until(leaving.send("subscribe", output=True), "subscribed")
+        assert wire.ask("introspect", name="subscriptions")["snapshots"]["subscriptions"]["total"] == 1
+        leaving.close()
+
+        def forgotten() -> bool:
+            wire.run("print(1)", "s")
+            return wire.ask("introspect", name="subscriptions")["snapshots"]["subscriptions"]["total"] == 0
+
+        wait_until(forgotten, "the subscription is gone")
 
 
 def test_the_pub_socket_has_every_event_by_type(start: Callable[..., Broker]) -> None:
@@ -166,9 +196,7 @@ def test_who_connects_to_the_metrics_port_and_says_nothing_harms_nobody(start: C
     broker = start(f"metrics.listen=127.0.0.1:{port}")
     idle = [socket.create_connection(("127.0.0.1", port), PATIENCE_S) for _ in range(8)]
     try:
-        began = time.monotonic()
         assert idle[0].recv(1) == b""  # let go after its time
-        assert time.monotonic() - began > 1
         wait_until(lambda: _try(port), "room again")
         with broker.wire() as wire:
             assert wire.run("1").value == "1"

@@ -11,7 +11,7 @@ import traceback
 
 import msgspec
 
-from replbroker.core.effects import Discard, Effect, HangUp, Peer, ToClient
+from replbroker.core.effects import Discard, Effect, HangUp, Note, Peer, ToClient
 from replbroker.core.evals import STATUS_OF, Evals
 from replbroker.core.ops import Ops
 from replbroker.core.rate import Window
@@ -108,8 +108,8 @@ class Core:
         """What can wait until the effects of a call are done: events, which are not in the way of an answer so."""
         try:
             self.state.bus.deliver()
-        except Exception:  # noqa: BLE001 - what is told of an eval must not end it
-            self._defect()
+        except Exception:  # noqa: BLE001 - what is told of an eval must not end it; nor is this told as an event
+            self.state.out.append(Note(f"an event could not be made\n{traceback.format_exc()}"))
         out, self.state.out = self.state.out, []
         return out
 

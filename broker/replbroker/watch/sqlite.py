@@ -221,6 +221,7 @@ class Sqlite:
         return release
 
     def prune(self, oldest: float, most_bytes: int, keep: frozenset[str]) -> int:
+        self._tidy()
         gone, total = 0, 0
         for head in self.list():
             total += head.bytes
@@ -234,6 +235,17 @@ class Sqlite:
             total -= head.bytes
             gone += 1
         return gone
+
+    def _tidy(self) -> None:
+        """Locks that a killed broker left behind hold nobody up, and are only in the way."""
+        for path in self._folder.glob("*.lock"):
+            try:
+                release = None if path.stem in self._locks else self.lock(path.stem)
+            except NoTranscript:
+                path.unlink(missing_ok=True)
+                continue
+            if release is not None:
+                release()
 
 
 def _remove(db: sqlite3.Connection, session: str) -> None:
