@@ -74,7 +74,7 @@ def test_a_clean_end_leaves_no_process_and_no_socket(start: Start) -> None:
 
 
 def test_clients_that_come_and_go_leave_nothing_in_the_broker(start: Start) -> None:
-    broker = start("limits.rate-limit-per-min=0", "transcript.backend=off")
+    broker = start("limits.rate-limit-per-min=0", "transcript.backend=off", "broker.audit=false")
     with broker.wire() as wire:
         wire.run("1")
         before = _fds(broker.pid)
