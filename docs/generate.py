@@ -19,6 +19,7 @@ from replbroker.core.session import CLOSED, MOVES, VACANT
 from replctl.tools.formats import schemas
 from replctl.tools.sets import ToolSet
 from replwire.config import Config, env_name
+from replwire.events import EVENTS, fields_of
 from replwire.faults import EXIT_MEANING, FAULTS, STATUSES
 from replwire.limits import bounds
 from replwire.link import _HEADER, Header, Kind, Outcome
@@ -139,6 +140,15 @@ def tools() -> str:
     return table(("tool", "arguments", "what it does"), rows)
 
 
+def events() -> str:
+    """Every event with what it has beside the envelope."""
+    rows = []
+    for name, kind in EVENTS.items():
+        told = "; ".join(f"`{key}` {text}".strip() for key, text in fields_of(kind).items()) or "-"
+        rows.append((f"`{name}`", "yes" if kind.canonical else "no", " ".join((kind.__doc__ or "").split()), told))
+    return table(("type", "canonical", "what happened", "fields"), rows)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "limits": limits,
     "config": config,
@@ -147,6 +157,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "exit-codes": exit_codes,
     "ops": ops,
     "reply-fields": fields,
+    "events": events,
     "session-states": states,
     "link": link,
     "tools": tools,

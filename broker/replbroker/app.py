@@ -27,6 +27,7 @@ from replbroker.transports.auth import Zap
 from replbroker.transports.router import Clients
 from replbroker.transports.workers import Workers
 from replbroker.watch.audit import AuditFile
+from replbroker.watchers import records, watchers
 from replwire.agents import Agents
 from replwire.config import Config, Loaded
 from replwire.keys import KeyFault, Keys
@@ -114,6 +115,7 @@ def _serve(
     limits = config.limits
     inner = _inner_endpoint(held, state_dir)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    stack = ExitStack()
     try:
         keys = Keys(str(state_dir))
         zap = Zap(context, keys.name_of)
@@ -128,15 +130,17 @@ def _serve(
         load_paths = tuple(config.session.load_paths)
         launcher = Local(inner, interpreters, env, limits, str(state_dir), load_paths, sandbox)
         core = Core(_setup(config, idle_exit, tuple(interpreters), keys, sandbox))
+        looking_on = watchers(config, core, context, state_dir, log, stack)
         serve = Serve(
             core, clients, workers, zap, launcher, roster, _audit(config, state_dir), _token,
-            limits.max_message_bytes, keys.allows,
+            limits.max_message_bytes, keys.allows, looking_on,
         )  # fmt: skip
         try:
             yield serve
         finally:
             serve.close()
     finally:
+        stack.close()
         context.destroy(linger=0)  # `term` would wait for ever for sockets of a start that failed half-way
         Path(inner.removeprefix("ipc://")).unlink(missing_ok=True)
 
@@ -180,6 +184,9 @@ def _setup(config: Config, idle_exit: bool, runtimes: tuple[str, ...], keys: Key
         admins=frozenset(config.access.admins),
         name_of_token=keys.name_of_token,
         versions=_versions(),
+        boot=secrets.token_hex(4),
+        record=records(config),
+        allows=keys.allows,
     )
 
 

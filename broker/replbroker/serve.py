@@ -8,14 +8,27 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import zmq
 
 from replbroker.core.broker import Core
-from replbroker.core.effects import Audit, Discard, Effect, Exit, HangUp, Kill, Known, Note, Spawn, ToClient, ToWorker
+from replbroker.core.effects import (
+    Audit,
+    Discard,
+    Effect,
+    Exit,
+    HangUp,
+    Happened,
+    Kill,
+    Known,
+    Note,
+    Spawn,
+    ToClient,
+    ToWorker,
+)
 from replbroker.core.effects import Roster as RosterChanged
 from replbroker.launch.base import Launcher
 from replbroker.roster import Roster
@@ -25,6 +38,7 @@ from replbroker.transports.router import RETRY_S, Clients
 from replbroker.transports.streams import PREFIX, Streams
 from replbroker.transports.workers import Workers
 from replbroker.watch.audit import AuditFile
+from replbroker.watch.base import Watcher
 
 _POLLIN = int(zmq.POLLIN)
 _LONG_S = 3600.0  # the longest sleep
@@ -38,7 +52,7 @@ class Serve:
     def __init__(
         self, core: Core, clients: Clients, workers: Workers, zap: Zap, launcher: Launcher,
         roster: Roster, audit: AuditFile, token: Callable[[], str], max_message_bytes: int,
-        allows: Callable[[str], bool],
+        allows: Callable[[str], bool], watchers: Sequence[Watcher] = (),
     ) -> None:  # fmt: skip
         self._core = core
         self._clients = clients
@@ -49,6 +63,7 @@ class Serve:
         self._audit = audit
         self._token = token
         self._allows = allows
+        self._watchers = watchers
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._exit: str | None = None
@@ -60,6 +75,8 @@ class Serve:
         self.streams = Streams(self, max_message_bytes)
         self._register(self.streams.fileno(), self.streams.turn)
         launcher.watch(self._register, self._drop)
+        for watcher in watchers:
+            watcher.watch(self._register, self._drop)
 
     def remember_lost(self, names: list[str], why: str) -> None:
         """Sessions of a broker before this one that did not say goodbye."""
@@ -100,11 +117,13 @@ class Serve:
             if self._save_at is not None and self._save_at <= now:
                 self._save()
             self._audit.flush(now)
+            for watcher in self._watchers:
+                watcher.flush(now)
         return self._exit
 
     def _timeout_ms(self) -> int:
         due = self._core.next_deadline()
-        for at in (self._save_at, self._audit.due):
+        for at in (self._save_at, self._audit.due, *(watcher.due for watcher in self._watchers)):
             if at is not None:
                 due = at if due is None else min(due, at)
         wait = _LONG_S if due is None else max(0.0, due - time.monotonic())
@@ -169,11 +188,15 @@ class Serve:
                     before = effect.body
                     continue
                 transport = self.streams if effect.peer[:1] == PREFIX else self._clients
-                if not transport.send(effect.peer, effect.body, effect.output_of, before):
+                if not transport.send(effect.peer, effect.body, effect.output_of, before, effect.event):
                     self._core.peer_gone(effect.peer)
                 before = None
             elif kind is ToWorker:
                 self._workers.send(effect.worker, effect.frame)  # type: ignore[union-attr]
+            elif kind is Happened:
+                now = time.monotonic()
+                for watcher in self._watchers:
+                    watcher.happened(effect, now)  # type: ignore[arg-type]
             elif kind is Kill:
                 dying.append(effect.worker)  # type: ignore[union-attr]
             else:
@@ -183,6 +206,8 @@ class Serve:
         for worker in dying:
             self._workers.forget(worker)
             self._launcher.kill(worker)
+        if self._core.untold:
+            self._do(self._core.rest())
 
     def _do_rare(self, effect: Effect) -> None:
         if isinstance(effect, Spawn):
@@ -230,6 +255,8 @@ class Serve:
         self._workers.close()
         self._launcher.close(deadline_s=5.0)
         self._audit.close()
+        for watcher in self._watchers:
+            watcher.close()
         self.streams.close()
         self._clients.close(_LINGER_MS)
         self._zap.close()

@@ -18,6 +18,7 @@ from replbroker.core.effects import (
     Effect,
     Exit,
     HangUp,
+    Happened,
     Kill,
     Note,
     Roster,
@@ -28,8 +29,10 @@ from replbroker.core.effects import (
 )
 from replbroker.core.session import Session
 from replbroker.core.state import Setup
+from replwire import events
 from replwire.agents import Agents
 from replwire.config import load
+from replwire.events import Event
 from replwire.limits import Limits
 from replwire.link import HEADER_BYTES, Claimed, Dumped, Gone, Header, Kind, Outcome, pack, unpack
 from replwire.replies import LeftBehind
@@ -38,6 +41,16 @@ Answer = dict[str, Any]
 WALL = 1_700_000_000.0  # Unix time of the table's moment zero
 _encode = msgspec.json.encode
 _decode = msgspec.json.decode
+
+
+def declared(effect: Happened) -> Event:
+    """An event as every reader decodes it. Fails for one that the table of events does not have, or has differently."""
+    event = events.decode(effect.body)
+    assert events.encode(event) == effect.body, "an event has fields that are not declared"
+    assert (event.v, event.owner) == (events.VERSION, events.BROKER)
+    assert event.canonical == bool(event.seq)
+    assert effect.book in (None, events.BROKER if event.session is None else event.session)
+    return event
 
 
 class Worker:
@@ -101,7 +114,7 @@ class Table:
     """The core, its clients and its workers."""
 
     def __init__(
-        self, *, warm: int = 0, idle_exit_ms: int = 0, auto: bool = True, agents: str = "", audit: bool = False,
+        self, *, warm: int = 0, idle_exit_ms: int = 0, auto: bool = True, agents: str = "", audit: bool = False, record: bool = True,
         runtimes: tuple[str, ...] = ("python",), **limits: int,
     ) -> None:  # fmt: skip
         self.now = 1000.0
@@ -120,10 +133,11 @@ class Table:
         self.specs: dict[int, Spec] = {}
         self.discarded: list[str] = []
         self.audited: list[Audit] = []
+        self.happened: list[Event] = []
         setup = Setup(
             limits=Limits(**limits), warm_workers=warm, idle_exit_ms=idle_exit_ms, started=self.now,
             new_id=lambda: f"id-{next(ids)}", wall=lambda: WALL, versions=(("replctl", "1.2.3"),),
-            runtimes=runtimes, agents=Agents(load(agents).config.agents), audit=audit,
+            runtimes=runtimes, agents=Agents(load(agents).config.agents), audit=audit, record=record,
         )  # fmt: skip
         self.core = Core(setup)
         self.state = self.core.state
@@ -151,6 +165,8 @@ class Table:
                 self.discarded.append(effect.path)
             elif isinstance(effect, Audit):
                 self.audited.append(effect)
+            elif isinstance(effect, Happened):
+                self._heard_of(declared(effect))
             elif isinstance(effect, Note):
                 self.notes.append(effect.text)
             elif isinstance(effect, HangUp):
@@ -160,6 +176,15 @@ class Table:
             else:
                 assert isinstance(effect, Exit)
                 self.exits.append(effect.why)
+        if self.core.untold:
+            self.do(self.core.rest())
+
+    def _heard_of(self, event: Event) -> None:
+        self.happened.append(event)
+
+    def types(self, *, of: str | None = None) -> list[str]:
+        """Types of what happened until now, of one session or of all."""
+        return [str(event.__struct_config__.tag) for event in self.happened if of in (None, event.session)]
 
     def _told(self, peer: bytes, body: bytes) -> None:
         answer = _decode(body)

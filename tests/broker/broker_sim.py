@@ -8,6 +8,7 @@ from typing import Any
 from broker_kit import Table
 from replbroker.core.gate import Gate
 from replbroker.core.session import BUSY, IDLE, MOVES, STARTING, VACANT, Job, Session
+from replwire.events import EvalAccepted, EvalFinished, Event, SessionClosed
 from replwire.link import Kind
 
 STARTING_AT_ONCE = 8
@@ -62,9 +63,23 @@ class WatchedTable(Table):
         self.gone: set[bytes] = set()
         self.senders: dict[str, bytes] = {}
         self.last_eval: dict[str, int] = {}  # by session
+        self.seqs: Counter[str | None] = Counter()
+        self.open: set[tuple[str | None, int]] = set()  # evals whose end no event has told
+        self.closed: set[str | None] = set()
         self.speaker: tuple[int, int] | None = None  # the worker that speaks, and its session's epoch
         super().__init__(auto=False, warm=WARM, **LIMITS)
         self.state.gate = FairGate(LIMITS["max_concurrent_evals"])
+
+    def _heard_of(self, event: Event) -> None:
+        assert not event.canonical or event.seq == self.seqs[event.session] + 1, "an event is missing"
+        self.seqs[event.session] = max(self.seqs[event.session], event.seq)
+        if isinstance(event, EvalAccepted):
+            self.open.add((event.session, event.eval))
+        elif isinstance(event, EvalFinished):
+            self.open.remove((event.session, event.eval))
+        assert event.session not in self.closed, "something happened to a session after its end"
+        if isinstance(event, SessionClosed):
+            self.closed.add(event.session)
 
     def ask(self, op: str, peer: bytes = b"p1", id: str | None = None, **fields: Any) -> str:
         self.senders[f"r{len(self.senders) + 1}"] = peer
@@ -111,6 +126,7 @@ def check(table: WatchedTable) -> None:
     assert state.routes == {job.route: job for job in jobs} | asks
     waited_for = {(job.peer, job.request_id): job for job in jobs if job.peer is not None}
     assert state.by_request == waited_for
+    assert table.open == {(job.session.id, job.eval_id) for job in jobs}
     for job in jobs:
         assert job.epoch == job.session.epoch
         assert (job.deadline is None) == (job.state is Job.STARTING)

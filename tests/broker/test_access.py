@@ -23,7 +23,8 @@ def two(new_table: Callable[..., Table]) -> Table:
 
 
 @pytest.mark.parametrize(
-    "op", [op for op, kind in OPS.items() if op not in ("hello", "describe", "ping", "stats", "shutdown")]
+    "op",
+    [op for op, kind in OPS.items() if op not in ("describe", "hello", "ping", "stats", "shutdown", "unsubscribe")],
 )
 def test_a_stranger_cannot_see_or_touch_a_session(two: Table, op: str) -> None:
     fields = {"session": "work", "eval_id": 0, "to": "plan", "symbol": "a", "code": "1", "pos": 0} | FIELDS.get(op, {})

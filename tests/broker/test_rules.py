@@ -16,7 +16,7 @@ FIELDS = {
     "eval": {"code": "1"}, "load-file": {"file": "/f"}, "reload-file": {"file": "/f"}, "stdin": {"input": "x"},
     "env": {"action": "add", "packages": ["six"]}, "clone": {"name": "copy"},
     "clone-session": {"name": "copy", "source": "work"}, "close-session": {"name": "work"},
-    "share": {"level": "read"}, "hand-over": {"who": "uid:7"},
+    "share": {"level": "read"}, "hand-over": {"who": "uid:7"}, "unsubscribe": {"subscription": "r0"},
 }  # fmt: skip
 RULES = """
 [[agents]]
@@ -49,8 +49,8 @@ def test_a_client_in_plan_mode_changes_nothing(table: Table, op: str) -> None:
 
 def test_every_operation_says_whether_it_changes_anything() -> None:
     assert sorted([
-        "complete", "describe", "hello", "history", "info", "jobs", "lookup", "ls-bindings", "ls-sessions", "ping", "read",
-        "set-mode", "stack", "stats",
+        "complete", "describe", "hello", "history", "info", "introspect", "jobs", "lookup", "ls-bindings",
+        "ls-sessions", "ping", "read", "set-mode", "stack", "stats", "subscribe", "unsubscribe",
     ]) == ASKING  # fmt: skip
 
 

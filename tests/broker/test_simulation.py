@@ -73,6 +73,16 @@ class Broker(RuleBasedStateMachine):
         session = self._some_session(pick)
         self.table.ask(op, self.peers[peer], session=session, eval_id=eval_id, input="x", wait_ms=eval_id * 1000)
 
+    @rule(peer=PEERS, pick=PICK | st.none(), since=st.none() | st.integers(0, 9), output=st.booleans())
+    def subscribes(self, peer: int, pick: int | None, since: int | None, output: bool) -> None:
+        session = None if pick is None else self._some_session(pick)
+        self.table.ask("subscribe", self.peers[peer], session=session, since_seq=since, output=output)
+
+    @rule(peer=PEERS, pick=PICK)
+    def unsubscribes(self, peer: int, pick: int) -> None:
+        ids = [each.request_id for each in self.table.state.bus.of(self.peers[peer])]
+        self.table.ask("unsubscribe", self.peers[peer], subscription=ids[pick % len(ids)] if ids else "none")
+
     @rule(peer=PEERS, name=NAMES | st.none(), reuse=st.booleans())
     def opens(self, peer: int, name: str | None, reuse: bool) -> None:
         self.table.ask("new-session", self.peers[peer], name=name, if_exists="reuse" if reuse else "error")
@@ -251,7 +261,9 @@ class Broker(RuleBasedStateMachine):
         check(table)
         assert table.quiet()
         expected = {request_id for request_id, peer in table.senders.items() if peer not in table.gone}
-        assert expected <= table.done
+        listening = {each.request_id for each in table.state.bus.every()}
+        assert expected - table.done == listening
+        assert way != 1 or not listening
         assert len(table.exits) == (way == 1)
         assert self.paths <= set(table.discarded), "a snapshot's file stayed"
         assert way != 1 or not table.workers

@@ -150,7 +150,7 @@ def test_async_evals_run_at_the_same_time_and_are_told_apart(stub: Start) -> Non
 
 
 def test_the_async_client_has_every_name_of_the_client() -> None:
-    driving = {"fetch_missed", "begin", "finish", "pump", "tell", "wait_for_end"}
+    driving = {"fetch_missed", "begin", "finish", "pump", "tell", "leave", "wait_for_end"}
     names = {name for name in vars(Client) if not name.startswith("_")} - driving
     assert names <= set(vars(AsyncClient))
 

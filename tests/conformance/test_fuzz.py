@@ -79,6 +79,7 @@ class Sender:
     def __init__(self, wire: LineWire) -> None:
         self._wire = wire
         self._count = 0
+        self._subscribed: set[str] = set()
 
     def send(self, lines: list[bytes], cuts: random.Random | None = None) -> list[dict[str, Any]]:
         """The last messages for all of them, in the order they came. Good lines in between keep the connection."""
@@ -96,13 +97,21 @@ class Sender:
         ends = []
         while wanted.total():
             message = self._wire.receive()
-            if "done" not in message.get("status", []):
+            if not self._answers(message):
                 continue
             assert wanted[message["id"]] > 0, message
             wanted[message["id"]] -= 1
             check_end(message)
             ends.append(message)
         return ends
+
+    def _answers(self, message: dict[str, Any]) -> bool:
+        """Whether it is the one answer to a request. That of `subscribe` comes first; when it ends it says so again."""
+        status = message.get("status", [])
+        if "subscribed" in status:
+            self._subscribed.add(message["id"])
+            return True
+        return "done" in status and message["id"] not in self._subscribed
 
     def _write(self, data: bytes, cuts: random.Random | None) -> None:
         while data:

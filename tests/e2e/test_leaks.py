@@ -64,7 +64,7 @@ def test_nothing_leaks_over_500_resets_and_1000_evals(start: Start) -> None:
 
 
 def test_a_clean_end_leaves_no_process_and_no_socket(start: Start) -> None:
-    broker = start()
+    broker = start("transcript.backend=off")
     with broker.wire() as wire:
         wire.run("import subprocess; p = subprocess.Popen(['sleep', '600'], start_new_session=True)")
         family = broker.family()
@@ -74,7 +74,8 @@ def test_a_clean_end_leaves_no_process_and_no_socket(start: Start) -> None:
 
 
 def test_clients_that_come_and_go_leave_nothing_in_the_broker(start: Start) -> None:
-    broker = start("limits.rate-limit-per-min=0", "broker.audit=false")  # its file is opened behind the first answer
+    # The files of the audit and of transcripts are opened behind the first answer.
+    broker = start("limits.rate-limit-per-min=0", "transcript.backend=off", "broker.audit=false")
     with broker.wire() as wire:
         wire.run("1")
         before = _fds(broker.pid)

@@ -45,7 +45,14 @@ def test_later_layers_win_key_by_key_and_are_remembered() -> None:
 HIGHEST = {bound.name: bound.high for bound in bounds()}
 
 
-OTHER = {"profile": '"read-only"', "network": '"host"', "read": '"host"', "warm-workers": "16", "audit": "false"}
+OTHER = {
+    "profile": '"read-only"',
+    "network": '"host"',
+    "read": '"host"',
+    "warm-workers": "16",
+    "audit": "false",
+    "backend": '"sqlite"',
+}
 
 
 def _other(key: str, default: object) -> str:

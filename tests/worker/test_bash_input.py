@@ -108,7 +108,8 @@ def test_a_background_job_prints_when_it_likes(bash: Any) -> None:
 
 
 def test_a_background_subshell_does_not_answer_for_the_session(bash: Any) -> None:
-    bash.value("{ while :; do :; done; } & pid=$!")
+    bash.value("{ echo up; while :; do :; done; } & pid=$!")
+    bash.printed("up")
     for _ in range(5):
         bash.interrupted("sleep 100")
     assert bash.out("kill -9 $pid; wait $pid 2>/dev/null; echo $?") == "137\n"

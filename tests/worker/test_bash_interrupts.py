@@ -73,7 +73,9 @@ def test_an_interrupt_undoes_redirections(bash: Any, tmp_path: Path) -> None:
 
 
 def test_names_that_an_interrupted_eval_changed_are_told(bash: Any) -> None:
-    assert bash.interrupted("y=1; while :; do :; done")["changed"] == ["y"]
+    bash.start_eval("y=1; echo set; while :; do :; done")
+    bash.printed("set")
+    assert bash.stopped()["changed"] == ["y"]
 
 
 def test_background_jobs_survive(bash: Any) -> None:

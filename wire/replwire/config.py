@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, field
@@ -54,6 +54,10 @@ class BrokerSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_
             "default one is kept ready once a session has it",
         ),
     ] = 2
+    publish: Annotated[
+        str,
+        Meta(description="endpoint of a PUB socket with all events, `ipc://PATH` or loopback `tcp://`; empty: none"),
+    ] = ""
     audit: Annotated[
         bool, Meta(description="write one line for each request into `audit.ndjson` in the state folder")
     ] = True
@@ -146,6 +150,33 @@ class SessionSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid
     load_paths: Annotated[list[str], Meta(description="folders whose files `load-file` may run; empty: none")] = []
 
 
+class TranscriptSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """What is kept of sessions: their canonical events, in `transcripts` in the state folder."""
+
+    backend: Annotated[
+        Literal["jsonl", "sqlite", "off"],
+        Meta(description="`jsonl`: a file a session; `sqlite`: one file with full-text search; `off`: nothing is kept"),
+    ] = "jsonl"
+    max_session_bytes: Annotated[
+        int, Meta(ge=4096, le=1 << 40, description="of one session; its oldest half goes when there is more")
+    ] = 20_000_000
+    max_bytes: Annotated[
+        int, Meta(ge=4096, le=1 << 44, description="of all; transcripts of ended sessions go, the oldest first")
+    ] = 2_000_000_000
+    max_age_days: Annotated[
+        int, Meta(ge=1, le=36_500, description="transcripts that nothing was added to for this long go")
+    ] = 90
+
+
+class MetricsSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """Figures for Prometheus."""
+
+    listen: Annotated[
+        str,
+        Meta(description="loopback HOST:PORT that answers `GET /metrics`; empty: none. 127.0.0.1:9464 is usual"),
+    ] = ""
+
+
 class Config(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """All settings."""
 
@@ -156,6 +187,8 @@ class Config(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown
     access: AccessSection = AccessSection()
     session: SessionSection = SessionSection()
     sandbox: SandboxSection = SandboxSection()
+    transcript: TranscriptSection = TranscriptSection()
+    metrics: MetricsSection = MetricsSection()
     limits: Limits = Limits()
     agents: list[Agent] = []
 

@@ -128,6 +128,7 @@ STATUSES: dict[str, Status] = {
         Status("session-closed", "the session is gone, as asked", True),
         Status("shutdown-started", "the broker ends once this is said", True),
         Status("queued", "not yet running; `queue-position` says how many evals go before it", False),
+        Status("subscribed", "events follow under this id, until `unsubscribe`", False),
         Status("need-input", "the code waits for input: send it with `stdin`", False),
         Status("output-dropped", "this client reads too slowly; `dropped-bytes` of live output were not sent to it, "
                "`read` has them", False),

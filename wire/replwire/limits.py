@@ -152,6 +152,21 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
     max_idempotency_keys: Annotated[
         int, _bound("keys", 0, 1_000_000, "idempotency keys that are remembered; the oldest goes first")
     ] = 1_000
+    max_subscriptions: Annotated[int, _bound("requests", 0, 10_000, "subscriptions of one connection at once")] = 20
+    event_ring: Annotated[
+        int, _bound("events", 0, 100_000, "canonical events of a session that can be caught up with; the oldest goes")
+    ] = 500
+    event_ring_bytes: Annotated[int, _bound("bytes", 0, 8 * MIB, "the same in bytes")] = 256 * KIB
+    event_text_bytes: Annotated[
+        int,
+        _bound(
+            "bytes",
+            256,
+            MIB,
+            "code, and shown text, of one eval that its events, and so the transcript, keep: the beginning of the "
+            "code, the end of the output",
+        ),
+    ] = 64 * KIB
     session_idle_timeout_ms: Annotated[
         int, _bound("ms", 0, 365 * DAY_MS, "a session that was idle this long is closed; 0 means never")
     ] = HOUR_MS

@@ -113,6 +113,13 @@ class Dumped(msgspec.Struct, frozen=True, kw_only=True):
     left_behind: list[LeftBehind]
 
 
+class Usage(msgspec.Struct, frozen=True):
+    """Body of BEAT: what the session's processes use, as far as the worker can see it."""
+
+    cpu_seconds: float = 0.0
+    memory_bytes: int = 0
+
+
 class Cancel(msgspec.Struct, frozen=True):
     """Body of CANCEL. `limit_ms` is set when a time limit asks."""
 

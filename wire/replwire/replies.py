@@ -224,6 +224,11 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     encodings_available: list[str] | None = None
     encoding_current: str | None = None
     stats: dict[str, Any] | None = None
+    event: Annotated[dict[str, Any] | None, _says("something that happened, for a subscription: see events")] = None
+    events: Annotated[list[dict[str, Any]] | None, _says("what had happened after `since-seq`, oldest first")] = None
+    seq: Annotated[int | None, _says("number of the session's last event until now")] = None
+    missed: Annotated[int | None, _says("events after `since-seq` that the ring has given up")] = None
+    snapshots: Annotated[dict[str, Any] | None, _says("the broker's parts by name")] = None
 
 
 encode = msgspec.json.Encoder().encode

@@ -15,7 +15,7 @@ import msgspec
 from replwire.deadlines import Deadlines
 from replwire.faults import Refusal
 from replwire.limits import RETRY_AFTER_MS, Limits
-from replwire.link import HEADER_BYTES, Cancel, Claim, Claimed, Gone, Header, Kind, encode
+from replwire.link import HEADER_BYTES, Cancel, Claim, Claimed, Gone, Header, Kind, Usage, encode
 from replwire.ops import Env, Eval, Read, Stdin
 from replwire.replies import LeftBehind, Reply
 from replworker import files, packages
@@ -125,7 +125,8 @@ class Session:
 
     def beat(self) -> None:
         """Tell the broker that this worker lives."""
-        self._voice.frame(Kind.BEAT)
+        usage = Usage(self._child.cpu_seconds() or 0.0, self._child.memory_bytes() or 0)
+        self._voice.frame(Kind.BEAT, encode(usage))
 
     def gone(self, cause: str) -> None:
         """The interpreter is dead; the broker answers for whatever ran."""

@@ -56,9 +56,16 @@ class Access:
         """Whether it may do everything."""
         return self.of(peer) in self._admins
 
+    def is_admin_identity(self, identity: str) -> bool:
+        """The same of an identity."""
+        return identity in self._admins
+
     def level(self, session: Session, peer: Peer) -> str:
         """`write`, `read` or `none`: what this peer may do with a session."""
-        identity = self.of(peer)
+        return self.level_of(session, self.of(peer))
+
+    def level_of(self, session: Session, identity: str) -> str:
+        """The same of an identity."""
         if identity == session.identity or identity in self._admins:
             return "write"
         return session.shares.get(identity) or session.shares.get(EVERYBODY) or "none"

@@ -34,6 +34,11 @@ class Trail:
         """Whether a request of this peer is not answered yet."""
         return any(key[0] == peer for key in self._open)
 
+    @property
+    def now(self) -> float:
+        """The moment of what is done."""
+        return self._now
+
     def at(self, now: float) -> None:
         """The moment of what is told next."""
         self._now = now

@@ -6,20 +6,25 @@ simulator in the tests lives on.
 
 from __future__ import annotations
 
+import sys
 import traceback
 
 import msgspec
 
 from replbroker.core.access import ANYBODY
-from replbroker.core.effects import Discard, Effect, HangUp, Peer, ToClient
-from replbroker.core.evals import STATUS_OF, Evals
+from replbroker.core.effects import Discard, Effect, HangUp, Note, Peer, ToClient
+from replbroker.core.evals import Evals
 from replbroker.core.ops import Ops
+from replbroker.core.outcomes import STATUS_OF
 from replbroker.core.rate import Window
 from replbroker.core.session import IDLE, STARTING, VACANT, Ask, Job
 from replbroker.core.staff import Worker
 from replbroker.core.state import Setup, State
+from replbroker.core.watch_ops import end_subscriptions
+from replwire.events import BrokerStarted, LogError
 from replwire.faults import Refusal, clip
-from replwire.link import HEADER_BYTES, Claimed, Dumped, Gone, Header, Kind, Outcome, unpack
+from replwire.limits import Limits
+from replwire.link import HEADER_BYTES, Claimed, Dumped, Gone, Header, Kind, Outcome, Usage, unpack
 from replwire.ops import Clone
 from replwire.requests import parse, typed
 
@@ -27,6 +32,7 @@ _STRIKES = 10
 _BIG = 4096  # bodies above this are passed on as a view of the frame, below it a copy is cheaper
 _decode_claimed = msgspec.json.Decoder(Claimed).decode
 _decode_dumped = msgspec.json.Decoder(Dumped).decode
+_decode_usage = msgspec.json.Decoder(Usage).decode
 _decode_gone = msgspec.json.Decoder(Gone).decode
 
 
@@ -69,10 +75,18 @@ class Core:
     def start(self, now: float) -> list[Effect]:
         """Warm the pool, wind the clock."""
         self.state.last_request = now
+        self.state.trail.at(now)
         self._swept = now
         self.state.deadlines.at(now + self._sweep_s, self._sweep)
+        self._say_started()
         self.staff.refill(now)
         return self._effects(now)
+
+    def _say_started(self) -> None:
+        setup, usual = self.state.setup, msgspec.to_builtins(Limits())
+        changed = {name: value for name, value in msgspec.to_builtins(setup.limits).items() if value != usual[name]}
+        version = dict(setup.versions).get("replctl", "")
+        self.state.bus.tell(BrokerStarted, version=version, runtimes=list(setup.runtimes), limits=changed)
 
     def remember_lost(self, names: list[str], why: str) -> None:
         """Sessions of a broker before this one that did not say goodbye."""
@@ -91,6 +105,20 @@ class Core:
         """Whether some request of this peer has no last answer yet."""
         return self.state.trail.awaits(peer)
 
+    @property
+    def untold(self) -> bool:
+        """Whether `rest` has something to do."""
+        return self.state.bus.untold
+
+    def rest(self) -> list[Effect]:
+        """What can wait until the effects of a call are done: events, which are not in the way of an answer so."""
+        try:
+            self.state.bus.deliver()
+        except Exception:  # noqa: BLE001 - what is told of an eval must not end it; nor is this told as an event
+            self.state.out.append(Note(f"an event could not be made\n{traceback.format_exc()}"))
+        out, self.state.out = self.state.out, []
+        return out
+
     def set_connections(self, count: int) -> None:
         """How many clients are connected, as the transports see it."""
         self.state.connections = count
@@ -102,7 +130,7 @@ class Core:
         state = self.state
         state.last_request = now
         state.trail.at(now)
-        request_id = ""
+        request_id, raw = "", {}
         try:
             if len(body) > state.limits.max_message_bytes:
                 request_id = _id_in(body)
@@ -118,6 +146,8 @@ class Core:
                 state.strikes.pop(peer, None)
         except Refusal as refusal:
             state.refuse(peer, refusal.more.get("id", request_id), refusal)
+            agent = raw.get("agent")
+            state.news.refused(refusal, agent if isinstance(agent, str) else None, now)
             self._strike(peer, refusal.word)
         except Exception:  # noqa: BLE001 - a defect in one op must not take every session along
             self.state.refuse(peer, request_id, self._defect())
@@ -162,12 +192,16 @@ class Core:
         """Log the exception at hand; how to tell somebody of it."""
         number = self.state.setup.new_id()
         self.state.note(f"internal error {number}\n{traceback.format_exc()}")
+        error = sys.exception()
+        where = "" if error is None else traceback.extract_tb(error.__traceback__)[-1].name
+        self.state.bus.tell(LogError, where=where, summary=type(error).__name__, correlation_id=number)
         text = f"Internal server error: look for {number} in the broker's log"
         return Refusal("internal-error", text, correlation_id=number)
 
     def peer_gone(self, peer: Peer) -> None:
         """A client cannot be reached: its evals go on, nobody is told."""
         self.state.access.forget(peer)
+        self.state.bus.forget(peer)
         self.state.trail.gone(peer)
         self.state.peers.pop(peer, None)  # that of an identity stays: it has other connections, or comes back
         self.state.strikes.pop(peer, None)
@@ -214,8 +248,18 @@ class Core:
             self._dumped(worker, header, frame, now)
         elif kind == Kind.GONE:
             self._worker_lost(worker, clip(_decode_gone(frame[HEADER_BYTES:]).cause), now, dead=False)
-        elif kind not in (Kind.BEAT, Kind.HELLO):
+        elif kind == Kind.BEAT:
+            if len(frame) > HEADER_BYTES:
+                self._used(worker, _decode_usage(frame[HEADER_BYTES:]))
+        elif kind != Kind.HELLO:
             raise ValueError(f"a worker does not say {kind}")
+
+    def _used(self, worker: Worker, usage: Usage) -> None:
+        """What a worker's session has used so far; its processes may have ended, so that it is less than before."""
+        if worker.session is not None:
+            more = usage.cpu_seconds - worker.usage.cpu_seconds
+            self.state.news.figures.used(worker.session.owner, max(0.0, more))
+        worker.usage = usage
 
     def _pass_on(self, worker: Worker, header: Header, frame: bytes, now: float) -> None:
         """An answer on its way to a client. Its route must be this worker's, in this epoch, else it is dropped."""
@@ -224,6 +268,8 @@ class Core:
             return
         if header.outcome and header.outcome not in STATUS_OF:
             raise ValueError(f"an answer does not end with {header.outcome}")
+        if self.state.bus.wanted and isinstance(target, Job):
+            self._overhear(target, header, memoryview(frame)[HEADER_BYTES:])
         if target.peer is not None:
             body = memoryview(frame)[HEADER_BYTES:] if len(frame) > _BIG else frame[HEADER_BYTES:]
             output_of = target.request_id if header.kind == Kind.OUT else None
@@ -242,6 +288,15 @@ class Core:
             self.evals.ended(target, header.outcome, now)
         else:
             self.evals.asked(target, now)
+
+    def _overhear(self, job: Job, header: Header, body: memoryview) -> None:
+        """What events say of an eval is what its client is told."""
+        news, value, last = self.state.news, body[: header.first], body[header.first :]
+        if header.outcome != Outcome.NONE:
+            news.ends(job, last, value)
+            return
+        for each in (value, last) if header.first else (last,):
+            news.shown(job, each, text=header.kind == Kind.OUT)
 
     def _target(self, worker: Worker, header: Header) -> Job | Ask | None:
         """What a worker's answer is for, if it may answer that."""
@@ -311,11 +366,17 @@ class Core:
                 self._worker_lost(worker, f"silent for {state.limits.worker_silence_ms} ms", now, dead=False)
         waiting = {peer for peer, _ in state.by_request}
         state.access.sweep()
+        revoked = [each for each in state.bus.every() if not self._still(each.identity)]
+        end_subscriptions(state, revoked, ["done", "error", "unauthorized"], "this key or token is no longer known")
         for peer in [peer for peer, window in state.peers.items() if window.idle(now) and peer not in waiting]:
             del state.peers[peer]
         idle_s = state.setup.idle_exit_ms / 1000
         if idle_s and not len(state.sessions) and now - state.last_request >= idle_s:
             self._ops.drain(f"no sessions and no requests for {idle_s:g} s", now)
+
+    def _still(self, identity: str) -> bool:
+        """Whether this is somebody: a name may have been revoked."""
+        return identity.startswith("uid:") or identity == self.state.setup.own or self.state.setup.allows(identity)
 
     def _sweep_sessions(self, now: float) -> None:
         timeout = self.state.limits.session_idle_timeout_ms / 1000

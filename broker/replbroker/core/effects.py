@@ -32,6 +32,7 @@ class ToClient(msgspec.Struct, frozen=True, gc=False):
     body: bytes | memoryview
     output_of: str | None = None
     more: bool = False  # the next effect is for the same client, and may travel with this one
+    event: bool = False  # what is lost is counted as an event of the subscription that `output_of` names
 
 
 class ToWorker(msgspec.Struct, frozen=True, gc=False):
@@ -86,6 +87,15 @@ class Audit(msgspec.Struct, frozen=True, gc=False):
     latency_ms: float
 
 
+class Happened(msgspec.Struct, frozen=True, gc=False):
+    """An event, for the transcript of this session (`broker` without one, None: nobody keeps it) and who else wants
+    all of them."""
+
+    type: str
+    book: str | None
+    body: bytes
+
+
 class Known(msgspec.Struct, frozen=True, gc=False):
     """This client has shown a token: it is this from here on, for as long as it is connected."""
 
@@ -105,4 +115,4 @@ class Exit(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-Effect = ToClient | ToWorker | HangUp | Spawn | Kill | Roster | Discard | Audit | Known | Note | Exit
+Effect = ToClient | ToWorker | HangUp | Spawn | Kill | Roster | Discard | Audit | Happened | Known | Note | Exit

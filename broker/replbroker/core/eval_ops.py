@@ -54,10 +54,9 @@ class EvalOps:
             err = f"session {request.session or '(throw-away)'} is in epoch {epoch}, not {request.expect_epoch}"
             raise Refusal("epoch-conflict", err, epoch=epoch)
         session = found or self._opening.open(
-            request.session, self._opening.spec(request.runtime), request, peer, now, request.cwd, request.env
+            request.session, self._opening.spec(request.runtime), request, peer, now, request.cwd, request.env,
+            ephemeral=request.session is None,
         )  # fmt: skip
-        if request.session is None:
-            session.ephemeral = True
         opened = found is None and not session.ephemeral
         self._submit(session, request, peer, body, agent, opened, now)
 
@@ -98,8 +97,7 @@ class EvalOps:
         if request.session is not None:
             session = self._state.sessions.get(request.session)
         else:
-            session = self._opening.open(None, self._opening.spec(None), request, peer, now)
-            session.ephemeral = True
+            session = self._opening.open(None, self._opening.spec(None), request, peer, now, ephemeral=True)
         try:
             self._evals.submit(session, request, peer, body, agent_of(self._state, request, peer), now)
         except Refusal:
@@ -148,7 +146,7 @@ class EvalOps:
         labels = list(dict.fromkeys(job.session.label for job in targets))
         running = next((job.eval_id for job in targets if job.state is not Job.QUEUED), None)
         for job in targets:
-            self._evals.interrupt(job, now)
+            self._evals.interrupt(job, request.agent or "a client", now)
         reply = {"interrupted": labels, "interrupted_id": running if running or not targets else targets[0].eval_id}
         state.say(peer, request.id, status=["done"], **reply)
 

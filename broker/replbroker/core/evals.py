@@ -12,21 +12,16 @@ from typing import Any
 
 from replbroker.core.asks import Asks
 from replbroker.core.effects import Peer, ToWorker
+from replbroker.core.outcomes import COUNTED_AS, STATUS_OF
 from replbroker.core.session import CLOSED, IDLE, STARTING, VACANT, Ask, Job, Session, Waiter
 from replbroker.core.staff import Staff
 from replbroker.core.state import State
+from replbroker.core.watch_ops import end_subscriptions
 from replwire.faults import Refusal, clip
-from replwire.link import Cancel, Claimed, Kind, Outcome, encode, pack
+from replwire.link import Cancel, Claimed, Kind, encode, pack
 from replwire.ops import Runs
 
-STATUS_OF: dict[int, list[str]] = {
-    Outcome.OK: ["done"],
-    Outcome.ERROR: ["done", "error"],
-    Outcome.INTERRUPTED: ["done", "interrupted"],
-    Outcome.TIMEOUT: ["done", "error", "timeout"],
-}
 _NOTICE_S = 0.01  # an eval that waits longer than this is told so: a shorter wait is over before it could be read of
-_COUNTED_AS: dict[int, str] = {outcome: f"evals.{outcome.name.lower()}" for outcome in Outcome}
 
 
 class Evals:
@@ -62,6 +57,7 @@ class Evals:
             session.remember(job, request.summary())
         session.queue.append(job)
         state.queued[agent] += 1
+        state.news.accepted(job, request)
         self._promote(session, now)
         if job.state is Job.QUEUED:
             self._arm_queue(job, request, now)
@@ -93,6 +89,7 @@ class Evals:
         self._state.say(
             job.peer, job.request_id, status=["queued"], queue_position=position, eval_id=job.eval_id
         )  # fmt: skip
+        self._state.news.queued(job, position)
 
     # --- on ---
 
@@ -133,6 +130,7 @@ class Evals:
         self._send(session, Kind.ASK, job.body or b"", job)
         job.body = None
         job.deadline = state.deadlines.at(now + job.limit_ms / 1000, lambda at: self._time_limit(job, at))
+        state.news.started(job, now)
         self.asks.release(session, job.eval_id)
 
     def _send(self, session: Session, kind: Kind, body: bytes, job: Job) -> None:
@@ -184,7 +182,7 @@ class Evals:
         """The worker said the terminal message of a running eval."""
         job.session.move("finish")
         self._finish(job, STATUS_OF[outcome], now)
-        self._state.counts[_COUNTED_AS[outcome]] += 1
+        self._state.counts[COUNTED_AS[outcome]] += 1
 
     def _finish(self, job: Job, status: list[str], now: float) -> None:
         """An eval that had a slot is over: the slot goes on, the session's next one comes up."""
@@ -217,6 +215,7 @@ class Evals:
         job.session.forget(state.limits.max_history)
         if job.started is not None:
             job.duration = round((now - job.started) * 1000, 3)
+        state.news.finished(job)
         for ask in [ask for ask in job.session.held if ask.eval_id == job.eval_id]:
             self.asks.end(ask)
             err = f"eval {job.eval_id} ended ({' '.join(status)}) and never ran"
@@ -239,6 +238,7 @@ class Evals:
             job.peer, job.request_id, status=status, err=err, eval_id=job.eval_id, epoch=session.epoch,
             ephemeral=True if session.ephemeral else None, duration_ms=duration, **more,
         )  # fmt: skip
+        self._state.news.answered(job, err, more.get("cause"), more.get("state"))
 
     def end_waiting(self, job: Job, status: list[str], err: str | None, now: float, **more: Any) -> None:
         """End an eval that has no slot."""
@@ -270,9 +270,10 @@ class Evals:
 
     # --- cut short ---
 
-    def interrupt(self, job: Job, now: float) -> None:
+    def interrupt(self, job: Job, by: str, now: float) -> None:
         """Cancel one eval on somebody's wish: a waiting one ends at once, a running one is signalled."""
         session = job.session
+        self._state.news.interrupting(job, by)
         if job.state is Job.RUNNING:
             job.cancelled = job.cancelled or "interrupt"
             self._send(session, Kind.CANCEL, encode(Cancel()), job)
@@ -294,6 +295,7 @@ class Evals:
         """The code ran for as long as it may: ask it to stop, and after the grace kill it."""
         if job.cancelled != "timeout":
             job.cancelled = "timeout"
+            self._state.news.interrupting(job, "time-limit")
             self._send(job.session, Kind.CANCEL, encode(Cancel(limit_ms=job.limit_ms)), job)
             grace = self._state.limits.interrupt_grace_ms / 1000
             job.deadline = self._state.deadlines.at(now + grace, lambda at: self._time_limit(job, at))
@@ -314,6 +316,8 @@ class Evals:
         if session.state != VACANT:
             session.move("lose")
         session.epoch += 1
+        if not moving:
+            state.news.lost(session, cause, word)
         if session.stand_in is not None and not moving:
             self.not_moved(session.stand_in, Refusal("session-reset", f"meanwhile: {cause}", cause=cause))
         told = any(job.peer is not None for job in (session.running, *session.waiting_jobs()) if job)
@@ -386,6 +390,8 @@ class Evals:
             status = ["done", "interrupted", "session-closed"]
             self._answer(job, status, None, now, state="lost", cause=why)
             self._finish(job, status, now)
+        state.news.closed(session, why)
+        end_subscriptions(state, state.bus.about(session), ["done", "session-closed"])
         if not session.ephemeral:
             state.roster()
         self.staff.refill(now)

@@ -56,14 +56,15 @@ class Moves:
         try:
             self._check_free(request.name)
             target = self._opening.open(
-                request.name, source.spec, request, peer or b"", now, source.cwd, source.env
+                request.name, source.spec, request, peer or b"", now, source.cwd, source.env, identity=job.identity,
             )  # fmt: skip
         except Refusal as refusal:
             self._state.out.append(Discard(dumped.path))
             self._state.refuse(peer, job.request_id, refusal)
             return
         target.cwd_needed = source.cwd_needed
-        target.restore, target.identity = dumped.path, job.identity
+        target.restore = dumped.path
+        self._state.news.forked(target, source, dumped)
         old_words = isinstance(request, wire.CloneSession)
         target.waiters.append(Waiter(peer, job.request_id, created=True, copied=dumped, old_words=old_words))
         self._evals.staff.take(target, now)
@@ -105,6 +106,7 @@ class Moves:
         session.claimed_once = True
         for job in session.waiting_jobs():
             job.epoch = session.epoch  # they were sent while it moved, and run where it is now
+        self._state.news.moved(session)
         for waiter in stand_in.waiters:
             self._state.say(
                 waiter.peer, waiter.request_id, status=["done"], session=session.id, name=session.name,

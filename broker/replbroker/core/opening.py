@@ -34,7 +34,7 @@ class Opening:
 
     def open(
         self, name: str | None, spec: Spec, request: Request, peer: Peer, now: float,
-        cwd: str | None = None, env: list[str] | None = None,
+        cwd: str | None = None, env: list[str] | None = None, *, ephemeral: bool = False, identity: str | None = None,
     ) -> Session:  # fmt: skip
         """A session without a worker, registered; what `request` asks of its sandbox is added to `spec`. Raises
         Refusal."""
@@ -55,8 +55,10 @@ class Opening:
         if cwd is not None and not state.setup.sandbox.late_folders:
             session.spec = spec._replace(folder=cwd)
         session.cwd_needed = not isinstance(request, Opens) or request.cwd_needed
-        session.cwd, session.env, session.identity = cwd, env or [], state.access.of(peer)
+        session.cwd, session.env, session.ephemeral = cwd, env or [], ephemeral
+        session.identity = state.access.of(peer) if identity is None else identity
         state.sessions.add(session)
+        state.news.created(session)
         return session
 
     def spec(self, runtime: str | None) -> Spec:

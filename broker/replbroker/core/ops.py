@@ -17,7 +17,9 @@ from replbroker.core.opening import Opening
 from replbroker.core.session import Session
 from replbroker.core.session_ops import SessionOps
 from replbroker.core.state import State
+from replbroker.core.watch_ops import WatchOps, end_subscriptions
 from replwire import ops as wire
+from replwire.events import BrokerShutdown
 from replwire.faults import Refusal
 from replwire.requests import describe_ops
 
@@ -31,10 +33,12 @@ class Ops:
         self._state = state
         self._evals = evals
         self._described = describe_ops()  # takes milliseconds, and never changes
+        self._why = ""  # the broker is told to end
         opening = Opening(state)
         asking = AskOps(state, evals, opening)
         running = EvalOps(state, evals, opening, asking)
         sessions = SessionOps(state, evals, opening, running)
+        watching = WatchOps(state, evals.staff)
         self.dumped = sessions.dumped
         self.table: dict[type[wire.Request], Callable[[Any, Peer, bytes, float], None]] = {
             wire.Eval: running.eval,
@@ -66,6 +70,9 @@ class Ops:
             wire.Describe: self.describe,
             wire.Ping: self.ping,
             wire.Stats: self.stats,
+            wire.Introspect: watching.introspect,
+            wire.Subscribe: watching.subscribe,
+            wire.Unsubscribe: watching.unsubscribe,
             wire.Shutdown: self.shutdown,
         }
 
@@ -142,7 +149,7 @@ class Ops:
         state = self._state
         if state.draining:
             return
-        state.draining = True
+        state.draining, self._why = True, why
         state.note(why)
         refusal = Refusal("shutdown", "server is shutting down")
         for session in state.sessions:
@@ -158,4 +165,6 @@ class Ops:
         state.drain_deadline = None
         for session in state.sessions:
             self._evals.close(session, why, now)
+        state.bus.tell(BrokerShutdown, reason=self._why)
+        end_subscriptions(state, state.bus.every(), ["done", "error", "shutdown"], "server is shutting down")
         state.out.append(Exit(why))

@@ -6,6 +6,8 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from replbroker.core.effects import Peer, Spec
+from replbroker.core.heard import Heard
+from replbroker.core.ring import Ring
 from replwire.deadlines import Deadline
 from replwire.limits import Limits
 from replwire.link import Dumped
@@ -37,7 +39,7 @@ class Job:
     """One eval, from its request to its end. `peer` is None once nobody waits for its answer."""
 
     __slots__ = (
-        "agent", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "identity", "label",
+        "agent", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "heard", "identity", "label",
         "limit_ms", "notice", "peer", "request", "request_id", "route", "session", "started", "state", "status",
         "submitted", "wait_deadline",
     )  # fmt: skip
@@ -67,6 +69,7 @@ class Job:
         self.started: float | None = None
         self.duration: float | None = None
         self.cancelled: str | None = None
+        self.heard: Heard | None = None  # what it has shown, while anybody wants to know
         self.deadline: Deadline | None = None
         self.notice: Deadline | None = None
         self.wait_deadline: Deadline | None = None
@@ -153,6 +156,7 @@ class Session:
         self.stands_for: Session | None = None
         self.history: deque[Remembered] = deque()
         self._history_bytes = 0
+        self.ring = Ring()
         self._evals = 0
 
     @property

@@ -10,7 +10,7 @@ from replbroker.core.effects import Discard, Kill, Spawn, Spec, ToWorker
 from replbroker.core.session import Session
 from replbroker.core.state import State
 from replwire.deadlines import Deadline
-from replwire.link import Claim, Kind, encode, pack
+from replwire.link import Claim, Kind, Usage, encode, pack
 
 _MAX_STARTING = 8  # workers started at once: a burst of sessions must not fork-bomb the host
 _REFILL_PAUSE_S = 0.02  # starting a process competes with the answer that a fresh session is about to give
@@ -27,14 +27,15 @@ Failed = Callable[[Session, str, float], None]
 class Worker:
     """One worker process as the core sees it."""
 
-    __slots__ = ("deadline", "heard", "number", "session", "spec", "state")
+    __slots__ = ("born", "deadline", "heard", "number", "session", "spec", "state", "usage")
 
     def __init__(self, number: int, spec: Spec, now: float) -> None:
         self.number = number
         self.spec = spec
         self.state: str = STARTING
         self.session: Session | None = None
-        self.heard = now
+        self.born = self.heard = now
+        self.usage = Usage()
         self.deadline: Deadline | None = None
 
 
@@ -135,6 +136,7 @@ class Staff:
         when = now + self._state.limits.worker_start_ms / 1000
         worker.deadline = self._state.deadlines.at(when, lambda at: self._never_ready(worker, at))
         self._state.out.append(Spawn(worker.number, spec))
+        self._state.news.spawned(worker.number, spec)
 
     def ready(self, worker: Worker, now: float) -> None:
         """Its interpreter is up: give it to who waits, or keep it warm."""
@@ -143,6 +145,7 @@ class Staff:
         line = self._line(worker.spec)
         line.fails = 0
         self._state.deadlines.cancel(worker.deadline)
+        self._state.news.ready(worker.number, now - worker.born)
         if line.waiting:
             self._give(worker, line.waiting.popleft())
         else:
@@ -181,9 +184,10 @@ class Staff:
             self._state.out.append(Discard(session.restore))
             session.restore = None
 
-    def _kill(self, worker: Worker) -> None:
+    def _kill(self, worker: Worker, cause: str = "not needed any more") -> None:
         self._forget(worker)
         self._state.out.append(Kill(worker.number))
+        self._state.news.exited(worker.number, cause, worker.session)
 
     def _forget(self, worker: Worker) -> None:
         del self.workers[worker.number]
@@ -197,6 +201,7 @@ class Staff:
         self._forget(worker)
         if not dead:
             self._state.out.append(Kill(worker.number))
+        self._state.news.exited(worker.number, cause, None)
         self._state.note(f"worker {worker.number} ({worker.spec}, {worker.state}): {cause}")
         if was_starting:
             line = self._line(worker.spec)

@@ -10,15 +10,18 @@ from typing import Any
 
 from replbroker.core.access import Access
 from replbroker.core.audit import Trail
+from replbroker.core.bus import Bus
 from replbroker.core.effects import Effect, Note, Peer, Roster, ToClient
 from replbroker.core.gate import Gate
 from replbroker.core.keys import Keys
+from replbroker.core.news import News
 from replbroker.core.rate import Window
 from replbroker.core.registry import Registry
 from replbroker.core.sandbox import Sandbox
 from replbroker.core.session import Ask, Job, Session
 from replwire.agents import Agents, Rule
 from replwire.deadlines import Deadline, Deadlines
+from replwire.events import LogInfo
 from replwire.faults import FAULTS, Refusal
 from replwire.limits import RETRY_AFTER_MS, Limits
 from replwire.ops import Request
@@ -43,6 +46,10 @@ class Setup:
     admins: frozenset[str] = frozenset()
     name_of_token: Callable[[str], str | None] = lambda _: None  # a look into a file
     versions: tuple[tuple[str, str], ...] = ()
+    boot: str = "0"  # this start of the broker, in the ids of its events
+    record: bool = False  # whether the shell wants every canonical event
+    allows: Callable[[str], bool] = lambda _: True  # whether a named identity is still one; a look into a file
+    snapshots: dict[str, Callable[[], Any]] = field(default_factory=dict)  # of the shell's parts, for `introspect`
 
 
 class State:
@@ -55,6 +62,11 @@ class State:
         self.sessions = Registry()
         self.access = Access(setup.own, setup.admins)
         self.trail = Trail(lambda effect: self.out.append(effect), setup.audit)
+        self.bus = Bus(
+            setup.limits, self.access, lambda effect: self.out.append(effect), lambda: self.trail.now, self.iso,
+            boot=setup.boot, record=setup.record,
+        )  # fmt: skip
+        self.news = News(self.bus, setup.limits)
         self.gate: Gate[Job] = Gate(setup.limits.max_concurrent_evals)
         self.deadlines = Deadlines()
         self.keys = Keys(setup.limits.max_idempotency_keys)
@@ -104,6 +116,7 @@ class State:
     def note(self, text: str) -> None:
         """A line for the log."""
         self.out.append(Note(text))
+        self.bus.tell(LogInfo, text=text)
 
     def roster(self) -> None:
         """The list of sessions changed."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections import Counter, deque
+from collections import deque
 
 import zmq
 
 from replbroker.transports.identity import NOBODY, identity
+from replbroker.transports.left_out import LeftOut
 from replbroker.transports.sockets import MORE, NOBLOCK, router, take
-from replwire.replies import Reply, encode
 
 _HWM = 256  # messages that libzmq holds for one client
 _BACKLOG = 1000  # answers held for a client beyond that; one more and it is given up
@@ -21,14 +21,14 @@ RETRY_S = 0.01  # how soon a full client is tried again
 
 
 class _Backlog:
-    """What one client could not take yet: answers, and how much live output of which request was left out."""
+    """What one client could not take yet: answers, and what was left out."""
 
-    __slots__ = ("bytes", "dropped", "messages")
+    __slots__ = ("bytes", "left_out", "messages")
 
     def __init__(self) -> None:
         self.messages: deque[bytes] = deque()
         self.bytes = 0
-        self.dropped: Counter[str] = Counter()
+        self.left_out = LeftOut()
 
     def push(self, body: bytes) -> None:
         self.messages.append(body)
@@ -36,9 +36,8 @@ class _Backlog:
 
     def own_up(self) -> None:
         """Turn what was left out into notices, which are answers."""
-        for request_id, count in self.dropped.items():
-            self.push(encode(Reply(id=request_id, status=["output-dropped"], dropped_bytes=count)))
-        self.dropped.clear()
+        for notice in self.left_out.notices():
+            self.push(notice)
 
 
 class Clients:
@@ -85,8 +84,10 @@ class Clients:
         """Whether some client has to be tried again soon."""
         return bool(self._backlogs)
 
-    def send(self, peer: bytes, body: Body, output_of: str | None = None, before: Body | None = None) -> bool:
-        """Send, hold, or leave out live output. False when the client is gone.
+    def send(
+        self, peer: bytes, body: Body, output_of: str | None = None, before: Body | None = None, event: bool = False
+    ) -> bool:
+        """Send, hold, or leave out live output and events. False when the client is gone.
 
         `before` and `body` leave as two frames of one message: the client is woken once.
         """
@@ -97,7 +98,7 @@ class Clients:
                 return sent
             backlog = self._backlogs[peer] = _Backlog()
         if output_of is not None:
-            backlog.dropped[output_of] += len(body)
+            backlog.left_out.add(output_of, len(body), event=event)
             return True
         backlog.own_up()
         if before is not None:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import select
 import socket
-from collections import Counter
 from typing import Protocol
 
 from replbroker.transports.identity import NOBODY, credentials, identity
+from replbroker.transports.left_out import LeftOut
 from replwire.lines import Lines
-from replwire.replies import Reply, encode
 
 PREFIX = b"L"  # the first byte of these peers' names; ZeroMQ's begin with a zero
 _READ_BYTES = 64 * 1024
@@ -38,7 +37,7 @@ class Listener(Protocol):
 
 
 class _Connection:
-    __slots__ = ("closing", "dropped", "identity", "lines", "pending", "silent", "socket", "who")
+    __slots__ = ("closing", "identity", "left_out", "lines", "pending", "silent", "socket", "who")
 
     def __init__(self, sock: socket.socket, max_bytes: int) -> None:
         self.socket = sock
@@ -46,7 +45,7 @@ class _Connection:
         self.identity = identity(sock)
         self.lines = Lines(max_bytes)
         self.pending = bytearray()
-        self.dropped: Counter[str] = Counter()
+        self.left_out = LeftOut()
         self.closing = False  # once what is pending has left
         self.silent = False  # has said its last; it may still be waiting for answers
 
@@ -166,18 +165,17 @@ class Streams:
             elif not connection.pending and not self._listener.awaits(peer):
                 self._end(peer)
 
-    def send(self, peer: bytes, body: Body, output_of: str | None = None, before: Body | None = None) -> bool:
-        """Send or hold; leave out live output for one that does not read. False when the client is gone."""
+    def send(
+        self, peer: bytes, body: Body, output_of: str | None = None, before: Body | None = None, event: bool = False
+    ) -> bool:
+        """Send or hold; leave out live output and events for one that does not read. False when the client is gone."""
         connection = self._connections.get(peer)
         if connection is None:
             return False
         if output_of is not None and len(connection.pending) > _LIVE_BYTES:
-            connection.dropped[output_of] += len(body)
+            connection.left_out.add(output_of, len(body), event=event)
             return True
-        for request_id, count in connection.dropped.items():
-            notice = Reply(id=request_id, status=["output-dropped"], dropped_bytes=count)
-            connection.pending += encode(notice) + b"\n"
-        connection.dropped.clear()
+        self._own_up(connection)
         if before is not None:
             connection.pending += bytes(before) + b"\n"
         connection.pending += bytes(body) + b"\n"
@@ -187,12 +185,19 @@ class Streams:
         self._flush(peer)
         return peer in self._connections
 
+    @staticmethod
+    def _own_up(connection: _Connection) -> None:
+        for notice in connection.left_out.notices() if connection.left_out else ():
+            connection.pending += notice + b"\n"
+
     def _flush(self, peer: bytes) -> None:
         connection = self._connections[peer]
         try:
             while connection.pending:
                 sent = connection.socket.send(connection.pending)
                 del connection.pending[:sent]
+                if not connection.pending:
+                    self._own_up(connection)  # nothing else may be sent to it for a long time
         except BlockingIOError:
             self._epoll.modify(connection.socket, connection.hears | select.EPOLLOUT)
             return

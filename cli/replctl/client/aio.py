@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,6 +12,7 @@ from replctl.client import calls, talk
 from replctl.client.address import Address, resolve
 from replctl.client.errors import ReplError
 from replctl.client.line import Line
+from replctl.client.listen import events_in, subscription
 from replctl.client.plain import Plain
 from replctl.client.result import Gathering, OnOutput, OnStatus, Pages, Result
 from replctl.client.sync import LONG, PATIENCE, connect
@@ -109,6 +110,31 @@ class AsyncClient(Plain[Awaitable[Reply]]):
     async def stats(self) -> dict[str, Any]:
         """Counters, queue, pool and agents of the broker."""
         return (await self.request("stats")).stats or {}
+
+    async def events(
+        self, session: str | None = None, types: Sequence[str] = (), since: int | None = None, output: bool = False
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Events as they happen; see `Client.events`. What was missed is told by `bus/lagged`, and not fetched."""
+        heard: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        ids: set[str] = set()
+
+        def on_status(reply: Reply) -> None:
+            ids.add(reply.id)
+            for event in events_in(reply):
+                heard.put_nowait(event)
+
+        asking = self.exchange("subscribe", subscription(session, types, since, output), None, None, on_status)
+        task = asyncio.create_task(asking)
+        task.add_done_callback(lambda _: heard.put_nowait(None))
+        try:
+            while (event := await heard.get()) is not None:
+                yield event
+            talk.answer(await task)
+        finally:
+            if not task.done() and self._line is not None:
+                for request_id in ids:
+                    self._line.send(self._talk.ask("unsubscribe", {"subscription": request_id})[1])
+            task.cancel()
 
     async def request(self, op: str, **fields: Any) -> Reply:
         """Send an operation and return its last reply. Raises ReplError when that says `error`."""

@@ -158,6 +158,10 @@ class Gathering:
     def add(self, reply: Reply) -> bool:
         """Take one reply; True when it was the last. Live text goes to `on_output` at once."""
         status = reply.status
+        if reply.event is not None:
+            if self.on_status is not None:
+                self.on_status(reply)
+            return False
         if reply.out is not None:
             self._text("out", self._out, reply.out)
         if reply.err is not None and not (status and "error" in status):

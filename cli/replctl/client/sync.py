@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,6 +12,7 @@ from replctl.client import calls, talk
 from replctl.client.address import Address, folder_fault, listens, resolve
 from replctl.client.errors import ReplError
 from replctl.client.line import Line
+from replctl.client.listen import listen
 from replctl.client.plain import Plain
 from replctl.client.result import Gathering, OnOutput, OnStatus, Pages, Result
 from replwire.names import DEFAULT_SESSION
@@ -118,6 +119,20 @@ class Client(Plain[Reply]):
     def stats(self) -> dict[str, Any]:
         """Counters, queue, pool and agents of the broker."""
         return self.request("stats").stats or {}
+
+    def events(
+        self, session: str | None = None, types: Sequence[str] = (), since: int | None = None, output: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """Events of a session, or of all that may be read, as they happen; it ends with the session or the broker.
+
+        `types` are names or prefixes such as `eval/`, `since` the number after which to begin, `output` adds live
+        output. What a slow reader misses is told by `bus/lagged`, and for a session fetched as far as it is kept.
+        """
+        return listen(self, session, types, since, output)
+
+    def leave(self, gathering: Gathering) -> None:
+        """Wait no more for the end of a request."""
+        self._talk.forget(gathering)
 
     # Below: for those who drive a request themselves (the command line, the prompt).
 

@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from replctl.commands.common import Face, common, session_argument, session_option
+from replctl.commands.completion import SessionName
 from replctl.commands.durations import spoken
 from replctl.commands.listing import variable
 from replwire.replies import Frame
@@ -65,22 +66,30 @@ def vars_(face: Face, session: str) -> None:
 
 
 @click.command()
-@session_argument
+@click.argument("session", type=SessionName(), required=False)
 @click.option("-n", "--limit", type=click.IntRange(min=1), metavar="N", help="The last N.")
 @click.option("--grep", metavar="TEXT", help="Those with this text.")
+@click.option("--search", metavar="TEXT", help="In the transcripts: code, output, values, errors; sessions gone too.")
 @common
-def history(face: Face, session: str, limit: int | None, grep: str | None) -> None:
-    """Code that SESSION was given, oldest first, across resets."""
+def history(face: Face, session: str | None, limit: int | None, grep: str | None, search: str | None) -> int | None:
+    """Code that SESSION was given, oldest first, across resets. With --search SESSION may be left out: all of them."""
+    if search is not None:
+        from replctl.commands.past import search as search_past  # it needs no broker, and reads files
+
+        return search_past(face, session, search, limit)
+    if session is None:
+        raise click.UsageError("which session? (with --search it may be left out)")
     with face.client() as client:
         reply = client.history(session, limit, grep)
     entries = reply.history or []
     if face.json:
         face.screen.json({"status": ["done"], "session": session, "history": entries, "count": reply.count})
-        return
+        return None
     for entry in entries:
         end = " ".join(word for word in entry.status if word != "done") or ("ok" if entry.status else "not ended")
         took = "" if entry.duration_ms is None else f", {spoken(entry.duration_ms)}"
         face.screen.line(f"# {entry.eval_id} ({end}{took}, epoch {entry.epoch})\n{entry.code}")
+    return None
 
 
 @click.command()

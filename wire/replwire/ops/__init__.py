@@ -20,12 +20,13 @@ from replwire.ops.sessions import (
     SetMode,
     Share,
 )
+from replwire.ops.watching import Introspect, Subscribe, Unsubscribe
 
 __all__ = [
     "OPS", "ClearBindings", "Clone", "CloneSession", "Close", "CloseSession", "Complete", "Describe", "Env", "Eval",
-    "HandOver", "Hello", "History", "Info", "Interrupt", "Jobs", "LoadFile", "Lookup", "LsBindings", "LsSessions",
-    "NewSession", "Opens", "Ping", "Read", "ReloadFile", "Request", "Reset", "Run", "Runs", "SessionRequest", "SetMode",
-    "Share", "Shutdown", "Stack", "Stats", "Stdin",
+    "HandOver", "Hello", "History", "Info", "Interrupt", "Introspect", "Jobs", "LoadFile", "Lookup", "LsBindings",
+    "LsSessions", "NewSession", "Opens", "Ping", "Read", "ReloadFile", "Request", "Reset", "Run", "Runs",
+    "SessionRequest", "SetMode", "Share", "Shutdown", "Stack", "Stats", "Stdin", "Subscribe", "Unsubscribe",
 ]  # fmt: skip
 
 Runs = Eval | Run  # what takes its turn in a session
@@ -60,5 +61,8 @@ OPS: dict[str, type[Request]] = {
     "describe": Describe,
     "ping": Ping,
     "stats": Stats,
+    "introspect": Introspect,
+    "subscribe": Subscribe,
+    "unsubscribe": Unsubscribe,
     "shutdown": Shutdown,
 }

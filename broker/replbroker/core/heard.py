@@ -1,0 +1,127 @@
+"""What an eval showed while it ran, as far as its events keep it: the end of its text, and what fits of the rest.
+
+The messages pass by as the worker wrote them. They are only counted and kept here; they are read once, at the end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import msgspec
+
+_MAX_MESSAGES = 2000  # a loop that prints and flushes makes one message a line
+
+
+class _Shown(msgspec.Struct):
+    """A message on the way, as far as it matters here."""
+
+    out: str | None = None
+    err: str | None = None
+    status: list[str] | None = None
+    mime: dict[str, Any] | None = None
+    value: str | None = None
+    ns: str | None = None
+    truncated: bool = False
+
+
+class _Last(msgspec.Struct, rename="kebab"):
+    """The last message of an eval."""
+
+    err: str | None = None
+    traceback: str | None = None
+    cause: str | None = None
+    state: str | None = None
+    truncated: bool = False
+
+
+_decode_shown = msgspec.json.Decoder(_Shown).decode
+_decode_last = msgspec.json.Decoder(_Last).decode
+
+
+class Heard:
+    """Messages of one eval, `most` bytes of them, the newest."""
+
+    __slots__ = ("_bodies", "_kept", "_last", "_most", "_skipped", "_value", "bytes", "messages")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._bodies: deque[bytes] = deque()
+        self._kept = 0
+        self._skipped = False
+        self._value = b""
+        self._last: bytes | _Last = _Last()
+        self.messages = 0
+        self.bytes = 0
+
+    def add(self, body: bytes, *, text: bool) -> None:
+        """One more that is not about its end: text, or a figure, which is kept whole or not at all."""
+        self.messages += 1
+        self.bytes += len(body)
+        if not text and len(body) > self._most:
+            self._skipped = True
+            return
+        self._bodies.append(body)
+        self._kept += len(body)
+        # JSON may double the text.
+        while len(self._bodies) > 1 and (self._kept > self._most * 2 or len(self._bodies) > _MAX_MESSAGES):
+            self._kept -= len(self._bodies.popleft())
+            self._skipped = True
+
+    def end(self, last: bytes, value: bytes = b"") -> None:
+        """Its value and its last message."""
+        self._last, self._value = last, value
+
+    def say(self, err: str | None, cause: str | None, state: str | None) -> None:
+        """The last message, when the broker writes it."""
+        self._last = _Last(err, None, cause, state)
+
+    def _end(self) -> tuple[_Last, _Shown]:
+        """What is no JSON says nothing: it is the worker's word, for its client to judge."""
+        try:
+            last = self._last if isinstance(self._last, _Last) else _decode_last(self._last)
+            value = _decode_shown(self._value) if self._value else _Shown()
+        except msgspec.MsgspecError:
+            return _Last(truncated=True), _Shown()
+        if value.mime is not None and len(self._value) > self._most:
+            value.mime, value.truncated = None, True
+        return last, value
+
+    def summary(self) -> dict[str, Any]:
+        """The fields of `eval/finished` that come from here, within about `most` bytes together."""
+        last, value = self._end()
+        text: dict[str, list[str]] = {"out": [], "err": []}
+        images: list[dict[str, Any]] = []
+        truncated = self._skipped or last.truncated or value.truncated
+        for body in self._bodies:
+            try:
+                shown = _decode_shown(body)
+            except msgspec.MsgspecError:
+                truncated = True
+                continue
+            if shown.mime is not None:
+                images.append(shown.mime)
+            elif shown.status is None:
+                text["out"].append(shown.out or "")
+                text["err"].append(shown.err or "")
+        whole = {stream: "".join(parts) for stream, parts in text.items()}
+        kept = {stream: cut_front(each, self._most // 2) for stream, each in whole.items()}
+        return {
+            **kept, "value": value.value, "ns": value.ns, "mime": value.mime, "images": images,
+            "truncated": truncated or kept != whole, "error": last.err, "traceback": last.traceback,
+            "cause": last.cause, "state": last.state,
+        }  # fmt: skip
+
+
+def cut_front(text: str, most: int) -> str:
+    """The end of a text, at most so many bytes of UTF-8, whole characters."""
+    if len(text) * 4 <= most or len(data := text.encode("utf-8", "replace")) <= most:
+        return text
+    return data[-most:].decode("utf-8", "ignore")
+
+
+def cut_end(text: str, most: int) -> str:
+    """The beginning of a text, in the same way."""
+    if len(text) * 4 <= most or len(data := text.encode("utf-8", "replace")) <= most:
+        return text
+    return data[:most].decode("utf-8", "ignore")

@@ -1,0 +1,38 @@
+"""What a client that reads too slowly was not sent, and the notices that own up to it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from replwire.events import carried, lagged
+from replwire.replies import Reply, encode
+
+
+class LeftOut:
+    """Bytes of live output by request, events by subscription."""
+
+    __slots__ = ("_bytes", "_events")
+
+    def __init__(self) -> None:
+        self._bytes: Counter[str] = Counter()
+        self._events: Counter[str] = Counter()
+
+    def __bool__(self) -> bool:
+        return bool(self._bytes or self._events)
+
+    def add(self, request_id: str, size: int, *, event: bool) -> None:
+        """One message was left out."""
+        if event:
+            self._events[request_id] += 1
+        else:
+            self._bytes[request_id] += size
+
+    def notices(self) -> Iterator[bytes]:
+        """A message for each request that misses something; forgets it."""
+        found, told = self._bytes, self._events
+        self._bytes, self._events = Counter(), Counter()
+        for request_id, count in found.items():
+            yield encode(Reply(id=request_id, status=["output-dropped"], dropped_bytes=count))
+        for request_id, count in told.items():
+            yield carried(request_id, lagged(count))

@@ -1,0 +1,125 @@
+"""What may look on in the broker's loop, and the faces of a transcript's storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from replbroker.core.effects import Happened
+
+Register = Callable[[int, Callable[[], None]], None]
+Drop = Callable[[int], None]
+Entry = dict[str, Any]
+
+
+class Watcher(Protocol):
+    """Gets every event that somebody outside the core wants. Never waits, never raises."""
+
+    due: float | None  # when `flush` is wanted
+
+    def watch(self, register: Register, drop: Drop) -> None:
+        """Name the descriptors that are to be polled."""
+
+    def happened(self, event: Happened, now: float) -> None:
+        """One event."""
+
+    def flush(self, now: float) -> None:
+        """Do what is due."""
+
+    def close(self) -> None:
+        """Finish, within seconds."""
+
+
+class Head(NamedTuple):
+    """What is known of a transcript without reading it."""
+
+    session: str
+    name: str | None
+    runtime: str
+    created: str
+    updated: float = 0.0  # Unix seconds
+    bytes: int = 0
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return self.name or self.session
+
+
+class NoTranscript(LookupError):
+    """There is none of this session."""
+
+
+class TranscriptExists(ValueError):
+    """There is one already."""
+
+
+class Damaged(ValueError):
+    """An entry cannot be read, and reading was to be strict."""
+
+
+class SessionBackend(Protocol):
+    """Where transcripts are kept. Entries are events as the bus made them. What is read back are entries and nothing
+    else: that a session's variables are there again is never implied.
+
+    Everything raises OSError when the place cannot be read or written, and works on exact session ids.
+    """
+
+    def create(self, head: Head) -> None:
+        """Begin one, durably. Raises TranscriptExists."""
+
+    def open(self, head: Head) -> None:
+        """Make it ready to be appended to; begun when it is not there."""
+
+    def open_existing(self, session: str) -> Head:
+        """The same for one that is there. Raises NoTranscript."""
+
+    def append(self, session: str, entries: Sequence[bytes]) -> None:
+        """Add entries: all of them, or none and OSError. Raises NoTranscript for one that is not open."""
+
+    def close(self, session: str) -> None:
+        """Nothing more is appended for now."""
+
+    def load(self, session: str, *, strict: bool = False) -> Iterator[Entry]:
+        """All entries, oldest first. What is half or no JSON is skipped, or with `strict` raises Damaged."""
+
+    def entries_since(self, session: str, seq: int) -> Iterator[Entry]:
+        """Those with a higher number."""
+
+    def get(self, session: str) -> Head | None:
+        """The one of this id."""
+
+    def find(self, name: str) -> Sequence[Head]:
+        """Those of sessions that had this name or id, the newest first."""
+
+    def list(self) -> Sequence[Head]:
+        """All, the newest first."""
+
+    def latest(self) -> Head | None:
+        """The one that was appended to last."""
+
+    def lock(self, session: str) -> Callable[[], None] | None:
+        """Keep others from appending; what lets go again, or None when somebody else has it."""
+
+    def search(self, text: str, session: str | None = None) -> Iterator[Entry]:
+        """Entries whose code, output, value or error has this text, in any case of letters."""
+
+    def prune(self, oldest: float, most_bytes: int, keep: frozenset[str]) -> int:
+        """Remove what nothing was added to since `oldest` (Unix seconds), and the oldest until the rest is within
+        `most_bytes`; how many went."""
+
+    def shut(self) -> None:
+        """Let go of everything."""
+
+
+SEARCHED = ("code", "out", "err", "value", "error")
+
+
+def text_of(entry: Entry) -> str:
+    """What can be searched for in an entry."""
+    return "\n".join(str(entry[key]) for key in SEARCHED if entry.get(key))
+
+
+def head_of(session: str, entry: Entry) -> Head:
+    """The head that an entry's session has, as far as its first entry tells."""
+    return Head(session, entry.get("name"), str(entry.get("runtime", "")), str(entry.get("time", "")))

@@ -1,0 +1,85 @@
+"""What Prometheus reads: the broker's figures in its text format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from replbroker.core.broker import Core
+from replbroker.core.figures import Histogram
+
+
+class Figures(Collector):
+    """The families, made anew at each scrape."""
+
+    def __init__(self, core: Core, transcript: Callable[[], dict[str, Any]] | None) -> None:
+        self._core = core
+        self._transcript = transcript
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """One scrape."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterable[Metric]:
+        """All families. Reads plain data; nothing waits."""
+        state, staff = self._core.state, self._core.staff
+        figures = state.news.figures
+        versions = dict(state.setup.versions)
+        yield InfoMetricFamily("replctl_build", "versions", value={"version": versions.get("replctl", "")})
+        yield _labelled("replctl_evals", "evals that ended, by how", "end", figures.ended)
+        yield _histogram("replctl_eval_duration_seconds", "how long code ran", figures.ran)
+        yield _histogram("replctl_eval_queue_wait_seconds", "how long evals waited for their turn", figures.waited)
+        yield _histogram("replctl_worker_start_seconds", "how long workers took to be ready", figures.worker_starts)
+        refused = {key.removeprefix("refused."): count for key, count in state.counts.items()
+                   if key.startswith("refused.")}  # fmt: skip
+        yield _labelled("replctl_refusals", "requests that were refused, by fault", "word", refused)
+        yield _gauges("replctl_workers", "worker processes, by state", "state", staff.counts())
+        yield GaugeMetricFamily("replctl_sessions", "sessions, throw-away ones included", value=len(state.sessions))
+        yield GaugeMetricFamily("replctl_connections", "clients connected", value=state.connections)
+        yield GaugeMetricFamily("replctl_slots_taken", "evals that have a slot", value=state.gate.taken)
+        yield GaugeMetricFamily("replctl_slots", "evals that may run at once", value=state.gate.slots)
+        yield _gauges("replctl_queued", "evals that wait, by agent", "agent", state.queued)
+        yield GaugeMetricFamily("replctl_subscriptions", "readers of events", value=len(state.bus))
+        yield _labelled("replctl_agent_cpu_seconds", "processor time of agents' sessions", "agent", figures.cpu)
+        memory: dict[str, float] = {}
+        for worker in staff.workers.values():
+            if worker.session is not None:
+                owner = worker.session.owner or ""
+                memory[owner] = memory.get(owner, 0) + worker.usage.memory_bytes
+        yield _gauges("replctl_agent_memory_bytes", "memory of agents' interpreters", "agent", memory)
+        if self._transcript is not None:
+            told = self._transcript()
+            yield CounterMetricFamily("replctl_transcript_events", "events written", value=told["written"])
+            yield CounterMetricFamily("replctl_transcript_lost", "events that could not be kept", value=told["lost"])
+
+
+def _labelled(name: str, text: str, label: str, values: Any) -> Metric:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _gauges(name: str, text: str, label: str, values: Any) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
+    family = HistogramMetricFamily(name, text)
+    family.add_metric([], histogram.buckets(), histogram.sum)
+    return family

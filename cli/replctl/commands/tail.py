@@ -1,0 +1,103 @@
+"""`replctl tail`: what happens, as it happens."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from replctl.client.errors import ReplError
+from replctl.commands.common import Face, common
+from replctl.commands.completion import SessionName
+from replctl.commands.durations import spoken
+
+_COLOURS = {"eval": "36", "session": "32", "worker": "35", "broker": "34"}
+_BAD = "31"
+_LINE = 100  # characters of code, value or error on a line
+_ENVELOPE = frozenset({"v", "id", "seq", "time", "session", "eval", "agent", "owner", "type", "words", "images",
+                       "traceback", "request-id", "out", "err", "mime", "ns"})  # fmt: skip
+
+
+@click.command()
+@click.argument("session", type=SessionName(), required=False)
+@click.option("--types", metavar="TYPE", multiple=True, help="Only this one, or with a / at its end all that begin so.")
+@click.option("--output", is_flag=True, help="What evals print as well, live.")
+@click.option("--since", type=click.IntRange(min=0), metavar="SEQ", help="First what came after this number.")
+@common
+def tail(face: Face, session: str | None, types: tuple[str, ...], output: bool, since: int | None) -> int:
+    """Events of SESSION, or of all sessions, until Ctrl-C or the end of the session."""
+    with face.client() as client:
+        teller = Teller(face, _coloured(os.environ, sys.stdout.isatty()))
+        teller.names = {entry.session: entry.name or entry.session for entry in client.sessions()}
+        try:
+            for event in client.events(session, types, since, output):
+                teller.tell(event)
+        except KeyboardInterrupt:
+            return 0
+        except ReplError as error:
+            if error.word != "shutdown":
+                raise
+            face.screen.notice("the broker ends")
+    return 0
+
+
+def _coloured(environ: Mapping[str, str], tty: bool) -> bool:
+    return tty and environ.get("TERM", "dumb") != "dumb" and "NO_COLOR" not in environ
+
+
+class Teller:
+    """Events as lines."""
+
+    def __init__(self, face: Face, coloured: bool) -> None:
+        self._face = face
+        self._coloured = coloured
+        self.names: dict[str, str] = {}
+
+    def tell(self, event: dict[str, Any]) -> None:
+        """Show one."""
+        kind, session = event["type"], event.get("session")
+        if kind == "session/created" and session is not None:
+            self.names[session] = event.get("name") or session
+        if self._face.json:
+            self._face.screen.json(event)
+        elif kind == "eval/output":
+            self._output(event["reply"])
+        elif kind != "eval/output-end":
+            self._face.screen.line(self._line(kind, session, event))
+
+    def _output(self, reply: dict[str, Any]) -> None:
+        self._face.screen.text("out", (reply.get("out") or "") + (reply.get("err") or ""))
+
+    def _line(self, kind: str, session: str | None, event: dict[str, Any]) -> str:
+        bad = event.get("status") not in (None, "ok") or kind in ("session/lost", "log/error", "admission/refused",
+                                                                  "policy/decision", "bus/lagged")  # fmt: skip
+        shown = self._paint(kind, _BAD if bad else _COLOURS.get(kind.partition("/")[0]))
+        where = self.names.get(session or "", session or "-")
+        number = f" {event['eval']}" if event.get("eval") else ""
+        return " ".join([event.get("time", "")[11:23] or "-", where, shown + number, *_facts(event)])
+
+    def _paint(self, text: str, colour: str | None) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if self._coloured and colour else text
+
+
+def _facts(event: dict[str, Any]) -> list[str]:
+    found = []
+    for key, value in event.items():
+        if key in _ENVELOPE or value in ("", [], {}):
+            continue
+        if key.endswith("-ms"):
+            found.append(f"{key.removesuffix('-ms')}={spoken(value)}")
+        elif key in ("status", "name"):
+            found.append(str(value))
+        else:
+            found.append(f"{key}={_short(value)}")
+    return found
+
+
+def _short(value: Any) -> str:
+    text = " ".join(str(value).split())
+    text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    return text if len(text) <= _LINE else text[: _LINE - 1] + "…"

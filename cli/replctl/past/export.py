@@ -1,0 +1,108 @@
+"""A transcript in other people's formats: a notebook, a script, a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from replctl.past.turns import CODE_OPS, Break, Turn
+
+FORMATS = ("ipynb", "py", "md", "jsonl")
+_KERNELS = {"python": ("Python 3", "python3", "python"), "node": ("JavaScript", "javascript", "javascript"),
+            "bash": ("Bash", "bash", "bash")}  # fmt: skip
+_NOTE = "What is shown was true when it ran. Opening this brings no variable back."
+
+
+def notebook(found: Sequence[Turn | Break], title: str, runtime: str) -> str:
+    """Jupyter's format, version 4.5: a cell for each eval, with its output, value and error."""
+    shown, name, language = _KERNELS.get(runtime, _KERNELS["python"])
+    cells = [_markdown("head", f"# {title}\n\n{_NOTE}")]
+    for at, each in enumerate(found):
+        if isinstance(each, Break):
+            cells.append(_markdown(f"break-{at}", f"*Variables from above are gone: {each.why}*"))
+        elif each.op not in CODE_OPS:
+            cells.append(_markdown(f"turn-{at}", f"`{each.code}` ({each.status or 'not ended'})"))
+        else:
+            cells.append({
+                "cell_type": "code", "id": f"eval-{at}", "metadata": {}, "source": _source(each.code),
+                "execution_count": each.eval_id or None, "outputs": list(_outputs(each)),
+            })  # fmt: skip
+    meta = {"kernelspec": {"display_name": shown, "name": name}, "language_info": {"name": language}}
+    return json.dumps({"cells": cells, "metadata": meta, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
+
+
+def _markdown(name: str, text: str) -> dict[str, Any]:
+    return {"cell_type": "markdown", "id": name, "metadata": {}, "source": _source(text)}
+
+
+def _source(text: str) -> list[str]:
+    return text.splitlines(keepends=True)
+
+
+def _outputs(turn: Turn) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for stream, text in (("stdout", turn.out), ("stderr", turn.err)):
+        if text:
+            found.append({"output_type": "stream", "name": stream, "text": _source(text)})
+    for image in turn.images:
+        found.append({"output_type": "display_data", "data": image, "metadata": {}})
+    if turn.shown is not None:
+        data = {"text/plain": turn.shown} | (turn.mime or {})
+        found.append({
+            "output_type": "execute_result", "execution_count": turn.eval_id or None, "data": data, "metadata": {},
+        })  # fmt: skip
+    if turn.status not in ("ok", ""):
+        name, _, text = (turn.error or turn.status).partition(": ")
+        trace = (turn.traceback or turn.error or turn.status).splitlines()
+        found.append({"output_type": "error", "ename": name, "evalue": text, "traceback": trace})
+    return found
+
+
+def script(found: Sequence[Turn | Break], title: str, runtime: str) -> str:
+    """The code alone, each eval a `# %%` cell, what came of it as comments."""
+    sign = "//" if runtime == "node" else "#"
+    parts = [_comment(sign, f"{title}\n{_NOTE}")]
+    for each in found:
+        if isinstance(each, Break):
+            parts.append(_comment(sign, f"variables from above are gone: {each.why}"))
+            continue
+        head = f"{sign} %% {each.eval_id} ({_how(each)})"
+        code = each.code if each.op in CODE_OPS else _comment(sign, each.code)
+        came = [f"-> {each.shown}"] if each.shown is not None else []
+        came += [each.error] if each.error else []
+        parts.append("\n".join([head, code.rstrip("\n"), *([_comment(sign, "\n".join(came))] if came else [])]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _comment(sign: str, text: str) -> str:
+    return "\n".join(f"{sign} {line}".rstrip() for line in text.splitlines())
+
+
+def _how(turn: Turn) -> str:
+    marks = [turn.status or "not ended"]
+    marks += ["code cut"] if turn.code_truncated else []
+    marks += ["output cut"] if turn.truncated else []
+    return ", ".join(marks)
+
+
+def page(found: Sequence[Turn | Break], title: str, runtime: str) -> str:
+    """Markdown: code, output, value."""
+    parts = [f"# {title}", _NOTE]
+    for each in found:
+        if isinstance(each, Break):
+            parts.append(f"---\n\n*Variables from above are gone: {each.why}*")
+            continue
+        parts.append(f"## {each.eval_id} ({_how(each)})")
+        parts.append(_fenced(each.code, runtime if each.op in CODE_OPS else ""))
+        text = each.out + each.err + (each.shown or "") + ("\n" + (each.traceback or each.error or "")).rstrip()
+        if text.strip():
+            parts.append(_fenced(text, "text"))
+    return "\n\n".join(parts) + "\n"
+
+
+def _fenced(text: str, language: str) -> str:
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"

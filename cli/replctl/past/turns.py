@@ -1,0 +1,92 @@
+"""From a transcript's entries to turns: what was run, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+CODE_OPS = ("eval",)  # what can be run again as it stands; a file or a package tool is named only
+
+
+class Turn(msgspec.Struct, rename="kebab"):
+    """One eval. `status` is empty when its end was never told: it ran when the broker was killed, or still runs."""
+
+    eval_id: int
+    code: str
+    op: str = "eval"
+    epoch: int = 1
+    time: str = ""
+    agent: str | None = None
+    status: str = ""
+    out: str = ""
+    err: str = ""
+    value: str | None = None
+    ns: str | None = None
+    mime: dict[str, Any] | None = None
+    images: list[Any] = []
+    error: str | None = None
+    traceback: str | None = None
+    duration_ms: float | None = None
+    truncated: bool = False  # something of what came of it is missing
+    code_truncated: bool = False
+
+    @property
+    def shown(self) -> str | None:
+        """The value, unless it is the one for nothing."""
+        nothing = {"globalThis": "undefined", "shell": "0"}.get(self.ns or "", "None")
+        return None if self.value == nothing else self.value
+
+
+@dataclass(slots=True)
+class Break:
+    """The variables from before are gone: a reset, a loss, another environment."""
+
+    why: str
+
+
+def fold(entries: Iterable[dict[str, Any]]) -> list[Turn | Break]:
+    """Turns and breaks, in the order in which they began."""
+    found: list[Turn | Break] = []
+    turns: dict[int, Turn] = {}
+    for entry in entries:
+        kind, number = entry.get("type"), entry.get("eval", 0)
+        if kind == "eval/accepted":
+            turns[number] = turn = Turn(
+                number, entry.get("code", ""), entry.get("op", "eval"), entry.get("epoch", 1), entry.get("time", ""),
+                entry.get("agent"), code_truncated=entry.get("code-truncated", False),
+            )  # fmt: skip
+            found.append(turn)
+        elif kind == "eval/finished":
+            if number not in turns:  # its beginning was given up to make room
+                turns[number] = Turn(number, "", epoch=entry.get("epoch", 1), code_truncated=True)
+                found.append(turns[number])
+            _finish(turns[number], entry)
+        elif kind in ("session/reset", "session/lost", "session/moved"):
+            found.append(Break(str(entry.get("reason") or entry.get("why") or "moved to another environment")))
+    return found
+
+
+def _finish(turn: Turn, entry: dict[str, Any]) -> None:
+    for name in ("status", "out", "err", "value", "ns", "mime", "images", "error", "traceback", "truncated"):
+        if name in entry:
+            setattr(turn, name, entry[name])
+    turn.duration_ms = entry.get("duration-ms")
+
+
+def only_turns(found: Iterable[Turn | Break]) -> Iterator[Turn]:
+    """Without the breaks."""
+    return (each for each in found if isinstance(each, Turn))
+
+
+def lines(data: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Entries of a file of JSON lines. What is none is left out: the last line of a killed broker may be half."""
+    for line in data:
+        try:
+            entry = msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        if isinstance(entry, dict):
+            yield entry

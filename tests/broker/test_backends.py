@@ -1,0 +1,235 @@
+"""Both storages of transcripts: the same face, the same answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replbroker.core.effects import Happened
+from replbroker.watch.base import Damaged, Head, NoTranscript, SessionBackend, TranscriptExists
+from replbroker.watch.jsonl import Jsonl
+from replbroker.watch.sqlite import Sqlite
+from replbroker.watch.transcript import Transcript
+
+Make = Callable[..., SessionBackend]
+
+
+@pytest.fixture(params=[Jsonl, Sqlite], ids=["jsonl", "sqlite"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    """Open the storage in the same folder, as often as you like."""
+    opened: list[SessionBackend] = []
+
+    def make(most: int = 1 << 30) -> SessionBackend:
+        opened.append(request.param(tmp_path / "t", most))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.shut()
+
+
+def _head(session: str, name: str | None = "work") -> Head:
+    return Head(session, name, "python", "2026-01-01T00:00:00+00:00")
+
+
+def _entry(seq: int, **more: Any) -> bytes:
+    return json.dumps({"type": "eval/finished", "seq": seq} | more).encode()
+
+
+def test_what_was_appended_is_loaded_in_order_also_by_the_next(make: Make) -> None:
+    first = make()
+    first.create(_head("a"))
+    first.append("a", [_entry(1), _entry(2)])
+    first.append("a", [_entry(3)])
+    first.shut()
+    again = make()
+    assert [entry["seq"] for entry in again.load("a", strict=True)] == [1, 2, 3]
+    assert [entry["seq"] for entry in again.entries_since("a", 1)] == [2, 3]
+    again.open(_head("a"))
+    again.append("a", [_entry(4)])
+    assert [entry["seq"] for entry in again.load("a")] == [1, 2, 3, 4]
+
+
+def test_one_is_created_once_and_got_by_its_exact_id(make: Make) -> None:
+    backend = make()
+    assert backend.get("a") is None
+    with pytest.raises(NoTranscript):
+        backend.open_existing("a")
+    with pytest.raises(NoTranscript):
+        next(backend.load("a"))
+    backend.create(_head("a"))
+    with pytest.raises(TranscriptExists):
+        backend.create(_head("a"))
+    got = make().get("a")
+    assert got is not None
+    assert (got.session, got.name, got.runtime) == ("a", "work", "python")
+    assert make().get("work") is None
+
+
+@pytest.mark.parametrize("bad", ["../a", "a/b", "", "a.b"])
+def test_an_id_that_is_no_id_reaches_no_file(make: Make, bad: str) -> None:
+    backend = make()
+    assert backend.get(bad) is None
+    with pytest.raises(NoTranscript):
+        backend.create(_head(bad))
+
+
+def test_the_newest_comes_first_and_names_may_repeat(make: Make) -> None:
+    backend = make()
+    for session, name in (("a", "work"), ("b", "work"), ("c", None)):
+        backend.create(_head(session, name))
+        backend.append(session, [_entry(1)])
+    backend.append("b", [_entry(2)])
+    latest = backend.latest()
+    assert latest is not None
+    assert latest.session == "b"
+    assert {head.session for head in backend.list()} == {"a", "b", "c"}
+    assert [head.session for head in backend.find("work")] == ["b", "a"]
+    assert [head.session for head in backend.find("c")] == ["c"]
+
+
+def test_who_holds_the_lock_writes_alone(make: Make) -> None:
+    writer, other = make(), make()
+    writer.create(_head("a"))
+    assert other.lock("a") is None
+    with pytest.raises(OSError, match=r".*"):
+        other.append("a", [_entry(1)])
+    writer.close("a")
+    release = other.lock("a")
+    assert release is not None
+    release()
+    writer.append("a", [_entry(1)])
+
+
+def test_what_belongs_to_no_session_is_written_by_every_broker_of_the_user(make: Make) -> None:
+    one, other = make(), make()
+    for seq, backend in enumerate((one, other, one), 1):
+        backend.open(_head("broker", None))
+        backend.append("broker", [_entry(seq)])
+    assert [entry["seq"] for entry in make().load("broker")] == [1, 2, 3]
+
+
+def test_text_is_found_in_code_output_values_and_errors_in_any_case(make: Make) -> None:
+    backend = make()
+    backend.create(_head("a"))
+    backend.create(_head("b"))
+    backend.append("a", [_entry(1, out="A needle here"), _entry(2, agent="needle"), _entry(3, value="'Needle'")])
+    backend.append("b", [_entry(1, error='"quoted" needles é')])
+    found = [entry["seq"] for entry in backend.search("needle")]
+    assert sorted(found) == [1, 1, 3]
+    assert [entry["seq"] for entry in backend.search("NEEDLE", "b")] == [1]
+    assert [entry["seq"] for entry in backend.search('"quoted" needle')] == [1]
+    assert [entry["seq"] for entry in backend.search("é")] == [1]
+    assert list(backend.search("needle OR x")) == []
+
+
+def test_a_transcript_that_grows_too_long_loses_its_older_half(make: Make) -> None:
+    backend = make(20_000)
+    backend.create(_head("a"))
+    for seq in range(1, 301):
+        backend.append("a", [_entry(seq, out="x" * 100)])
+    seqs = [entry["seq"] for entry in backend.load("a")]
+    assert seqs[-1] == 300
+    assert seqs == list(range(seqs[0], 301))
+    assert 1 < seqs[0] < 300
+    head = backend.get("a")
+    assert head is not None
+    assert head.bytes <= 20_000
+    assert [entry["seq"] for entry in backend.search("xxx")] == seqs
+
+
+def test_the_oldest_go_when_there_is_too_much_but_none_that_is_written(make: Make) -> None:
+    backend = make()
+    for session in ("a", "b", "c"):
+        backend.create(_head(session))
+        backend.append(session, [_entry(1, out="x" * 1000)])
+        if session != "a":
+            backend.close(session)
+    assert make().prune(0.0, 1500, frozenset()) == 1
+    assert {head.session for head in backend.list()} == {"a", "c"}  # a is written
+    assert make().prune(2e12, 1 << 30, frozenset({"c"})) == 0
+    backend.close("a")
+    assert make().prune(2e12, 1 << 30, frozenset({"c"})) == 1
+    assert [head.session for head in backend.list()] == ["c"]
+    assert list(backend.search("xxx")) != []
+
+
+def test_locks_of_a_killed_broker_are_tidied_away(tmp_path: Path) -> None:
+    backend = Sqlite(tmp_path, 1 << 20)
+    backend.create(_head("a"))
+    for name in ("b", "gone"):
+        (tmp_path / f"{name}.lock").touch()
+    other = Sqlite(tmp_path, 1 << 20)
+    other.create(_head("b"))
+    backend.prune(0.0, 1 << 30, frozenset())
+    assert sorted(path.stem for path in tmp_path.glob("*.lock")) == ["a", "b"]
+    other.shut()
+    (tmp_path / "b.lock").touch()
+    backend.prune(0.0, 1 << 30, frozenset())
+    assert [path.stem for path in tmp_path.glob("*.lock")] == ["a"]
+    backend.shut()
+
+
+def test_a_damaged_line_is_skipped_and_a_strict_reader_is_told(tmp_path: Path) -> None:
+    backend = Jsonl(tmp_path, 1 << 20)
+    backend.create(_head("a"))
+    backend.append("a", [_entry(1)])
+    with (tmp_path / "a.jsonl").open("ab") as file:
+        file.write(b'{"half\n\xff\xfe\n' + _entry(2) + b"\n")
+    backend.shut()
+    assert [entry["seq"] for entry in backend.load("a")] == [1, 2]
+    with pytest.raises(Damaged):
+        list(backend.load("a", strict=True))
+
+
+def test_no_file_is_there_before_the_first_entry(tmp_path: Path) -> None:
+    backend = Jsonl(tmp_path / "t", 1 << 20)
+    assert list(backend.list()) == []
+    assert not (tmp_path / "t").exists()
+
+
+def test_more_sessions_than_descriptors_can_be_written(tmp_path: Path) -> None:
+    backend = Jsonl(tmp_path, 1 << 20)
+    for turn in (1, 2):
+        for number in range(100):
+            backend.open(_head(f"s{number}"))
+            backend.append(f"s{number}", [_entry(turn)])
+    assert all([entry["seq"] for entry in backend.load(f"s{number}")] == [1, 2] for number in range(100))
+    backend.shut()
+
+
+class _Stuck:
+    """A storage whose disk does not answer until it is let go."""
+
+    def __init__(self) -> None:
+        import threading
+
+        self.go = threading.Event()
+        self.kept: list[bytes] = []
+
+    def open(self, _: Head) -> None:
+        self.go.wait(20)
+
+    def append(self, _: str, entries: list[bytes]) -> None:
+        self.kept += entries
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *_: 0
+
+
+def test_a_disk_that_hangs_holds_nobody_up_and_what_waits_for_it_is_bounded() -> None:
+    stuck = _Stuck()
+    transcript = Transcript(stuck, 1.0, 1, lambda _: None)  # type: ignore[arg-type]
+    body = _entry(1, out="x" * 1_000_000)
+    for at in range(40):  # a writer in the same thread would hang here
+        transcript.happened(Happened("eval/finished", "a", body), float(at))
+        transcript.flush(at + 1.0)
+    assert transcript.lost > 20
+    stuck.go.set()
+    transcript.close()
+    assert len(stuck.kept) == 40 - transcript.lost
+    assert transcript.snapshot()["pending-bytes"] == 0

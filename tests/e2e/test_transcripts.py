@@ -1,0 +1,222 @@
+"""What a broker keeps of its sessions: found again after it is gone, killed, or out of room; never in an eval's way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit import Broker, processes_with, wait_until
+from replbroker.watch.base import SessionBackend
+from replbroker.watch.jsonl import Jsonl
+from replbroker.watch.sqlite import Sqlite
+from replwire import events
+
+KINDS = ("jsonl", "sqlite")
+
+
+def _backend(broker: Broker, kind: str) -> SessionBackend:
+    return (Jsonl if kind == "jsonl" else Sqlite)(broker.folder / "transcripts", 1 << 40)
+
+
+def _cli(broker: Broker, *args: str, code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "replctl", *args], env=broker.environ, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+def _entries(broker: Broker, kind: str, name: str) -> list[dict[str, Any]]:
+    backend = _backend(broker, kind)
+    try:
+        return [entry for head in backend.find(name) for entry in backend.load(head.session, strict=True)]
+    finally:
+        backend.shut()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_session_did_is_found_when_it_and_its_broker_are_gone(start: Callable[..., Broker], kind: str) -> None:
+    broker = start(f"transcript.backend={kind}")
+    with broker.wire() as wire:
+        wire.run("x = 'needle'\nprint('in the haystack')\nx", "mine", agent="ada")
+        wire.run("1/0", "mine")
+        wire.ask("close", session="mine")
+    assert broker.stop() == 0
+    entries = _entries(broker, kind, "mine")
+    assert [entry["seq"] for entry in entries] == list(range(1, len(entries) + 1))
+    assert entries[-1]["type"] == "session/closed"
+    for entry in entries:
+        events.decode(json.dumps(entry).encode())
+    assert "haystack" in _cli(broker, "history", "mine", "--search", "HAYSTACK")
+    found = json.loads(_cli(broker, "history", "--search", "zerodivision", "--json"))
+    assert [each["code"] for each in found["found"]] == ["1/0"]
+    _cli(broker, "history", "--search", "not there", code=4)
+    modes = {path.stat().st_mode & 0o777 for path in (broker.folder / "transcripts").iterdir()}
+    assert modes == {0o600}
+    assert not processes_with(str(broker.folder))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_broker_that_is_killed_in_the_middle_leaves_what_can_be_read(start: Callable[..., Broker], kind: str) -> None:
+    broker = start(f"transcript.backend={kind}", "limits.rate-limit-per-min=0")
+    with broker.wire() as wire:
+        for number in range(200):
+            wire.run(f"{number}", "s")
+
+        def kept() -> int:
+            return sum(entry["type"] == "eval/finished" for entry in _entries(broker, kind, "s"))
+
+        wait_until(lambda: kept() > 100, "a hundred ends in the transcript")
+        for number in range(100):
+            wire.send("eval", session="s", code=f"{number}")
+        broker.kill()
+    before = kept()
+    assert before > 100
+    folder = broker.folder / "transcripts"
+    if kind == "jsonl":  # what a torn write leaves
+        path = next(path for path in folder.glob("*.jsonl") if path.name != "broker.jsonl")
+        whole = path.read_bytes()
+        path.write_bytes(whole + b'{"type":"eval/fin')
+        backend = Jsonl(folder, 1 << 40)
+        assert sum(entry["type"] == "eval/finished" for entry in backend.load(path.stem)) == before
+        backend.append(path.stem, [b'{"type":"x","seq":9}'])  # goes on, on a line of its own
+        assert [*backend.load(path.stem)][-1] == {"type": "x", "seq": 9}
+        backend.shut()
+    text = _cli(broker, "export", "s", "--format", "py")
+    assert text.count("# %%") >= before
+
+
+def test_a_full_disk_loses_entries_and_nothing_else(start: Callable[..., Broker]) -> None:
+    broker = start("broker.audit=false", max_file_bytes=20_000)
+    with broker.wire() as wire:
+        for number in range(60):
+            assert wire.run(f"'{'x' * 500}'; {number}", "s").value == str(number)
+
+        def lost() -> bool:
+            return bool(wire.ask("introspect", name="transcripts")["snapshots"]["transcripts"]["lost"])
+
+        wait_until(lost, "entries that are counted as lost")
+        wire.run("1", "s")
+        wait_until(lambda: "transcripts cannot be written" in broker.log_text(), "a line in the log")
+    assert broker.log_text().count("transcripts cannot be written") == 1
+    for line in (broker.folder / "transcripts").glob("*.jsonl"):
+        assert line.read_bytes().endswith(b"\n")  # no half line stays
+    assert _entries(broker, "jsonl", "s")
+
+
+def test_a_folder_that_cannot_be_written_is_told_once_and_evals_go_on(start: Callable[..., Broker]) -> None:
+    broker = start()
+    blocked = broker.folder / "transcripts"
+    broker.stop()
+    for path in blocked.iterdir():
+        path.unlink()
+    blocked.rmdir()
+    blocked.write_text("a file is in the way")
+    broker.start()
+    with broker.wire() as wire:
+        assert wire.run("6*7").value == "42"
+        wait_until(
+            lambda: wire.ask("ping") and "transcripts cannot be written" in broker.log_text(), "a line in the log"
+        )
+        assert wire.run("6*7").value == "42"
+
+
+def test_off_is_off(start: Callable[..., Broker]) -> None:
+    broker = start("transcript.backend=off")
+    with broker.wire() as wire:
+        wire.run("1")
+    assert broker.stop() == 0
+    assert not (broker.folder / "transcripts").exists()
+
+
+def test_throw_away_evals_are_in_no_transcript(start: Callable[..., Broker]) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        wire.run("'thrown away'", None)
+    assert broker.stop() == 0
+    assert [path.name for path in (broker.folder / "transcripts").iterdir()] == ["broker.jsonl"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_replay_that_does_the_same_reports_nothing_and_one_that_drifts_says_what(
+    start: Callable[..., Broker], kind: str, tmp_path: Path
+) -> None:
+    broker = start(f"transcript.backend={kind}")
+    with broker.wire() as wire:
+        wire.run("x = 20", "first")
+        wire.run("print('twice'); x + 1", "first")
+        wire.run("object()", "first")  # an address
+        wire.ask("reset", session="first")
+        wire.run("x", "first")  # was an error, and is one again: the reset is part of it
+    exported = tmp_path / "first.jsonl"
+
+    def export() -> bool:
+        _cli(broker, "export", "first", "--format", "jsonl", "-o", str(exported))
+        return exported.read_text().count("eval/finished") == 4
+
+    wait_until(export, "the whole transcript")
+    report = json.loads(
+        _cli(broker, "replay", str(exported), "--into", "again", "--json", "--endpoint", broker.endpoint)
+    )
+    assert (report["ran"], report["drifted"], report["skipped"]) == (4, [], [])
+    broken = exported.read_text().replace('"value":"21"', '"value":"22"').replace("twice\\n", "once\\n", 1)
+    assert broken != exported.read_text()
+    exported.write_text(broken)
+    args = ("replay", str(exported), "--into", "more", "--json", "--endpoint", broker.endpoint)
+    report = json.loads(_cli(broker, *args, code=1))
+    assert [(each["eval-id"], each["what"]) for each in report["drifted"]] == [(2, ["value", "out"])]
+    assert "-22" in report["drifted"][0]["diff"]
+
+
+def test_a_notebook_has_a_cell_for_each_eval(start: Callable[..., Broker]) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        wire.run("print('out'); 42", "nb")
+        wire.run("1/0", "nb")
+        wire.ask("reset", session="nb")
+    assert broker.stop() == 0
+    book = json.loads(_cli(broker, "export", "nb", "--format", "ipynb"))
+    assert (book["nbformat"], book["nbformat_minor"]) == (4, 5)
+    assert len({cell["id"] for cell in book["cells"]}) == len(book["cells"]) == 4
+    kinds = [[output["output_type"] for output in cell.get("outputs", [])] for cell in book["cells"]]
+    assert kinds == [[], ["stream", "execute_result"], ["error"], []]
+    assert "brings no variable back" in "".join(book["cells"][0]["source"])
+    assert "42" in _cli(broker, "export", "nb", "--format", "md")
+    _cli(broker, "export", "nobody", code=1)
+
+
+def test_tail_follows_a_session_and_ends_with_it(start: Callable[..., Broker]) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        wire.ask("new-session", name="t")
+        command = [
+            sys.executable,
+            "-m",
+            "replctl",
+            "tail",
+            "t",
+            "--output",
+            "--since",
+            "0",
+            "--endpoint",
+            broker.endpoint,
+        ]
+        process = subprocess.Popen(command, env=broker.environ, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert "session/created" in process.stdout.readline()
+        wire.run("print('seen live')", "t")
+        wire.ask("close", session="t")
+        rest, _ = process.communicate(timeout=20)
+        assert process.returncode == 0
+        assert "seen live\n" in rest
+        assert "eval/finished 1 ok" in rest
+        assert "\x1b" not in rest  # no terminal, no colours
+        assert "session/closed" in rest
+    assert os.path.isdir(broker.folder)

@@ -1,0 +1,274 @@
+"""Events over a real broker: on every transport, to slow readers, on the PUB socket; figures and snapshots."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from prometheus_client.parser import text_string_to_metric_families
+
+from kit import PATIENCE_S, Broker, LineWire, Wire, wait_until
+from replctl import AsyncClient, Client, ReplError
+from replwire import events
+from replwire.events import BrokerShutdown, EvalFinished
+
+
+def _events(wire: Wire, request_id: str, until: str) -> list[dict[str, Any]]:
+    """Events of a subscription, up to the first of this type. Each must be one that is declared."""
+    found: list[dict[str, Any]] = []
+    for message in wire.messages(request_id):
+        if "event" in message:
+            found.append(message["event"])
+            events.decode(json.dumps(message["event"]).encode())
+            if found[-1]["type"] == until:
+                return found
+    raise AssertionError(f"no {until} came: {found}")
+
+
+@pytest.fixture(params=["zmq", "tcp", "unix"])
+def watcher(lines_broker: Broker, request: pytest.FixtureRequest) -> Iterator[Wire]:
+    url = lines_broker.listening.get(request.param)
+    with lines_broker.wire() if url is None else LineWire(url) as wire:
+        yield wire
+
+
+def test_events_come_on_every_transport_while_another_client_works(lines_broker: Broker, watcher: Wire) -> None:
+    with lines_broker.wire() as worker:
+        worker.ask("new-session", name="seen")
+        sent = watcher.send("subscribe", session="seen", types=["eval/"], output=True)
+        assert watcher.until(sent, "subscribed")["name"] == "seen"
+        worker.run("print('hi')\n6*7", "seen")
+        found = _events(watcher, sent, "eval/finished")
+        kinds = [each["type"] for each in found]
+        assert kinds == ["eval/accepted", "eval/started", "eval/output", "eval/output-end", "eval/finished"]
+        assert found[2]["reply"]["out"] == "hi\n"
+        assert (found[-1]["value"], found[-1]["out"], found[-1]["status"]) == ("42", "hi\n", "ok")
+        worker.ask("close", session="seen")
+        assert watcher.answer(sent).status == ["done", "session-closed"]
+
+
+def test_who_comes_back_catches_up_by_number(lines_broker: Broker) -> None:
+    with lines_broker.wire() as wire:
+        wire.run("1", "again")
+        with lines_broker.wire() as first:
+            seq = first.until(first.send("subscribe", session="again"), "subscribed")["seq"]
+        wire.run("2", "again")
+        sent = wire.send("subscribe", session="again", since_seq=seq, types=["eval/finished"])
+        answer = wire.until(sent, "subscribed")
+        assert [each["value"] for each in answer["events"]] == ["2"]
+        assert answer["missed"] == 0
+        wire.ask("close", session="again")
+
+
+class SlowWire(Wire):
+    """Takes in as little as libzmq allows while nobody reads."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(endpoint)
+        self.socket.close()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.rcvhwm = 1
+        self.socket.connect(endpoint)
+
+
+@pytest.mark.parametrize("transport", ["zmq", "tcp"])
+def test_a_reader_that_is_too_slow_is_told_how_much_it_missed(start: Callable[..., Broker], transport: str) -> None:
+    most = 200_000_000
+    broker = start(f"limits.max-output-bytes={most}", "limits.rate-limit-per-min=0", "broker.tcp=127.0.0.1:0")
+    with broker.wire() as worker:
+        worker.ask("new-session", name="s")
+        with SlowWire(broker.endpoint) if transport == "zmq" else LineWire(broker.listening["tcp"]) as slow:
+            sent = slow.send("subscribe", output=True)
+            slow.until(sent, "subscribed")
+            if transport == "zmq":  # many, beyond what libzmq and the kernel hold
+                for number in range(1000):
+                    assert worker.run(f"{number}", "s").value == str(number)
+            else:  # much, beyond what the kernel holds
+                worker.run("import sys\nfor i in range(1500): sys.stdout.write('x' * 65_536)", "s")
+            lagged = next(m["event"] for m in slow.messages(sent) if m["event"]["type"] == "bus/lagged")
+            assert lagged["missed"] > 0
+        assert worker.run("'fine'", "s").value == "'fine'"
+
+
+@pytest.mark.parametrize("transport", ["zmq", "tcp"])
+def test_a_subscriber_that_goes_without_a_word_is_forgotten(lines_broker: Broker, transport: str) -> None:
+    with lines_broker.wire() as wire:
+        leaving = lines_broker.wire() if transport == "zmq" else LineWire(lines_broker.listening["tcp"])
+        leaving.until(leaving.send("subscribe", output=True), "subscribed")
+        assert wire.ask("introspect", name="subscriptions")["snapshots"]["subscriptions"]["total"] == 1
+        leaving.close()
+
+        def forgotten() -> bool:
+            wire.run("print(1)", "s")
+            return wire.ask("introspect", name="subscriptions")["snapshots"]["subscriptions"]["total"] == 0
+
+        wait_until(forgotten, "the subscription is gone")
+
+
+def test_the_pub_socket_has_every_event_by_type(start: Callable[..., Broker]) -> None:
+    broker = start("broker.publish=ipc:///FOLDER/run/events.sock", "transcript.backend=off")
+    context = zmq.Context()
+    reader: Any = context.socket(zmq.SUB)
+    reader.connect(f"ipc://{broker.folder}/run/events.sock")
+    reader.subscribe(b"eval/output")
+    reader.subscribe(b"eval/finished")
+    found: dict[bytes, dict[str, Any]] = {}
+    with broker.wire() as wire:
+
+        def heard() -> bool:
+            wire.run("print('hi')", "s")  # until the subscription has arrived
+            while reader.poll(50):
+                topic, body = reader.recv_multipart()
+                found[topic] = json.loads(body)
+            return {b"eval/output", b"eval/finished"} <= found.keys()
+
+        wait_until(heard, "published events")
+    context.destroy(linger=0)
+    assert found[b"eval/output"]["reply"]["out"] == "hi\n"
+    assert set(found) == {b"eval/output", b"eval/output-end", b"eval/finished"}
+    folder = broker.folder
+    assert broker.stop() == 0
+    assert not (folder / "run/events.sock").exists()
+
+
+@pytest.mark.parametrize("setting", ["broker.publish=tcp://0.0.0.0:0", "metrics.listen=0.0.0.0:0"])
+def test_what_tells_everything_listens_on_loopback_alone(tmp_path: Path, setting: str) -> None:
+    command = [sys.executable, "-m", "replctl", "serve", "--endpoint", f"ipc://{tmp_path}/b.sock", "--set", setting]
+    env = {**os.environ, "REPLCTL_STATE_DIR": str(tmp_path), "REPLCTL_CONFIG": f"{tmp_path}/none.toml"}
+    tmp_path.chmod(0o700)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
+    assert done.returncode != 0
+    assert "loopback" in done.stderr
+
+
+def _get(port: int, path: str = "/metrics", method: str = "GET") -> tuple[bytes, str]:
+    with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as sock:
+        sock.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        whole = b"".join(iter(lambda: sock.recv(65536), b""))
+    head, _, body = whole.partition(b"\r\n\r\n")
+    return head.split(b"\r\n")[0], body.decode()
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def test_metrics_are_served_and_can_be_parsed(start: Callable[..., Broker]) -> None:
+    port = _free_port()
+    broker = start(f"metrics.listen=127.0.0.1:{port}", "limits.worker-silence-ms=1000")
+    with broker.wire() as wire:
+        wire.run("sum(i * i for i in range(3_000_000))", "s", agent="ada")
+        wire.run("1/0", "s")
+        wire.ask("eval", session="s")  # no code
+
+        def samples() -> dict[tuple[str, tuple[str, ...]], float]:
+            families = text_string_to_metric_families(_get(port)[1])
+            return {(each.name, tuple(each.labels.values())): each.value for family in families
+                    for each in family.samples}  # fmt: skip
+
+        seen = wait_until(lambda: (now := samples()).get(("replctl_agent_cpu_seconds_total", ("ada",))) and now, "cpu")
+        assert seen["replctl_evals_total", ("ok",)] == 1
+        assert seen["replctl_evals_total", ("error",)] == 1
+        assert seen["replctl_refusals_total", ("missing-code",)] == 1
+        assert seen["replctl_eval_duration_seconds_count", ()] == 2
+        assert seen["replctl_eval_duration_seconds_bucket", ("+Inf",)] == 2
+        assert seen["replctl_sessions", ()] == 1
+        assert seen["replctl_workers", ("claimed",)] == 1
+        assert seen["replctl_agent_memory_bytes", ("ada",)] > 1_000_000
+        assert _get(port, "/")[0] == b"HTTP/1.1 404 Not Found"
+        assert _get(port, method="POST")[0] == b"HTTP/1.1 405 Method Not Allowed"
+        assert _get(port, method="HEAD")[1] == ""
+
+
+def test_who_connects_to_the_metrics_port_and_says_nothing_harms_nobody(start: Callable[..., Broker]) -> None:
+    port = _free_port()
+    broker = start(f"metrics.listen=127.0.0.1:{port}")
+    idle = [socket.create_connection(("127.0.0.1", port), PATIENCE_S) for _ in range(8)]
+    try:
+        assert idle[0].recv(1) == b""  # let go after its time
+        wait_until(lambda: _try(port), "room again")
+        with broker.wire() as wire:
+            assert wire.run("1").value == "1"
+    finally:
+        for sock in idle:
+            sock.close()
+
+
+def _try(port: int) -> bool:
+    try:
+        return _get(port)[0] == b"HTTP/1.1 200 OK"
+    except OSError:
+        return False
+
+
+def test_snapshots_of_a_live_broker(start: Callable[..., Broker]) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        wire.run("1", "s")
+        found = wire.ask("introspect")["snapshots"]
+        assert {"stats", "sessions", "workers", "gate", "subscriptions", "figures", "limits", "transcripts"} == set(
+            found
+        )
+        assert found["sessions"]["rows"][0]["name"] == "s"
+        assert found["figures"]["ended"] == {"ok": 1}
+
+
+def test_a_broker_says_when_it_starts_and_ends(start: Callable[..., Broker]) -> None:
+    broker = start("transcript.backend=jsonl")
+    assert broker.stop() == 0
+    lines = (broker.folder / "transcripts/broker.jsonl").read_bytes().splitlines()[1:]
+    told = [events.decode(line) for line in lines]
+    assert [event.seq for event in told] == list(range(1, len(told) + 1))
+    assert isinstance(told[-1], BrokerShutdown)
+    assert told[-1].reason == "SIGTERM"
+
+
+def test_every_event_in_a_real_transcript_is_declared(start: Callable[..., Broker]) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        wire.run("import os; print(1); os._exit(3)", "s")
+        wire.run("x = 1; x", "s")
+        wire.ask("reset", session="s")
+        wire.ask("close", session="s")
+    assert broker.stop() == 0
+    path = next(each for each in (broker.folder / "transcripts").glob("*.jsonl") if each.name != "broker.jsonl")
+    told = [events.decode(line) for line in path.read_bytes().splitlines()[1:]]
+    assert [event.seq for event in told] == list(range(1, len(told) + 1))
+    ends = [event for event in told if isinstance(event, EvalFinished)]
+    assert [(each.status, each.out, each.value) for each in ends] == [("died", "1\n", None), ("ok", "", "1")]
+
+
+def test_the_libraries_bring_events_and_catch_up(start: Callable[..., Broker]) -> None:
+    broker = start()
+    with Client(broker.endpoint, start=False) as client:
+        client.eval("6*7", session="lib")
+        ends = client.events("lib", types=["eval/finished"], since=0)
+        assert next(ends)["value"] == "42"
+        ends.close()  # type: ignore[attr-defined]
+        wait_until(lambda: client.request("introspect").snapshots["subscriptions"]["total"] == 0, "it is unsubscribed")  # type: ignore[index]
+        with pytest.raises(ReplError, match="no event"):
+            next(client.events(types=["nope/"]))
+
+    async def listen() -> list[str]:
+        found = []
+        async with AsyncClient(broker.endpoint, start=False) as client:
+            async for event in client.events("lib", since=0):
+                found.append(event["type"])
+                if event["type"] == "eval/finished":
+                    await client.close("lib")
+        return found
+
+    found = asyncio.run(listen())
+    assert found[0] == "session/created"
+    assert found[-1] == "session/closed"

@@ -1,0 +1,45 @@
+"""The dashboard asks for figures that there are."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.core import Metric
+
+from replbroker.core.broker import Core
+from replbroker.core.state import Setup
+from replbroker.watch.scrape import Figures
+from replwire.limits import Limits
+
+DASHBOARD = json.loads((Path(__file__).resolve().parents[2] / "deploy/grafana.json").read_text())
+
+
+def _names(family: Metric) -> set[str]:
+    ends = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",)}
+    return {family.name + end for end in ends.get(family.type, ("",))}
+
+
+@pytest.fixture(scope="module")
+def families() -> dict[str, str]:
+    """Every figure by name, with its type."""
+    setup = Setup(limits=Limits(), warm_workers=0, idle_exit_ms=0, new_id=lambda: "1", wall=lambda: 0.0)
+    told = {"written": 0, "lost": 0}
+    return {name: family.type for family in Figures(Core(setup), lambda: told).collect() for name in _names(family)}
+
+
+def test_every_figure_of_the_dashboard_is_served_and_every_figure_is_shown(families: dict[str, str]) -> None:
+    asked = {name for panel in DASHBOARD["panels"] for target in panel["targets"]
+             for name in re.findall(r"replctl_\w+", target["expr"])}  # fmt: skip
+    assert asked <= families.keys()
+    shown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked}
+    served = {re.sub(r"_(bucket|sum|count)$", "", name) for name in families}
+    assert served - shown == {"replctl_build_info"}
+
+
+def test_panels_have_numbers_and_places_of_their_own() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)

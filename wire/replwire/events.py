@@ -1,0 +1,322 @@
+"""Everything that can happen, as events: one struct each, flat on the wire, in one table.
+
+A canonical event is numbered within its session (`seq`, from 1, without gaps), kept in the transcript, and can be
+caught up with; an ephemeral one is for whoever listens at that moment. `docs/events.md` is made from this table, and
+the tests decode every event that the broker makes through it: what is not declared here fails there.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+VERSION = 1
+BROKER = "broker"  # `owner` of an event that the broker itself makes, and the transcript of those without a session
+
+End = Literal["ok", "error", "cancelled", "timeout", "died", "refused"]
+
+
+def _says(text: str) -> Meta:
+    return Meta(description=text)
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True, tag_field="type"):
+    """What every event has."""
+
+    canonical: ClassVar[bool] = True
+
+    id: Annotated[str, _says("its own, never used again: the broker's start, and a number")]
+    time: Annotated[str, _says("ISO 8601, UTC")]
+    v: Annotated[int, _says("version of this table")] = 0  # never 0: what is the default would be left out
+    seq: Annotated[int, _says("number within the session, or among those without one; absent in ephemeral events")] = 0
+    session: Annotated[str | None, _says("id of the session; absent in events of the broker as a whole")] = None
+    eval: Annotated[int, _says("eval-id, where it is about an eval")] = 0
+    agent: Annotated[str | None, _says("label of the agent that it was done for")] = None
+    owner: Annotated[str, _says("who made the event: `broker`, or an extension")] = ""
+
+
+ENVELOPE = tuple(field.encode_name for field in msgspec.structs.fields(Event))
+
+
+class BrokerStarted(Event, frozen=True, kw_only=True, rename="kebab", tag="broker/started"):
+    """The broker is up."""
+
+    version: str
+    runtimes: list[str]
+    limits: Annotated[dict[str, int], _says("those that are not the default")]
+
+
+class BrokerShutdown(Event, frozen=True, kw_only=True, rename="kebab", tag="broker/shutdown"):
+    """The broker ends, and says so: one that was killed does not."""
+
+    reason: str
+
+
+class SessionCreated(Event, frozen=True, kw_only=True, rename="kebab", tag="session/created"):
+    """A session was opened."""
+
+    name: str | None = None
+    runtime: str
+    environment: str | None = None
+    cwd: str | None = None
+    identity: Annotated[str, _says("whose it is")]
+    ephemeral: Annotated[bool, _says("true: a throw-away session; no transcript keeps it")] = False
+    epoch: int
+
+
+class SessionForked(Event, frozen=True, kw_only=True, rename="kebab", tag="session/forked"):
+    """The session began with copies of another one's names."""
+
+    source: Annotated[str, _says("id of the session that was copied")]
+    count: Annotated[int, _says("names that came along")]
+    left_behind: Annotated[list[str], _says("names that did not, at most 100")]
+
+
+class SessionBusy(Event, frozen=True, kw_only=True, rename="kebab", tag="session/busy"):
+    """The session runs an eval."""
+
+    canonical: ClassVar[bool] = False
+
+
+class SessionIdle(Event, frozen=True, kw_only=True, rename="kebab", tag="session/idle"):
+    """The session has nothing to run."""
+
+    canonical: ClassVar[bool] = False
+
+
+class SessionReset(Event, frozen=True, kw_only=True, rename="kebab", tag="session/reset"):
+    """Somebody had the worker killed: variables are gone."""
+
+    reason: str
+    epoch: Annotated[int, _says("the epoch that begins")]
+
+
+class SessionLost(Event, frozen=True, kw_only=True, rename="kebab", tag="session/lost"):
+    """The worker died or had to be killed: variables are gone."""
+
+    why: str
+    epoch: Annotated[int, _says("the epoch that begins")]
+
+
+class SessionMoved(Event, frozen=True, kw_only=True, rename="kebab", tag="session/moved"):
+    """The session runs in another environment from here on, with a fresh worker."""
+
+    environment: Annotated[str | None, _says("as it was asked for; absent: the broker's own")] = None
+    executable: str | None = None
+    epoch: int
+
+
+class SessionClosed(Event, frozen=True, kw_only=True, rename="kebab", tag="session/closed"):
+    """The session is gone: the last event of it."""
+
+    reason: str
+
+
+class EvalAccepted(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/accepted"):
+    """An eval, or what else takes its turn in a session, was taken in. `eval/finished` follows, once."""
+
+    op: str
+    code: Annotated[str, _says("what is run, cut to `event-text-bytes`")]
+    code_truncated: bool = False
+    epoch: int
+    limit_ms: Annotated[int, _says("how long it may run")]
+    request_id: str
+
+
+class EvalQueued(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/queued"):
+    """The eval waits for its turn, and has been for a while."""
+
+    position: Annotated[int, _says("how many go before it")]
+
+
+class EvalStarted(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/started"):
+    """The worker has it."""
+
+    worker: int
+    queue_wait_ms: float
+
+
+class EvalOutput(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/output"):
+    """Something that the eval shows while it runs. For those who ask with `output`."""
+
+    canonical: ClassVar[bool] = False
+
+    reply: Annotated[msgspec.Raw, _says("the message as its own client gets it: `out`, `err`, `mime`, …")]
+
+
+class EvalOutputEnd(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/output-end"):
+    """Nothing more is shown of this eval. For those who ask with `output`."""
+
+    canonical: ClassVar[bool] = False
+
+    messages: int
+    bytes: Annotated[int, _says("of these messages")]
+
+
+class EvalFinished(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/finished"):
+    """The eval is over. Exactly one for each that was accepted, said when the session can take the next."""
+
+    status: Annotated[End, _says("how it ended, in one word")]
+    words: Annotated[list[str], _says("the status of its answer on the wire")]
+    duration_ms: Annotated[float | None, _says("how long the code ran; absent when it never did")] = None
+    epoch: int
+    value: str | None = None
+    ns: str | None = None
+    out: Annotated[str, _says("the end of its stdout: all that the event keeps is within `event-text-bytes`")] = ""
+    err: Annotated[str, _says("the end of its stderr")] = ""
+    images: Annotated[list[Any], _says("figures that it drew, MIME type to data, as far as there is room")] = []
+    mime: Annotated[dict[str, Any] | None, _says("the value's rich form, as far as there is room")] = None
+    truncated: Annotated[bool, _says("true: something of this is missing here")] = False
+    error: Annotated[str | None, _says("what went wrong, in a sentence")] = None
+    traceback: str | None = None
+    cause: Annotated[str | None, _says("what ended its worker")] = None
+    state: Annotated[str | None, _says("`kept` or `lost`: the variables from before")] = None
+
+
+class EvalInterruptRequested(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/interrupt-requested"):
+    """Somebody, or its time limit, wants the eval to stop; `eval/finished` tells whether it did."""
+
+    by: Annotated[str, _says("an agent, `a client`, or `time-limit`")]
+
+
+class WorkerSpawned(Event, frozen=True, kw_only=True, rename="kebab", tag="worker/spawned"):
+    """A worker process was started."""
+
+    worker: int
+    runtime: str
+    environment: str | None = None
+
+
+class WorkerReady(Event, frozen=True, kw_only=True, rename="kebab", tag="worker/ready"):
+    """Its interpreter is up."""
+
+    worker: int
+    start_ms: float
+
+
+class WorkerExited(Event, frozen=True, kw_only=True, rename="kebab", tag="worker/exited"):
+    """A worker is dead, or is being killed because nobody needs it any more."""
+
+    worker: int
+    cause: str
+    of: Annotated[str | None, _says("id of the session that had it")] = None
+
+
+class AdmissionRefused(Event, frozen=True, kw_only=True, rename="kebab", tag="admission/refused"):
+    """A request met a limit. At most one a second for the same word and agent: `count` has the others."""
+
+    word: str
+    limit: str
+    limit_value: int
+    err: str
+    count: Annotated[int, _says("refusals since the last such event, this one included")]
+
+
+class PolicyDecision(Event, frozen=True, kw_only=True, rename="kebab", tag="policy/decision"):
+    """A rule, a mode or the owner of a session forbade a request. At most one a second, as above."""
+
+    verdict: Literal["block"]
+    word: str
+    reason: str
+    count: int
+
+
+class LogInfo(Event, frozen=True, kw_only=True, rename="kebab", tag="log/info"):
+    """A line of the broker's log."""
+
+    canonical: ClassVar[bool] = False
+
+    text: str
+
+
+class LogError(Event, frozen=True, kw_only=True, rename="kebab", tag="log/error"):
+    """A defect of the broker."""
+
+    where: str
+    summary: str
+    correlation_id: str
+
+
+class BusLagged(Event, frozen=True, kw_only=True, rename="kebab", tag="bus/lagged"):
+    """This reader is too slow, or came too late: events are missing here. `subscribe` again with `since-seq`, or
+    read the transcript."""
+
+    canonical: ClassVar[bool] = False
+
+    missed: Annotated[int, _says("events that were left out, of either kind")]
+
+
+_ALL: tuple[type[Event], ...] = (
+    BrokerStarted, BrokerShutdown, SessionCreated, SessionForked, SessionBusy, SessionIdle, SessionReset, SessionLost,
+    SessionMoved, SessionClosed, EvalAccepted, EvalQueued, EvalStarted, EvalOutput, EvalOutputEnd, EvalFinished,
+    EvalInterruptRequested, WorkerSpawned, WorkerReady, WorkerExited, AdmissionRefused, PolicyDecision, LogInfo,
+    LogError, BusLagged,
+)  # fmt: skip
+EVENTS: dict[str, type[Event]] = {str(kind.__struct_config__.tag): kind for kind in _ALL}
+
+_NAMES = {kind: name for name, kind in EVENTS.items()}
+encode = msgspec.json.Encoder().encode
+_decoders = {name: msgspec.json.Decoder(kind) for name, kind in EVENTS.items()}
+
+
+class _Type(msgspec.Struct):
+    type: str
+
+
+_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
+_decode_type = msgspec.json.Decoder(_Type).decode
+
+
+def name_of(kind: type[Event]) -> str:
+    """The type of an event as it stands on the wire."""
+    return _NAMES[kind]
+
+
+def decode(body: bytes | memoryview) -> Event:
+    """The event that `body` holds. Raises msgspec.MsgspecError, also for a type that is not declared."""
+    name = _decode_type(body).type
+    if name not in _decoders:
+        raise msgspec.ValidationError(f"no event {name[:80]}")
+    return _decoders[name].decode(body)
+
+
+def lagged(missed: int, time: str = "", session: str | None = None) -> bytes:
+    """The one event that is made for one reader, and has no place among the others."""
+    return encode(BusLagged(v=VERSION, id="lagged", time=time, owner=BROKER, session=session, missed=missed))
+
+
+def carried(request_id: str, event: bytes) -> bytes:
+    """An event as a message for the subscription of this id."""
+    return b'{"id":%b,"event":%b}' % (encode(request_id), event)
+
+
+def raw(body: bytes | memoryview) -> msgspec.Raw | None:
+    """A message as part of an event; None when it is no JSON, which would spoil the event."""
+    try:
+        return _decode_raw(body)
+    except msgspec.MsgspecError:
+        return None
+
+
+def wanted_types(words: list[str]) -> frozenset[str]:
+    """The types that names and prefixes ending in `/` stand for; all, when there are none. Raises ValueError."""
+    found: set[str] = set()
+    for word in words:
+        some = {name for name in EVENTS if name == word or (word.endswith("/") and name.startswith(word))}
+        if not some:
+            raise ValueError(f"no event {word}")
+        found |= some
+    return frozenset(found) if words else frozenset(EVENTS)
+
+
+def fields_of(kind: type[Event]) -> dict[str, str]:
+    """What an event has beside the envelope: wire name to meaning, "" where the name says it all."""
+    hints = get_type_hints(kind, include_extras=True)
+    table = {}
+    for field in msgspec.structs.fields(kind):
+        if field.encode_name not in ENVELOPE:
+            meta = getattr(hints[field.name], "__metadata__", None)
+            table[field.encode_name] = meta[0].description if meta else ""
+    return table
