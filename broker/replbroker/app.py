@@ -19,6 +19,7 @@ from replbroker.core.broker import Core
 from replbroker.core.state import Setup
 from replbroker.doors import Door, tcp_door, unix_door
 from replbroker.endpoints import Held, StartError, hold, is_loopback, private_folder
+from replbroker.extending import Extending
 from replbroker.launch.local import Local
 from replbroker.launch.sandbox import Probed
 from replbroker.roster import Roster
@@ -113,6 +114,7 @@ def _serve(
 ) -> Iterator[Serve]:
     """The broker's parts, put together; everything is given back at the end, also when the start fails half-way."""
     limits = config.limits
+    extending = Extending(config.extensions)
     inner = _inner_endpoint(held, state_dir)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     stack = ExitStack()
@@ -126,14 +128,14 @@ def _serve(
         workers = Workers(context)
         _bind(workers.socket, inner)
         env = _session_env(os.environ, config.session.pass_env)
-        interpreters = _interpreters(config)
+        interpreters = _interpreters(config) | {name: path for name, (path, _) in extending.runtimes().items()}
         load_paths = tuple(config.session.load_paths)
-        launcher = Local(inner, interpreters, env, limits, str(state_dir), load_paths, sandbox)
-        core = Core(_setup(config, idle_exit, tuple(interpreters), keys, sandbox))
-        looking_on = watchers(config, core, context, state_dir, log, stack)
+        launcher = Local(inner, interpreters, env, limits, str(state_dir), load_paths, sandbox, extending.runtimes())
+        core = Core(_setup(config, idle_exit, tuple(interpreters), keys, sandbox, extending))
+        looking_on = watchers(config, core, context, state_dir, log, stack, extending.backend)
         serve = Serve(
             core, clients, workers, zap, launcher, roster, _audit(config, state_dir), _token,
-            limits.max_message_bytes, keys.allows, looking_on,
+            lambda name: keys.allows(name) or extending.vouches(name), looking_on, extending, limits,
         )  # fmt: skip
         try:
             yield serve
@@ -168,7 +170,9 @@ def _wall() -> float:
     return time.time() - time.monotonic()
 
 
-def _setup(config: Config, idle_exit: bool, runtimes: tuple[str, ...], keys: Keys, sandbox: Probed) -> Setup:
+def _setup(
+    config: Config, idle_exit: bool, runtimes: tuple[str, ...], keys: Keys, sandbox: Probed, extending: Extending
+) -> Setup:  # fmt: skip
     return Setup(
         limits=config.limits,
         warm_workers=config.broker.warm_workers,
@@ -182,11 +186,13 @@ def _setup(config: Config, idle_exit: bool, runtimes: tuple[str, ...], keys: Key
         sandbox=sandbox.core,
         own=f"uid:{os.getuid()}",
         admins=frozenset(config.access.admins),
-        name_of_token=keys.name_of_token,
+        name_of_token=lambda token: keys.name_of_token(token) or extending.name_of_token(token),
         versions=_versions(),
         boot=secrets.token_hex(4),
         record=records(config),
-        allows=keys.allows,
+        allows=lambda name: keys.allows(name) or extending.vouches(name),
+        hooks=extending.has_hooks,
+        snapshots=extending.snapshots(),
     )
 
 

@@ -22,6 +22,7 @@ from replbroker.core.effects import (
     Exit,
     HangUp,
     Happened,
+    Judge,
     Kill,
     Known,
     Note,
@@ -30,6 +31,7 @@ from replbroker.core.effects import (
     ToWorker,
 )
 from replbroker.core.effects import Roster as RosterChanged
+from replbroker.extending import Extending
 from replbroker.launch.base import Launcher
 from replbroker.roster import Roster
 from replbroker.transports.auth import Zap
@@ -39,6 +41,7 @@ from replbroker.transports.streams import PREFIX, Streams
 from replbroker.transports.workers import Workers
 from replbroker.watch.audit import AuditFile
 from replbroker.watch.base import Watcher
+from replwire.limits import Limits
 
 _POLLIN = int(zmq.POLLIN)
 _LONG_S = 3600.0  # the longest sleep
@@ -51,8 +54,8 @@ class Serve:
 
     def __init__(
         self, core: Core, clients: Clients, workers: Workers, zap: Zap, launcher: Launcher,
-        roster: Roster, audit: AuditFile, token: Callable[[], str], max_message_bytes: int,
-        allows: Callable[[str], bool], watchers: Sequence[Watcher] = (),
+        roster: Roster, audit: AuditFile, token: Callable[[], str],
+        allows: Callable[[str], bool], watchers: Sequence[Watcher], extending: Extending, limits: Limits,
     ) -> None:  # fmt: skip
         self._core = core
         self._clients = clients
@@ -72,11 +75,14 @@ class Serve:
         self._save_at: float | None = None
         self._register(clients.monitor_fd, self._count_connections)
         self._register(zap.socket.fileno(), zap.answer)
-        self.streams = Streams(self, max_message_bytes)
+        self.streams = Streams(self, limits.max_message_bytes)
         self._register(self.streams.fileno(), self.streams.turn)
         launcher.watch(self._register, self._drop)
         for watcher in watchers:
             watcher.watch(self._register, self._drop)
+        self._hooks = extending.join(core, limits, self._do)
+        if self._hooks is not None:
+            self._hooks.watch(self._register)
 
     def remember_lost(self, names: list[str], why: str) -> None:
         """Sessions of a broker before this one that did not say goodbye."""
@@ -214,6 +220,9 @@ class Serve:
             token = self._token()
             self._workers.expect(effect.worker, token)
             self._launcher.spawn(effect.worker, effect.spec, token)
+        elif isinstance(effect, Judge):
+            assert self._hooks is not None, "the core asks no hooks where there are none"
+            self._hooks.ask(effect)
         elif isinstance(effect, HangUp):
             self.streams.hang_up(effect.peer)
         elif isinstance(effect, RosterChanged):
@@ -255,6 +264,8 @@ class Serve:
         self._workers.close()
         self._launcher.close(deadline_s=5.0)
         self._audit.close()
+        if self._hooks is not None:
+            self._hooks.close()
         for watcher in self._watchers:
             watcher.close()
         self.streams.close()

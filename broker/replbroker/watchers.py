@@ -30,11 +30,12 @@ def records(config: Config) -> bool:
 
 def watchers(
     config: Config, core: Core, context: zmq.Context[zmq.Socket[bytes]], state_dir: Path,
-    complain: Callable[[str], None], stack: ExitStack,
+    complain: Callable[[str], None], stack: ExitStack, more_backends: Callable[[str, Path, int], SessionBackend],
 ) -> list[Watcher]:  # fmt: skip
-    """All that the settings ask for. What they leave behind outside is taken away by `stack`. Raises StartError."""
+    """All that the settings ask for. What they leave behind outside is taken away by `stack`. `more_backends` makes
+    storages of transcripts that are not ours. Raises StartError."""
     found: list[Watcher] = []
-    transcript = _transcript(config, state_dir, complain)
+    transcript = _transcript(config, state_dir, complain, more_backends)
     if transcript is not None:
         core.state.setup.snapshots["transcripts"] = transcript.snapshot
         found.append(transcript)
@@ -45,15 +46,22 @@ def watchers(
     return found
 
 
-def _transcript(config: Config, state_dir: Path, complain: Callable[[str], None]) -> Transcript | None:
+def _transcript(
+    config: Config, state_dir: Path, complain: Callable[[str], None],
+    more_backends: Callable[[str, Path, int], SessionBackend],
+) -> Transcript | None:  # fmt: skip
     settings, folder = config.transcript, state_dir / "transcripts"
     if settings.backend == "off":
         return None
-    backend: SessionBackend = Jsonl(folder, settings.max_session_bytes)
-    if settings.backend == "sqlite":
+    backend: SessionBackend
+    if settings.backend == "jsonl":
+        backend = Jsonl(folder, settings.max_session_bytes)
+    elif settings.backend == "sqlite":
         from replbroker.watch.sqlite import Sqlite  # few want it, and it brings a library along
 
         backend = Sqlite(folder, settings.max_session_bytes)
+    else:
+        backend = more_backends(settings.backend, folder, settings.max_session_bytes)
     return Transcript(backend, settings.max_age_days * _DAY_S, settings.max_bytes, complain)
 
 

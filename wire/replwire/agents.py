@@ -21,9 +21,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unk
 
     name: Annotated[Name, Meta(description="the `agent` of its requests")]
     enabled: Annotated[bool, Meta(description="false: every request of this agent is refused")] = True
-    allowed_runtimes: Annotated[
-        list[Literal["python", "node", "bash"]], Meta(description="runtimes it may open sessions with; empty: all")
-    ] = []
+    allowed_runtimes: Annotated[list[str], Meta(description="runtimes it may open sessions with; empty: all")] = []
     max_sessions: Annotated[int, Meta(ge=0, le=100_000, description="sessions that it may have open at once")] = 100_000
     timeout_ms: Annotated[int, Meta(ge=1, le=30 * DAY_MS, description="how long its code may run")] = 30 * DAY_MS
     max_output_bytes: Annotated[

@@ -11,12 +11,13 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, field
 
 from replwire.agents import Agent, Agents
+from replwire.extensions import Extension
 from replwire.limits import DAY_MS, MINUTE_MS, Limits
 from replwire.policy import PROTECTED, Network, Policy, Profile, Read, Usage
 
@@ -154,8 +155,11 @@ class TranscriptSection(_Section, frozen=True, kw_only=True, rename="kebab", for
     """What is kept of sessions: their canonical events, in `transcripts` in the state folder."""
 
     backend: Annotated[
-        Literal["jsonl", "sqlite", "off"],
-        Meta(description="`jsonl`: a file a session; `sqlite`: one file with full-text search; `off`: nothing is kept"),
+        str,
+        Meta(
+            description="`jsonl`: a file a session; `sqlite`: one file with full-text search; `off`: nothing is kept; "
+            "or that of an extension"
+        ),
     ] = "jsonl"
     max_session_bytes: Annotated[
         int, Meta(ge=4096, le=1 << 40, description="of one session; its oldest half goes when there is more")
@@ -191,6 +195,7 @@ class Config(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown
     metrics: MetricsSection = MetricsSection()
     limits: Limits = Limits()
     agents: list[Agent] = []
+    extensions: list[Extension] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +206,11 @@ class Loaded:
     sources: dict[str, str]
 
 
+_LISTS = ("agents", "extensions")
+
+
 def keys() -> Iterator[tuple[str, str, Any]]:
-    """Every setting that has one value: section, key, default. `[[agents]]` is a list and not among them."""
+    """Every setting that has one value: section, key, default. `[[agents]]` and `[[extensions]]` are not among them."""
     for section in msgspec.structs.fields(Config):
         if not isinstance(section.default, msgspec.Struct):
             continue
@@ -229,8 +237,8 @@ def load(
         sources[f"{section}.{key}"] = source
 
     for section, table in _table(text, origin).items():
-        if section == "agents":
-            merged["agents"], sources["agents"] = table, origin
+        if section in _LISTS:
+            merged[section], sources[section] = table, origin
             continue
         if not isinstance(table, dict):
             raise ConfigError(f"{origin}: {section} stands outside a section")

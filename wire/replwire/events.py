@@ -215,12 +215,27 @@ class AdmissionRefused(Event, frozen=True, kw_only=True, rename="kebab", tag="ad
 
 
 class PolicyDecision(Event, frozen=True, kw_only=True, rename="kebab", tag="policy/decision"):
-    """A rule, a mode or the owner of a session forbade a request. At most one a second, as above."""
+    """A rule, a mode or the owner of a session forbade a request. At most one a second, as above;
+    of hooks each one, as an event of the session."""
 
-    verdict: Literal["block"]
+    verdict: Annotated[Literal["block", "ask"], _says("`ask`: a person is to decide")]
     word: str
     reason: str
     count: int
+    hook: Annotated[str | None, _says("whose verdict it is, `OWNER/NAME`; absent: the broker's own")] = None
+
+
+class ExtensionLoaded(Event, frozen=True, kw_only=True, rename="kebab", tag="extension/loaded"):
+    """An extension has registered what it contributes to the broker."""
+
+    contributes: Annotated[list[str], _says("`KIND NAME` of each")]
+
+
+class ExtensionError(Event, frozen=True, kw_only=True, rename="kebab", tag="extension/error"):
+    """Something of an extension raised, or took too long. The others go on."""
+
+    contribution: Annotated[str, _says("`KIND NAME` of what failed")]
+    error: str
 
 
 class LogInfo(Event, frozen=True, kw_only=True, rename="kebab", tag="log/info"):
@@ -251,7 +266,8 @@ class BusLagged(Event, frozen=True, kw_only=True, rename="kebab", tag="bus/lagge
 _ALL: tuple[type[Event], ...] = (
     BrokerStarted, BrokerShutdown, SessionCreated, SessionForked, SessionBusy, SessionIdle, SessionReset, SessionLost,
     SessionMoved, SessionClosed, EvalAccepted, EvalQueued, EvalStarted, EvalOutput, EvalOutputEnd, EvalFinished,
-    EvalInterruptRequested, WorkerSpawned, WorkerReady, WorkerExited, AdmissionRefused, PolicyDecision, LogInfo,
+    EvalInterruptRequested, WorkerSpawned, WorkerReady, WorkerExited, AdmissionRefused, PolicyDecision, ExtensionLoaded,
+    ExtensionError, LogInfo,
     LogError, BusLagged,
 )  # fmt: skip
 EVENTS: dict[str, type[Event]] = {str(kind.__struct_config__.tag): kind for kind in _ALL}

@@ -180,6 +180,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
             "a worker that says nothing for this long is taken for dead; it beats at a third of it",
         ),
     ] = 60_000
+    hook_time_ms: Annotated[
+        int,
+        _bound("ms", 1, MINUTE_MS, "how long hooks may take to judge an eval, from its request on; then it is blocked"),
+    ] = 2_000
+    approval_time_ms: Annotated[
+        int,
+        _bound("ms", 1, HOUR_MS, "how long the `id` of an approval that a hook asked for is good"),
+    ] = 5 * MINUTE_MS
     close_grace_ms: Annotated[
         int,
         _bound(

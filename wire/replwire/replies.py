@@ -33,6 +33,15 @@ class Frame(msgspec.Struct, frozen=True):
     line: int
 
 
+class Approval(msgspec.Struct, frozen=True):
+    """What a hook wants a person to decide. `id` is good for one more try of the same code, for a while."""
+
+    id: str
+    hook: str
+    title: str
+    reason: str
+
+
 class Variable(msgspec.Struct, frozen=True, omit_defaults=True):
     """A name the session's code bound. Nothing of the user's is run to describe it."""
 
@@ -163,6 +172,7 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     )
     cause: Annotated[str | None, _says("what ended a worker, in words")] = None
     hint: Annotated[str | None, _says("what to do about it")] = None
+    approval: Annotated[Approval | None, _says("what a person is to decide, and the id to send it again with")] = None
     notice: Annotated[str | None, _says("what a caller is to know of the session that it got")] = None
     ephemeral: Annotated[bool | None, _says("true: it ran in a throw-away session")] = None
     created: Annotated[bool | None, _says("true: this request opened the session")] = None

@@ -21,7 +21,7 @@ from replworker.confine.workspace import Refused
 from replworker.confinement import Confine, Confinement, confine
 from replworker.link import Link
 from replworker.loop import Loop
-from replworker.runtimes.child import Child
+from replworker.runtimes.child import Child, Command
 from replworker.runtimes.environments import Found, NoEnvironment, find
 from replworker.runtimes.pick import pick
 from replworker.session import Session, Settings
@@ -32,6 +32,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 gc.collect()
 gc.freeze()  # in the fork server: a collection in a worker must not touch, and so copy, every shared page
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What an extension says of its runtime: the command's arguments, and what the sandbox has to show for it."""
+
+    arguments: tuple[str, ...]
+    reads: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,7 @@ class Order:
     folder: str  # of the broker's state: named environments and snapshots have theirs below it
     load_paths: tuple[str, ...]
     confine: Confine | None = None
+    given: Given | None = None  # for a runtime that is not ours
 
 
 def main(order: Order) -> None:
@@ -88,9 +97,13 @@ def _keep_session(order: Order) -> None:
 def start_interpreter(order: Order) -> tuple[Child, Confinement | None]:
     """The interpreter, confined where that is asked for. Raises one of CANNOT_START."""
     found = interpreter_of(order)
-    confinement = None if order.confine is None else confine(order.runtime, order.confine, found)
+    given = order.given
+    also = () if given is None else given.reads
+    confinement = None if order.confine is None else confine(order.runtime, order.confine, found, also)
     env = found.env if confinement is None else confinement.env
     wrapping = None if confinement is None else confinement.wrapping
+    if given is not None:
+        return Child(Command([found.executable, *given.arguments], env, wrapping)), confinement
     return Child(pick(order.runtime, found.executable, env, wrapping)), confinement
 
 

@@ -63,10 +63,10 @@ class Confinement:
                 raise Refused(f"env: {name} is the sandbox's own")
 
 
-def confine(runtime: str, told: Confine, found: Found) -> Confinement:
-    """Prepare the sandbox for an interpreter. Raises Unavailable, Refused, OSError."""
+def confine(runtime: str, told: Confine, found: Found, reads: tuple[str, ...] = ()) -> Confinement:
+    """Prepare the sandbox for an interpreter, which needs to see `reads` too. Raises Unavailable, Refused, OSError."""
     folder = None if told.folder is None else check(told.policy, told.folder, os.path.expanduser("~"))
-    also = (f"{folder_of('dill')}/dill",) if runtime == "python" else ()
+    also = (f"{folder_of('dill')}/dill",) if runtime == "python" else reads
     plan = prepare(
         told.policy, told.machine, runtime, found.executable, found.env, slot=told.slot, folder=folder, also=also
     )  # fmt: skip

@@ -12,43 +12,23 @@ import traceback
 import msgspec
 
 from replbroker.core.access import ANYBODY
-from replbroker.core.effects import Discard, Effect, HangUp, Note, Peer, ToClient
+from replbroker.core.effects import Effect, HangUp, Note, Peer, ToClient
 from replbroker.core.evals import Evals
+from replbroker.core.judging import Judging
 from replbroker.core.ops import Ops
-from replbroker.core.outcomes import STATUS_OF
 from replbroker.core.rate import Window
-from replbroker.core.session import IDLE, STARTING, VACANT, Ask, Job
+from replbroker.core.session import IDLE, STARTING, VACANT, Job
 from replbroker.core.staff import Worker
 from replbroker.core.state import Setup, State
 from replbroker.core.watch_ops import end_subscriptions
-from replwire.events import BrokerStarted, LogError
+from replbroker.core.worker_frames import WorkerFrames
+from replwire.events import BrokerStarted, ExtensionError, ExtensionLoaded, LogError
+from replwire.ext.verdicts import Question, Verdict
 from replwire.faults import Refusal, clip
 from replwire.limits import Limits
-from replwire.link import HEADER_BYTES, Claimed, Dumped, Gone, Header, Kind, Outcome, Usage, unpack
-from replwire.ops import Clone
 from replwire.requests import parse, typed
 
 _STRIKES = 10
-_BIG = 4096  # bodies above this are passed on as a view of the frame, below it a copy is cheaper
-_decode_claimed = msgspec.json.Decoder(Claimed).decode
-_decode_dumped = msgspec.json.Decoder(Dumped).decode
-_decode_usage = msgspec.json.Decoder(Usage).decode
-_decode_gone = msgspec.json.Decoder(Gone).decode
-
-
-class _Status(msgspec.Struct):
-    status: list[str]
-
-
-_decode_status = msgspec.json.Decoder(_Status).decode
-
-
-def _status_in(frame: bytes, first: int) -> list[str]:
-    """Which fault an answer names: the header of a frame says no more than that there is one."""
-    try:
-        return _decode_status(memoryview(frame)[HEADER_BYTES + first :]).status
-    except msgspec.MsgspecError:
-        return STATUS_OF[Outcome.ERROR]
 
 
 def _id_in(body: bytes) -> str:
@@ -66,7 +46,9 @@ class Core:
         self.state = State(setup)
         self.evals = Evals(self.state)
         self.staff = self.evals.staff
+        self._judging = Judging(self.state, self.evals)
         self._ops = Ops(self.state, self.evals)
+        self._frames = WorkerFrames(self.state, self.evals, self._ops.dumped, self._worker_lost)
         self._swept = setup.started
         limits = setup.limits
         paces = [limits.worker_silence_ms / 3, limits.session_idle_timeout_ms / 4, setup.idle_exit_ms / 4, 15_000]
@@ -226,93 +208,12 @@ class Core:
         worker.heard = now
         self.state.trail.at(now)
         try:
-            self._worker_frame(worker, frame, now)
+            self._frames.take(worker, frame, now)
         except (ValueError, msgspec.MsgspecError) as error:
             self._worker_lost(worker, f"protocol: {error}", now, dead=False)
         except Exception:  # noqa: BLE001 - as in `hear`
             self._defect()
         return self._effects(now)
-
-    def _worker_frame(self, worker: Worker, frame: bytes, now: float) -> None:
-        header = unpack(frame)
-        kind = header.kind
-        if kind == Kind.OUT or kind == Kind.SAY:
-            self._pass_on(worker, header, frame, now)
-        elif kind == Kind.READY:
-            self.staff.ready(worker, now)
-        elif kind == Kind.CLAIMED:
-            session = worker.session
-            if session is not None and header.epoch == session.epoch:
-                self.evals.claimed(session, _decode_claimed(frame[HEADER_BYTES:]), now)
-        elif kind == Kind.DUMPED:
-            self._dumped(worker, header, frame, now)
-        elif kind == Kind.GONE:
-            self._worker_lost(worker, clip(_decode_gone(frame[HEADER_BYTES:]).cause), now, dead=False)
-        elif kind == Kind.BEAT:
-            if len(frame) > HEADER_BYTES:
-                self._used(worker, _decode_usage(frame[HEADER_BYTES:]))
-        elif kind != Kind.HELLO:
-            raise ValueError(f"a worker does not say {kind}")
-
-    def _used(self, worker: Worker, usage: Usage) -> None:
-        """What a worker's session has used so far; its processes may have ended, so that it is less than before."""
-        if worker.session is not None:
-            more = usage.cpu_seconds - worker.usage.cpu_seconds
-            self.state.news.figures.used(worker.session.owner, max(0.0, more))
-        worker.usage = usage
-
-    def _pass_on(self, worker: Worker, header: Header, frame: bytes, now: float) -> None:
-        """An answer on its way to a client. Its route must be this worker's, in this epoch, else it is dropped."""
-        target = self._target(worker, header)
-        if target is None:
-            return
-        if header.outcome and header.outcome not in STATUS_OF:
-            raise ValueError(f"an answer does not end with {header.outcome}")
-        if self.state.bus.wanted and isinstance(target, Job):
-            self._overhear(target, header, memoryview(frame)[HEADER_BYTES:])
-        if target.peer is not None:
-            body = memoryview(frame)[HEADER_BYTES:] if len(frame) > _BIG else frame[HEADER_BYTES:]
-            output_of = target.request_id if header.kind == Kind.OUT else None
-            if header.first:
-                if header.first >= len(body):
-                    raise ValueError("the first of two messages is longer than both")
-                self.state.out.append(ToClient(target.peer, body[: header.first], output_of, more=True))
-                body = body[header.first :]
-            self.state.out.append(ToClient(target.peer, body, output_of))
-        if header.outcome == Outcome.NONE:
-            return
-        if target.peer is not None:
-            status = STATUS_OF[header.outcome] if header.outcome != Outcome.ERROR else _status_in(frame, header.first)
-            self.state.trail.end(target.peer, target.request_id, status, None)
-        if isinstance(target, Job):
-            self.evals.ended(target, header.outcome, now)
-        else:
-            self.evals.asked(target, now)
-
-    def _overhear(self, job: Job, header: Header, body: memoryview) -> None:
-        """What events say of an eval is what its client is told."""
-        news, value, last = self.state.news, body[: header.first], body[header.first :]
-        if header.outcome != Outcome.NONE:
-            news.ends(job, last, value)
-            return
-        for each in (value, last) if header.first else (last,):
-            news.shown(job, each, text=header.kind == Kind.OUT)
-
-    def _target(self, worker: Worker, header: Header) -> Job | Ask | None:
-        """What a worker's answer is for, if it may answer that."""
-        target = self.state.routes.get(header.route)
-        if target is None or target.session.worker != worker.number or header.epoch != target.session.epoch:
-            return None
-        return None if isinstance(target, Job) and target.state is not Job.RUNNING else target
-
-    def _dumped(self, worker: Worker, header: Header, frame: bytes, now: float) -> None:
-        """A session's names are in a file: what a clone asked for."""
-        target = self._target(worker, header)
-        dumped = _decode_dumped(frame[HEADER_BYTES:])
-        if isinstance(target, Job) and isinstance(target.request, Clone):
-            self._ops.dumped(target, dumped, now)
-        else:
-            self.state.out.append(Discard(dumped.path))
 
     def worker_gone(self, number: int, cause: str, now: float) -> list[Effect]:
         """A worker process died."""
@@ -386,6 +287,28 @@ class Core:
             idle = session.state in (IDLE, VACANT) and not session.occupied and not session.asks
             if idle and now - session.active >= timeout:
                 self.evals.close(session, f"closed after {timeout:g} s without an eval", now)
+
+    # --- extensions ---
+
+    def judged(self, route: int, question: Question, verdict: Verdict, hook: str | None, now: float) -> list[Effect]:
+        """What the hooks say of an eval. `hook` is whose word it is, where one alone decided."""
+        self.state.trail.at(now)
+        try:
+            self._judging.heard(route, question, verdict, hook, now)
+        except Exception:  # noqa: BLE001 - the eval is blocked at its deadline
+            self._defect()
+        return self._effects(now)
+
+    def extension_loaded(self, owner: str, contributes: list[str]) -> None:
+        """An extension has registered."""
+        self.state.bus.tell(ExtensionLoaded, owner=owner, contributes=contributes)
+
+    def extension_failed(self, owner: str, contribution: str, error: str, now: float) -> list[Effect]:
+        """Something of an extension raised or was too slow; the others go on."""
+        self.state.trail.at(now)
+        self.state.out.append(Note(f"extension {owner}: {contribution}: {clip(error)}"))
+        self.state.bus.tell(ExtensionError, owner=owner, contribution=contribution, error=clip(error))
+        return self._effects(now)
 
     def _effects(self, now: float) -> list[Effect]:
         state = self.state

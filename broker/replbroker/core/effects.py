@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from replwire.ext.verdicts import Question
+
 Peer = bytes  # a transport's name for one connection; opaque here
 
 
@@ -53,6 +55,14 @@ class Spawn(msgspec.Struct, frozen=True, gc=False):
 
     worker: int
     spec: Spec
+
+
+class Judge(msgspec.Struct, frozen=True, gc=False):
+    """Ask the hooks about this eval. `approved`: the label of the hook that a person has said yes to."""
+
+    route: int
+    question: Question
+    approved: str | None
 
 
 class Kill(msgspec.Struct, frozen=True, gc=False):
@@ -115,4 +125,4 @@ class Exit(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-Effect = ToClient | ToWorker | HangUp | Spawn | Kill | Roster | Discard | Audit | Happened | Known | Note | Exit
+Effect = ToClient | ToWorker | HangUp | Spawn | Judge | Kill | Roster | Discard | Audit | Happened | Known | Note | Exit

@@ -34,6 +34,7 @@ class Evals:
         # Set by Moves, which stands above: what becomes of a session's stand-in.
         self.moved: Callable[[Session, float], None]
         self.not_moved: Callable[[Session, Refusal], None]
+        self.judge: Callable[[Job, Runs, Peer, float], None] | None = None  # set by Judging, where there are hooks
 
     # --- in ---
 
@@ -42,7 +43,7 @@ class Evals:
         state, limits = self._state, self._state.limits
         would_wait = session.occupied or state.gate.taken >= state.gate.slots
         if would_wait:
-            self._check_queue(agent)
+            state.check_queue(agent)
         job = Job(session, state.next_route(), peer, agent, request, now)
         job.body = body
         cap = limits.max_job_time_ms if request.wait_ms is not None or request.long else limits.max_eval_time_ms
@@ -58,22 +59,15 @@ class Evals:
         session.queue.append(job)
         state.queued[agent] += 1
         state.news.accepted(job, request)
-        self._promote(session, now)
+        if self.judge is not None:
+            self.judge(job, request, peer, now)
+        self.promote(session, now)
         if job.state is Job.QUEUED:
             self._arm_queue(job, request, now)
         if request.wait_ms is not None:
             when = now + min(request.wait_ms, limits.max_wait_ms) / 1000
             job.wait_deadline = state.deadlines.at(when, lambda _: self._wait_over(job))
         return job
-
-    def _check_queue(self, agent: str) -> None:
-        state = self._state
-        if state.gate.slots == 0:
-            raise state.full("concurrency-limit-reached", "max-concurrent-evals", "Too many concurrent evals")
-        for limit, waiting in (("max-queued-evals", state.queued[agent]), ("max-queued-total", state.queued.total())):
-            if waiting >= getattr(state.limits, limit.replace("-", "_")):
-                err = f"Too many concurrent evals: {waiting} wait already"
-                raise state.full("concurrency-limit-reached", limit, err, queue_position=waiting)
 
     def _arm_queue(self, job: Job, request: Runs, now: float) -> None:
         wait_ms = self._state.limits.max_queue_wait_ms
@@ -85,6 +79,8 @@ class Evals:
         job.notice = self._state.deadlines.at(now + _NOTICE_S, lambda _: self._say_queued(job))
 
     def _say_queued(self, job: Job) -> None:
+        if not job.judged and job.session.queue[0] is job and not job.session.running:
+            return  # it waits for hooks alone, and not for long
         position = job.session.position(job, len(self._state.gate))
         self._state.say(
             job.peer, job.request_id, status=["queued"], queue_position=position, eval_id=job.eval_id
@@ -93,9 +89,11 @@ class Evals:
 
     # --- on ---
 
-    def _promote(self, session: Session, now: float) -> None:
-        """Bring the next eval of the session to the gate."""
+    def promote(self, session: Session, now: float) -> None:
+        """Bring the next eval of the session to the gate, unless hooks are still to judge it."""
         if session.running is not None or session.head is not None or session.stand_in or not session.queue:
+            return
+        if not session.queue[0].judged:
             return
         job = session.queue.popleft()
         if self._state.gate.enter(job.agent, job):
@@ -198,7 +196,7 @@ class Evals:
         if session.ephemeral and not session.occupied and not session.asks:
             self.close(session, "throw-away", now)
         else:
-            self._promote(session, now)
+            self.promote(session, now)
 
     def _hand_on(self, now: float) -> None:
         following = self._state.gate.release()

@@ -34,6 +34,11 @@ class Keys:
         while len(self._jobs) > self._limit:
             self._jobs.popitem(last=False)
 
+    def drop(self, job: Job) -> None:
+        """Forget the key of an eval that was not let run: it may be sent again."""
+        for key in [key for key, (_, kept) in self._jobs.items() if kept is job]:
+            del self._jobs[key]
+
 
 def _digest(session: str | None, code: str) -> bytes:
     text = f"{session}\0{code}".encode("utf-8", "surrogatepass")

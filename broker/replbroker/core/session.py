@@ -39,9 +39,9 @@ class Job:
     """One eval, from its request to its end. `peer` is None once nobody waits for its answer."""
 
     __slots__ = (
-        "agent", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "heard", "identity", "label",
-        "limit_ms", "notice", "peer", "request", "request_id", "route", "session", "started", "state", "status",
-        "submitted", "wait_deadline",
+        "agent", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "heard", "identity", "judged",
+        "label", "limit_ms", "notice", "peer", "request", "request_id", "route", "session", "started", "state",
+        "status", "submitted", "wait_deadline",
     )  # fmt: skip
 
     QUEUED: Final = "queued"
@@ -63,6 +63,7 @@ class Job:
         self.code = request.summary()[:80]
         self.request: Runs | None = request  # until it runs
         self.limit_ms = 0
+        self.judged = True  # false: hooks have not said yet whether it may run
         self.state: str = self.QUEUED
         self.status: list[str] = []
         self.submitted = now

@@ -49,6 +49,7 @@ class Setup:
     boot: str = "0"  # this start of the broker, in the ids of its events
     record: bool = False  # whether the shell wants every canonical event
     allows: Callable[[str], bool] = lambda _: True  # whether a named identity is still one; a look into a file
+    hooks: bool = False  # whether the shell has hooks, which judge every eval
     snapshots: dict[str, Callable[[], Any]] = field(default_factory=dict)  # of the shell's parts, for `introspect`
 
 
@@ -108,6 +109,15 @@ class State:
         """A refusal by a limit, which is named with its value."""
         value = getattr(self.limits, limit.replace("-", "_"))
         return Refusal(word, f"{err} ({limit} = {value})", limit=limit, limit_value=value, **more)
+
+    def check_queue(self, agent: str) -> None:
+        """Whether one more eval of this agent may wait. Raises Refusal."""
+        if self.gate.slots == 0:
+            raise self.full("concurrency-limit-reached", "max-concurrent-evals", "Too many concurrent evals")
+        for limit, waiting in (("max-queued-evals", self.queued[agent]), ("max-queued-total", self.queued.total())):
+            if waiting >= getattr(self.limits, limit.replace("-", "_")):
+                err = f"Too many concurrent evals: {waiting} wait already"
+                raise self.full("concurrency-limit-reached", limit, err, queue_position=waiting)
 
     def rule(self, request: Request) -> Rule | None:
         """What the config says of the request's agent."""

@@ -16,7 +16,7 @@ import threading
 import time
 import types
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from typing import Any
 
@@ -27,8 +27,9 @@ from replbroker.core.effects import Spec
 from replbroker.launch.base import Died
 from replbroker.launch.sandbox import Probed
 from replbroker.launch.strays import become_subreaper, sweep
+from replwire.ext.contracts import Runtime
 from replwire.limits import Limits
-from replworker.boot import Order, main
+from replworker.boot import Given, Order, main
 
 _JOIN_S = 5.0  # a process whose pidfd says it is dead is reaped by the fork server well before
 
@@ -38,10 +39,11 @@ class Local:
 
     def __init__(
         self, endpoint: str, interpreters: dict[str, str], env: dict[str, str], limits: Limits, folder: str,
-        load_paths: tuple[str, ...], sandbox: Probed,
+        load_paths: tuple[str, ...], sandbox: Probed, foreign: Mapping[str, tuple[str, Runtime]],
     ) -> None:  # fmt: skip
         self._sandbox = sandbox
         self._interpreters = interpreters
+        self._foreign = foreign
         self._common = (env, limits, folder, load_paths)
         self._endpoint = endpoint
         self._context = ForkServerContext()
@@ -104,7 +106,11 @@ class Local:
     def spawn(self, worker: int, spec: Spec, token: str) -> None:
         interpreter = self._interpreters[spec.runtime]
         confine = self._sandbox.for_worker(worker, spec)
-        order = Order(self._endpoint, token, spec.runtime, spec.environment, interpreter, *self._common, confine)
+        foreign = self._foreign.get(spec.runtime)
+        given = None if foreign is None else Given(foreign[1].arguments, foreign[1].reads)
+        order = Order(
+            self._endpoint, token, spec.runtime, spec.environment, interpreter, *self._common, confine, given
+        )  # fmt: skip
         self._live.add(worker)
         self._orders.put(lambda: self._start(worker, order))
 

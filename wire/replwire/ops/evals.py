@@ -11,14 +11,15 @@ from replwire.ops.base import Natural, Opens, Positive, Request, Run, SessionReq
 
 _OF_AN_EVAL = (
     "out", "err", "value", "mime", "ex", "stacktrace", "eval-id", "epoch", "state", "changed", "duration-ms",
-    "ephemeral", "created", "truncated", "dropped-bytes", "queue-position", "cause", "hint", "notice",
+    "ephemeral", "created", "truncated", "dropped-bytes", "queue-position", "cause", "hint", "notice", "approval",
 )  # fmt: skip
 
 
 class Eval(Opens, frozen=True, kw_only=True, rename="kebab"):
     """Run code in a session, or in a throw-away one when no session is named. `timeout-ms` bounds how long the code
     may run, `wait-ms` how long its answer is awaited: after that it goes on, and can be read by its `eval-id`.
-    `module` names an imported module to run it in. `mime` lists the rich forms that the caller can show, best first."""
+    `module` names an imported module to run it in. `mime` lists the rich forms that the caller can show, best first.
+    `approval` is the id of an `approval-needed` that a person has said yes to."""
 
     returns: ClassVar[tuple[str, ...]] = _OF_AN_EVAL
 
@@ -36,6 +37,7 @@ class Eval(Opens, frozen=True, kw_only=True, rename="kebab"):
     expect_epoch: Natural | None = None
     idempotency_key: Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES)] | None = None
     mime: list[str] = []
+    approval: Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES)] | None = None
 
     def summary(self) -> str:
         """What is run, for lists and histories."""

@@ -1,0 +1,187 @@
+"""The kinds of things that an extension may contribute: one struct each, which is the contract.
+
+A field without a default is required; `None` is not a value for it. `docs/extensions.md` is made from this table. What
+is incomplete is refused when it is registered, not when it is first used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, get_type_hints
+
+from replwire.ext.verdicts import Question, Verdict
+
+Home = Literal["broker", "client"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contribution:
+    """What every contribution has. `kind` names its contract, `home` the process that uses it."""
+
+    kind: ClassVar[str]
+    home: ClassVar[Home]
+    alone: ClassVar[bool] = True  # no two of this kind may have the same name; else each owner has its own names
+
+    name: Annotated[str, "lower case letters, digits, `-` and `_`, at most 64"]
+    summary: Annotated[str, "one line for people"] = ""
+    order: Annotated[int, "small ones come first; else as they were registered"] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hook(Contribution):
+    """Is asked before code runs. The first answer that is not `Allow` counts; one that raises or is too slow blocks."""
+
+    kind: ClassVar[str] = "hook"
+    home: ClassVar[Home] = "broker"
+    alone: ClassVar[bool] = False
+
+    before_eval: Annotated[
+        Callable[[Question], Verdict | None], "Allow() or None, Block(reason), or Ask(title, reason)"
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Introspect(Contribution):
+    """A snapshot of its own for the operation `introspect`, as `OWNER/NAME`. Called in the broker's loop: it must be
+    quick."""
+
+    kind: ClassVar[str] = "introspect"
+    home: ClassVar[Home] = "broker"
+    alone: ClassVar[bool] = False
+
+    snapshot: Annotated[Callable[[], Any], "data that can be written as JSON, at most 64 KiB of it"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionBackend(Contribution):
+    """A storage of transcripts: `transcript.backend` names it."""
+
+    kind: ClassVar[str] = "session-backend"
+    home: ClassVar[Home] = "broker"
+    methods: ClassVar[tuple[str, ...]] = (
+        "create", "open", "open_existing", "append", "close", "load", "entries_since", "get", "find", "list", "latest",
+        "lock", "search", "prune", "shut",
+    )  # fmt: skip
+
+    backend: Annotated[
+        Callable[[Path, int], Any],
+        "class that is made with the folder and the bound of one session in bytes; it needs all of `methods`",
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime(Contribution):
+    """A language. Its interpreter is started as the built-in ones are, and speaks the same frames."""
+
+    kind: ClassVar[str] = "runtime"
+    home: ClassVar[Home] = "broker"
+
+    interpreter: Annotated[Callable[[], str | None], "absolute path of the program; None when this machine has none"]
+    arguments: Annotated[tuple[str, ...], "what follows it"] = ()
+    reads: Annotated[tuple[str, ...], "paths that the sandbox has to show beside the program"] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuthBackend(Contribution):
+    """Knows tokens of `hello`. Who it vouches for is `NAME:IDENTITY`. Called in the broker's loop: it must be quick."""
+
+    kind: ClassVar[str] = "auth-backend"
+    home: ClassVar[Home] = "broker"
+
+    identify: Annotated[Callable[[str], str | None], "whose token this is; None: unknown here"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool(Contribution):
+    """A tool for agents, beside those of the default set: in MCP and in `replctl tools`."""
+
+    kind: ClassVar[str] = "tool"
+    home: ClassVar[Home] = "client"
+
+    title: Annotated[str, "a few words for people"]
+    text: Annotated[str, "what a model is told"]
+    args: Annotated[type, "`msgspec.Struct` of its arguments, with `forbid_unknown_fields`"]
+    run: Annotated[Callable[[Any, Any], Any], "generator: (arguments, context) -> Answer, as in `replctl.tools.base`"]
+    read_only: bool = False
+    destructive: bool = True
+    idempotent: bool = False
+    open_world: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command(Contribution):
+    """A command: `replctl NAME ARGUMENTS`, and `/NAME ARGUMENTS` in an editor (ACP)."""
+
+    kind: ClassVar[str] = "command"
+    home: ClassVar[Home] = "client"
+
+    run: Annotated[Callable[[Any, str, str], str], "(client, session, arguments as one text) -> text to show"]
+    hint: Annotated[str, "what the arguments are"] = ""
+    changes: Annotated[bool, "false: it only looks, and is allowed in plan mode"] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status(Contribution):
+    """A word in the header of `replctl top`."""
+
+    kind: ClassVar[str] = "status"
+    home: ClassVar[Home] = "client"
+    alone: ClassVar[bool] = False
+
+    render: Annotated[
+        Callable[[Mapping[str, Any]], str | None], "from the snapshot of `replctl top --json`; None: nothing"
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel(Contribution):
+    """A box of its own in `replctl top`."""
+
+    kind: ClassVar[str] = "panel"
+    home: ClassVar[Home] = "client"
+    alone: ClassVar[bool] = False
+
+    title: Annotated[str, "stands above it"]
+    height: Annotated[int, "lines, from 1 to 20"]
+    render: Annotated[Callable[[Mapping[str, Any], int], str], "(snapshot, columns) -> plain text"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control(Contribution):
+    """A key in `replctl top`."""
+
+    kind: ClassVar[str] = "control"
+    home: ClassVar[Home] = "client"
+
+    key: Annotated[str, "one character that no other control has"]
+    run: Annotated[Callable[[Any, str | None], str], "(client, chosen session) -> text for the footer"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Presenter(Contribution):
+    """Another screen than that of `replctl top`: `--presenter NAME`."""
+
+    kind: ClassVar[str] = "presenter"
+    home: ClassVar[Home] = "client"
+
+    run: Annotated[Callable[[Any], int], "(client) -> exit code; it has the terminal until it returns"]
+
+
+CONTRACTS: dict[str, type[Contribution]] = {
+    contract.kind: contract
+    for contract in (
+        Tool, Hook, Command, Introspect, SessionBackend, Status, Panel, Control, Presenter, Runtime, AuthBackend
+    )
+}  # fmt: skip
+
+
+def fields_of(contract: type[Contribution]) -> dict[str, tuple[bool, str]]:
+    """Field to whether it is required, and its meaning."""
+    hints = get_type_hints(contract, include_extras=True)
+    return {
+        each.name: (each.default is dataclasses.MISSING, getattr(hints[each.name], "__metadata__", ("",))[0])
+        for each in dataclasses.fields(contract)
+    }

@@ -1,0 +1,133 @@
+"""Who has contributed what. One registry a process; what it lists cannot be changed through the list."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, get_origin, get_type_hints
+
+from replwire.ext.contracts import CONTRACTS, Contribution, SessionBackend
+
+C = TypeVar("C", bound=Contribution)
+T = TypeVar("T")
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}\Z")
+
+
+class Incomplete(ValueError):
+    """A contribution does not keep its contract, or its name is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One contribution and whose it is."""
+
+    owner: str
+    what: Contribution
+
+    @property
+    def label(self) -> str:
+        """Its name together with its owner's."""
+        return f"{self.owner}/{self.what.name}"
+
+
+OnError = Callable[[Record, BaseException], None]
+Register = Callable[[Contribution], Callable[[], int]]
+
+
+class Registry:
+    """Contributions by kind. `on_error` hears of each one that raised; it must not raise itself."""
+
+    def __init__(self, on_error: OnError) -> None:
+        self._on_error = on_error
+        self._records: list[Record] = []
+        self._listed: dict[str, tuple[Record, ...]] = {}
+
+    def register(self, owner: str, what: Contribution) -> Callable[[], int]:
+        """Add it. What is returned takes this very one away, and says how many that were. Raises Incomplete."""
+        check(what)
+        for other in self.of(type(what)):
+            if other.what.name == what.name and (what.alone or other.owner == owner):
+                raise Incomplete(f"{what.kind} {what.name}: {other.owner} has one of this name")
+            if _key(what) is not None and _key(other.what) == _key(what):
+                raise Incomplete(f"{what.kind} {what.name}: {other.owner} has one with this key")
+        record = Record(owner, what)
+        self._records.append(record)
+        self._listed.clear()
+        return lambda: self._remove(lambda each: each is record)
+
+    def unregister_owner(self, owner: str) -> int:
+        """Take away all that an extension has contributed; how many there were."""
+        return self._remove(lambda each: each.owner == owner)
+
+    def _remove(self, which: Callable[[Record], bool]) -> int:
+        kept = [each for each in self._records if not which(each)]
+        gone = len(self._records) - len(kept)
+        self._records = kept
+        self._listed.clear()
+        return gone
+
+    def of(self, kind: type[Contribution]) -> tuple[Record, ...]:
+        """Those of one kind, in their order. The same tuple until something changes."""
+        if kind.kind not in self._listed:
+            some = [each for each in self._records if each.what.kind == kind.kind]
+            self._listed[kind.kind] = tuple(sorted(some, key=lambda each: each.what.order))
+        return self._listed[kind.kind]
+
+    def find(self, kind: type[C], name: str) -> tuple[Record, C] | None:
+        """The one of this name, of a kind that has each name once."""
+        for each in self.of(kind):
+            if each.what.name == name:
+                return each, each.what  # type: ignore[return-value]
+        return None
+
+    def listing(self) -> list[dict[str, str]]:
+        """All of them as data."""
+        return [
+            {"kind": each.what.kind, "name": each.what.name, "owner": each.owner, "summary": each.what.summary}
+            for kind in CONTRACTS.values() for each in self.of(kind)
+        ]  # fmt: skip
+
+    def guarded(self, record: Record, call: Callable[[], T], otherwise: T) -> T:
+        """What `call` gives. When it raises, that is told, `otherwise` is given, and the others go on."""
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 - it is somebody else's code, whatever it raises
+            self._on_error(record, error)
+            return otherwise
+
+
+def check(what: Any) -> None:
+    """Whether it keeps its contract. Raises Incomplete."""
+    contract = CONTRACTS.get(getattr(what, "kind", ""))
+    if contract is None or type(what) is not contract:
+        raise Incomplete(f"{type(what).__name__} is no contribution: {', '.join(CONTRACTS)}")
+    if not isinstance(what.name, str) or not _NAME.match(what.name):
+        raise Incomplete(f"{what.kind}: a name has lower case letters, digits, - and _, at most 64: {what.name!r}")
+    for name, kind in get_type_hints(contract).items():
+        if name in (each.name for each in fields(contract)) and (why := _fault(kind, getattr(what, name))):
+            raise Incomplete(f"{what.kind} {what.name}: {name} {why}")
+    if isinstance(what, SessionBackend):
+        missing = [each for each in what.methods if not callable(getattr(what.backend, each, None))]
+        if missing:
+            raise Incomplete(f"{what.kind} {what.name}: backend has no {', '.join(missing)}")
+    if (key := _key(what)) is not None and len(key) != 1:
+        raise Incomplete(f"{what.kind} {what.name}: key is one character")
+    height = getattr(what, "height", 1)
+    if not 1 <= height <= 20:
+        raise Incomplete(f"{what.kind} {what.name}: height is from 1 to 20 lines")
+
+
+def _key(what: Contribution) -> str | None:
+    return getattr(what, "key", None)
+
+
+def _fault(kind: Any, value: object) -> str | None:
+    if get_origin(kind) is Callable or "Callable" in str(kind):
+        return None if callable(value) else "is no function"
+    if get_origin(kind) is tuple:
+        fine = isinstance(value, tuple) and all(isinstance(each, str) for each in value)
+        return None if fine else "is no tuple of texts"
+    if isinstance(kind, type) and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+        return f"is no {kind.__name__}"
+    return None
