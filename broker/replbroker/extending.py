@@ -16,13 +16,21 @@ from replbroker.endpoints import StartError
 from replbroker.hooks import Hooks, Judged
 from replbroker.watch.base import SessionBackend as Backend
 from replwire.ext.contracts import AuthBackend, Hook, Introspect, Runtime, SessionBackend
-from replwire.ext.loading import CannotLoad, load
 from replwire.ext.registry import Record, Registry
 from replwire.extensions import Extension
 from replwire.limits import Limits
 
 _SNAPSHOT_BYTES = 64 * 1024
 _SLOW_S = 0.05  # the loop stood still for so long: worth an `extension/error`
+
+
+def _load(extensions: Sequence[Extension], registry: Registry) -> list[str]:
+    from replwire.ext.loading import CannotLoad, load  # most brokers have none, and need no pluggy
+
+    try:
+        return load(extensions, registry)
+    except CannotLoad as error:
+        raise StartError(str(error)) from None
 
 
 class Extending:
@@ -33,10 +41,7 @@ class Extending:
         self.registry = Registry(self._failed)
         self._tell: Callable[[Record, str], None] = lambda *_: None
         self._hooks: Hooks | None = None
-        try:
-            self.owners = load(extensions, self.registry)
-        except CannotLoad as error:
-            raise StartError(str(error)) from None
+        self.owners = _load(extensions, self.registry) if extensions else []
 
     # --- before there is a core ---
 

@@ -19,6 +19,7 @@ from replbroker.core.effects import (
     Exit,
     HangUp,
     Happened,
+    Judge,
     Kill,
     Note,
     Roster,
@@ -33,6 +34,7 @@ from replwire import events
 from replwire.agents import Agents
 from replwire.config import load
 from replwire.events import Event
+from replwire.ext.verdicts import Verdict
 from replwire.limits import Limits
 from replwire.link import HEADER_BYTES, Claimed, Dumped, Gone, Header, Kind, Outcome, pack, unpack
 from replwire.replies import LeftBehind
@@ -47,7 +49,8 @@ def declared(effect: Happened) -> Event:
     """An event as every reader decodes it. Fails for one that the table of events does not have, or has differently."""
     event = events.decode(effect.body)
     assert events.encode(event) == effect.body, "an event has fields that are not declared"
-    assert (event.v, event.owner) == (events.VERSION, events.BROKER)
+    assert event.v == events.VERSION
+    assert (event.owner == events.BROKER) != isinstance(event, events.ExtensionLoaded | events.ExtensionError)
     assert event.canonical == bool(event.seq)
     assert effect.book in (None, events.BROKER if event.session is None else event.session)
     return event
@@ -115,7 +118,7 @@ class Table:
 
     def __init__(
         self, *, warm: int = 0, idle_exit_ms: int = 0, auto: bool = True, agents: str = "", audit: bool = False, record: bool = True,
-        runtimes: tuple[str, ...] = ("python",), **limits: int,
+        runtimes: tuple[str, ...] = ("python",), hooks: bool = False, **limits: int,
     ) -> None:  # fmt: skip
         self.now = 1000.0
         self.auto = auto  # workers become ready, and take any session, at once
@@ -134,10 +137,11 @@ class Table:
         self.discarded: list[str] = []
         self.audited: list[Audit] = []
         self.happened: list[Event] = []
+        self.judges: list[Judge] = []  # what hooks are asked, the oldest first
         setup = Setup(
             limits=Limits(**limits), warm_workers=warm, idle_exit_ms=idle_exit_ms, started=self.now,
             new_id=lambda: f"id-{next(ids)}", wall=lambda: WALL, versions=(("replctl", "1.2.3"),),
-            runtimes=runtimes, agents=Agents(load(agents).config.agents), audit=audit, record=record,
+            runtimes=runtimes, agents=Agents(load(agents).config.agents), audit=audit, record=record, hooks=hooks,
         )  # fmt: skip
         self.core = Core(setup)
         self.state = self.core.state
@@ -158,6 +162,8 @@ class Table:
                 self.specs[effect.worker] = effect.spec
                 if self.auto:
                     worker.ready()
+            elif isinstance(effect, Judge):
+                self.judges.append(effect)
             elif isinstance(effect, Kill):
                 self.workers.pop(effect.worker, None)
                 self.killed.append(effect.worker)
@@ -238,6 +244,12 @@ class Table:
     def pending(self, request_id: str) -> bool:
         """Whether the request has not ended."""
         return not any("done" in answer.get("status", []) for answer in self.answers.get(request_id, []))
+
+    def judge(self, verdict: Verdict, hook: str | None = "guard/words") -> Judge:
+        """Let the hooks answer what they were asked first."""
+        asked = self.judges.pop(0)
+        self.do(self.core.judged(asked.route, asked.question, verdict, hook, self.now))
+        return asked
 
     # --- sessions and workers ---
 

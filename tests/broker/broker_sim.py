@@ -17,7 +17,7 @@ LIMITS = {
     "max_waiting_reads": 4, "max_idempotency_keys": 3, "rate_limit_per_min": 0, "max_eval_time_ms": 10_000,
     "max_job_time_ms": 30_000, "interrupt_grace_ms": 1000, "max_wait_ms": 8000, "max_queue_wait_ms": 20_000,
     "ask_timeout_ms": 3000, "worker_start_ms": 5000, "worker_silence_ms": 30_000, "session_idle_timeout_ms": 60_000,
-    "close_grace_ms": 4000,
+    "close_grace_ms": 4000, "hook_time_ms": 700,
 }  # fmt: skip
 WARM = 1
 
@@ -67,7 +67,7 @@ class WatchedTable(Table):
         self.open: set[tuple[str | None, int]] = set()  # evals whose end no event has told
         self.closed: set[str | None] = set()
         self.speaker: tuple[int, int] | None = None  # the worker that speaks, and its session's epoch
-        super().__init__(auto=False, warm=WARM, **LIMITS)
+        super().__init__(auto=False, warm=WARM, hooks=True, **LIMITS)
         self.state.gate = FairGate(LIMITS["max_concurrent_evals"])
 
     def _heard_of(self, event: Event) -> None:
@@ -137,7 +137,7 @@ def check(table: WatchedTable) -> None:
     assert len(state.keys) <= LIMITS["max_idempotency_keys"]
     assert len(sessions) <= LIMITS["max_sessions"]
     starting = sum(session.start_deadline is not None for session in [*sessions, *_stand_ins(sessions)])
-    assert len(state.deadlines) <= 2 + 3 * len(jobs) + len(asks) + starting + len(table.core.staff.workers)
+    assert len(state.deadlines) <= 2 + 4 * len(jobs) + len(asks) + starting + len(table.core.staff.workers)
     assert not [note for note in table.notes if "internal error" in note]
 
 
@@ -166,7 +166,9 @@ def _session(session: Session) -> None:
     assert session.state != IDLE or (session.worker is not None and running is None)
     assert (session.state == STARTING) == (session.start_deadline is not None)
     assert session.occupied or session.asks or not session.ephemeral, "a throw-away session stayed"
-    assert running or session.head or session.stand_in or not session.queue, "a queue that nobody serves"
+    held = session.stand_in or (session.queue and session.queue[0].judging)
+    assert running or session.head or held or not session.queue, "a queue that nobody serves"
+    assert running is None or running.judging is None, "an eval runs that hooks have not judged"
     ids = [job.eval_id for job in (running, *session.waiting_jobs()) if job is not None]
     assert ids == sorted(ids)
     assert len(session.jobs) <= LIMITS["max_history"] + len(ids)

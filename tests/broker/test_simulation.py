@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 
 from broker_kit import Worker
 from broker_sim import WatchedTable, check
+from replwire.ext.verdicts import Allow, Ask, Block, Verdict
 from replwire.link import Kind, Outcome
 
 SOAK = os.environ.get("REPLCTL_SOAK") == "1"
@@ -36,6 +37,7 @@ LIMITS_MS = st.sampled_from([500, 5000])
 KEYS = st.sampled_from(["k", "l", "m", "n"])
 ENV_ACTIONS = st.sampled_from(["activate", "activate", "deactivate", "show", "add"])
 ENDINGS = st.sampled_from([Outcome.OK, Outcome.ERROR, Outcome.INTERRUPTED, Outcome.TIMEOUT])
+VERDICTS = st.sampled_from([Allow(), Allow(), Allow(), Block("no"), Ask("really?", "because")])
 COMMON = ("info", "stdin", "read", "jobs", "clear-bindings", "ls-sessions", "stats", "describe", "history", "stack")
 
 
@@ -130,6 +132,13 @@ class Broker(RuleBasedStateMachine):
         self.table.core.peer_gone(self.peers[peer])
         self.peers[peer] = b"p%d" % self.count
         self.count += 1
+
+    # --- hooks ---
+
+    @precondition(lambda self: self.table.judges)
+    @rule(verdict=VERDICTS)
+    def judges(self, verdict: Verdict) -> None:
+        self.table.judge(verdict)
 
     # --- workers ---
 
@@ -270,9 +279,12 @@ class Broker(RuleBasedStateMachine):
         assert len(table.state.sessions) == 0  # swept, closed, or never had
 
     def _obey(self) -> None:
-        """Every worker does at once what it was told."""
-        while (unready := self._unready()) or (claims := self._claims()) or (asks := self._waiting_asks()):
-            if unready:
+        """Hooks allow what they are asked, and every worker does at once what it was told."""
+        judges = self.table.judges
+        while judges or (unready := self._unready()) or (claims := self._claims()) or (asks := self._waiting_asks()):
+            if judges:
+                self.table.judge(Allow())
+            elif unready:
                 self._become_ready(unready[0])
             elif claims:
                 self._claim(claims[0])

@@ -41,7 +41,7 @@ class Evals:
     def submit(self, session: Session, request: Runs, peer: Peer, body: bytes, agent: str, now: float) -> Job:
         """Take an eval in. Raises Refusal `concurrency-limit-reached` when it would wait and may not."""
         state, limits = self._state, self._state.limits
-        would_wait = session.occupied or state.gate.taken >= state.gate.slots
+        would_wait = session.occupied or state.gate.taken >= state.gate.slots or self.judge is not None
         if would_wait:
             state.check_queue(agent)
         job = Job(session, state.next_route(), peer, agent, request, now)
@@ -79,7 +79,7 @@ class Evals:
         job.notice = self._state.deadlines.at(now + _NOTICE_S, lambda _: self._say_queued(job))
 
     def _say_queued(self, job: Job) -> None:
-        if not job.judged and job.session.queue[0] is job and not job.session.running:
+        if job.judging is not None and job.session.running is None and job.session.queue[0] is job:
             return  # it waits for hooks alone, and not for long
         position = job.session.position(job, len(self._state.gate))
         self._state.say(
@@ -93,7 +93,7 @@ class Evals:
         """Bring the next eval of the session to the gate, unless hooks are still to judge it."""
         if session.running is not None or session.head is not None or session.stand_in or not session.queue:
             return
-        if not session.queue[0].judged:
+        if session.queue[0].judging is not None:
             return
         job = session.queue.popleft()
         if self._state.gate.enter(job.agent, job):
@@ -205,8 +205,8 @@ class Evals:
 
     def _close_job(self, job: Job, status: list[str], now: float) -> None:
         state = self._state
-        state.deadlines.cancel(job.deadline)
-        state.deadlines.cancel(job.wait_deadline)
+        for deadline in (job.deadline, job.wait_deadline, job.judging):
+            state.deadlines.cancel(deadline)
         state.routes.pop(job.route, None)
         self.detach(job)
         job.state, job.status, job.body, job.request = Job.DONE, status, None, None

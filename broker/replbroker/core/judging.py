@@ -45,7 +45,6 @@ class Judging:
     def ask(self, job: Job, request: Runs, peer: Peer, now: float) -> None:
         """Have an eval judged that was just taken in."""
         session, state = job.session, self._state
-        job.judged = False
         question = Question(
             op=request.op, code=getattr(request, "code", None) or "",
             file=request.file if isinstance(request, LoadFile) else None, session=session.id, name=session.name,
@@ -53,7 +52,8 @@ class Judging:
         )  # fmt: skip
         approved = self._approved(getattr(request, "approval", None), question, now)
         state.out.append(Judge(job.route, question, approved))
-        state.deadlines.at(now + state.limits.hook_time_ms / 1000, lambda at: self._too_late(job, at))
+        until = now + state.limits.hook_time_ms / 1000
+        job.judging = state.deadlines.at(until, lambda at: self._too_late(job, at))
 
     def _approved(self, approval: str | None, question: Question, now: float) -> str | None:
         """The hook whose question was answered with yes. One that does not fit is as good as none: it asks again."""
@@ -61,17 +61,17 @@ class Judging:
         return found.hook if found is not None and found.of == _digest(question) and now <= found.until else None
 
     def _too_late(self, job: Job, now: float) -> None:
-        if job.state is Job.QUEUED and not job.judged:
-            reason = f"no verdict within {self._state.limits.hook_time_ms} ms"
-            self._end(job, "hook-blocked", "block", None, reason, now)
+        reason = f"no verdict within {self._state.limits.hook_time_ms} ms"
+        self._end(job, "hook-blocked", "block", None, reason, now)
 
     def heard(self, route: int, question: Question, verdict: Verdict, hook: str | None, now: float) -> None:
         """The verdict about an eval; it may have ended meanwhile. `hook` gave it, where it was not all of them."""
         job = self._state.routes.get(route)
-        if not isinstance(job, Job) or job.judged:
+        if not isinstance(job, Job) or job.judging is None:
             return
         if isinstance(verdict, Allow):
-            job.judged = True
+            self._state.deadlines.cancel(job.judging)
+            job.judging = None
             self._evals.promote(job.session, now)
         elif isinstance(verdict, Block):
             self._end(job, "hook-blocked", "block", hook, verdict.reason, now)
@@ -101,7 +101,6 @@ class Judging:
             PolicyDecision, session, eval=job.eval_id, agent=job.label, verdict=verdict, word=word, reason=reason,
             count=1, hook=hook,
         )  # fmt: skip
-        job.judged = True
         state.keys.drop(job)
         status = ["done", "error", word]
         err = f"{whose} {reason}; the code did not run"

@@ -39,9 +39,9 @@ class Job:
     """One eval, from its request to its end. `peer` is None once nobody waits for its answer."""
 
     __slots__ = (
-        "agent", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "heard", "identity", "judged",
-        "label", "limit_ms", "notice", "peer", "request", "request_id", "route", "session", "started", "state",
-        "status", "submitted", "wait_deadline",
+        "agent", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "heard", "identity",
+        "judging", "label", "limit_ms", "notice", "peer", "request", "request_id", "route", "session", "started",
+        "state", "status", "submitted", "wait_deadline",
     )  # fmt: skip
 
     QUEUED: Final = "queued"
@@ -63,7 +63,6 @@ class Job:
         self.code = request.summary()[:80]
         self.request: Runs | None = request  # until it runs
         self.limit_ms = 0
-        self.judged = True  # false: hooks have not said yet whether it may run
         self.state: str = self.QUEUED
         self.status: list[str] = []
         self.submitted = now
@@ -71,6 +70,7 @@ class Job:
         self.duration: float | None = None
         self.cancelled: str | None = None
         self.heard: Heard | None = None  # what it has shown, while anybody wants to know
+        self.judging: Deadline | None = None  # hooks have not said yet whether it may run
         self.deadline: Deadline | None = None
         self.notice: Deadline | None = None
         self.wait_deadline: Deadline | None = None

@@ -115,7 +115,7 @@ class State:
         if self.gate.slots == 0:
             raise self.full("concurrency-limit-reached", "max-concurrent-evals", "Too many concurrent evals")
         for limit, waiting in (("max-queued-evals", self.queued[agent]), ("max-queued-total", self.queued.total())):
-            if waiting >= getattr(self.limits, limit.replace("-", "_")):
+            if waiting >= max(getattr(self.limits, limit.replace("-", "_")), self.setup.hooks):  # all wait for hooks
                 err = f"Too many concurrent evals: {waiting} wait already"
                 raise self.full("concurrency-limit-reached", limit, err, queue_position=waiting)
 
