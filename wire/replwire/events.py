@@ -118,7 +118,10 @@ class EvalAccepted(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/a
     """An eval, or what else takes its turn in a session, was taken in. `eval/finished` follows, once."""
 
     op: str
-    code: Annotated[str, _says("what is run, cut to `event-text-bytes`")]
+    code: Annotated[
+        str,
+        _says("what is run, cut to `event-text-bytes`; absent where hooks judge it first: then `eval/started` has it"),
+    ] = ""
     code_truncated: bool = False
     epoch: int
     limit_ms: Annotated[int, _says("how long it may run")]
@@ -136,6 +139,8 @@ class EvalStarted(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/st
 
     worker: int
     queue_wait_ms: float
+    code: Annotated[str, _says("what hooks have let run")] = ""
+    code_truncated: bool = False
 
 
 class EvalOutput(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/output"):

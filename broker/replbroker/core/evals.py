@@ -54,13 +54,13 @@ class Evals:
         state.by_request[peer, request.id] = job
         state.touch(session, now)
         session.jobs.append(job)
-        if request.in_history:
-            session.remember(job, request.summary())
         session.queue.append(job)
         state.queued[agent] += 1
-        state.news.accepted(job, request)
         if self.judge is not None:
             self.judge(job, request, peer, now)
+        elif request.in_history:
+            session.remember(job, request.summary())
+        state.news.accepted(job, request)
         self.promote(session, now)
         if job.state is Job.QUEUED:
             self._arm_queue(job, request, now)

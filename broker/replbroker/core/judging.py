@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from replbroker.core.effects import Judge, Peer
 from replbroker.core.evals import Evals
-from replbroker.core.session import Job
+from replbroker.core.session import CODE_SHOWN, Job
 from replbroker.core.state import State
 from replwire.events import PolicyDecision
 from replwire.ext.verdicts import Allow, Ask, Block, Question, Verdict
@@ -52,6 +52,7 @@ class Judging:
         )  # fmt: skip
         approved = self._approved(getattr(request, "approval", None), question, now)
         state.out.append(Judge(job.route, question, approved))
+        job.withheld, job.code = True, ""  # what is not let run may be a secret, and is kept nowhere
         until = now + state.limits.hook_time_ms / 1000
         job.judging = state.deadlines.at(until, lambda at: self._too_late(job, at))
 
@@ -72,6 +73,7 @@ class Judging:
         if isinstance(verdict, Allow):
             self._state.deadlines.cancel(job.judging)
             job.judging = None
+            self._remember(job)
             self._evals.promote(job.session, now)
         elif isinstance(verdict, Block):
             self._end(job, "hook-blocked", "block", hook, verdict.reason, now)
@@ -79,6 +81,14 @@ class Judging:
             self._end(
                 job, "approval-needed", "ask", hook, verdict.reason, now, self._keep(question, verdict, hook, now)
             )
+
+    @staticmethod
+    def _remember(job: Job) -> None:
+        assert job.request is not None, "it waits, so its request is here"
+        code = job.request.summary()
+        job.code = code[:CODE_SHOWN]
+        if job.request.in_history:
+            job.session.remember(job, code)
 
     def _keep(self, question: Question, verdict: Ask, hook: str | None, now: float) -> Approval:
         approval = Approval(self._state.setup.new_id(), hook or "", clip(verdict.title), clip(verdict.reason))

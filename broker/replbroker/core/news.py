@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any
 
 from replbroker.core.bus import Bus
 from replbroker.core.effects import Spec
@@ -49,13 +50,16 @@ class News:
         if not self._bus.wanted:
             self._bus.ring(job.session).seq += 1
             return
-        code = request.summary()
-        kept = cut_end(code, self._limits.event_text_bytes)
         job.heard = Heard(self._limits.event_text_bytes)
         self._bus.tell(
-            events.EvalAccepted, job.session, eval=job.eval_id, agent=job.label, op=request.op, code=kept,
-            code_truncated=len(kept) < len(code), epoch=job.epoch, limit_ms=job.limit_ms, request_id=job.request_id,
+            events.EvalAccepted, job.session, eval=job.eval_id, agent=job.label, op=request.op, epoch=job.epoch,
+            limit_ms=job.limit_ms, request_id=job.request_id, **({} if job.withheld else self._code(request)),
         )  # fmt: skip
+
+    def _code(self, request: Runs | None) -> dict[str, Any]:
+        code = "" if request is None else request.summary()
+        kept = cut_end(code, self._limits.event_text_bytes)
+        return {"code": kept, "code_truncated": len(kept) < len(code)}
 
     def queued(self, job: Job, position: int) -> None:
         """It waits."""
@@ -66,7 +70,7 @@ class News:
         self.figures.waited.add(now - job.submitted)
         self._bus.tell(
             events.EvalStarted, job.session, eval=job.eval_id, agent=job.label, worker=job.session.worker or 0,
-            queue_wait_ms=round((now - job.submitted) * 1000, 3),
+            queue_wait_ms=round((now - job.submitted) * 1000, 3), **(self._code(job.request) if job.withheld else {}),
         )  # fmt: skip
         self._bus.tell(events.SessionBusy, job.session, eval=job.eval_id)
 

@@ -18,6 +18,7 @@ STARTING: Final = "starting"  # a worker is on its way or being told whose it is
 IDLE: Final = "idle"
 BUSY: Final = "busy"
 CLOSED: Final = "closed"
+CODE_SHOWN: Final = 80  # characters of an eval's code in lists
 
 # docs/concepts.md draws this table.
 MOVES: Final[dict[tuple[str, str], str]] = {
@@ -41,7 +42,7 @@ class Job:
     __slots__ = (
         "agent", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "heard", "identity",
         "judging", "label", "limit_ms", "notice", "peer", "request", "request_id", "route", "session", "started",
-        "state", "status", "submitted", "wait_deadline",
+        "state", "status", "submitted", "wait_deadline", "withheld",
     )  # fmt: skip
 
     QUEUED: Final = "queued"
@@ -60,7 +61,7 @@ class Job:
         self.eval_id = session.next_eval_id()
         self.epoch = session.epoch
         self.body: bytes | None = None
-        self.code = request.summary()[:80]
+        self.code = request.summary()[:CODE_SHOWN]
         self.request: Runs | None = request  # until it runs
         self.limit_ms = 0
         self.state: str = self.QUEUED
@@ -70,6 +71,7 @@ class Job:
         self.duration: float | None = None
         self.cancelled: str | None = None
         self.heard: Heard | None = None  # what it has shown, while anybody wants to know
+        self.withheld = False  # its code is kept nowhere until hooks have let it run
         self.judging: Deadline | None = None  # hooks have not said yet whether it may run
         self.deadline: Deadline | None = None
         self.notice: Deadline | None = None

@@ -59,6 +59,8 @@ def fold(entries: Iterable[dict[str, Any]]) -> list[Turn | Break]:
                 entry.get("agent"), code_truncated=entry.get("code-truncated", False),
             )  # fmt: skip
             found.append(turn)
+        elif kind == "eval/started" and "code" in entry and number in turns:  # hooks had to judge it first
+            turns[number].code, turns[number].code_truncated = entry["code"], entry.get("code-truncated", False)
         elif kind == "eval/finished":
             if number not in turns:  # its beginning was given up to make room
                 turns[number] = Turn(number, "", epoch=entry.get("epoch", 1), code_truncated=True)
