@@ -97,9 +97,9 @@ class Extending:
                 tell(record, error)
             do(core.judged(judged.route, judged.question, judged.verdict, judged.hook, time.monotonic()))
 
-        self._tell = tell
+        self._tell, begun = tell, time.monotonic()
         for owner in self.owners:
-            core.extension_loaded(owner, [f"{each['kind']} {each['name']}" for each in self._of(owner)])
+            core.extension_loaded(owner, [f"{each['kind']} {each['name']}" for each in self._of(owner)], begun)
         if not self.has_hooks:
             return None
         return Hooks(self.registry, limits.hook_time_ms / 1000, heard)

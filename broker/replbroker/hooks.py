@@ -35,9 +35,7 @@ class Judged(NamedTuple):
     failed: tuple[Failed, ...]
 
 
-def judge(
-    registry: Registry, question: Question, approved: str | None
-) -> tuple[Verdict, str | None, tuple[Failed, ...]]:
+def judge(registry: Registry, question: Question) -> tuple[Verdict, str | None, tuple[Failed, ...]]:
     """Ask the hooks in their order: the first that does not allow decides. One that raises, or answers with what is no
     verdict, blocks."""
     for record in registry.of(Hook):
@@ -49,7 +47,7 @@ def judge(
         except Exception as error:  # noqa: BLE001 - it is somebody else's code, whatever it raises
             told = f"{type(error).__name__}: {error}"
             return Block("failed, and what it cannot judge must not run"), record.label, ((record, told),)
-        if isinstance(verdict, Block) or (isinstance(verdict, Ask) and record.label != approved):
+        if isinstance(verdict, Block) or (isinstance(verdict, Ask) and record.label not in question.approved):
             return verdict, record.label, ()
     return Allow(), None, ()
 
@@ -141,7 +139,7 @@ class _Bench:
     def _sit(self) -> None:
         while not self.left and (asked := self.questions.get()) is not None:
             self.since = time.monotonic()
-            verdict, hook, failed = judge(self._registry, asked.question, asked.approved)
+            verdict, hook, failed = judge(self._registry, asked.question)
             self.since = None
             if not self.left:
                 self._report(Judged(asked.route, asked.question, verdict, hook, failed))

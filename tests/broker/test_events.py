@@ -293,7 +293,7 @@ def test_every_event_that_is_declared_happens(new_table: Callable[..., Table], m
     with monkeypatch.context() as patch:
         patch.setattr(table.state.access, "is_admin", lambda _: 1 / 0)
         table.said("introspect")
-    table.core.extension_loaded("guard", ["hook words"])
+    table.core.extension_loaded("guard", ["hook words"], table.now)
     table.do(table.core.extension_failed("guard", "hook words", "ValueError: no", table.now))
     table.said("shutdown")
     table.wait(10)

@@ -299,8 +299,9 @@ class Core:
             self._defect()
         return self._effects(now)
 
-    def extension_loaded(self, owner: str, contributes: list[str]) -> None:
+    def extension_loaded(self, owner: str, contributes: list[str], now: float) -> None:
         """An extension has registered."""
+        self.state.trail.at(now)
         self.state.bus.tell(ExtensionLoaded, owner=owner, contributes=contributes)
 
     def extension_failed(self, owner: str, contribution: str, error: str, now: float) -> list[Effect]:

@@ -58,11 +58,10 @@ class Spawn(msgspec.Struct, frozen=True, gc=False):
 
 
 class Judge(msgspec.Struct, frozen=True, gc=False):
-    """Ask the hooks about this eval. `approved`: the label of the hook that a person has said yes to."""
+    """Ask the hooks about this eval."""
 
     route: int
     question: Question
-    approved: str | None
 
 
 class Kill(msgspec.Struct, frozen=True, gc=False):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from dataclasses import replace
 from typing import NamedTuple
 
 from replbroker.core.effects import Judge, Peer
@@ -28,7 +29,7 @@ class _Open(NamedTuple):
     """What a person was asked about."""
 
     of: bytes
-    hook: str
+    hooks: frozenset[str]
     until: float
 
 
@@ -51,15 +52,16 @@ class Judging:
             runtime=session.spec.runtime, agent=request.agent, binding=request.binding, identity=state.access.of(peer),
         )  # fmt: skip
         approved = self._approved(getattr(request, "approval", None), question, now)
-        state.out.append(Judge(job.route, question, approved))
+        state.out.append(Judge(job.route, replace(question, approved=approved)))
         job.withheld, job.code = True, ""  # what is not let run may be a secret, and is kept nowhere
         until = now + state.limits.hook_time_ms / 1000
         job.judging = state.deadlines.at(until, lambda at: self._too_late(job, at))
 
-    def _approved(self, approval: str | None, question: Question, now: float) -> str | None:
-        """The hook whose question was answered with yes. One that does not fit is as good as none: it asks again."""
+    def _approved(self, approval: str | None, question: Question, now: float) -> frozenset[str]:
+        """The hooks that were answered with yes. An approval that does not fit is as good as none: they ask again."""
         found = None if approval is None else self._open.pop(approval, None)
-        return found.hook if found is not None and found.of == _digest(question) and now <= found.until else None
+        fits = found is not None and found.of == _digest(question) and now <= found.until
+        return found.hooks if found is not None and fits else frozenset()
 
     def _too_late(self, job: Job, now: float) -> None:
         reason = f"no verdict within {self._state.limits.hook_time_ms} ms"
@@ -93,7 +95,7 @@ class Judging:
     def _keep(self, question: Question, verdict: Ask, hook: str | None, now: float) -> Approval:
         approval = Approval(self._state.setup.new_id(), hook or "", clip(verdict.title), clip(verdict.reason))
         until = now + self._state.limits.approval_time_ms / 1000
-        self._open[approval.id] = _Open(_digest(question), approval.hook, until)
+        self._open[approval.id] = _Open(_digest(question), question.approved | {approval.hook}, until)
         while len(self._open) > _MOST_APPROVALS:
             self._open.popitem(last=False)
         return approval

@@ -18,7 +18,7 @@ from replctl.client.errors import ReplError
 if TYPE_CHECKING:
     from replctl.acp.sessions import Session
     from replctl.client.result import Result
-    from replwire.replies import Reply
+    from replwire.replies import Approval, Reply
 
 WAIT_SECONDS = 3600.0  # how long one request waits for an eval; past it, it is read on. No bound on the eval
 OBEY_SECONDS = 5.0  # how long a cancelled turn waits for its code to obey the interrupt
@@ -219,6 +219,14 @@ class Turn:
         self._change_call(status="in_progress")
         return True
 
+    async def _approved(self, approval: Approval) -> bool:
+        """What a hook of the broker wants a person to decide, in whatever mode the session is."""
+        self._change_call(title=f"{approval.title} {approval.reason}", status="pending")
+        self._record.permission = decision = await self._ask(self.text)
+        if decision is Decision.ALLOWED:
+            self._change_call(title=render.title(self.text), status="in_progress")
+        return decision is Decision.ALLOWED
+
     async def _ask(self, code: str) -> Decision:
         if self._cancelled:
             return Decision.CANCELLED
@@ -262,6 +270,7 @@ class Turn:
             code, session.home, wait=WAIT_SECONDS, on_output=self._printed, on_status=self._status,
             on_request=self._sending, create=own, runtime=session.record.runtime if own else None,
             cwd=session.record.cwd if own else None, cwd_needed=False, allow_stdin=False, mime=render.IMAGES,
+            on_approval=self._approved,
         )  # fmt: skip
         while result.running and result.eval_id is not None:
             self._eval = result.eval_id

@@ -17,12 +17,13 @@ from replctl.client.plain import Plain
 from replctl.client.result import Gathering, OnOutput, OnStatus, Pages, Result
 from replctl.client.sync import LONG, PATIENCE, connect
 from replwire.names import DEFAULT_SESSION
-from replwire.replies import JobEntry, Reply, SessionEntry
+from replwire.replies import Approval, JobEntry, Reply, SessionEntry
 
 if TYPE_CHECKING:
     from replctl.client.start import Started
 
 OnRequest = Callable[[str], None]
+OnApproval = Callable[[Approval], Awaitable[bool]]
 RESEND_SECONDS = 0.01  # how long a send that found the pipe full waits; only with a thousand messages under way
 
 
@@ -50,7 +51,8 @@ class AsyncClient(Plain[Awaitable[Reply]]):
     async def eval(
         self, code: str, session: str = DEFAULT_SESSION, timeout: float | None = None, wait: float | None = None,
         on_output: OnOutput | None = None, silent: bool = False, stdin: str | Callable[[], str | None] | None = None,
-        on_status: OnStatus | None = None, on_request: OnRequest | None = None, **options: Any,
+        on_status: OnStatus | None = None, on_request: OnRequest | None = None,
+        on_approval: OnApproval | None = None, **options: Any,
     ) -> Result:  # fmt: skip
         """Run code in a session and return how it ended; see `Client.eval`.
 
@@ -60,8 +62,15 @@ class AsyncClient(Plain[Awaitable[Reply]]):
         fields = calls.eval_fields(code, session, timeout=timeout, wait=wait, silent=silent, **options)
         if stdin is not None:
             on_status = self._feeding(session, stdin, on_status)
-        gathering = await self.exchange("eval", fields, None, on_output, on_status, on_request)
-        result = talk.result(gathering)
+        while True:
+            gathering = await self.exchange("eval", fields, None, on_output, on_status, on_request)
+            try:
+                result = talk.result(gathering)
+                break
+            except ReplError as error:
+                if error.approval is None or on_approval is None or not await on_approval(error.approval):
+                    raise
+                fields["approval"] = error.approval.id
         if gathering.missed and result.session is not None and result.eval_id is not None and not result.ephemeral:
             whole = Pages()
             while whole.add(

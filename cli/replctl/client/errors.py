@@ -8,7 +8,7 @@ from replwire.faults import FAULTS, Exit, exit_of, fault_in
 
 if TYPE_CHECKING:
     from replctl.client.result import Result
-    from replwire.replies import Reply
+    from replwire.replies import Approval, Reply
 
 
 class ReplError(Exception):
@@ -36,6 +36,11 @@ class ReplError(Exception):
     def retry_after_ms(self) -> int | None:
         """Milliseconds after which it is worth asking again, or None."""
         return self.reply.retry_after_ms if self.reply is not None else None
+
+    @property
+    def approval(self) -> Approval | None:
+        """What a hook wants a person to decide, when that is why it was refused."""
+        return self.reply.approval if self.reply is not None else None
 
     @property
     def hint(self) -> str | None:

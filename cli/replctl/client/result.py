@@ -10,7 +10,7 @@ import msgspec
 
 from replctl.client.errors import CodeError, ReplError
 from replwire.faults import Exit, exit_of, fault_in
-from replwire.replies import Ex, Frame, Reply
+from replwire.replies import Approval, Ex, Frame, Reply
 
 SHELL = "shell"  # namespace of bash, whose value is the exit status of the last command
 _NOTHING = {"globalThis": "undefined"}  # a runtime's own word for "no value", by namespace; Python's is None
@@ -55,6 +55,7 @@ class Result(msgspec.Struct, kw_only=True, rename="kebab"):
     cause: str | None = None
     hint: str | None = None
     notice: str | None = None
+    approval: Approval | None = None
     max_eval_time_ms: int | None = None
     queue_position: int | None = None
     retry_after_ms: int | None = None

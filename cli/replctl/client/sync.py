@@ -17,7 +17,7 @@ from replctl.client.plain import Plain
 from replctl.client.result import Gathering, OnOutput, OnStatus, Pages, Result
 from replwire.names import DEFAULT_SESSION
 from replwire.places import ipc_path
-from replwire.replies import JobEntry, Reply, SessionEntry
+from replwire.replies import Approval, JobEntry, Reply, SessionEntry
 
 if TYPE_CHECKING:
     from replctl.client.start import Started
@@ -51,17 +51,30 @@ class Client(Plain[Reply]):
     def eval(
         self, code: str, session: str = DEFAULT_SESSION, timeout: float | None = None, wait: float | None = None,
         on_output: OnOutput | None = None, silent: bool = False, stdin: str | Callable[[], str | None] | None = None,
-        on_status: OnStatus | None = None, **options: Any,
+        on_status: OnStatus | None = None, on_approval: Callable[[Approval], bool] | None = None, **options: Any,
     ) -> Result:  # fmt: skip
         """Run code in a session and return how it ended.
 
         `timeout` bounds how long the code may run, `wait` how long its end is awaited: past it the result is
         `running`, to be read later. `on_output(stream, text)` gets live text, `stdin` answers `input()`: a text once,
-        or a function that is asked each time. `options` are those of `calls.eval_fields` (`create=True`,
+        or a function that is asked each time. `on_approval` is asked when a hook wants a person to decide: when it says
+        yes the code is sent again. `options` are those of `calls.eval_fields` (`create=True`,
         `ephemeral=False`, `runtime`, `cwd`, `env`, `expect_epoch`, `idempotency_key`, `mime`, `allow_stdin`).
         Ctrl-C interrupts the eval, waits up to 5 s for its end and raises KeyboardInterrupt.
         """
         fields = calls.eval_fields(code, session, timeout=timeout, wait=wait, silent=silent, **options)
+        while True:
+            try:
+                return self._eval(fields, on_output, stdin, on_status)
+            except ReplError as error:
+                if error.approval is None or on_approval is None or not on_approval(error.approval):
+                    raise
+                fields["approval"] = error.approval.id
+
+    def _eval(
+        self, fields: dict[str, Any], on_output: OnOutput | None, stdin: str | Callable[[], str | None] | None,
+        on_status: OnStatus | None,
+    ) -> Result:  # fmt: skip
         feed = _Feed(self, fields["session"], stdin, on_status)
         gathering = self.begin("eval", fields, on_output, feed if stdin is not None else on_status)
         try:

@@ -10,7 +10,7 @@ from replctl.client import calls, talk
 from replctl.client.sync import PATIENCE
 from replctl.commands.common import Face, common, session_argument, session_option
 from replctl.commands.durations import Duration
-from replctl.commands.running import TERMINAL, Running, blank, once, report
+from replctl.commands.running import TERMINAL, Running, at_terminal, blank, once, report
 from replctl.commands.where import folder_to_send, parse_env, runtime_to_send
 
 
@@ -45,6 +45,7 @@ def eval_(
     answers = [] if feed is None else [once(feed + "\n")]
     if os.isatty(0) and not from_stdin:
         answers.append(TERMINAL)
+    decide = at_terminal if TERMINAL in answers and os.isatty(2) and not face.json else None
     face.blank = blank(session)
     with face.client() as client:
         fields = calls.eval_fields(
@@ -54,7 +55,7 @@ def eval_(
             expect_epoch=expect_epoch, idempotency_key=idempotency_key,
             allow_stdin=bool(answers) or not ephemeral,  # nobody else knows a throw-away session, to send it input
         )  # fmt: skip
-        return Running(face, client, fields, answers).go()
+        return Running(face, client, fields, answers, decide).go()
 
 
 @click.command()

@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any, NamedTuple
 
+import click
 import msgspec
 
 from replctl.client import talk
 from replctl.client.errors import ReplError
-from replctl.client.result import Gathering, Result
+from replctl.client.result import Gathering, OnOutput, Result
 from replctl.client.sync import Client
 from replctl.commands.common import Face
 from replctl.commands.told import end_notices, opening_notices, status_notice, waits_for_input
 from replwire.faults import Exit
-from replwire.replies import Reply
+from replwire.replies import Approval, Reply
 
 
 class Answer(NamedTuple):
@@ -39,6 +40,15 @@ def once(text: str) -> Answer:
 
 
 TERMINAL = Answer(typed_line, watch=0)
+
+
+def at_terminal(approval: Approval) -> bool:
+    """Ask who sits at the terminal. Anything but a clear yes is a no."""
+    click.echo(f"{approval.title} {approval.reason} (hook {approval.hook})", err=True)
+    try:
+        return click.confirm("Run it?", default=False, err=True)
+    except click.Abort:
+        return False
 
 
 def blank(session: str | None) -> dict[str, Any]:
@@ -66,11 +76,16 @@ def report(face: Face, result: Result) -> int:
 
 
 class Running:
-    """Sends an eval and sees it through. `answers` are asked, each to its end, when the code waits for input."""
+    """Sends an eval and sees it through. `answers` are asked, each to its end, when the code waits for input, `decide`
+    when a hook wants a person's word."""
 
-    def __init__(self, face: Face, client: Client, fields: dict[str, Any], answers: Iterable[Answer] = ()) -> None:
+    def __init__(
+        self, face: Face, client: Client, fields: dict[str, Any], answers: Iterable[Answer] = (),
+        decide: Callable[[Approval], bool] | None = None,
+    ) -> None:  # fmt: skip
         self._face, self._client, self._fields = face, client, fields
         self._answers = list(answers)
+        self._decide = decide
         self._session: str | None = fields["session"]
         self._gathering: Gathering | None = None
         self._stops = 0
@@ -81,14 +96,8 @@ class Running:
         live = None if self._face.json else self._face.screen.text
         before = signal.signal(signal.SIGINT, self._stop)
         try:
-            gathering = self._gathering = self._client.begin("eval", self._fields, live, self._status)
-            while not self._client.finish(gathering, watch=self._watch):
-                self._give()
-                if self._asking and not self._answers:
-                    self._notice(waits_for_input(self._asking))
-            result = talk.result(gathering)
-            if self._face.json:
-                self._client.fetch_missed(gathering)
+            while (result := self._tried(live)) is None:
+                pass
             return report(self._face, result)
         except KeyboardInterrupt:
             return self._left()
@@ -96,6 +105,24 @@ class Running:
             return self._failed(error)
         finally:
             signal.signal(signal.SIGINT, before)
+
+    def _tried(self, live: OnOutput | None) -> Result | None:
+        """How it ended; None when it is to be sent again, because a person said yes to a hook's question."""
+        gathering = self._gathering = self._client.begin("eval", self._fields, live, self._status)
+        while not self._client.finish(gathering, watch=self._watch):
+            self._give()
+            if self._asking and not self._answers:
+                self._notice(waits_for_input(self._asking))
+        try:
+            result = talk.result(gathering)
+        except ReplError as error:
+            if error.approval is None or self._decide is None or not self._decide(error.approval):
+                raise
+            self._fields["approval"] = error.approval.id
+            return None
+        if self._face.json:
+            self._client.fetch_missed(gathering)
+        return result
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         """The first Ctrl-C interrupts the eval and its end is awaited; the second leaves at once."""

@@ -19,6 +19,7 @@ from replctl.client.aio import AsyncClient
 from replctl.client.result import Gathering
 from replctl.client.start import Started
 from replctl.mcp import prompts, resources
+from replctl.mcp.asking import approved
 from replctl.mcp.progress import reporting
 from replctl.tools.base import Answer, Tool
 from replctl.tools.drive import adrive
@@ -61,8 +62,9 @@ class Door:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}")
         async with reporting(ctx) as on_output:
             answer = await adrive(
-                self.tools.steps(params.name, params.arguments), self.client, on_output, lambda g: self._left(ctx, g)
-            )
+                self.tools.steps(params.name, params.arguments), self.client, on_output,
+                lambda g: self._left(ctx, g), lambda approval: approved(ctx, approval),
+            )  # fmt: skip
         self._used = self._used or self.client.connected
         if self._news is not None:
             answer.text, self._news = f"{answer.text}\n[{self._news}]", None

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from replctl.client.aio import AsyncClient
+from replctl.client.aio import AsyncClient, OnApproval
 from replctl.client.errors import ReplError
 from replctl.client.result import Gathering, OnOutput, OnStatus
 from replctl.client.sync import Client
 from replctl.tools.base import Answer, Ask, Got, Steps
-from replwire.replies import Reply
+from replwire.replies import Approval, Reply
 
 GoneAway = Callable[[Gathering], None]
 
@@ -33,9 +33,11 @@ def drive(steps: Steps, client: Client, on_output: OnOutput | None = None) -> An
 
 
 async def adrive(
-    steps: Steps, client: AsyncClient, on_output: OnOutput | None = None, gone_away: GoneAway | None = None
-) -> Answer:
-    """The same in an event loop. When its task is cancelled, `gone_away` is told which request was under way."""
+    steps: Steps, client: AsyncClient, on_output: OnOutput | None = None, gone_away: GoneAway | None = None,
+    on_approval: OnApproval | None = None,
+) -> Answer:  # fmt: skip
+    """The same in an event loop. When its task is cancelled, `gone_away` is told which request was under way. When a
+    hook wants a person's word, `on_approval` gets it."""
     step: Callable[[], Ask] = partial(next, steps)
     while True:
         try:
@@ -44,9 +46,17 @@ async def adrive(
             answer: Answer = end.value
             return answer
         try:
-            step = partial(steps.send, await _aexchange(client, ask, on_output, gone_away))
+            got = await _aexchange(client, ask, on_output, gone_away)
+            while on_approval and (approval := _asked(got)) is not None and await on_approval(approval):
+                again = ask._replace(fields={**ask.fields, "approval": approval.id})
+                got = await _aexchange(client, again, on_output, gone_away)
+            step = partial(steps.send, got)
         except ReplError as error:
             step = partial(steps.throw, error)
+
+
+def _asked(got: Got) -> Approval | None:
+    return None if got.gathering.last is None else got.gathering.last.approval
 
 
 def _exchange(client: Client, ask: Ask, on_output: OnOutput | None) -> Got:

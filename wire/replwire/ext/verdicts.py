@@ -64,6 +64,7 @@ class Question:
     agent: str | None
     binding: str | None
     identity: str
+    approved: frozenset[str] = frozenset()  # hooks, as `OWNER/NAME`, whose question a person has answered with yes
 
     @cached_property
     def facts(self) -> Facts:
