@@ -53,6 +53,7 @@ COMMANDS = {
     "keys": Entry("replctl.commands.keys:keys", "Who may come to the broker from elsewhere."),
     "audit": Entry("replctl.commands.audit:audit", "Who asked the broker what, and how it ended."),
     "doctor": Entry("replctl.commands.doctor:doctor", "What is wrong here, why, and what mends it."),
+    "extensions": Entry("replctl.commands.extensions:extensions", "What extensions contribute."),
     "completion": Entry("replctl.commands.completion:completion", "Completion script for a shell."),
     "config": Entry("replctl.commands.config:config", "Settings, and where each came from."),
     "version": Entry("replctl.commands.broker:version", "Version of replctl, and of the broker if one answers."),
@@ -60,7 +61,7 @@ COMMANDS = {
 
 
 class Commands(click.Group):
-    """A group that knows its commands by name and loads them by need."""
+    """A group that knows its commands by name and loads them by need; extensions bring more."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """The names, in the order of the table."""
@@ -70,7 +71,9 @@ class Commands(click.Group):
         """Load one command."""
         entry = COMMANDS.get(cmd_name)
         if entry is None:
-            return None
+            from replctl.commands.extensions import as_command
+
+            return as_command(cmd_name)
         module, _, function = entry.home.partition(":")
         command: click.Command = getattr(importlib.import_module(module), function)
         return command
@@ -79,6 +82,11 @@ class Commands(click.Group):
         """The list of commands, without loading one."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+        from replctl.commands.extensions import entries
+
+        if more := entries():
+            with formatter.section("Commands of extensions"):
+                formatter.write_dl(more)
 
 
 EPILOG = """\b

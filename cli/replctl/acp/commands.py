@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from replctl.commands.durations import spoken
 if TYPE_CHECKING:
     from replctl.acp.turns import Turn
 
-_FORM = re.compile(r"/([a-z]+)(?:\s+(.*))?\s*\Z", re.S)  # `/usr/bin/env` and `/re/.test(x)` are code
+_FORM = re.compile(r"/([a-z][a-z0-9_-]*)(?:\s+(.*))?\s*\Z", re.S)  # `/usr/bin/env` and `/re/.test(x)` are code
 _READ_BYTES = 64 * 1024
 
 Run = Callable[["Turn", str], Awaitable[str]]
@@ -31,42 +31,12 @@ class Command:
     changes: bool = False
 
 
-def parse(text: str) -> Callable[[Turn], Awaitable[None]] | None:
-    """What a prompt that begins with a slash and a word does; None for code. A space before it makes it code."""
-    match = _FORM.match(text)
-    if match is None:
-        return None
-    command, argument = _BY_NAME.get(match[1]), (match[2] or "").strip()
-
-    async def run(turn: Turn) -> None:
-        if command is None:
-            turn.say(f"No command /{match[1][:40]}. There are: {', '.join(f'/{name}' for name in _BY_NAME)}")
-            return
-        if command.changes and not await turn.may(f"/{command.name} {argument}".strip(), "other", text):
-            return
-        try:
-            told = await command.run(turn, argument)
-        except ReplError as error:
-            if error.word != "session-not-found" or turn.session.record.session is not None:
-                raise
-            told = "Nothing has run in this session yet."
-        turn.done(told)
-
-    return run
-
-
-def available() -> list[dict[str, Any]]:
-    """ACP's `availableCommands`."""
-    return [
-        {"name": each.name, "description": each.description} | ({"input": {"hint": each.hint}} if each.hint else {})
-        for each in COMMANDS
-    ]
-
-
 async def _help(turn: Turn, _: str) -> str:
-    width = max(len(each.name) + len(each.hint or "") for each in COMMANDS) + 4
-    lines = [f"/{each.name} {each.hint or ''}".ljust(width) + each.description for each in COMMANDS]
-    lines += ["", f"session {turn.session.home}, mode {turn.mode}; everything else is run as code"]
+    lines = [
+        *turn.desk.commands.help(),
+        "",
+        f"session {turn.session.home}, mode {turn.mode}; everything else is run as code",
+    ]
     return "\n".join(lines)
 
 
@@ -146,4 +116,48 @@ COMMANDS = (
     Command("clear", "Forget all variables; the process stays", _clear, changes=True),
     Command("reset", "Give the session a fresh worker; all it held is gone", _reset, changes=True),
 )
-_BY_NAME = {each.name: each for each in COMMANDS}
+
+
+class Commands:
+    """Those of our own, and what extensions add; a name of ours stays ours."""
+
+    def __init__(self, more: Sequence[Command] = ()) -> None:
+        names = {each.name for each in COMMANDS}
+        self._all = (*COMMANDS, *(each for each in more if each.name not in names))
+        self._by_name = {each.name: each for each in self._all}
+
+    def parse(self, text: str) -> Callable[[Turn], Awaitable[None]] | None:
+        """What a prompt that begins with a slash and a word does; None for code. A space before it makes it code."""
+        match = _FORM.match(text)
+        if match is None:
+            return None
+        command, argument = self._by_name.get(match[1]), (match[2] or "").strip()
+
+        async def run(turn: Turn) -> None:
+            if command is None:
+                names = ", ".join(f"/{name}" for name in self._by_name)
+                turn.say(f"No command /{match[1][:40]}. There are: {names}")
+                return
+            if command.changes and not await turn.may(f"/{command.name} {argument}".strip(), "other", text):
+                return
+            try:
+                told = await command.run(turn, argument)
+            except ReplError as error:
+                if error.word != "session-not-found" or turn.session.record.session is not None:
+                    raise
+                told = "Nothing has run in this session yet."
+            turn.done(told)
+
+        return run
+
+    def available(self) -> list[dict[str, Any]]:
+        """ACP's `availableCommands`."""
+        return [
+            {"name": each.name, "description": each.description} | ({"input": {"hint": each.hint}} if each.hint else {})
+            for each in self._all
+        ]
+
+    def help(self) -> list[str]:
+        """A line for each."""
+        width = max(len(each.name) + len(each.hint or "") for each in self._all) + 4
+        return [f"/{each.name} {each.hint or ''}".ljust(width) + each.description for each in self._all]

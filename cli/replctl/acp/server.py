@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from replctl import __version__
-from replctl.acp import commands, modes, options, rpc, schema
+from replctl.acp import modes, options, rpc, schema
 from replctl.acp.modes import Mode
 from replctl.acp.peer import Notes, Peer
 from replctl.acp.records import Turn as PastTurn
@@ -195,7 +195,7 @@ class Server:
         return options.every(session.record, session.seen)
 
     def _commands(self, session: Session) -> None:
-        self._peer.update(session.id, "available_commands_update", availableCommands=commands.available())
+        self._peer.update(session.id, "available_commands_update", availableCommands=self._desk.commands.available())
 
     # --- modes and options ---
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from replctl.acp import commands, permissions, records, render
+from replctl.acp import permissions, records, render
+from replctl.acp.commands import Commands
 from replctl.acp.link import Link, unreachable
 from replctl.acp.modes import Mode, narrower
 from replctl.acp.peer import Peer
@@ -32,6 +33,7 @@ class Desk:
     peer: Peer
     link: Link
     records: records.Records
+    commands: Commands = field(default_factory=Commands)
     permission_seconds: float = permissions.PERMISSION_SECONDS
 
 
@@ -111,7 +113,7 @@ class Turn:
         self.session.entitle(self.text)
         if self._links:
             self.say(f"{self._links} linked resource(s) are left out: a prompt's text is run as code.")
-        if (found := commands.parse(self.text)) is not None:
+        if (found := self.desk.commands.parse(self.text)) is not None:
             await found(self)
         elif self.text.strip():
             await self._evaluate()

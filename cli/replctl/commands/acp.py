@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
 from replctl.client.address import resolve
 from replctl.client.errors import ReplError
 from replctl.commands.durations import Duration
+from replctl.commands.settings import configured
 from replwire.faults import Exit
 from replwire.names import name_error
 from replwire.places import state_dir
+
+if TYPE_CHECKING:
+    from replctl.acp.commands import Command
 
 
 @click.command()
@@ -41,6 +46,7 @@ def acp(endpoint: str | None, no_start: bool, agent: str | None, mode: str, perm
     import asyncio
 
     from replctl.acp import server, stdio
+    from replctl.acp.commands import Commands
     from replctl.acp.link import Link
     from replctl.acp.modes import Mode
     from replctl.acp.peer import Notes, Peer
@@ -52,12 +58,24 @@ def acp(endpoint: str | None, no_start: bool, agent: str | None, mode: str, perm
         notes("messages of the Agent Client Protocol are read from here; an editor starts this. Ctrl-D ends it")
     source, sink = stdio.take_stdio()
     folder = os.path.join(state_dir(os.environ), "acp")
+    slashes = Commands(_more_commands(name))
 
     def desk(peer: Peer) -> Desk:
         link = Link(address.endpoint, name, not no_start, notes)
-        return Desk(peer, link, Records(folder), permission_timeout)
+        return Desk(peer, link, Records(folder), slashes, permission_timeout)
 
     # Not asyncio.run: at its end it waits for threads, and one may be starting a broker that nobody needs any more.
     loop = asyncio.new_event_loop()
     well = loop.run_until_complete(server.serve(source, sink, notes, desk, Mode(mode)))
     return Exit.OK if well else Exit.RAISED
+
+
+def _more_commands(agent: str) -> list[Command]:
+    """What extensions add; they are looked for only where the config names some."""
+    named = configured()
+    if not named:
+        return []
+    from replctl.acp.extending import slash_commands
+    from replctl.extensions import load_all
+
+    return slash_commands(load_all(named), agent)

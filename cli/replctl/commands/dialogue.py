@@ -11,7 +11,7 @@ from replctl.client.errors import ReplError
 from replctl.client.sync import Client
 from replctl.commands.common import Face
 from replctl.commands.listing import show_jobs, told
-from replctl.commands.running import Answer, Running
+from replctl.commands.running import Answer, Running, at_terminal
 from replwire.faults import Exit
 
 HELP = """\
@@ -84,7 +84,7 @@ class Dialogue:
                 self._slash(word)
             else:
                 self.exit = Running(
-                    self._face, self._client, calls.eval_fields(block, self.session), [self._answer]
+                    self._face, self._client, calls.eval_fields(block, self.session), [self._answer], at_terminal
                 ).go()
         except ReplError as error:
             self._face.fail(error)

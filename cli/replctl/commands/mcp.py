@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
 
 import click
 
 from replctl.client.address import resolve
 from replctl.client.errors import ReplError
 from replctl.commands.durations import Duration
+from replctl.commands.settings import configured
 from replctl.commands.where import folder_to_send
 from replctl.tools.sets import SETS
 from replwire.faults import Exit
 from replwire.names import name_error
+
+if TYPE_CHECKING:
+    from replctl.tools.base import Tool
 
 DEFAULT_HTTP = "127.0.0.1:8931"
 
@@ -52,7 +57,7 @@ def mcp(set_name: str, agent: str | None, endpoint: str | None, http: str | None
 
     from replctl.mcp.server import build
 
-    server = build(ToolSet(set_name, settings), endpoint, agent)
+    server = build(ToolSet(set_name, settings, more_tools()), endpoint, agent)
     if http is not None:
         from replctl.mcp.http import serve_http
 
@@ -67,6 +72,16 @@ def mcp(set_name: str, agent: str | None, endpoint: str | None, http: str | None
               "replctl install --client NAME", file=sys.stderr)  # fmt: skip
     anyio.run(serve, server)
     return Exit.OK
+
+
+def more_tools() -> list[Tool]:
+    """What extensions add; they are looked for only where the config names some."""
+    named = configured()
+    if not named:
+        return []
+    from replctl.extensions import load_all, tools
+
+    return tools(load_all(named))
 
 
 def find_runtime_dir(environ: MutableMapping[str, str], uid: int, users: str = "/run/user") -> None:

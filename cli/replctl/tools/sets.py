@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from replctl.client.errors import ReplError
@@ -21,12 +21,16 @@ SETS: dict[str, tuple[tuple[Tool, ...], str]] = {
 
 
 class ToolSet:
-    """The tools of one set, with their settings and what they remember. No connection. KeyError: no such set."""
+    """The tools of one set and `more`, with their settings and what they remember. No connection. KeyError: no such
+    set."""
 
-    def __init__(self, name: str = "default", settings: Settings | None = None) -> None:
+    def __init__(
+        self, name: str = "default", settings: Settings | None = None, more: Iterable[Tool] = ()
+    ) -> None:  # fmt: skip
         tools, self.instructions = SETS[name]
         self.name = name
-        self.tools = {tool.name: tool for tool in tools}
+        own = {tool.name: tool for tool in tools}
+        self.tools = own | {tool.name: tool for tool in more if tool.name not in own}
         self.settings = settings or Settings()
         self._context = Context(self.settings, {})
 
