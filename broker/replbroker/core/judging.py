@@ -49,7 +49,8 @@ class Judging:
         question = Question(
             op=request.op, code=getattr(request, "code", None) or "",
             file=request.file if isinstance(request, LoadFile) else None, session=session.id, name=session.name,
-            runtime=session.spec.runtime, agent=request.agent, binding=request.binding, identity=state.access.of(peer),
+            ephemeral=session.ephemeral, runtime=session.spec.runtime, agent=request.agent, binding=request.binding,
+            identity=state.access.of(peer),
         )  # fmt: skip
         approved = self._approved(getattr(request, "approval", None), question, now)
         state.out.append(Judge(job.route, replace(question, approved=approved)))
@@ -122,5 +123,6 @@ class Judging:
 
 def _digest(question: Question) -> bytes:
     """What an approval is good for."""
-    parts = (question.op, question.code, question.file, question.name or question.session, question.identity)
+    where = None if question.ephemeral else question.name or question.session
+    parts = (question.op, question.code, question.file, where, question.identity)
     return hashlib.blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -105,10 +105,10 @@ class Tool(Contribution):
     text: Annotated[str, "what a model is told"]
     args: Annotated[type, "`msgspec.Struct` of its arguments, with `forbid_unknown_fields`"]
     run: Annotated[Callable[[Any, Any], Any], "generator: (arguments, context) -> Answer, as in `replctl.tools.base`"]
-    read_only: bool = False
-    destructive: bool = True
-    idempotent: bool = False
-    open_world: bool = False
+    read_only: Annotated[bool, "it changes nothing"] = False
+    destructive: Annotated[bool, "what it changes may be lost"] = True
+    idempotent: Annotated[bool, "a second call changes nothing more"] = False
+    open_world: Annotated[bool, "it reaches beyond the session"] = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,7 @@ class Question:
     """One eval that is about to run. All of it is data of the request; nothing here is the session's own word.
 
     `op` is `eval`, or what else takes its turn in a session: `load-file`, `reload-file` and `env`, which have no
-    `code`; `file` is that of the first two. `agent` is a label, `identity` is who the transport vouches for.
+    `code`; `file` is that of the first two. `ephemeral`: a throw-away session, which has no name. `agent` is a label, `identity` is who the transport vouches for.
     """
 
     op: str
@@ -60,6 +60,7 @@ class Question:
     file: str | None
     session: str
     name: str | None
+    ephemeral: bool
     runtime: str
     agent: str | None
     binding: str | None
