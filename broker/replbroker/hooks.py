@@ -72,7 +72,9 @@ class Hooks:
         """Have an eval judged; the verdict comes through `heard`."""
         self._stuck = [bench for bench in self._stuck if bench.thread.is_alive()]
         since = self._bench.since
-        if since is not None and time.monotonic() - since > self._patience_s:
+        if self._bench.left and not self._bench.thread.is_alive():
+            self._bench = self._seat()
+        elif since is not None and time.monotonic() - since > self._patience_s:
             self._leave_behind()
         if self._bench.left:
             self._report(Judged(judge.route, judge.question, Block("too many of them do not come back"), None, ()))
@@ -80,11 +82,10 @@ class Hooks:
         self._bench.questions.put(judge)
 
     def _leave_behind(self) -> None:
-        if len(self._stuck) >= _MOST_STUCK:
-            self._bench.left = True
-            return
         old = self._bench
         old.left = True
+        if len(self._stuck) >= _MOST_STUCK:
+            return
         self._stuck.append(old)
         self._bench = self._seat()
         while (waiting := old.take()) is not None:
