@@ -20,6 +20,8 @@ from replctl.tools.formats import schemas
 from replctl.tools.sets import ToolSet
 from replwire.config import Config, env_name
 from replwire.events import EVENTS, fields_of
+from replwire.ext.contracts import CONTRACTS, Contribution
+from replwire.ext.contracts import fields_of as fields_of_kind
 from replwire.faults import EXIT_MEANING, FAULTS, STATUSES
 from replwire.limits import bounds
 from replwire.link import _HEADER, Header, Kind, Outcome
@@ -30,6 +32,8 @@ PAGES = Path(__file__).parent
 _BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- /generated -->)", re.S)
 _MS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 _BYTES = ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
+
+_OF_ALL = frozenset(fields_of_kind(Contribution))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -149,6 +153,16 @@ def events() -> str:
     return table(("type", "canonical", "what happened", "fields"), rows)
 
 
+def contracts() -> str:
+    """What an extension may contribute, with the fields of each kind."""
+    rows = []
+    for kind, contract in CONTRACTS.items():
+        fields = {name: each for name, each in fields_of_kind(contract).items() if name not in _OF_ALL}
+        told = "; ".join(f"`{name}`{'' if needed else ' (optional)'} {text}" for name, (needed, text) in fields.items())
+        rows.append((f"`{kind}`", contract.home, " ".join((contract.__doc__ or "").split()), told))
+    return table(("kind", "used by", "what it is", "fields"), rows)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "limits": limits,
     "config": config,
@@ -158,6 +172,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "ops": ops,
     "reply-fields": fields,
     "events": events,
+    "contracts": contracts,
     "session-states": states,
     "link": link,
     "tools": tools,

@@ -51,8 +51,9 @@ class Facts:
 class Question:
     """One eval that is about to run. All of it is data of the request; nothing here is the session's own word.
 
-    `op` is `eval`, or what else takes its turn in a session: `load-file`, `reload-file` and `env`, which have no
-    `code`; `file` is that of the first two. `ephemeral`: a throw-away session, which has no name. `agent` is a label, `identity` is who the transport vouches for.
+    `op` is `eval`, or what else takes its turn in a session: `load-file`, `reload-file`, `env` and `clone`, which have
+    no `code`; `file` is that of the first two. `ephemeral`: a throw-away session, which has no name. `agent` is a
+    label, `identity` is who the transport vouches for.
     """
 
     op: str
