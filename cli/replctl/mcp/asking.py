@@ -1,28 +1,64 @@
-"""What a hook wants a person to decide, asked of a client that can ask its user (elicitation)."""
+"""What a hook wants a person to decide, asked of a client that can ask its user (elicitation).
+
+In the older era of the protocol the client is asked while the call waits. In the current one the call ends with the
+question, and the client sends it again with its user's answer.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from typing import Any
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from replwire.replies import Approval
 
-_PATIENCE_S = 120.0  # for a person's answer; the call waits for it
+_PATIENCE_S = 120.0  # for a person's answer while the call waits for it
+_KEY = "approval"
 
 
-async def approved(ctx: ServerRequestContext[Any, Any], approval: Approval) -> bool:
-    """Whether the client's user says yes. A client that cannot ask, fails or takes too long has said no."""
+class Asks(Exception):
+    """The call ends with a question."""
+
+    def __init__(self, result: types.InputRequiredResult) -> None:
+        super().__init__("a person is asked")
+        self.result = result
+
+
+async def approved(
+    ctx: ServerRequestContext[Any, Any], params: types.CallToolRequestParams, approval: Approval
+) -> bool:  # fmt: skip
+    """Whether the client's user says yes. Who cannot ask, fails or is too slow has said no. Raises Asks."""
     can = types.ClientCapabilities(elicitation=types.ElicitationCapability())
     if not ctx.session.check_client_capability(can):
         return False
     message = f"{approval.title}\n{approval.reason} (hook {approval.hook})"
     form: dict[str, Any] = {"type": "object", "properties": {}}
+    if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        return _answered(params, message, form)
     try:
         answer = await asyncio.wait_for(ctx.session.elicit_form(message, form, ctx.request_id), _PATIENCE_S)
     except (MCPError, TimeoutError):
         return False
     return answer.action == "accept"
+
+
+def _answered(params: types.CallToolRequestParams, message: str, form: dict[str, Any]) -> bool:
+    """The answer that came with the call; to a question that has none, the call ends with it.
+
+    The state that goes to and fro names the questions of this call, the one that is open last: all before it have had a
+    yes, since each no ends the call.
+    """
+    question = hashlib.sha256(message.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    asked = (params.request_state or "").split()
+    answer = (params.input_responses or {}).get(_KEY)
+    said_yes = isinstance(answer, types.ElicitResult) and answer.action == "accept"
+    if question in asked and (said_yes or question == asked[-1]):
+        return said_yes
+    ask = types.ElicitRequest(params=types.ElicitRequestFormParams(message=message, requested_schema=form))
+    known = asked if said_yes else []
+    raise Asks(types.InputRequiredResult(input_requests={_KEY: ask}, request_state=" ".join([*known, question])))

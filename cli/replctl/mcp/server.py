@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import mcp_types as types
@@ -19,7 +20,7 @@ from replctl.client.aio import AsyncClient
 from replctl.client.result import Gathering
 from replctl.client.start import Started
 from replctl.mcp import prompts, resources
-from replctl.mcp.asking import approved
+from replctl.mcp.asking import Asks, approved
 from replctl.mcp.progress import reporting
 from replctl.tools.base import Answer, Tool
 from replctl.tools.drive import adrive
@@ -55,16 +56,21 @@ class Door:
             tools=[types.Tool.model_validate(described(tool, settings)) for tool in self.tools.tools.values()]
         )
 
-    async def call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def call_tool(
+        self, ctx: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
         """One call. What the code or the broker does wrong is in its result."""
         tool = self.tools.tools.get(params.name)
         if tool is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}")
-        async with reporting(ctx) as on_output:
-            answer = await adrive(
-                self.tools.steps(params.name, params.arguments), self.client, on_output,
-                lambda g: self._left(ctx, g), lambda approval: approved(ctx, approval),
-            )  # fmt: skip
+        steps = self.tools.steps(params.name, params.arguments)
+        try:
+            async with reporting(ctx) as on_output:
+                answer = await adrive(
+                    steps, self.client, on_output, lambda g: self._left(ctx, g), partial(approved, ctx, params)
+                )
+        except Asks as asked:
+            return asked.result
         self._used = self._used or self.client.connected
         if self._news is not None:
             answer.text, self._news = f"{answer.text}\n[{self._news}]", None

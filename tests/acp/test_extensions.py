@@ -1,0 +1,101 @@
+"""Extensions in an editor: a person's word where a hook wants it, and commands beside our own."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acp_kit import Agent, environ
+from ext_kit import entry, hook, write
+from kit import Broker
+
+ASKS = hook("return Ask('Delete?', 'it says rm') if 'rm' in q.code else None")
+COMMANDS = """
+@hookimpl
+def replctl_register(register, settings):
+    def say(client, session, text):
+        return client.eval(f"{text!r}.upper()", session).value
+    register(Command(name="say-loud", summary="Say it louder", hint="TEXT", run=say))
+    register(Command(name="peek", summary="Looks", run=lambda client, session, text: session, changes=False))
+    register(Command(name="fails", summary="Fails", run=lambda client, session, text: 1/0))
+    register(Command(name="help", summary="not ours", run=lambda *_: "stolen"))
+"""
+Outcome = dict[str, Any]
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    """An agent of a broker with a hook that asks and commands of an extension."""
+    folder = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))
+    texts = {"guard": ASKS, "more": COMMANDS}
+    broker = Broker(folder, config="".join(entry(path=write(tmp_path, name, each)) for name, each in texts.items()))
+    found = Agent(environ(tmp_path, broker.endpoint) | {"REPLCTL_CONFIG": str(folder / "config.toml")})
+    found.start()
+    yield found
+    assert found.end() == 0
+    assert "Traceback" not in found.said
+    assert broker.stop() == 0
+    assert "internal error" not in broker.log_text()
+    shutil.rmtree(folder)
+
+
+def _choose(option: str) -> Outcome:
+    return {"outcome": {"outcome": "selected", "optionId": option}}
+
+
+def test_a_hooks_question_is_a_request_for_permission_and_a_yes_lets_the_code_run(agent: Agent) -> None:
+    session = agent.new()
+    name = agent.begin(session, "rm = 42; rm")
+    request = agent.permission()
+    tool = request["params"]["toolCall"]
+    assert (tool["title"], tool["status"]) == ("Delete? it says rm", "pending")
+    assert tool["rawInput"] == {"code": "rm = 42; rm"}
+    agent.respond(request["id"], _choose("allow"))
+    turn = agent.turn(name)
+    assert (turn.stop, turn.tool["status"]) == ("end_turn", "completed")
+    assert "42" in turn.text
+    assert "5" in agent.prompt(session, "5").text
+
+
+@pytest.mark.parametrize("outcome", [_choose("reject"), {"outcome": {"outcome": "cancelled"}}, {"what": 1}])
+def test_anything_but_a_clear_yes_is_a_no(agent: Agent, outcome: Outcome) -> None:
+    session = agent.new()
+    agent.decide = lambda _: outcome
+    turn = agent.prompt(session, "rm = 1")
+    assert (turn.stop, turn.tool["status"]) == ("end_turn", "failed")
+    assert "hook guard/words: it says rm; the code did not run" in turn.text
+    assert "NameError" in agent.prompt(session, "'r' 'm' in dir() or missing").text
+
+
+def test_a_cancel_while_a_person_is_asked_ends_the_turn(agent: Agent) -> None:
+    session = agent.new()
+    name = agent.begin(session, "rm = 1")
+    agent.permission()
+    agent.cancel(session)
+    assert agent.turn(name).stop == "cancelled"
+    assert "5" in agent.prompt(session, "5").text
+
+
+def test_commands_of_extensions_are_listed_and_run(agent: Agent) -> None:
+    session: str = agent.result("session/new", cwd="/tmp", mcpServers=[])["sessionId"]
+    offered = {each["name"]: each for each in agent.update("available_commands_update")["availableCommands"]}
+    assert offered["say-loud"] == {"name": "say-loud", "description": "Say it louder", "input": {"hint": "TEXT"}}
+    assert offered["help"]["description"] == "List these commands"
+    assert "'HELLO YOU'" in agent.prompt(session, "/say-loud hello you").text
+    assert "/say-loud TEXT" in agent.prompt(session, "/help").text
+    failed = agent.prompt(session, "/fails")
+    assert (failed.stop, failed.tool["status"]) == ("end_turn", "failed")
+    assert "extension more/fails: ZeroDivisionError" in failed.text
+
+
+def test_plan_mode_has_only_commands_that_look(agent: Agent) -> None:
+    session = agent.new()
+    agent.prompt(session, "1")
+    agent.result("session/set_mode", sessionId=session, modeId="plan")
+    assert "plan mode" in agent.prompt(session, "/say-loud x").text
+    assert session in agent.prompt(session, "/peek").text

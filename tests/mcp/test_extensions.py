@@ -1,0 +1,141 @@
+"""Extensions as an agent meets them: tools beside our own, and a person's word where a hook wants it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+from mcp.client.stdio import stdio_client
+from mcp_types import ElicitRequestParams, ElicitResult
+
+from ext_kit import entry, hook, write
+from kit import Broker
+from mcp_kit import run, server, text
+
+pytestmark = pytest.mark.anyio
+ERAS = ("legacy", "auto")
+TOOLS = """
+import msgspec
+class Args(msgspec.Struct, forbid_unknown_fields=True):
+    session: str = "default"
+def count(a, at):
+    from replctl.tools.base import Answer, request
+    reply = yield from request("ls-bindings", session=a.session)
+    return Answer(text=f"{len(reply['bindings'])} names", facts={"status": "ok"})
+def fails(a, at):
+    yield from ()
+    raise ValueError("oh no")
+def nothing(a, at):
+    yield from ()
+@hookimpl
+def replctl_register(register, settings):
+    for name, run in (("count", count), ("fails", fails), ("nothing", nothing), ("eval", fails)):
+        register(Tool(name=name, title=name, text="Does " + name, args=Args, run=run, read_only=True, destructive=False))
+"""
+ASKS = hook(
+    "return Ask('Delete?', 'it says rm') if 'rm' in q.code else Ask('More?', 'it says mv') if 'mv' in q.code else None"
+)
+TWICE = hook("return Ask('Really?', 'both') if 'rm' in q.code and 'mv' in q.code else None", "second")
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker with hooks that ask; the server reads the same config, and has the tools."""
+    folder = Path(tempfile.mkdtemp(prefix="rm-", dir="/tmp"))
+    texts = {"guard": ASKS, "twice": TWICE, "tools": TOOLS}
+    home = tmp_path_factory.mktemp("home")
+    broker = Broker(folder, config="".join(entry(path=write(home, name, each)) for name, each in texts.items()))
+    broker.environ["REPLCTL_CONFIG"] = str(folder / "config.toml")
+    yield broker
+    assert broker.process.poll() is None, broker.log_text()
+    assert broker.stop() == 0
+    assert "internal error" not in broker.log_text()
+    shutil.rmtree(folder)
+
+
+class Person:
+    """Who sits at the client: what was asked, and what is answered."""
+
+    def __init__(self, action: str) -> None:
+        self.action = action
+        self.asked: list[str] = []
+
+    async def __call__(self, _: Any, params: ElicitRequestParams) -> ElicitResult:
+        self.asked.append(params.message)
+        return ElicitResult.model_validate({"action": self.action, "content": {}})
+
+
+@asynccontextmanager
+async def _client(broker: Broker, mode: str, person: Person | None = None) -> AsyncIterator[Client]:
+    async with Client(stdio_client(server(broker)), mode=mode, elicitation_callback=person) as client:
+        yield client
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_yes_lets_code_run_that_a_hook_asks_about(guarded: Broker, mode: str) -> None:
+    person = Person("accept")
+    async with _client(guarded, mode, person) as client:
+        result = await run(client, "rm = 6\nrm * 7", f"yes-{mode}")
+        assert text(result).startswith("42\n")
+        assert person.asked == ["Delete?\nit says rm (hook guard/words)"]
+        assert text(await run(client, "'mv' + str(7)", f"yes-{mode}")).startswith("'mv7'\n")
+        assert len(person.asked) == 2
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_each_hook_that_asks_is_answered_for_itself(guarded: Broker, mode: str) -> None:
+    person = Person("accept")
+    async with _client(guarded, mode, person) as client:
+        assert text(await run(client, "rm = mv = 3\nrm", f"two-{mode}")).startswith("3\n")
+    assert [each.partition("?")[0] for each in person.asked] == ["Delete", "Really"]
+
+
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_no_is_an_error_that_says_what_was_wanted(guarded: Broker, mode: str, action: str) -> None:
+    person = Person(action)
+    async with _client(guarded, mode, person) as client:
+        result = await run(client, "rm = 1", f"no-{mode}")
+        assert result.is_error
+        assert "hook guard/words: it says rm; the code did not run" in text(result)
+        assert len(person.asked) == 1
+        assert text(await run(client, "5", f"no-{mode}")).startswith("5\n")
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_client_that_cannot_ask_gets_the_error(guarded: Broker, mode: str) -> None:
+    async with _client(guarded, mode) as client:
+        result = await run(client, "rm = 1", f"cannot-{mode}")
+        assert result.is_error
+        assert "hook guard/words: it says rm" in text(result)
+        assert text(await run(client, "5", f"cannot-{mode}")).startswith("5\n")
+
+
+async def test_tools_of_extensions_stand_beside_our_own(guarded: Broker) -> None:
+    async with _client(guarded, "auto") as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert tools["count"].annotations is not None
+        assert tools["count"].annotations.read_only_hint is True
+        assert tools["eval"].description != "Does eval", "a name of ours was taken"
+        await run(client, "a = b = 1", "named")
+        assert text(await client.call_tool("count", {"session": "named"})) == "2 names"
+        wrong = await client.call_tool("count", {"sesion": "named"})
+        assert wrong.is_error
+        missing = await client.call_tool("count", {"session": "not-there"})
+        assert missing.is_error
+        assert "not-there" in text(missing)
+
+
+@pytest.mark.parametrize(("name", "why"), [("fails", "ValueError: oh no"), ("nothing", "NoneType, no Answer")])
+async def test_a_tool_that_fails_says_so_and_the_server_goes_on(guarded: Broker, name: str, why: str) -> None:
+    async with _client(guarded, "auto") as client:
+        result = await client.call_tool(name, {})
+        assert result.is_error
+        assert why in text(result)
+        assert text(await run(client, "5", "after")).startswith("5\n")
