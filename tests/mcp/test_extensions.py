@@ -65,10 +65,12 @@ class Person:
     def __init__(self, action: str) -> None:
         self.action = action
         self.asked: list[str] = []
+        self.answers: list[str] = []  # to the next questions
 
     async def __call__(self, _: Any, params: ElicitRequestParams) -> ElicitResult:
         self.asked.append(params.message)
-        return ElicitResult.model_validate({"action": self.action, "content": {}})
+        action = self.answers.pop(0) if self.answers else self.action
+        return ElicitResult.model_validate({"action": action, "content": {}})
 
 
 @asynccontextmanager
@@ -93,7 +95,11 @@ async def test_each_hook_that_asks_is_answered_for_itself(guarded: Broker, mode:
     person = Person("accept")
     async with _client(guarded, mode, person) as client:
         assert text(await run(client, "rm = mv = 3\nrm", f"two-{mode}")).startswith("3\n")
-    assert [each.partition("?")[0] for each in person.asked] == ["Delete", "Really"]
+        assert [each.partition("?")[0] for each in person.asked] == ["Delete", "Really"]
+        person.asked.clear()
+        person.answers = ["accept", "decline"]
+        assert (await run(client, "rm = mv = 4", f"two-{mode}")).is_error
+        assert [each.partition("?")[0] for each in person.asked] == ["Delete", "Really"]
 
 
 @pytest.mark.parametrize("action", ["decline", "cancel"])

@@ -54,11 +54,13 @@ def _answered(params: types.CallToolRequestParams, message: str, form: dict[str,
     yes, since each no ends the call.
     """
     question = hashlib.sha256(message.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    asked = (params.request_state or "").split()
+    *allowed, latest = (params.request_state or "").split() or [""]
     answer = (params.input_responses or {}).get(_KEY)
-    said_yes = isinstance(answer, types.ElicitResult) and answer.action == "accept"
-    if question in asked and (said_yes or question == asked[-1]):
-        return said_yes
+    if isinstance(answer, types.ElicitResult) and answer.action == "accept":
+        allowed.append(latest)
+    if question in allowed:
+        return True
+    if question == latest and answer is not None:
+        return False
     ask = types.ElicitRequest(params=types.ElicitRequestFormParams(message=message, requested_schema=form))
-    known = asked if said_yes else []
-    raise Asks(types.InputRequiredResult(input_requests={_KEY: ask}, request_state=" ".join([*known, question])))
+    raise Asks(types.InputRequiredResult(input_requests={_KEY: ask}, request_state=" ".join([*allowed, question])))
