@@ -28,26 +28,27 @@ class Feed:
         self.model = model
         self.client: AsyncClient | None = None
         self._connect = connect
+        self._since = clock()  # without a connection
         self._interval = interval
 
     async def run(self) -> None:
         """Raises ReplError when the broker stays away, or does not let us in."""
-        until = clock() + GIVE_UP_SECONDS
         while True:
             try:
                 async with self._connect() as client:
                     await self._run(client, who(self.model))
+                    self.model.resumed(clock() - self._since)
                     self.client = client
-                    self.model.connected, self.model.trouble = True, ""
                     await self._follow(client)
             except ReplError as error:
                 if self.model.connected:
-                    until = clock() + GIVE_UP_SECONDS
+                    self._since = clock()
                 self._lost(error)
-                if error.word not in GONE or clock() >= until:
+                if error.word not in GONE or clock() >= self._since + GIVE_UP_SECONDS:
                     raise
             finally:
-                self.client = None
+                if self.client is not None:
+                    self.client, self._since = None, clock()
             await asyncio.sleep(_RETRY_SECONDS)
 
     def _lost(self, error: ReplError) -> None:

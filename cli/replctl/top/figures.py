@@ -8,9 +8,11 @@ _DAY = 86_400
 
 
 def span(seconds: float) -> str:
-    """`0.4s`, `12s`, `3m20s`, `2h05m`, `3d04h`."""
+    """`350ms`, `1.4s`, `12s`, `3m20s`, `2h05m`, `3d04h`."""
+    if seconds < 0.9995:
+        return f"{max(0.0, seconds) * 1000:.0f}ms"
     if seconds < 9.95:
-        return f"{max(0.0, seconds):.1f}s"
+        return f"{seconds:.1f}s"
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"

@@ -9,13 +9,16 @@ from datetime import datetime
 from typing import Any
 
 from replctl.top.cells import one_line
-from replctl.top.figures import Rate, Usage
+from replctl.top.figures import Rate, Usage, span
 from replctl.top.scrollback import Scrollback
 from replwire.replies import JobEntry, SessionEntry
 
 MAX_RECENT = 200  # evals that have ended
 _CODE_CHARS = 400  # of an eval's code, for its line
 _NOTE_CHARS = 4000  # of an eval's value or error, in its session's output
+
+_ENDS = {"interrupted": "cancelled", "timeout": "timeout", "worker-lost": "died", "session-reset": "died",
+         "shutdown": "refused", "session-not-found": "refused"}  # fmt: skip
 
 Event = dict[str, Any]
 
@@ -26,6 +29,7 @@ class Job:
 
     session: str
     eval_id: int
+    name: str  # its session's, for when that has gone
     code: str = ""
     agent: str | None = None
     state: str = "queued"  # queued, running, done
@@ -97,6 +101,15 @@ class Model:
         self._printed = 0
         self._offset = 0.0  # the broker's clock minus ours
 
+    def resumed(self, seconds: float) -> None:
+        """Nothing was heard for so long: what was known of evals may have passed."""
+        self.connected, self.trouble = True, ""
+        self.changes += 1
+        for session in self.sessions.values():
+            session.jobs_known = False
+            if len(session.output):
+                session.output.note(f"-- not followed for {span(seconds)}: replctl read has what was printed", "dim")
+
     # --- events ---
 
     def hear(self, event: Event, now: float) -> None:
@@ -165,19 +178,22 @@ class Model:
         key = f"{session.id}:{event['eval']}"
         if what == "accepted":
             code = one_line(event.get("code", "")[:_CODE_CHARS])
-            self.active[key] = Job(session.id, event["eval"], code, event.get("agent"), submitted=_unix(event["time"]))
+            taken = Job(session.id, event["eval"], session.label, code, event.get("agent"))
+            taken.submitted, self.active[key] = _unix(event["time"]), taken
             session.evals = max(session.evals, event["eval"])
             return
         job = self.active.get(key)
-        if what == "started":
-            job = job or self.active.setdefault(key, Job(session.id, event["eval"], agent=event.get("agent")))
+        if what in ("started", "finished") and job is None:  # it was accepted before we listened
+            job = self.active[key] = Job(session.id, event["eval"], session.label, agent=event.get("agent"))
+            job.submitted = _unix(event["time"])
+        if what == "started" and job is not None:
             job.state, job.started, job.position = "running", _unix(event["time"]), None
             session.running, session.state = job.eval_id, "busy"
             self._begin(session, job)
         elif what == "output":
             self._shown(session, event["reply"], now)
-        elif what == "finished":
-            self._finished(session, job or Job(session.id, event["eval"], agent=event.get("agent")), event)
+        elif what == "finished" and job is not None:
+            self._finished(session, job, event)
         elif what == "queued" and job is not None:
             job.position = event.get("position")
         elif what == "interrupt-requested" and job is not None:
@@ -237,11 +253,14 @@ class Model:
     def told_jobs(self, session: str, entries: Iterable[JobEntry]) -> None:
         """The evals of a session."""
         self.changes += 1
-        known = {job.eval_id: job for job in self.recent if job.session == session}
+        known = {job.eval_id for job in self.recent if job.session == session}
+        found = self.sessions.get(session)
+        name = session[:8] if found is None else found.label
         for job in [job for job in self.active.values() if job.session == session]:
             del self.active[job.key]
         for entry in list(entries)[-MAX_RECENT:]:
-            job = Job(session, entry.eval_id, one_line(entry.code), entry.agent, submitted=_unix(entry.submitted))
+            job = Job(session, entry.eval_id, name, one_line(entry.code), entry.agent)
+            job.submitted = _unix(entry.submitted)
             job.started = None if entry.started is None else _unix(entry.started)
             job.state = "running" if entry.state in ("starting", "running") else entry.state
             if entry.state != "done":
@@ -251,7 +270,7 @@ class Model:
                 job.end = end_of(entry.status)
                 self.recent.append(job)
         self.recent = deque(sorted(self.recent, key=lambda job: job.ended, reverse=True), maxlen=MAX_RECENT)
-        if (found := self.sessions.get(session)) is not None:
+        if found is not None:
             found.jobs_known = True
 
     def told_stats(self, stats: dict[str, Any], now: float) -> None:
@@ -322,11 +341,8 @@ class Model:
 def end_of(status: Iterable[str]) -> str:
     """How an eval ended, in the words of `eval/finished`, from the status of its answer."""
     words = set(status)
-    for word, told in (("interrupted", "cancelled"), ("timeout", "timeout"), ("worker-lost", "died"),
-                       ("session-reset", "died"), ("shutdown", "refused"), ("session-not-found", "refused")):  # fmt: skip
-        if word in words:
-            return told
-    return "error" if "error" in words else "ok"
+    found = next((told for word, told in _ENDS.items() if word in words), None)
+    return found or ("error" if "error" in words else "ok")
 
 
 def _ending(output: Scrollback, event: Event) -> None:

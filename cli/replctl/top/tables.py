@@ -12,8 +12,8 @@ from replctl.top.model import Job, Model, Session
 SESSIONS = (
     Column("NAME", 12, most=32), Column("STATE", 8), Column("RUNTIME", 7, most=12, rank=2),
     Column("EPOCH", 5, right=True, rank=1), Column("EVALS", 5, right=True, rank=1), Column("WAIT", 4, right=True),
-    Column("FOR", 6, right=True), Column("CPU%", 5, right=True), Column("MEM", 5, right=True),
-    Column("OWNER", 8, most=20), Column("RUNS", 16, most=200, rank=4), Column("CPU-S", 6, right=True, rank=3),
+    Column("FOR", 6, right=True), Column("CPU%", 5, right=True), Column("CPU-S", 6, right=True, rank=3),
+    Column("MEM", 5, right=True), Column("OWNER", 8, most=20), Column("RUNS", 16, most=200, rank=4),
 )  # fmt: skip
 JOBS = (
     Column("STATE", 9), Column("FOR", 6, right=True), Column("SESSION", 8, most=20), Column("EVAL", 4, right=True),
@@ -84,10 +84,10 @@ def _session(model: Model, session: Session, now: float) -> Row:
         (str(queued) if queued else NOBODY, "yellow" if queued else "dim"),
         (span(since(model, job, now)) if job else NOBODY, "" if job else "dim"),
         (number(percent), hot) if percent is not None else (NOBODY, "dim"),
+        (number(usage.cpu_seconds), "") if usage.cpu_seconds is not None else (NOBODY, "dim"),
         (size(usage.memory_bytes), "") if usage.memory_bytes is not None else (NOBODY, "dim"),
         (shown(session.owner or NOBODY), ""),
         (job.code if job else "", "dim"),
-        (NOBODY if usage.cpu_seconds is None else number(usage.cpu_seconds), ""),
     ))  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def jobs(model: Model, filter: str = "") -> list[Job]:
 def label(model: Model, job: Job) -> str:
     """The name of an eval's session."""
     session = model.sessions.get(job.session)
-    return session.label if session is not None else job.session[:8]
+    return session.label if session is not None else job.name
 
 
 def job_rows(model: Model, now: float, filter: str = "") -> list[Row]:
