@@ -33,6 +33,7 @@ TELL_SECONDS = 8.0  # how long a notice stays
 END_SECONDS = 5  # for a screen that was told to end, before it is ended as it is
 _KEYS = (("i", "interrupt"), ("r", "reset"), ("c", "close"), ("a", "attach"), ("/", "filter"), ("s", "sort"),
          ("?", "help"), ("q", "quit"))  # fmt: skip
+_OTHERS = {"output": "3 Jobs  4 Agents", "jobs": "2 Output  4 Agents", "agents": "2 Output  3 Jobs"}
 
 
 class Top(App[int]):
@@ -139,6 +140,9 @@ class Top(App[int]):
         jobs.note = self._filtered().strip()
         jobs.show(tables.job_rows(model, now, self._filter))
         self.query_one("#agents", TablePane).show(tables.agent_rows(model))
+        shared = self.screen.has_class("-narrow") or self.screen.has_class("-low")
+        for name, others in _OTHERS.items():
+            self.query_one(f"#{name}", Pane).others = others if shared else ""
         chosen = self.chosen
         self.query_one("#output", OutputPane).show(chosen.label if chosen else "", chosen.output if chosen else None)
         self.query_one("#broker", Bar).show(tables.broker_lines(model, self.size.width - 2))

@@ -17,7 +17,7 @@ KEYS = (
     ("up down j k", "another row; PgUp PgDn Home End, too"),
     ("Tab 1 2 3 4", "another pane: sessions, output, jobs, agents"),
     ("Enter a", "attach: a prompt on the session; Ctrl-D comes back here"),
-    ("i", "interrupt what the session runs; among jobs: this eval, even if it waits"),
+    ("i", "interrupt what runs; among jobs: this eval"),
     ("r", "reset: a fresh worker, variables are lost"),
     ("c", "close the session, with all that it started"),
     ("/", "filter sessions and jobs; Esc ends it"),
@@ -56,7 +56,7 @@ class Help(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         """One box."""
-        text = Text("Keys\n", "bold")
+        text = Text.assemble(("Keys\n", "bold"))
         for keys, told in KEYS:
             text.append(f"\n{pad(keys, 13)}", "bold cyan")
             text.append(told, "")

@@ -25,6 +25,7 @@ class Pane(Widget):
         self._number = number
         self._title = name
         self._drawn: Text | None = None
+        self.others = ""  # panes that stand in this one's place when their number is pressed
 
     @property
     def room(self) -> int:
@@ -54,7 +55,9 @@ class Pane(Widget):
     def _head(self, width: int) -> Line:
         text = f" {self._number} {self.title()} "
         style = "bold reverse" if self.has_focus else "bold cyan"
-        return clip([("──", "dim"), (text, style), ("─" * max(0, width - width_of(text) - 2), "dim")], width)
+        others = f" {self.others} " if self.others else ""
+        rule = max(0, width - width_of(text) - width_of(others) - 4)
+        return clip([("──", "dim"), (text, style), ("─" * rule, "dim"), (others, "cyan"), ("──", "dim")], width)
 
     def render(self) -> Text:
         """What was taken last."""
