@@ -134,7 +134,8 @@ class Top(App[int]):
             return
         model, now = self.model, self.now()
         sessions = self.query_one("#sessions", TablePane)
-        sessions.note = f"by {self._sort}" + (", backwards" if self._backwards else "") + self._filtered()
+        whose = "" if model.inside else f"  that {one_line(model.identity) or 'you'} may see"
+        sessions.note = f"by {self._sort}" + (", backwards" if self._backwards else "") + whose + self._filtered()
         sessions.show(tables.session_rows(model, now, self._sort, self._backwards, self._filter))
         jobs = self.query_one("#jobs", TablePane)
         jobs.note = self._filtered().strip()

@@ -165,7 +165,7 @@ class OutputPane(Pane):
     def lines(self, width: int, height: int) -> list[Line]:
         """The last that fit, from where one looks."""
         if self._source is None or not len(self._source):
-            return [[("   nothing was printed since top was started", "dim")]] if self._of else []
+            return [[("   nothing to show yet", "dim")]] if self._of else []
         some = list(islice(self._source.backwards(max(1, width - 2)), self._up + height))
         self._up = max(0, min(self._up, len(some) - height))
         return [[(" ", ""), *line] for line in reversed(some[self._up : self._up + height])]

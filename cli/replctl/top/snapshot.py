@@ -50,7 +50,7 @@ def text(model: Model, now: float) -> Iterator[str]:
     told = "  ".join(f"{key} {value}" for key, value in sorted(ended.items())) or "none"
     yield f"evals {told}   refused {refused}   connections {model.stats.get('connections', 0)}"
     if not model.inside:
-        yield f"you see what is yours, as {model.identity}"
+        yield f"this is what {model.identity} may see"
     if model.trouble:
         yield f"incomplete: {model.trouble}"
     rows = tables.session_rows(model, now)

@@ -190,7 +190,6 @@ def _slots(model: Model) -> Line:
     workers = model.stats.get("workers", {})
     line: Line = [("slots ", "dim"), ("|" * full, style), ("." * (10 - full), "dim"), (f" {taken}/{total}", "bold")]
     line += _fact("queued", str(queued), "yellow" if queued else "")
-    line += _fact("sessions", str(len(model.sessions)))
     line += [("   workers ", "dim"), (f"{workers.get('claimed', 0)} claimed, {workers.get('warm', 0)} warm", "")]
     if workers.get("starting"):
         line.append((f", {workers['starting']} starting", "yellow"))
@@ -203,8 +202,6 @@ def _rates(model: Model) -> Line:
     line += _fact("refused", f"{number(refusals)}/min", "red" if refusals else "")
     line += _fact("output", f"{size(model.output.per_second())}/s")
     line += _fact("connections", str(model.stats.get("connections", 0)))
-    if not model.inside:
-        line += _fact("you see what is yours, as", shown(model.identity or "yourself"), "yellow")
     return line
 
 
