@@ -81,7 +81,9 @@ def test_a_loss_a_reset_and_an_error_stand_in_the_output(model: Model, hear: Hea
     hear("eval/accepted", eval=1, code="f()")
     hear("eval/started", eval=1)
     hear("eval/output", eval=1, reply={"out": "half a li"})
-    hear("eval/finished", eval=1, status="error", traceback="Traceback:\nValueError: \x1b[31mno", error="ValueError: no")
+    hear(
+        "eval/finished", eval=1, status="error", traceback="Traceback:\nValueError: \x1b[31mno", error="ValueError: no"
+    )
     hear("session/lost", why="killed\x07", epoch=2)
     hear("session/reset", reason="reset by ada", epoch=3)
     assert printed(model) == [
@@ -232,7 +234,7 @@ def test_a_round_asks_of_few_sessions_and_the_next_of_others() -> None:
         "info": ReplError("timeout", "no answer"),
     }  # fmt: skip
     rounds = [[ask.fields["session"] for ask in answered(model, answers, 2) if ask.op == "info"] for _ in range(2)]
-    assert sorted(sum(rounds, [])) == ["t0", "t1", "t2", "t3"]
+    assert sorted(each for one in rounds for each in one) == ["t0", "t1", "t2", "t3"]
     assert model.trouble == "no answer"
 
 

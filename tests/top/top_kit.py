@@ -65,7 +65,9 @@ class Terminal:
         """Wait until this was written, after what was seen before."""
         deadline = time.monotonic() + patience_s
         while text not in self.whole[self._seen :]:
-            self._read(max(0.0, deadline - time.monotonic()), f"never shown: {text!r}; shown was {self.whole[-3000:]!r}")
+            self._read(
+                max(0.0, deadline - time.monotonic()), f"never shown: {text!r}; shown was {self.whole[-3000:]!r}"
+            )
         self._seen = self.whole.index(text, self._seen) + len(text)
 
     def _read(self, patience_s: float, why: str) -> None:
@@ -118,7 +120,10 @@ def fixed_model() -> Model:
         session.jobs_known = session.output_known = True
     model.sessions["s3"].mode = "plan"
     model.agent_cpu = {"ada": 1.25, "grace": 150.2, "linus": 0.04}
-    hear = lambda type, session, at, **more: model.hear({"type": type, "session": session, "time": moment(at), **more}, at)  # noqa: E731
+
+    def hear(type: str, session: str, at: float, **more: Any) -> None:
+        model.hear({"type": type, "session": session, "time": moment(at), **more}, at)
+
     for eval, code in ((8, "model = Net(depth=4)"), (9, "for step in range(10_000):\n    model.fit(batch())")):
         hear("eval/accepted", "s2", 40 + eval, eval=eval, agent="grace", code=code)
         hear("eval/started", "s2", 40.5 + eval, eval=eval)
@@ -134,7 +139,11 @@ def fixed_model() -> Model:
     hear("eval/output", "s1", 72, eval=1, reply={"err": "3 rows have no key\n"})
     hear("eval/accepted", "s1", 80, eval=2, agent="linus", code="rows.describe()")
     hear("eval/queued", "s1", 80, eval=2, position=1)
-    for key, cpu, more, memory in (("s1", 1.0, 0.25, 31_000_000), ("s2", 90.0, 59.0, 1_500_000_000), ("s3", 1.2, 0.0, 96_400_000)):
+    for key, cpu, more, memory in (
+        ("s1", 1.0, 0.25, 31_000_000),
+        ("s2", 90.0, 59.0, 1_500_000_000),
+        ("s3", 1.2, 0.0, 96_400_000),
+    ):
         model.sessions[key].usage.told(30.0, cpu, memory)
         model.sessions[key].usage.told(90.0, cpu + more, memory)
     return model

@@ -7,21 +7,13 @@ from collections import deque
 from collections.abc import Iterator
 
 from replctl.top.cells import Line, fold, shown
+from replctl.top.sequences import Parts
 
 MAX_LINES = 2000  # of one session
 MAX_CHARS = 200_000  # of one session
 _LINE_CHARS = 4000  # a longer line goes on in the next
-_PENDING_CHARS = 4096  # of a sequence whose end has not come; a longer one is none
 _TAB = 8
 
-_SEQUENCE = re.compile(
-    r"(?:\x1b\[|\x9b)(?P<arguments>[0-?]*)[ -/]*(?P<final>[@-~])"  # CSI: colours, cursor, erasing
-    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # titles, links, device strings
-    r"|\x1b[ -/]*[0-Z\\^-~]"  # what has two characters
-)
-_UNFINISHED = re.compile(
-    r"(?:(?:\x1b\[|\x9b)[ -?]*|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*\x1b?|\x1b[ -/]*)\Z"
-)
 _PIECE = re.compile(r"[\n\r\b\t]|[\x1b\x80-\x9f]|[^\n\r\b\t\x1b\x80-\x9f]+")
 _COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 _FACES = {1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "reverse"}
@@ -36,7 +28,7 @@ class Scrollback:
         self._chars = 0
         self._open: Line = []
         self._column = 0  # where the next character goes in the open line
-        self._pending: dict[str, str] = {}  # by stream: a sequence that was cut where a message ended
+        self._parts: dict[str, Parts] = {}  # by stream
         self._colour = ""
         self._faces: set[str] = set()
         self.version = 0
@@ -44,16 +36,11 @@ class Scrollback:
 
     def text(self, text: str, stream: str = "out", style: str = "") -> None:
         """Text as it came from the code; colours are kept, every other sequence is taken out."""
-        text = self._pending.pop(stream, "") + text
-        if (cut := _UNFINISHED.search(text)) is not None and len(cut[0]) <= _PENDING_CHARS:
-            self._pending[stream] = cut[0]
-            text = text[: cut.start()]
-        at = 0
-        for found in _SEQUENCE.finditer(text):
-            self._plain(text[at : found.start()], style)
-            self._obey(found["final"], found["arguments"])
-            at = found.end()
-        self._plain(text[at:], style)
+        for part in self._parts.setdefault(stream, Parts()).of(text):
+            if part.final is None:
+                self._plain(part.text, style)
+            else:
+                self._obey(part.final, part.arguments)
         self.version += 1
 
     def note(self, text: str, style: str) -> None:
@@ -68,7 +55,7 @@ class Scrollback:
             self._end_line()
         self._colour, self._column = "", 0
         self._faces.clear()
-        self._pending.clear()
+        self._parts.clear()
 
     def __len__(self) -> int:
         return len(self._lines) + bool(self._open)
@@ -126,8 +113,8 @@ class Scrollback:
 
     # --- sequences ---
 
-    def _obey(self, final: str | None, arguments: str | None) -> None:
-        numbers = [int(each) if each.isdecimal() and len(each) < 6 else 0 for each in (arguments or "").split(";")][:32]
+    def _obey(self, final: str, arguments: str) -> None:
+        numbers = [int(each) if each.isdecimal() and len(each) < 6 else 0 for each in arguments.split(";")][:32]
         if final == "m":
             self._paint(numbers)
         elif final == "K":
