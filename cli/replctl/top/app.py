@@ -56,14 +56,15 @@ class Top(App[int]):
 
     def __init__(
         self, model: Model, connect: Callable[[], AsyncClient] | None = None, interval: float = 2.0,
-        environ: Mapping[str, str] | None = None,
+        agent: str = "cli", environ: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        """`environ` is what `attach` gets. Without `connect` the model is shown as it is."""
+        """`agent` and `environ` are what `attach` gets. Without `connect` the model is shown as it is."""
         super().__init__(ansi_color=True)  # the terminal's own colours; with NO_COLOR none
         self.theme = "ansi-dark"
         self.model = model
         self.now = clock
         self._feed = Feed(model, connect, interval) if connect is not None else None
+        self._agent = agent
         self._environ = environ or {}
         self._listening: Worker[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -148,8 +149,8 @@ class Top(App[int]):
         self.query_one("#output", OutputPane).show(chosen.label if chosen else "", chosen.output if chosen else None)
         self.query_one("#broker", Bar).show(tables.broker_lines(model, self.size.width - 2))
         self.query_one("#keys", Bar).show([self._footer(now)])
-        if self._feed is not None and chosen is not None and not chosen.output_known and model.connected:
-            self.run_worker(self._feed.look_back(chosen.id), group="back")
+        if self._feed is not None and chosen is not None and (job := self._feed.unseen(chosen)) is not None:
+            self.run_worker(self._feed.look_back(chosen, job), group="back")
 
     def _filtered(self) -> str:
         return f"  /{self._filter}" if self._filter else ""
@@ -314,7 +315,7 @@ class Top(App[int]):
             return
         await self._rest()
         with self.suspend():
-            code = attach(session.name, self.model.endpoint, self._environ)
+            code = attach(session.name, self.model.endpoint, self._agent, self._environ)
         self._begin()
         self.tell(f"attach ended with exit code {code}" if code else f"back from {session.name}")
         self.draw()
@@ -323,7 +324,7 @@ class Top(App[int]):
 def watch(screen: Screen, endpoint: str, agent: str, interval: float) -> int:
     """Run the screen until somebody quits; the exit code."""
     environ = dict(os.environ)  # textual takes NO_COLOR away
-    app = Top(Model(endpoint), lambda: AsyncClient(endpoint, agent, start=False), interval, environ)
+    app = Top(Model(endpoint), lambda: AsyncClient(endpoint, agent, start=False), interval, agent, environ)
     before = {number: signal.signal(number, _ender(app)) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         code = app.run(mouse=False)

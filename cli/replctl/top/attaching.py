@@ -16,9 +16,10 @@ from replctl.top.cells import shown
 READ_SECONDS = 60  # that an error of attach is left on the screen for, if nobody presses Enter
 
 
-def attach(session: str, endpoint: str, environ: Mapping[str, str]) -> int:
+def attach(session: str, endpoint: str, agent: str, environ: Mapping[str, str]) -> int:
     """Run it and wait for its end; its exit code. SIGTERM and SIGHUP end it, and then reach who called."""
-    command = [sys.executable, "-P", "-m", "replctl", "attach", session, "--endpoint", endpoint, "--no-start"]
+    command = [sys.executable, "-P", "-m", "replctl", "attach", session, "--endpoint", endpoint, "--agent", agent]
+    command.append("--no-start")
     saved = termios.tcgetattr(0)
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in signals}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from replctl.client.aio import AsyncClient
 from replctl.client.errors import ReplError
-from replctl.top.model import Event, Model
+from replctl.top.model import Event, Job, Model, Session
 from replctl.top.survey import GONE, Ask, Steps, survey, who
 from replwire.replies import Reply
 
@@ -109,16 +109,20 @@ class Feed:
                 await asyncio.sleep(min(error.retry_after_ms / 1000, GIVE_UP_SECONDS))
             return error
 
-    async def look_back(self, session: str) -> None:
-        """What the last eval of a session has shown before we listened, once."""
-        found, job = self.model.sessions.get(session), self.model.last_job(session)
-        if self.client is None or found is None or job is None or found.output_known or found.state == "vacant":
+    def unseen(self, session: Session) -> Job | None:
+        """The last eval of a session, if what it has shown before we listened is still to be asked for."""
+        known = session.output_known or session.state == "vacant" or self.client is None
+        return None if known else self.model.last_job(session.id)
+
+    async def look_back(self, session: Session, job: Job) -> None:
+        """Ask for what an eval has shown until now, once."""
+        if session.output_known or self.client is None:
             return
-        found.output_known = True
+        session.output_known = True
         pieces: list[tuple[str, str]] = []
         try:
             # What came live in the meantime is part of the answer: it went the same way, before it.
-            result = await self.client.read(session, job.eval_id, max_bytes=_OUTPUT_BYTES,
+            result = await self.client.read(session.id, job.eval_id, max_bytes=_OUTPUT_BYTES,
                                             on_output=lambda stream, text: pieces.append((stream, text)))  # fmt: skip
         except ReplError:
             return  # its worker has gone, or the connection: there is nothing to look back at

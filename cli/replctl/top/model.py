@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,6 +14,7 @@ from replctl.top.scrollback import Scrollback
 from replwire.replies import JobEntry, SessionEntry
 
 MAX_RECENT = 200  # evals that have ended
+MAX_OUTPUTS = 100  # sessions whose output is kept; of the others it is read again when it is looked at
 _CODE_CHARS = 400  # of an eval's code, for its line
 _NOTE_CHARS = 4000  # of an eval's value or error, in its session's output
 
@@ -99,6 +100,7 @@ class Model:
         self.output = Rate(5)
         self.changes = 0
         self._printed = 0
+        self._printing: OrderedDict[str, None] = OrderedDict()  # sessions that have output, the last to print last
         self._offset = 0.0  # the broker's clock minus ours
 
     def resumed(self, seconds: float) -> None:
@@ -107,7 +109,7 @@ class Model:
         self.changes += 1
         for session in self.sessions.values():
             session.jobs_known = False
-            if len(session.output):
+            if session.output:
                 session.output.note(f"-- not followed for {span(seconds)}: replctl read has what was printed", "dim")
 
     # --- events ---
@@ -170,6 +172,7 @@ class Model:
         session.usage_due = True
 
     def _drop(self, key: str) -> None:
+        self._printing.pop(key, None)
         if self.sessions.pop(key, None) is not None:
             for job in [job for job in self.active.values() if job.session == key]:
                 del self.active[job.key]
@@ -184,6 +187,8 @@ class Model:
             return
         job = self.active.get(key)
         if what in ("started", "finished") and job is None:  # it was accepted before we listened
+            if any(each.key == key for each in self.recent):
+                return  # late: an answer has told its end before
             job = self.active[key] = Job(session.id, event["eval"], session.label, agent=event.get("agent"))
             job.submitted = _unix(event["time"])
         if what == "started" and job is not None:
@@ -199,11 +204,20 @@ class Model:
         elif what == "interrupt-requested" and job is not None:
             job.stopping = True
 
-    @staticmethod
-    def _begin(session: Session, job: Job) -> None:
+    def _keep(self, session: Session) -> None:
+        """This one prints: of those that have not for the longest time the output goes."""
+        self._printing[session.id] = None
+        self._printing.move_to_end(session.id)
+        while len(self._printing) > MAX_OUTPUTS:
+            if (quiet := self.sessions.get(self._printing.popitem(last=False)[0])) is not None:
+                quiet.output, quiet.output_known = Scrollback(), False
+
+    def _begin(self, session: Session, job: Job) -> None:
+        self._keep(session)
         session.output.note(f"[{job.eval_id}] {job.code}", "bold cyan")
 
     def _shown(self, session: Session, reply: dict[str, Any], now: float) -> None:
+        self._keep(session)
         for stream, style in (("out", ""), ("err", "yellow")):
             if text := reply.get(stream):
                 session.output.text(text, stream, style)
@@ -308,7 +322,6 @@ class Model:
             return
         self.changes += 1
         output = Scrollback()
-        output.version = session.output.version + 1
         session.output = output
         self._begin(session, job)
         if left_out:

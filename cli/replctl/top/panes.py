@@ -164,7 +164,7 @@ class OutputPane(Pane):
 
     def lines(self, width: int, height: int) -> list[Line]:
         """The last that fit, from where one looks."""
-        if self._source is None or not len(self._source):
+        if not self._source:
             return [[("   nothing to show yet", "dim")]] if self._of else []
         some = list(islice(self._source.backwards(max(1, width - 2)), self._up + height))
         self._up = max(0, min(self._up, len(some) - height))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from replctl.top.cells import Line, fold, shown
 from replctl.top.sequences import Parts
@@ -20,8 +21,17 @@ _FACES = {1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "reverse"}
 _FACE_ENDS = {22: ("bold", "dim"), 23: ("italic",), 24: ("underline",), 27: ("reverse",)}
 
 
+class _Waiting(NamedTuple):
+    text: str
+    stream: str | None  # None: a line of our own, and without text the end of the one that is open
+    style: str
+
+
 class Scrollback:
-    """The last lines of one session's output; the oldest go first. `version` counts changes."""
+    """The last lines of one session's output; the oldest go first.
+
+    What comes is only put aside, bounded, and made into lines when somebody looks: most sessions print unseen.
+    """
 
     def __init__(self) -> None:
         self._lines: deque[Line] = deque()
@@ -31,41 +41,68 @@ class Scrollback:
         self._parts: dict[str, Parts] = {}  # by stream
         self._colour = ""
         self._faces: set[str] = set()
-        self.version = 0
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_chars = 0
         self.left_out = 0  # lines that have gone
 
     def text(self, text: str, stream: str = "out", style: str = "") -> None:
         """Text as it came from the code; colours are kept, every other sequence is taken out."""
-        for part in self._parts.setdefault(stream, Parts()).of(text):
-            if part.final is None:
-                self._plain(part.text, style)
-            else:
-                self._obey(part.final, part.arguments)
-        self.version += 1
+        self._put_aside(_Waiting(text, stream, style))
 
     def note(self, text: str, style: str) -> None:
         """A line of our own, on a fresh line."""
-        self.fresh()
-        self._close([(shown(text), style)])
-        self.version += 1
+        self._put_aside(_Waiting(shown(text) or " ", None, style))
 
     def fresh(self) -> None:
         """End the line that is open, and whatever colour it had."""
+        self._put_aside(_Waiting("", None, ""))
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting or self._lines or self._open)
+
+    def __len__(self) -> int:
+        self._settle()
+        return len(self._lines) + bool(self._open)
+
+    def backwards(self, width: int) -> Iterator[Line]:
+        """Lines from the last to the first, each folded to `width` cells."""
+        self._settle()
+        if self._open:
+            yield from reversed(fold(self._open, width))
+        for line in reversed(self._lines):
+            yield from reversed(fold(line, width))
+
+    # --- what waits ---
+
+    def _put_aside(self, one: _Waiting) -> None:
+        self._waiting.append(one)
+        self._waiting_chars += 1 + len(one.text)
+        while self._waiting_chars > MAX_CHARS and len(self._waiting) > 1:
+            gone = self._waiting.popleft()
+            self._waiting_chars -= 1 + len(gone.text)
+            self.left_out += gone.text.count("\n")
+
+    def _settle(self) -> None:
+        while self._waiting:
+            text, stream, style = self._waiting.popleft()
+            if stream is None:
+                self._end_eval()
+                if text:
+                    self._close([(text, style)])
+                continue
+            for part in self._parts.setdefault(stream, Parts()).of(text):
+                if part.final is None:
+                    self._plain(part.text, style)
+                else:
+                    self._obey(part.final, part.arguments)
+        self._waiting_chars = 0
+
+    def _end_eval(self) -> None:
         if self._open:
             self._end_line()
         self._colour, self._column = "", 0
         self._faces.clear()
         self._parts.clear()
-
-    def __len__(self) -> int:
-        return len(self._lines) + bool(self._open)
-
-    def backwards(self, width: int) -> Iterator[Line]:
-        """Lines from the last to the first, each folded to `width` cells."""
-        if self._open:
-            yield from reversed(fold(self._open, width))
-        for line in reversed(self._lines):
-            yield from reversed(fold(line, width))
 
     # --- text ---
 
