@@ -16,6 +16,7 @@ from replwire.replies import JobEntry, SessionEntry
 MAX_RECENT = 200  # evals that have ended
 MAX_OUTPUTS = 100  # sessions whose output is kept; of the others it is read again when it is looked at
 _CODE_CHARS = 400  # of an eval's code, for its line
+_JOBS_CHARS = 80  # of it that `jobs` tells
 _NOTE_CHARS = 4000  # of an eval's value or error, in its session's output
 
 _ENDS = {"interrupted": "cancelled", "timeout": "timeout", "worker-lost": "died", "session-reset": "died",
@@ -180,7 +181,7 @@ class Model:
     def _eval(self, session: Session, what: str, event: Event, now: float) -> None:
         key = f"{session.id}:{event['eval']}"
         if what == "accepted":
-            code = one_line(event.get("code", "")[:_CODE_CHARS])
+            code = _brief(event.get("code", ""), _CODE_CHARS)
             taken = Job(session.id, event["eval"], session.label, code, event.get("agent"))
             taken.submitted, self.active[key] = _unix(event["time"]), taken
             session.evals = max(session.evals, event["eval"])
@@ -273,7 +274,7 @@ class Model:
         for job in [job for job in self.active.values() if job.session == session]:
             del self.active[job.key]
         for entry in list(entries)[-MAX_RECENT:]:
-            job = Job(session, entry.eval_id, name, one_line(entry.code), entry.agent)
+            job = Job(session, entry.eval_id, name, _brief(entry.code, _JOBS_CHARS), entry.agent)
             job.submitted = _unix(entry.submitted)
             job.started = None if entry.started is None else _unix(entry.started)
             job.state = "running" if entry.state in ("starting", "running") else entry.state
@@ -374,6 +375,11 @@ def _ending(output: Scrollback, event: Event) -> None:
         why = one_line((event.get("error") or event.get("cause") or "")[:_NOTE_CHARS])
         lost = "; state lost" if event.get("state") == "lost" else ""
         output.note(f"-- {status}{took}" + (f": {why}" if why else "") + lost, "bold red")
+
+
+def _brief(code: str, most: int) -> str:
+    """The beginning of the code on one line; where more may follow it says so."""
+    return one_line(code[:most]) + ("…" if len(code) >= most else "")
 
 
 def _unix(time: str) -> float:
