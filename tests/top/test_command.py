@@ -77,6 +77,11 @@ def test_without_a_broker_it_says_so(tmp_path: object) -> None:
     assert (done.returncode, json.loads(done.stdout)["word"]) == (3, "no-broker")
 
 
+def test_an_interval_that_is_too_short_is_a_usage_error(busy: Broker) -> None:
+    done = run(busy, "top", "--interval", "100ms")
+    assert (done.returncode, "at least 0.2 seconds" in done.stderr) == (2, True)
+
+
 def test_only_the_live_screen_loads_textual(busy: Broker) -> None:
     code = "import sys, replctl.main\ntry:\n  replctl.main.main(sys.argv[1:])\nfinally:\n  print('LOADED', 'textual' in sys.modules, 'rich' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, "top", "--once", "--endpoint", busy.endpoint], env=busy.environ,

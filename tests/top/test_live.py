@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 
 from kit import PATIENCE_S, Broker, Wire, wait_until
 from replctl import AsyncClient, Client
-from replctl.top import feed
+from replctl.top import feed, snapshot
 from replctl.top.app import Top
 from replctl.top.figures import Usage
 from replctl.top.model import Model
@@ -240,6 +240,17 @@ def test_a_firehose_is_bounded_and_the_keys_still_work(broker: Broker) -> None:
 
     app = look(broker, steps)
     assert all(len(each.output) <= 2000 for each in app.model.sessions.values())
+
+
+def test_a_snapshot_that_does_not_ask_everything_says_so(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "MOST_SESSIONS", 1)
+    with broker.wire() as wire, Client(broker.endpoint, start=False) as client:
+        for name in ("one", "two", "three"):
+            wire.run("1", name)
+        model = snapshot.taken(client)
+        assert "incomplete: the evals of 2 sessions were not asked for" in list(snapshot.text(model, 0.0))
+        for name in ("one", "two", "three"):
+            wire.ask("close", session=name)
 
 
 def test_nothing_is_left_in_the_broker_when_the_screen_ends(broker: Broker) -> None:

@@ -13,6 +13,7 @@ from replctl.commands.durations import Duration
 from replctl.top import snapshot
 from replwire.faults import Exit
 
+LEAST_SECONDS = 0.2
 INSTALL = "pip install 'replctl[tui]'"
 
 
@@ -26,6 +27,8 @@ def top(face: Face, once: bool, interval: float) -> int:
 
     Where there is no terminal for a screen (a pipe, TERM=dumb), one snapshot is printed, as with --once.
     """
+    if interval < LEAST_SECONDS:
+        raise click.BadParameter(f"at least {LEAST_SECONDS} seconds", param_hint="--interval")
     why = None if once or face.json else _no_screen()
     if why is None and not once and not face.json and find_spec("textual") is None:
         face.screen.notice(f"the live screen needs textual: {INSTALL}")
@@ -46,7 +49,7 @@ def top(face: Face, once: bool, interval: float) -> int:
             return Exit.OK
     from replctl.top.app import watch  # brings textual
 
-    return watch(face.screen, endpoint, face.agent, max(0.2, interval))
+    return watch(face.screen, endpoint, face.agent, interval)
 
 
 def _no_screen() -> str | None:

@@ -73,6 +73,7 @@ class Top(App[int]):
         self._filter = ""
         self._told: tuple[str, str, float] = ("", "", 0.0)
         self._seen_trouble = ""
+        self._drawn = (-1, 0.0)  # changes of the model until then, and when
         self.ended_by: ReplError | None = None
 
     # --- what there is to see ---
@@ -93,7 +94,7 @@ class Top(App[int]):
         self.query_one("#filter").display = False
         self.action_pane("output")
         self.action_pane("sessions")
-        self.set_interval(DRAW_SECONDS, self.draw)
+        self.set_interval(DRAW_SECONDS, self._tick)
         self.call_after_refresh(self.draw)
         self._loop = asyncio.get_running_loop()
         self._begin()
@@ -129,8 +130,14 @@ class Top(App[int]):
         """The session under the cursor."""
         return self.model.sessions.get(self.query_one("#sessions", TablePane).selected or "")
 
+    def _tick(self) -> None:
+        """Draw what is new, and each second what only grows older."""
+        if self.model.changes != self._drawn[0] or self.now() - self._drawn[1] >= 1.0:
+            self.draw()
+
     def draw(self) -> None:
         """Bring all panes up to date."""
+        self._drawn = self.model.changes, self.now()
         if len(self.screen_stack) != 1 or not self.is_running:
             return
         model, now = self.model, self.now()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -251,6 +251,11 @@ class Model:
             key for key, each in self.sessions.items() if key not in listed and (throw_away or not each.ephemeral)
         ]:
             self._drop(key)
+        queued = self.queued()
+        runs: dict[str, set[int]] = {}
+        for job in self.active.values():
+            if job.state == "running":
+                runs.setdefault(job.session, set()).add(job.eval_id)
         for key, entry in listed.items():
             session = self.sessions.setdefault(key, Session(key, output_known=entry.eval_count == 0))
             if session.epoch != entry.epoch:
@@ -258,10 +263,7 @@ class Model:
             session.name, session.runtime, session.state = entry.name, entry.runtime, entry.state
             session.epoch, session.evals, session.owner = entry.epoch, entry.eval_count, entry.owner
             session.identity, session.mode, session.cwd = entry.identity, entry.session_mode, entry.cwd
-            known = [job for job in self.active.values() if job.session == key]
-            waiting = sum(job.state == "queued" for job in known)
-            runs = {job.eval_id for job in known if job.state == "running"}
-            if waiting != entry.queued or runs != {entry.running} - {None}:
+            if queued[key] != entry.queued or runs.get(key, set()) != {entry.running} - {None}:
                 session.jobs_known = False
             session.running = entry.running
 
@@ -341,6 +343,10 @@ class Model:
     def jobs_of(self, session: str) -> list[Job]:
         """Its running and queued evals."""
         return [job for job in self.active.values() if job.session == session]
+
+    def queued(self) -> Counter[str]:
+        """How many evals wait, by session."""
+        return Counter(job.session for job in self.active.values() if job.state == "queued")
 
     def running_job(self, session: Session) -> Job | None:
         """What it runs."""

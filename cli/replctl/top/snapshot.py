@@ -14,7 +14,7 @@ from replctl.top.cells import Column, Row, plain, table
 from replctl.top.model import Job, Model, Session
 from replctl.top.survey import GONE, Steps, survey, who
 
-MOST_SESSIONS = 100  # that are asked for their jobs and their figures
+MOST_SESSIONS = 50  # that are asked for their jobs and their figures
 MOST_JOBS = 20  # lines of evals that have ended
 _WIDTH = 200  # no line is longer, whoever reads it
 
@@ -24,6 +24,9 @@ def taken(client: Client) -> Model:
     model = Model(client.address.endpoint)
     for steps in (who(model), survey(model, time.monotonic, MOST_SESSIONS)):
         _run(client, steps)
+    left = sum(not session.jobs_known and session.evals > 0 for session in model.sessions.values())
+    if left and not model.trouble:
+        model.trouble = f"the evals of {left} sessions were not asked for"
     return model
 
 
@@ -88,7 +91,7 @@ def _session(model: Model, session: Session, now: float) -> dict[str, Any]:
     job = model.running_job(session)
     return _kebab({
         "session": session.id, "name": session.name, "runtime": session.runtime, "state": session.state,
-        "epoch": session.epoch, "eval_count": session.evals, "queued": tables.waiting(model, session),
+        "epoch": session.epoch, "eval_count": session.evals, "queued": model.queued()[session.id],
         "running": session.running, "running_ms": _ms(tables.since(model, job, now)) if job else None,
         "owner": session.owner, "identity": session.identity, "session_mode": session.mode, "cwd": session.cwd,
         "cpu_seconds": session.usage.cpu_seconds, "memory_bytes": session.usage.memory_bytes,

@@ -43,15 +43,10 @@ SORTS: dict[str, Callable[[Model, Session, float], Any]] = {
     "for": lambda model, session, now: -since(model, model.running_job(session), now),
     "cpu": lambda _, session, __: (-(session.usage.percent or 0.0), -(session.usage.cpu_seconds or 0.0)),
     "mem": lambda _, session, __: -(session.usage.memory_bytes or 0),
-    "wait": lambda model, session, _: -waiting(model, session),
+    "wait": lambda model, session, _: -sum(job.state == "queued" for job in model.jobs_of(session.id)),
     "evals": lambda _, session, __: -session.evals,
     "owner": lambda _, session, __: ((session.owner or "").lower(), session.label.lower()),
 }
-
-
-def waiting(model: Model, session: Session) -> int:
-    """How many evals wait in it."""
-    return sum(job.state == "queued" for job in model.jobs_of(session.id))
 
 
 def matches(text: str, *where: str | None) -> bool:
@@ -65,11 +60,12 @@ def session_rows(model: Model, now: float, sort: str = "name", backwards: bool =
     some = [each for each in model.sessions.values()
             if matches(filter, each.label, each.state, each.runtime, each.owner, each.mode)]  # fmt: skip
     some.sort(key=lambda session: SORTS[sort](model, session, now), reverse=backwards)
-    return [_session(model, session, now) for session in some]
+    queued = model.queued()
+    return [_session(model, session, queued[session.id], now) for session in some]
 
 
-def _session(model: Model, session: Session, now: float) -> Row:
-    job, queued, usage = model.running_job(session), waiting(model, session), session.usage
+def _session(model: Model, session: Session, queued: int, now: float) -> Row:
+    job, usage = model.running_job(session), session.usage
     busy = session.running is not None
     state = "plan" if session.mode == "plan" and session.state in ("idle", "vacant") else session.state
     percent = usage.percent
