@@ -47,7 +47,7 @@ def top(face: Face, once: bool, interval: float) -> int:
             if why:
                 face.screen.notice(f"{why}: this is one snapshot; replctl tail follows")
             return Exit.OK
-    from replctl.top.app import watch  # brings textual
+    from replctl.top.run import watch  # brings textual
 
     return watch(face.screen, endpoint, face.agent, interval)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
@@ -16,21 +14,19 @@ from textual.worker import Worker, WorkerCancelled
 
 from replctl.client.aio import AsyncClient
 from replctl.client.errors import ReplError
-from replctl.commands.screen import Screen
 from replctl.top import tables
 from replctl.top.attaching import attach
 from replctl.top.cells import Line, one_line
 from replctl.top.dialogs import Ask, Help
-from replctl.top.feed import GIVE_UP_SECONDS, Feed, clock
-from replctl.top.model import Model, Session
+from replctl.top.feed import Feed, clock
+from replctl.top.model import Model
 from replctl.top.panes import Bar, OutputPane, Pane, TablePane
 from replctl.top.survey import GONE
-from replwire.faults import Exit
+from replctl.top.things import Session
 from replwire.replies import Reply
 
 DRAW_SECONDS = 0.25  # how often something new is drawn
 TELL_SECONDS = 8.0  # how long a notice stays
-END_SECONDS = 5  # for a screen that was told to end, before it is ended as it is
 _KEYS = (("i", "interrupt"), ("r", "reset"), ("c", "close"), ("a", "attach"), ("/", "filter"), ("s", "sort"),
          ("?", "help"), ("q", "quit"))  # fmt: skip
 _OTHERS = {"output": "3 Jobs  4 Agents", "jobs": "2 Output  4 Agents", "agents": "2 Output  3 Jobs"}
@@ -326,28 +322,3 @@ class Top(App[int]):
         self._begin()
         self.tell(f"attach ended with exit code {code}" if code else f"back from {session.name}")
         self.draw()
-
-
-def watch(screen: Screen, endpoint: str, agent: str, interval: float) -> int:
-    """Run the screen until somebody quits; the exit code."""
-    environ = dict(os.environ)  # textual takes NO_COLOR away
-    app = Top(Model(endpoint), lambda: AsyncClient(endpoint, agent, start=False), interval, agent, environ)
-    before = {number: signal.signal(number, _ender(app)) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        code = app.run(mouse=False)
-    finally:
-        signal.alarm(0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if app.ended_by is not None:
-        again = f"; it did not come back within {GIVE_UP_SECONDS:.0f} s" if app.ended_by.word in GONE else ""
-        screen.notice(app.ended_by.err + again)
-    return Exit.OK if code is None and not app.return_code else int(code or app.return_code or 0)
-
-
-def _ender(app: Top) -> Callable[[int, Any], None]:
-    def end(number: int, _: Any) -> None:
-        signal.alarm(END_SECONDS)  # a terminal that takes nothing any more must not keep us
-        app.ask_to_end(128 + number)
-
-    return end

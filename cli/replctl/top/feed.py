@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 from replctl.client.aio import AsyncClient
 from replctl.client.errors import ReplError
-from replctl.top.model import Event, Job, Model, Session
+from replctl.top.model import Event, Model
 from replctl.top.survey import GONE, Ask, Steps, survey, who
+from replctl.top.things import Job, Session
 from replwire.replies import Reply
 
 SESSIONS_A_ROUND = 5  # that are asked for their jobs, and for their processor time

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from replctl.top.cells import one_line
-from replctl.top.figures import Rate, Usage, span
+from replctl.top.figures import Rate, span
 from replctl.top.scrollback import Scrollback
+from replctl.top.things import Job, Session, brief, end_of, unix
 from replwire.replies import JobEntry, SessionEntry
 
 MAX_RECENT = 200  # evals that have ended
@@ -19,66 +18,7 @@ _CODE_CHARS = 400  # of an eval's code, for its line
 _JOBS_CHARS = 80  # of it that `jobs` tells
 _NOTE_CHARS = 4000  # of an eval's value or error, in its session's output
 
-_ENDS = {"interrupted": "cancelled", "timeout": "timeout", "worker-lost": "died", "session-reset": "died",
-         "shutdown": "refused", "session-not-found": "refused"}  # fmt: skip
-
 Event = dict[str, Any]
-
-
-@dataclass
-class Job:
-    """One eval, or what else takes its turn in a session."""
-
-    session: str
-    eval_id: int
-    name: str  # its session's, for when that has gone
-    code: str = ""
-    agent: str | None = None
-    state: str = "queued"  # queued, running, done
-    end: str | None = None  # the word of `eval/finished`
-    submitted: float = 0.0  # Unix seconds, by the broker's clock
-    started: float | None = None
-    duration: float | None = None  # seconds
-    position: int | None = None
-    stopping: bool = False  # an interrupt was asked for
-
-    @property
-    def key(self) -> str:
-        """Its own among all."""
-        return f"{self.session}:{self.eval_id}"
-
-    @property
-    def ended(self) -> float:
-        """When it ended, by the broker's clock."""
-        return (self.started or self.submitted) + (self.duration or 0.0)
-
-
-@dataclass
-class Session:
-    """One session."""
-
-    id: str
-    name: str | None = None
-    runtime: str = ""
-    state: str = "vacant"
-    epoch: int = 1
-    evals: int = 0
-    owner: str | None = None
-    identity: str = ""
-    mode: str = "normal"
-    cwd: str | None = None
-    ephemeral: bool = False
-    running: int | None = None
-    usage: Usage = field(default_factory=Usage)
-    output: Scrollback = field(default_factory=Scrollback)
-    jobs_known: bool = False
-    usage_due: bool = True  # its worker is to be asked
-    output_known: bool = False  # what it showed before we came was asked for, or is not worth it
-
-    @property
-    def label(self) -> str:
-        """Its name, or the beginning of its id."""
-        return self.name or self.id[:8]
 
 
 class Model:
@@ -181,9 +121,9 @@ class Model:
     def _eval(self, session: Session, what: str, event: Event, now: float) -> None:
         key = f"{session.id}:{event['eval']}"
         if what == "accepted":
-            code = _brief(event.get("code", ""), _CODE_CHARS)
+            code = brief(event.get("code", ""), _CODE_CHARS)
             taken = Job(session.id, event["eval"], session.label, code, event.get("agent"))
-            taken.submitted, self.active[key] = _unix(event["time"]), taken
+            taken.submitted, self.active[key] = unix(event["time"]), taken
             session.evals = max(session.evals, event["eval"])
             return
         job = self.active.get(key)
@@ -191,9 +131,9 @@ class Model:
             if any(each.key == key for each in self.recent):
                 return  # late: an answer has told its end before
             job = self.active[key] = Job(session.id, event["eval"], session.label, agent=event.get("agent"))
-            job.submitted = _unix(event["time"])
+            job.submitted = unix(event["time"])
         if what == "started" and job is not None:
-            job.state, job.started, job.position = "running", _unix(event["time"]), None
+            job.state, job.started, job.position = "running", unix(event["time"]), None
             session.running, session.state = job.eval_id, "busy"
             self._begin(session, job)
         elif what == "output":
@@ -235,7 +175,7 @@ class Model:
         if (took := event.get("duration-ms")) is not None:
             job.duration = took / 1000
         elif job.started is None:
-            job.submitted = _unix(event["time"])
+            job.submitted = unix(event["time"])
         self.recent.appendleft(job)
         if session.running == job.eval_id:
             self._rests(session)
@@ -276,9 +216,9 @@ class Model:
         for job in [job for job in self.active.values() if job.session == session]:
             del self.active[job.key]
         for entry in list(entries)[-MAX_RECENT:]:
-            job = Job(session, entry.eval_id, name, _brief(entry.code, _JOBS_CHARS), entry.agent)
-            job.submitted = _unix(entry.submitted)
-            job.started = None if entry.started is None else _unix(entry.started)
+            job = Job(session, entry.eval_id, name, brief(entry.code, _JOBS_CHARS), entry.agent)
+            job.submitted = unix(entry.submitted)
+            job.started = None if entry.started is None else unix(entry.started)
             job.state = "running" if entry.state in ("starting", "running") else entry.state
             if entry.state != "done":
                 self.active[job.key] = job
@@ -295,7 +235,7 @@ class Model:
         self.changes += 1
         self.stats = stats
         if "started" in stats:
-            self._offset = _unix(stats["started"]) + stats.get("uptime-ms", 0) / 1000 - now
+            self._offset = unix(stats["started"]) + stats.get("uptime-ms", 0) / 1000 - now
         counts = stats.get("counts", {})
         self.evals.told(now, sum(value for key, value in counts.items() if key.startswith("evals.")))
         self.refusals.told(now, sum(value for key, value in counts.items() if key.startswith("refused.")))
@@ -358,13 +298,6 @@ class Model:
         return running or next((job for job in self.recent if job.session == session), None)
 
 
-def end_of(status: Iterable[str]) -> str:
-    """How an eval ended, in the words of `eval/finished`, from the status of its answer."""
-    words = set(status)
-    found = next((told for word, told in _ENDS.items() if word in words), None)
-    return found or ("error" if "error" in words else "ok")
-
-
 def _ending(output: Scrollback, event: Event) -> None:
     """How an eval ended, as lines of its session's output."""
     output.fresh()
@@ -381,12 +314,3 @@ def _ending(output: Scrollback, event: Event) -> None:
         why = one_line((event.get("error") or event.get("cause") or "")[:_NOTE_CHARS])
         lost = "; state lost" if event.get("state") == "lost" else ""
         output.note(f"-- {status}{took}" + (f": {why}" if why else "") + lost, "bold red")
-
-
-def _brief(code: str, most: int) -> str:
-    """The beginning of the code on one line; where more may follow it says so."""
-    return one_line(code[:most]) + ("…" if len(code) >= most else "")
-
-
-def _unix(time: str) -> float:
-    return datetime.fromisoformat(time).timestamp()

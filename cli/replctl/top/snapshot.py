@@ -11,8 +11,9 @@ from replctl.client.errors import ReplError
 from replctl.client.sync import Client
 from replctl.top import tables
 from replctl.top.cells import Column, Row, plain, table
-from replctl.top.model import Job, Model, Session
+from replctl.top.model import Model
 from replctl.top.survey import GONE, Steps, survey, who
+from replctl.top.things import Job, Session
 
 MOST_SESSIONS = 50  # that are asked for their jobs and their figures
 MOST_JOBS = 20  # lines of evals that have ended

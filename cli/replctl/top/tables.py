@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from replctl.top.cells import Column, Line, Row, cut, pad, shown, width_of
 from replctl.top.figures import number, size, span
-from replctl.top.model import Job, Model, Session
+from replctl.top.model import Model
+from replctl.top.things import Job, Session
 
 SESSIONS = (
     Column("NAME", 12, most=32), Column("STATE", 8), Column("RUNTIME", 7, most=12, rank=2),
