@@ -32,6 +32,7 @@ COMMANDS = {
     "vars": Entry("replctl.commands.names:vars_", "A session's variables."),
     "history": Entry("replctl.commands.names:history", "Code that a session was given."),
     "tail": Entry("replctl.commands.tail:tail", "What happens, as it happens."),
+    "top": Entry("replctl.commands.top:top", "Sessions, agents and evals on one screen, live."),
     "export": Entry("replctl.commands.past:export", "A session's transcript as a notebook, script or page."),
     "replay": Entry("replctl.commands.past:replay", "Run a transcript again and compare."),
     "complete": Entry("replctl.commands.names:complete", "Ways to go on with a piece of code."),

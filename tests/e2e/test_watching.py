@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kit import PATIENCE_S, Broker, LineWire, Wire, wait_until
 from replctl import AsyncClient, Client, ReplError
+from replctl.client import aio
 from replwire import events
 from replwire.events import BrokerShutdown, EvalFinished
 
@@ -272,3 +273,29 @@ def test_the_libraries_bring_events_and_catch_up(start: Callable[..., Broker]) -
     found = asyncio.run(listen())
     assert found[0] == "session/created"
     assert found[-1] == "session/closed"
+
+
+def test_who_iterates_too_slowly_is_told_what_was_left_out(
+    start: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aio, "MAX_UNHEARD", 5)
+    monkeypatch.setattr(aio, "AT_ONCE", 3)
+    broker = start()
+
+    async def listen() -> list[dict[str, Any]]:
+        async with AsyncClient(broker.endpoint, start=False) as client:
+            await client.new("lib")
+            events = client.events("lib", types=["eval/"], since=0)
+            begun = asyncio.create_task(anext(events))  # type: ignore[arg-type]
+            for number in range(10):
+                await client.eval(f"{number}", session="lib")
+            found = [await begun]
+            async for event in events:
+                found.append(event)
+                if event["type"] == "bus/lagged":
+                    return found
+        return found
+
+    found = asyncio.run(listen())
+    assert len(found) == 7
+    assert 15 < found[-1]["missed"] <= 24  # of 10 times accepted, started and finished; the last may come later

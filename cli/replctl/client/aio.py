@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 OnRequest = Callable[[str], None]
 OnApproval = Callable[[Approval], Awaitable[bool]]
+MAX_UNHEARD = 5000  # events that wait for who iterates; those beyond are counted and left out
+AT_ONCE = 500  # messages that are taken before the event loop's others get their turn
 RESEND_SECONDS = 0.01  # how long a send that found the pipe full waits; only with a thousand messages under way
 
 
@@ -126,10 +128,18 @@ class AsyncClient(Plain[Awaitable[Reply]]):
         """Events as they happen; see `Client.events`. What was missed is told by `bus/lagged`, and not fetched."""
         heard: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         ids: set[str] = set()
+        missed = 0
 
         def on_status(reply: Reply) -> None:
+            nonlocal missed
             ids.add(reply.id)
             for event in events_in(reply):
+                if heard.qsize() >= MAX_UNHEARD:
+                    missed += 1
+                    continue
+                if missed:
+                    heard.put_nowait({"type": "bus/lagged", "missed": missed})
+                    missed = 0
                 heard.put_nowait(event)
 
         asking = self.exchange("subscribe", subscription(session, types, since, output), None, None, on_status)
@@ -138,6 +148,9 @@ class AsyncClient(Plain[Awaitable[Reply]]):
         try:
             while (event := await heard.get()) is not None:
                 yield event
+                if missed and heard.empty():
+                    told, missed = missed, 0
+                    yield {"type": "bus/lagged", "missed": told}
             talk.answer(await task)
         finally:
             if not task.done() and self._line is not None:
@@ -230,15 +243,20 @@ class AsyncClient(Plain[Awaitable[Reply]]):
             return self._line
 
     def _hear(self) -> None:
-        """Take all that has come, and notice the end of the connection."""
+        """Take what has come, and notice the end of the connection."""
         line = self._line
         if line is None:
             return
         gone = line.gone()
         try:
-            while (body := line.take()) is not None:
+            for _ in range(AT_ONCE):
+                if (body := line.take()) is None:
+                    break
                 if (ended := self._talk.hear(body)) is not None:
                     self._wake(ended)
+            else:
+                asyncio.get_running_loop().call_soon(self._hear)
+                return
         except ReplError as error:
             self._drop(error)
             return

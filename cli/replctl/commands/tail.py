@@ -13,6 +13,7 @@ from replctl.client.errors import ReplError
 from replctl.commands.common import Face, common
 from replctl.commands.completion import SessionName
 from replctl.commands.durations import spoken
+from replctl.top.sequences import Harmless
 
 _COLOURS = {"eval": "36", "session": "32", "worker": "35", "broker": "34"}
 _BAD = "31"
@@ -55,6 +56,7 @@ class Teller:
         self._face = face
         self._coloured = coloured
         self.names: dict[str, str] = {}
+        self._texts: dict[tuple[str | None, str], Harmless] = {}  # by session and stream
 
     def tell(self, event: dict[str, Any]) -> None:
         """Show one."""
@@ -64,12 +66,21 @@ class Teller:
         if self._face.json:
             self._face.screen.json(event)
         elif kind == "eval/output":
-            self._output(event["reply"])
+            self._output(session, event["reply"])
         elif kind != "eval/output-end":
             self._face.screen.line(self._line(kind, session, event))
+        if kind in ("eval/finished", "session/closed"):
+            for stream in ("out", "err"):
+                self._texts.pop((session, stream), None)
+        if kind == "session/closed" and session is not None:
+            self.names.pop(session, None)
 
-    def _output(self, reply: dict[str, Any]) -> None:
-        self._face.screen.text("out", (reply.get("out") or "") + (reply.get("err") or ""))
+    def _output(self, session: str | None, reply: dict[str, Any]) -> None:
+        """What a session prints is not for our terminal to obey; colours apart, which end with each message."""
+        for stream in ("out", "err"):
+            if text := reply.get(stream):
+                harmless = self._texts.setdefault((session, stream), Harmless(self._coloured))
+                self._face.screen.text("out", harmless.text(text) + harmless.end())
 
     def _line(self, kind: str, session: str | None, event: dict[str, Any]) -> str:
         bad = event.get("status") not in (None, "ok") or kind in ("session/lost", "log/error", "admission/refused",

@@ -1,0 +1,324 @@
+"""The live screen. Everything that is shown comes from the model; everything that is done goes through the client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.widgets import Input
+from textual.worker import Worker, WorkerCancelled
+
+from replctl.client.aio import AsyncClient
+from replctl.client.errors import ReplError
+from replctl.top import tables
+from replctl.top.attaching import attach
+from replctl.top.cells import Line, one_line
+from replctl.top.dialogs import Ask, Help
+from replctl.top.feed import Feed, clock
+from replctl.top.model import Model
+from replctl.top.panes import Bar, OutputPane, Pane, TablePane
+from replctl.top.survey import GONE
+from replctl.top.things import Session
+from replwire.replies import Reply
+
+DRAW_SECONDS = 0.25  # how often something new is drawn
+TELL_SECONDS = 8.0  # how long a notice stays
+_KEYS = (("i", "interrupt"), ("r", "reset"), ("c", "close"), ("a", "attach"), ("/", "filter"), ("s", "sort"),
+         ("?", "help"), ("q", "quit"))  # fmt: skip
+_OTHERS = {"output": "3 Jobs  4 Agents", "jobs": "2 Output  4 Agents", "agents": "2 Output  3 Jobs"}
+
+
+class Top(App[int]):
+    """One broker's agents, sessions, jobs and output. `return_value` is the exit code."""
+
+    TITLE = "replctl top"
+    CSS_PATH = "app.tcss"
+    ENABLE_COMMAND_PALETTE = False
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (32, "-high")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q,ctrl+c", "quit", priority=False), Binding("question_mark", "help"), Binding("slash", "filter"),
+        Binding("i", "interrupt"), Binding("r", "reset"), Binding("c", "close"), Binding("a", "attach"),
+        Binding("enter", "enter"), Binding("s", "sort(1)"), Binding("S", "reverse"), Binding("escape", "escape"),
+        Binding("1", "pane('sessions')"), Binding("2", "pane('output')"), Binding("3", "pane('jobs')"),
+        Binding("4", "pane('agents')"), Binding("down,j", "move(1)"), Binding("up,k", "move(-1)"),
+        Binding("pagedown", "page(1)"), Binding("pageup", "page(-1)"), Binding("home,g", "move(-1000000)"),
+        Binding("end,G", "move(1000000)"),
+    ]  # fmt: skip
+
+    def __init__(
+        self, model: Model, connect: Callable[[], AsyncClient] | None = None, interval: float = 2.0,
+        agent: str = "cli", environ: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """`agent` and `environ` are what `attach` gets. Without `connect` the model is shown as it is."""
+        super().__init__(ansi_color=True)  # the terminal's own colours; with NO_COLOR none
+        self.theme = "ansi-dark"
+        self.model = model
+        self.now = clock
+        self._feed = Feed(model, connect, interval) if connect is not None else None
+        self._agent = agent
+        self._environ = environ or {}
+        self._listening: Worker[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sort = "name"
+        self._backwards = False
+        self._filter = ""
+        self._told: tuple[str, str, float] = ("", "", 0.0)
+        self._seen_trouble = ""
+        self._drawn = (-1, 0.0)  # changes of the model until then, and when
+        self.ended_by: ReplError | None = None
+
+    # --- what there is to see ---
+
+    def compose(self) -> ComposeResult:
+        """The panes, in the order that Tab goes."""
+        yield Bar("broker")
+        yield TablePane("1", "Sessions", tables.SESSIONS, "no sessions", marks=True)
+        yield OutputPane("2", "Output")
+        with Horizontal(id="more"):
+            yield TablePane("3", "Jobs", tables.JOBS, "no evals")
+            yield TablePane("4", "Agents", tables.AGENTS, "no agents")
+        yield Input(placeholder="filter: words in name, state, runtime, owner, code", id="filter", compact=True)
+        yield Bar("keys")
+
+    def on_mount(self) -> None:
+        """Begin to listen and to draw."""
+        self.query_one("#filter").display = False
+        self.action_pane("output")
+        self.action_pane("sessions")
+        self.set_interval(DRAW_SECONDS, self._tick)
+        self.call_after_refresh(self.draw)
+        self._loop = asyncio.get_running_loop()
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._feed is not None:
+            self._listening = self.run_worker(self._listen(self._feed), group="feed")
+
+    async def _listen(self, feed: Feed) -> None:
+        try:
+            await feed.run()
+        except ReplError as error:
+            self.ended_by = error
+            self.exit(int(error.exit))
+
+    async def _rest(self) -> None:
+        """Listen to nobody while the terminal is another's: nothing is to pile up here."""
+        if self._listening is not None:
+            self._listening.cancel()
+            try:
+                await self._listening.wait()
+            except WorkerCancelled:
+                pass
+
+    def ask_to_end(self, code: int) -> None:
+        """For signal handlers."""
+        if self._loop is None:
+            raise SystemExit(code)
+        self._loop.call_soon_threadsafe(self.exit, code)
+
+    @property
+    def chosen(self) -> Session | None:
+        """The session under the cursor."""
+        return self.model.sessions.get(self.query_one("#sessions", TablePane).selected or "")
+
+    def _tick(self) -> None:
+        """Draw what is new, and each second what only grows older."""
+        if self.model.changes != self._drawn[0] or self.now() - self._drawn[1] >= 1.0:
+            self.draw()
+
+    def draw(self) -> None:
+        """Bring all panes up to date."""
+        self._drawn = self.model.changes, self.now()
+        if len(self.screen_stack) != 1 or not self.is_running:
+            return
+        model, now = self.model, self.now()
+        sessions = self.query_one("#sessions", TablePane)
+        whose = "" if model.inside else f"  that {one_line(model.identity) or 'you'} may see"
+        sessions.note = f"by {self._sort}" + (", backwards" if self._backwards else "") + whose + self._filtered()
+        sessions.show(tables.session_rows(model, now, self._sort, self._backwards, self._filter))
+        jobs = self.query_one("#jobs", TablePane)
+        jobs.note = self._filtered().strip()
+        jobs.show(tables.job_rows(model, now, self._filter))
+        self.query_one("#agents", TablePane).show(tables.agent_rows(model))
+        shared = self.screen.has_class("-narrow") or self.screen.has_class("-low")
+        for name, others in _OTHERS.items():
+            self.query_one(f"#{name}", Pane).others = others if shared else ""
+        chosen = self.chosen
+        self.query_one("#output", OutputPane).show(chosen.label if chosen else "", chosen.output if chosen else None)
+        self.query_one("#broker", Bar).show(tables.broker_lines(model, self.size.width - 2))
+        self.query_one("#keys", Bar).show([self._footer(now)])
+        if self._feed is not None and chosen is not None and (job := self._feed.unseen(chosen)) is not None:
+            self.run_worker(self._feed.look_back(chosen, job), group="back")
+
+    def _filtered(self) -> str:
+        return f"  /{self._filter}" if self._filter else ""
+
+    def _footer(self, now: float) -> Line:
+        if self.model.trouble != self._seen_trouble:
+            self._seen_trouble = self.model.trouble
+            if self._seen_trouble:
+                self.tell(self._seen_trouble, "bold yellow")
+        if not self.model.connected:
+            return [(one_line(self.model.trouble), "bold red")]
+        text, style, until = self._told
+        if text and now < until:
+            return [(text, style)]
+        line: Line = []
+        for key, told in _KEYS:
+            line += [(f" {key} ", "reverse"), (told + " ", "")]
+        return line
+
+    def tell(self, text: str, style: str = "bold") -> None:
+        """Say something in the place of the keys, for a moment."""
+        self._told = one_line(text), style, self.now() + TELL_SECONDS
+
+    # --- keys: looking ---
+
+    def action_move(self, lines: int) -> None:
+        """The cursor, or the output."""
+        if isinstance(self.focused, Pane):
+            self.focused.scroll_by(lines)
+            self.draw()
+
+    def action_page(self, pages: int) -> None:
+        """The same, by what is seen at once."""
+        if isinstance(self.focused, Pane):
+            self.action_move(pages * max(1, self.focused.room - 2))
+
+    def action_pane(self, name: str) -> None:
+        """Go to a pane. In a small terminal output, jobs and agents share one place."""
+        if name != "sessions":
+            for each in ("output", "jobs", "agents"):
+                self.query_one(f"#{each}").set_class(each == name, "-shown")
+            self.query_one("#more").set_class(name != "output", "-shown")
+        self.query_one(f"#{name}").focus()
+        self.call_after_refresh(self.draw)
+
+    def action_sort(self, by: int) -> None:
+        """By the next column."""
+        names = list(tables.SORTS)
+        self._sort = names[(names.index(self._sort) + by) % len(names)]
+        self.draw()
+
+    def action_reverse(self) -> None:
+        """The other way round."""
+        self._backwards = not self._backwards
+        self.draw()
+
+    def action_filter(self) -> None:
+        """Ask for words."""
+        field = self.query_one("#filter", Input)
+        field.value = self._filter
+        field.display = True
+        self.query_one("#keys").display = False
+        field.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter while it is typed."""
+        self._filter = event.value
+        self.draw()
+
+    def on_input_submitted(self) -> None:
+        """Keep it."""
+        self._filter_done()
+
+    def _filter_done(self) -> None:
+        self.query_one("#filter").display = False
+        self.query_one("#keys").display = True
+        self.query_one("#sessions").focus()
+        self.call_after_refresh(self.draw)
+
+    def action_escape(self) -> None:
+        """No filter any more; or back to the sessions."""
+        self._filter = ""
+        self._filter_done()
+
+    def action_help(self) -> None:
+        """All keys."""
+        self.push_screen(Help())
+
+    # --- keys: doing ---
+
+    def _do(self, session: Session, what: Callable[[AsyncClient], Awaitable[Any]], told: Callable[[Any], str]) -> None:
+        client = self._feed.client if self._feed is not None else None
+        if client is None:
+            self.tell("there is no connection to the broker", "bold red")
+            return
+
+        async def run() -> None:
+            try:
+                self.tell(told(await what(client)))
+            except ReplError as error:
+                hint = f" ({error.hint})" if error.hint and error.word not in GONE else ""
+                self.tell(f"{session.label}: {error.err}{hint}", "bold red")
+            self.draw()
+
+        self.run_worker(run(), group="do")
+
+    def action_interrupt(self) -> None:
+        """What the session runs, or the eval under the cursor."""
+        jobs = self.query_one("#jobs", TablePane)
+        job = self.model.active.get(jobs.selected or "") if jobs.has_focus else None
+        session = self.model.sessions.get(job.session) if job is not None else self.chosen
+        if session is None or (jobs.has_focus and job is None):
+            self.tell("nothing to interrupt here", "bold yellow")
+            return
+        label, number = session.label, job.eval_id if job is not None else None
+
+        def told(reply: Reply) -> str:
+            which = f"eval {number or reply.interrupted_id} of {label}"
+            return f"{which} was asked to stop" if reply.interrupted else f"nothing to interrupt in {label}"
+
+        self._do(session, lambda client: client.interrupt(session.id, number), told)
+
+    def action_reset(self) -> None:
+        """After a question."""
+        self._confirmed("Reset", "Its worker is killed, and its variables are lost.",
+                        lambda client, key: client.reset(key), "has a fresh worker; its state is gone")  # fmt: skip
+
+    def action_close(self) -> None:
+        """After a question."""
+        self._confirmed("Close", "It ends, with its variables and all that it started.",
+                        lambda client, key: client.close(key), "is closed")  # fmt: skip
+
+    def _confirmed(
+        self, verb: str, consequence: str, what: Callable[[AsyncClient, str], Awaitable[Any]], told: str
+    ) -> None:
+        session = self.chosen
+        if session is None:
+            self.tell("no session is selected", "bold yellow")
+            return
+
+        def decided(yes: bool | None) -> None:
+            if yes:
+                self._do(session, lambda client: what(client, session.id), lambda _: f"{session.label} {told}")
+
+        running = f"\nIt runs eval {session.running}." if session.running is not None else ""
+        self.push_screen(Ask(f"{verb} session {session.label}?", consequence + running), decided)
+
+    async def action_enter(self) -> None:
+        """Attach; among jobs: show what this one prints."""
+        jobs = self.query_one("#jobs", TablePane)
+        if not jobs.has_focus:
+            await self.action_attach()
+        elif jobs.selected:
+            self.query_one("#sessions", TablePane).select(jobs.selected.rpartition(":")[0])
+            self.action_pane("output")
+
+    async def action_attach(self) -> None:
+        """Leave the terminal to `replctl attach`, and come back."""
+        session = self.chosen
+        if session is None or session.name is None:
+            self.tell("attach needs a session with a name", "bold yellow")
+            return
+        await self._rest()
+        with self.suspend():
+            code = attach(session.name, self.model.endpoint, self._agent, self._environ)
+        self._begin()
+        self.tell(f"attach ended with exit code {code}" if code else f"back from {session.name}")
+        self.draw()

@@ -1,0 +1,62 @@
+"""`replctl attach` in the place of the screen, as a child that ends before the screen comes back."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Mapping
+from typing import Any
+
+from replctl.top.cells import shown
+
+READ_SECONDS = 60  # that an error of attach is left on the screen for, if nobody presses Enter
+
+
+def attach(session: str, endpoint: str, agent: str, environ: Mapping[str, str]) -> int:
+    """Run it and wait for its end; its exit code. SIGTERM and SIGHUP end it, and then reach who called."""
+    command = [sys.executable, "-P", "-m", "replctl", "attach", session, "--endpoint", endpoint, "--agent", agent]
+    command.append("--no-start")
+    saved = termios.tcgetattr(0)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in signals}
+    for number in signals:  # not ignored: that would be inherited
+        signal.signal(number, _nothing)
+    ended = False
+    child = subprocess.Popen(command, env=dict(environ))
+
+    def end(number: int, frame: Any) -> None:
+        nonlocal ended
+        ended = True
+        child.terminate()
+        if callable(then := before[signal.Signals(number)]):
+            then(number, frame)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGHUP, end)
+    try:
+        code = child.wait()
+        if code and not ended:
+            _pause(code)
+        return code
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        termios.tcsetattr(0, termios.TCSADRAIN, saved)  # a child that was killed leaves it as it was using it
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+def _pause(code: int) -> None:
+    """Leave what it said to be read."""
+    os.write(1, shown(f"attach ended with exit code {code}; Enter goes back to top").encode())
+    if select.select([0], [], [], READ_SECONDS)[0]:
+        os.read(0, 1024)

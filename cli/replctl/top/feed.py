@@ -1,0 +1,134 @@
+"""Keeps the model up to date over one connection at a time: events as they come, a survey now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from replctl.client.aio import AsyncClient
+from replctl.client.errors import ReplError
+from replctl.top.model import Event, Model
+from replctl.top.survey import GONE, Ask, Steps, survey, who
+from replctl.top.things import Job, Session
+from replwire.replies import Reply
+
+SESSIONS_A_ROUND = 5  # that are asked for their jobs, and for their processor time
+GIVE_UP_SECONDS = 60.0  # for a broker that went away to come back
+_RETRY_SECONDS = 1.0
+_BREATH = 200  # events after which others get their turn
+_OUTPUT_BYTES = 65_536  # of what an eval has shown before we came
+
+clock = time.monotonic
+
+
+class Feed:
+    """A broker's news, until cancelled. `interval` is the time between surveys in seconds."""
+
+    def __init__(self, model: Model, connect: Callable[[], AsyncClient], interval: float) -> None:
+        self.model = model
+        self.client: AsyncClient | None = None
+        self._connect = connect
+        self._since = clock()  # without a connection
+        self._interval = interval
+
+    async def run(self) -> None:
+        """Raises ReplError when the broker stays away, or does not let us in."""
+        while True:
+            try:
+                async with self._connect() as client:
+                    await self._run(client, who(self.model))
+                    self.model.resumed(clock() - self._since)
+                    self.client = client
+                    await self._follow(client)
+            except ReplError as error:
+                if self.model.connected:
+                    self._since = clock()
+                self._lost(error)
+                if error.word not in GONE or clock() >= self._since + GIVE_UP_SECONDS:
+                    raise
+            finally:
+                if self.client is not None:
+                    self.client, self._since = None, clock()
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    def _lost(self, error: ReplError) -> None:
+        self.model.connected = False
+        self.model.changes += 1
+        why = "the broker ended" if error.word == "shutdown" else error.err
+        self.model.trouble = f"{why}; trying again"
+
+    async def _follow(self, client: AsyncClient) -> None:
+        """Until one of both ends, which is with an error."""
+        tasks = [asyncio.create_task(self._listen(client)), asyncio.create_task(self._survey(client))]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            raise ReplError("broker-lost", "the broker ended the subscription")
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _listen(self, client: AsyncClient) -> None:
+        count = 0
+        try:
+            async for event in client.events(output=True):
+                self.model.hear(event, clock())
+                count += 1
+                if count % _BREATH == 0:
+                    await asyncio.sleep(0)
+        except ReplError as error:
+            if error.word in GONE or error.word == "unauthorized":
+                raise
+            self.model.trouble = f"no events: {error.err}"
+            await asyncio.Event().wait()  # surveys alone have to do
+
+    async def _survey(self, client: AsyncClient) -> None:
+        while True:
+            await self._run(client, survey(self.model, clock, SESSIONS_A_ROUND))
+            await asyncio.sleep(self._interval)
+
+    async def _run(self, client: AsyncClient, steps: Steps) -> None:
+        """Ask what the steps want, one after the other."""
+        try:
+            ask = next(steps)
+            while True:
+                ask = steps.send(await self._answer(client, ask))
+        except StopIteration:
+            pass
+
+    @staticmethod
+    async def _answer(client: AsyncClient, ask: Ask) -> Reply | ReplError:
+        try:
+            return await client.request(ask.op, **ask.fields)
+        except ReplError as error:
+            if error.word in GONE:
+                raise
+            if error.retry_after_ms:
+                await asyncio.sleep(min(error.retry_after_ms / 1000, GIVE_UP_SECONDS))
+            return error
+
+    def unseen(self, session: Session) -> Job | None:
+        """The last eval of a session, if what it has shown before we listened is still to be asked for."""
+        known = session.output_known or session.state == "vacant" or self.client is None
+        return None if known else self.model.last_job(session.id)
+
+    async def look_back(self, session: Session, job: Job) -> None:
+        """Ask for what an eval has shown until now, once."""
+        if session.output_known or self.client is None:
+            return
+        session.output_known = True
+        pieces: list[tuple[str, str]] = []
+        try:
+            # What came live in the meantime is part of the answer: it went the same way, before it.
+            result = await self.client.read(session.id, job.eval_id, max_bytes=_OUTPUT_BYTES,
+                                            on_output=lambda stream, text: pieces.append((stream, text)))  # fmt: skip
+        except ReplError:
+            return  # its worker has gone, or the connection: there is nothing to look back at
+        end: Event | None = None
+        if not result.running:
+            end = {"status": job.end or "ok", "value": result.value, "traceback": result.traceback,
+                   "error": result.error, "duration-ms": result.duration_ms, "state": result.state}  # fmt: skip
+        self.model.told_output(job, pieces, result.dropped_bytes or 0, end)

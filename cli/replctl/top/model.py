@@ -1,0 +1,316 @@
+"""What is known of a broker: fed with its events and its answers, read by the tables. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable
+from typing import Any
+
+from replctl.top.cells import one_line
+from replctl.top.figures import Rate, span
+from replctl.top.scrollback import Scrollback
+from replctl.top.things import Job, Session, brief, end_of, unix
+from replwire.replies import JobEntry, SessionEntry
+
+MAX_RECENT = 200  # evals that have ended
+MAX_OUTPUTS = 100  # sessions whose output is kept; of the others it is read again when it is looked at
+_CODE_CHARS = 400  # of an eval's code, for its line
+_JOBS_CHARS = 80  # of it that `jobs` tells
+_NOTE_CHARS = 4000  # of an eval's value or error, in its session's output
+
+Event = dict[str, Any]
+
+
+class Model:
+    """Everything. Times that go in are the broker's own, as it writes them; `now` is any clock that does not jump."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.sessions: dict[str, Session] = {}
+        self.active: dict[str, Job] = {}
+        self.recent: deque[Job] = deque(maxlen=MAX_RECENT)  # the newest first
+        self.stats: dict[str, Any] = {}
+        self.agent_cpu: dict[str, float] | None = None  # seconds by agent, of workers that are gone too
+        self.inside = True  # until the broker says that we may not look into it
+        self.version = ""
+        self.identity = ""
+        self.connected = True
+        self.trouble = ""  # the last that the broker refused or failed at
+        self.evals = Rate(60)
+        self.refusals = Rate(60)
+        self.output = Rate(5)
+        self.changes = 0
+        self._printed = 0
+        self._printing: OrderedDict[str, None] = OrderedDict()  # sessions that have output, the last to print last
+        self._offset = 0.0  # the broker's clock minus ours
+
+    def resumed(self, seconds: float) -> None:
+        """Nothing was heard for so long: what was known of evals may have passed."""
+        self.connected, self.trouble = True, ""
+        self.changes += 1
+        for session in self.sessions.values():
+            session.jobs_known = False
+            if session.output:
+                session.output.note(f"-- not followed for {span(seconds)}: replctl read has what was printed", "dim")
+
+    # --- events ---
+
+    def hear(self, event: Event, now: float) -> None:
+        """Something happened."""
+        self.changes += 1
+        kind = event["type"]
+        family, _, what = kind.partition("/")
+        session = self.sessions.get(event.get("session", ""))
+        if kind == "session/created":
+            self._created(event)
+        elif kind == "bus/lagged":
+            self._lagged(event)
+        elif family == "session" and session is not None:
+            self._session(session, what, event)
+        elif family == "eval" and session is not None:
+            self._eval(session, what, event, now)
+        elif kind in ("admission/refused", "policy/decision"):
+            text = event.get("err") or event.get("reason") or event.get("word", "")
+            self.trouble = f"{event.get('agent') or 'a client'} was refused: {one_line(text)}"
+        elif kind == "log/error":
+            self.trouble = f"the broker has a defect: {one_line(event.get('summary', ''))}"
+
+    def _created(self, event: Event) -> None:
+        self.sessions[event["session"]] = Session(
+            event["session"], event.get("name"), event.get("runtime", ""), "starting", event.get("epoch", 1),
+            owner=event.get("agent"), identity=event.get("identity", ""), cwd=event.get("cwd"),
+            ephemeral=bool(event.get("ephemeral")), jobs_known=True, output_known=True,
+        )  # fmt: skip
+
+    def _lagged(self, event: Event) -> None:
+        self.trouble = f"too much at once: {event.get('missed', 0)} events were not seen here"
+        for session in self.sessions.values():
+            session.jobs_known = False
+        for key in [key for key, session in self.sessions.items() if session.ephemeral]:
+            self._drop(key)  # its end may be among what was missed, and no list tells
+
+    def _session(self, session: Session, what: str, event: Event) -> None:
+        if what == "busy":
+            session.state = "busy"
+        elif what == "idle":
+            self._rests(session)
+        elif what in ("reset", "lost", "moved"):
+            session.epoch = event.get("epoch", session.epoch)
+            session.state = "vacant" if what == "lost" else "starting"
+            session.running = None
+            session.usage.anew()
+            session.usage_due = True
+            why = one_line(event.get("why") or event.get("reason") or event.get("environment") or "")
+            told = {"reset": "reset", "lost": "worker lost", "moved": "moved"}[what]
+            style = "yellow" if what == "moved" else "bold red"
+            session.output.note(f"-- {told}, epoch {session.epoch}" + (f": {why}" if why else ""), style)
+        elif what == "closed":
+            self._drop(session.id)
+
+    def _rests(self, session: Session) -> None:
+        session.state, session.running = "idle", None
+        session.usage.rests()
+        session.usage_due = True
+
+    def _drop(self, key: str) -> None:
+        self._printing.pop(key, None)
+        if self.sessions.pop(key, None) is not None:
+            for job in [job for job in self.active.values() if job.session == key]:
+                del self.active[job.key]
+
+    def _eval(self, session: Session, what: str, event: Event, now: float) -> None:
+        key = f"{session.id}:{event['eval']}"
+        if what == "accepted":
+            code = brief(event.get("code", ""), _CODE_CHARS)
+            taken = Job(session.id, event["eval"], session.label, code, event.get("agent"))
+            taken.submitted, self.active[key] = unix(event["time"]), taken
+            session.evals = max(session.evals, event["eval"])
+            return
+        job = self.active.get(key)
+        if what in ("started", "finished") and job is None:  # it was accepted before we listened
+            if any(each.key == key for each in self.recent):
+                return  # late: an answer has told its end before
+            job = self.active[key] = Job(session.id, event["eval"], session.label, agent=event.get("agent"))
+            job.submitted = unix(event["time"])
+        if what == "started" and job is not None:
+            job.state, job.started, job.position = "running", unix(event["time"]), None
+            session.running, session.state = job.eval_id, "busy"
+            self._begin(session, job)
+        elif what == "output":
+            self._shown(session, event["reply"], now)
+        elif what == "finished" and job is not None:
+            self._finished(session, job, event)
+        elif what == "queued" and job is not None:
+            job.position = event.get("position")
+        elif what == "interrupt-requested" and job is not None:
+            job.stopping = True
+
+    def _keep(self, session: Session) -> None:
+        """This one prints: of those that have not for the longest time the output goes."""
+        self._printing[session.id] = None
+        self._printing.move_to_end(session.id)
+        while len(self._printing) > MAX_OUTPUTS:
+            if (quiet := self.sessions.get(self._printing.popitem(last=False)[0])) is not None:
+                quiet.output, quiet.output_known = Scrollback(), False
+
+    def _begin(self, session: Session, job: Job) -> None:
+        self._keep(session)
+        session.output.note(f"[{job.eval_id}] {job.code}", "bold cyan")
+
+    def _shown(self, session: Session, reply: dict[str, Any], now: float) -> None:
+        self._keep(session)
+        for stream, style in (("out", ""), ("err", "yellow")):
+            if text := reply.get(stream):
+                session.output.text(text, stream, style)
+                self._printed += len(text)
+        self.output.told(now, self._printed)
+        for kind in reply.get("mime") or {}:
+            session.output.note(f"-- a figure: {kind}", "dim")
+        if "need-input" in reply.get("status", ()):
+            session.output.note("-- waits for input: replctl stdin " + session.label + ' "text"', "magenta")
+
+    def _finished(self, session: Session, job: Job, event: Event) -> None:
+        self.active.pop(job.key, None)
+        job.state, job.end = "done", event.get("status")
+        if (took := event.get("duration-ms")) is not None:
+            job.duration = took / 1000
+        elif job.started is None:
+            job.submitted = unix(event["time"])
+        self.recent.appendleft(job)
+        if session.running == job.eval_id:
+            self._rests(session)
+        _ending(session.output, event)
+
+    # --- answers ---
+
+    def told_sessions(self, entries: Iterable[SessionEntry], *, throw_away: bool) -> None:
+        """All sessions that there are; without the throw-away ones unless `throw_away`."""
+        self.changes += 1
+        listed = {entry.session: entry for entry in entries}
+        for key in [
+            key for key, each in self.sessions.items() if key not in listed and (throw_away or not each.ephemeral)
+        ]:
+            self._drop(key)
+        queued = self.queued()
+        runs: dict[str, set[int]] = {}
+        for job in self.active.values():
+            if job.state == "running":
+                runs.setdefault(job.session, set()).add(job.eval_id)
+        for key, entry in listed.items():
+            session = self.sessions.setdefault(key, Session(key, output_known=entry.eval_count == 0))
+            if session.epoch != entry.epoch:
+                session.usage.anew()
+            session.name, session.runtime, session.state = entry.name, entry.runtime, entry.state
+            session.epoch, session.evals, session.owner = entry.epoch, entry.eval_count, entry.owner
+            session.identity, session.mode, session.cwd = entry.identity, entry.session_mode, entry.cwd
+            if queued[key] != entry.queued or runs.get(key, set()) != {entry.running} - {None}:
+                session.jobs_known = False
+            session.running = entry.running
+
+    def told_jobs(self, session: str, entries: Iterable[JobEntry]) -> None:
+        """The evals of a session."""
+        self.changes += 1
+        known = {job.eval_id for job in self.recent if job.session == session}
+        found = self.sessions.get(session)
+        name = session[:8] if found is None else found.label
+        for job in [job for job in self.active.values() if job.session == session]:
+            del self.active[job.key]
+        for entry in list(entries)[-MAX_RECENT:]:
+            job = Job(session, entry.eval_id, name, brief(entry.code, _JOBS_CHARS), entry.agent)
+            job.submitted = unix(entry.submitted)
+            job.started = None if entry.started is None else unix(entry.started)
+            job.state = "running" if entry.state in ("starting", "running") else entry.state
+            if entry.state != "done":
+                self.active[job.key] = job
+            elif entry.eval_id not in known:
+                job.duration = None if entry.duration_ms is None else entry.duration_ms / 1000
+                job.end = end_of(entry.status)
+                self.recent.append(job)
+        self.recent = deque(sorted(self.recent, key=lambda job: job.ended, reverse=True), maxlen=MAX_RECENT)
+        if found is not None:
+            found.jobs_known = True
+
+    def told_stats(self, stats: dict[str, Any], now: float) -> None:
+        """Counters of the broker."""
+        self.changes += 1
+        self.stats = stats
+        if "started" in stats:
+            self._offset = unix(stats["started"]) + stats.get("uptime-ms", 0) / 1000 - now
+        counts = stats.get("counts", {})
+        self.evals.told(now, sum(value for key, value in counts.items() if key.startswith("evals.")))
+        self.refusals.told(now, sum(value for key, value in counts.items() if key.startswith("refused.")))
+        self.output.told(now, self._printed)
+
+    def told_workers(self, rows: Iterable[dict[str, Any]], now: float) -> None:
+        """What the workers said of themselves at their last beat."""
+        for row in rows:
+            if (session := self.sessions.get(row.get("session") or "")) is not None:
+                session.usage.beat(now, row.get("cpu-seconds") or 0.0, row.get("memory-bytes") or 0)
+
+    def told_info(self, info: dict[str, Any], now: float) -> None:
+        """What a session's worker says of itself."""
+        session = self.sessions.get(info.get("session", ""))
+        if session is None or info.get("epoch") != session.epoch:
+            return
+        self.changes += 1
+        session.usage.told(now, info.get("cpu-seconds"), info.get("memory-bytes"))
+        session.usage_due = session.running is not None
+        if session.running is None:
+            session.usage.rests()
+
+    def told_output(self, job: Job, pieces: Iterable[tuple[str, str]], left_out: int, end: Event | None) -> None:
+        """All that an eval has shown until now, by stream, and how it ended; asked for because it began before us."""
+        session = self.sessions.get(job.session)
+        if session is None:
+            return
+        self.changes += 1
+        output = Scrollback()
+        session.output = output
+        self._begin(session, job)
+        if left_out:
+            output.note(f"-- {left_out} bytes are not shown here: replctl read {session.label} {job.eval_id}", "dim")
+        for stream, text in pieces:
+            output.text(text, stream, "yellow" if stream == "err" else "")
+        if end is not None:
+            _ending(output, end)
+
+    # --- what is asked of it ---
+
+    def broker_time(self, now: float) -> float:
+        """Unix seconds by the broker's clock."""
+        return now + self._offset
+
+    def jobs_of(self, session: str) -> list[Job]:
+        """Its running and queued evals."""
+        return [job for job in self.active.values() if job.session == session]
+
+    def queued(self) -> Counter[str]:
+        """How many evals wait, by session."""
+        return Counter(job.session for job in self.active.values() if job.state == "queued")
+
+    def running_job(self, session: Session) -> Job | None:
+        """What it runs."""
+        return None if session.running is None else self.active.get(f"{session.id}:{session.running}")
+
+    def last_job(self, session: str) -> Job | None:
+        """What it runs, or ran last."""
+        running = next((job for job in self.jobs_of(session) if job.state == "running"), None)
+        return running or next((job for job in self.recent if job.session == session), None)
+
+
+def _ending(output: Scrollback, event: Event) -> None:
+    """How an eval ended, as lines of its session's output."""
+    output.fresh()
+    took = f" ({event['duration-ms'] / 1000:.3g} s)" if event.get("duration-ms") is not None else ""
+    status = event.get("status")
+    if status == "ok":
+        if (value := event.get("value")) not in (None, "", "None", "undefined"):
+            for line in str(value)[:_NOTE_CHARS].splitlines():
+                output.note(f"= {line}", "green")
+        return
+    for line in (event.get("traceback") or "")[:_NOTE_CHARS].splitlines():
+        output.note(line, "red")
+    if status != "error" or not event.get("traceback"):
+        why = one_line((event.get("error") or event.get("cause") or "")[:_NOTE_CHARS])
+        lost = "; state lost" if event.get("state") == "lost" else ""
+        output.note(f"-- {status}{took}" + (f": {why}" if why else "") + lost, "bold red")

@@ -1,0 +1,201 @@
+"""The panes of the screen: lines that the tables and the scrollback make, with a title, a cursor and a place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from rich.text import Text
+from textual.widget import Widget
+
+from replctl.top.cells import Column as TableColumn
+from replctl.top.cells import Line, Row, pad, table, width_of
+from replctl.top.scrollback import Scrollback
+from replctl.top.tables import clip
+
+
+class Pane(Widget):
+    """A title and lines below it; drawn again only when they have changed."""
+
+    DEFAULT_CSS = "Pane { height: 1fr; }"
+
+    def __init__(self, number: str, name: str) -> None:
+        super().__init__(id=name.lower())
+        self.can_focus = bool(number)
+        self._number = number
+        self._title = name
+        self._drawn: Text | None = None
+        self.others = ""  # panes that stand in this one's place when their number is pressed
+
+    @property
+    def room(self) -> int:
+        """Lines below the title."""
+        return max(0, self.size.height - 1)
+
+    def title(self) -> str:
+        """What stands in the first line, after the number that chooses this pane."""
+        return self._title
+
+    def lines(self, width: int, height: int) -> list[Line]:
+        """What stands below the title, at most `height` lines."""
+        raise NotImplementedError
+
+    def scroll_by(self, lines: int) -> None:
+        """Down, or up when it is negative."""
+
+    def draw(self) -> None:
+        """Take what there is now."""
+        width = self.size.width
+        whole = [self._head(width), *self.lines(width, self.room)][: self.size.height]
+        drawn = rich(whole)
+        if drawn != self._drawn or (self._drawn is not None and drawn.spans != self._drawn.spans):
+            self._drawn = drawn
+            self.refresh()
+
+    def _head(self, width: int) -> Line:
+        text = f" {self._number} {self.title()} "
+        style = "bold reverse" if self.has_focus else "bold cyan"
+        others = f" {self.others} " if self.others else ""
+        rule = max(0, width - width_of(text) - width_of(others) - 4)
+        return clip([("──", "dim"), (text, style), ("─" * rule, "dim"), (others, "cyan"), ("──", "dim")], width)
+
+    def render(self) -> Text:
+        """What was taken last."""
+        return self._drawn or Text("")
+
+    def on_resize(self) -> None:
+        """Other lines fit."""
+        self.draw()
+
+    def on_focus(self) -> None:
+        """The title says so."""
+        self.draw()
+
+    def on_blur(self) -> None:
+        """The title says so."""
+        self.draw()
+
+
+class TablePane(Pane):
+    """Rows with a cursor, which stays with its row whatever the order."""
+
+    def __init__(
+        self, number: str, name: str, columns: Sequence[TableColumn], nothing: str, marks: bool = False
+    ) -> None:
+        """`marks`: the cursor is seen from other panes, too."""
+        super().__init__(number, name)
+        self._columns = columns
+        self._nothing = nothing
+        self._marks = marks
+        self._rows: list[Row] = []
+        self._at = 0
+        self._top = 0
+        self.note = ""
+
+    def show(self, rows: list[Row]) -> None:
+        """Take these rows."""
+        key = self.selected
+        self._rows = rows
+        found = next((at for at, row in enumerate(rows) if row.key == key), None)
+        self._at = max(0, min(self._at, len(rows) - 1)) if found is None else found
+        self.draw()
+
+    @property
+    def selected(self) -> str | None:
+        """The key of the row under the cursor."""
+        return self._rows[self._at].key if self._at < len(self._rows) else None
+
+    def select(self, key: str) -> None:
+        """Move the cursor to a row, if it is there."""
+        self._at = next((at for at, row in enumerate(self._rows) if row.key == key), self._at)
+        self.draw()
+
+    def scroll_by(self, lines: int) -> None:
+        """Move the cursor."""
+        self._at = max(0, min(self._at + lines, len(self._rows) - 1))
+        self.draw()
+
+    def title(self) -> str:
+        """How many there are, and how they are shown."""
+        return f"{self._title} ({len(self._rows)})" + (f"  {self.note}" if self.note else "")
+
+    def lines(self, width: int, height: int) -> list[Line]:
+        """Head and rows around the cursor."""
+        if not self._rows:
+            return [[(f"   {self._nothing}", "dim")]]
+        body = max(1, height - 1)
+        self._top = max(0, min(self._top, self._at, len(self._rows) - body), self._at - body + 1)
+        head, *rest = table(self._columns, self._rows[self._top : self._top + body], width - 2)
+        found: list[Line] = [[(" ", ""), *head]]
+        for at, line in enumerate(rest, self._top):
+            if at == self._at and (self.has_focus or self._marks):
+                found.append([(pad(" " + "".join(text for text, _ in line), width), "reverse")])
+            else:
+                found.append([(" ", ""), *line])
+        return found
+
+
+class OutputPane(Pane):
+    """The end of a session's output, or further up while somebody looks there."""
+
+    def __init__(self, number: str, name: str) -> None:
+        super().__init__(number, name)
+        self._of = ""
+        self._source: Scrollback | None = None
+        self._up = 0  # lines below the last that is seen
+
+    def show(self, label: str, source: Scrollback | None) -> None:
+        """Take what this session has printed."""
+        if label != self._of:
+            self._of, self._up = label, 0
+        self._source = source
+        self.draw()
+
+    def scroll_by(self, lines: int) -> None:
+        """Up, and the output stands still; down to the end, and it follows."""
+        self._up = max(0, self._up - lines)
+        self.draw()
+
+    def title(self) -> str:
+        """Whose it is."""
+        if not self._of:
+            return self._title
+        return f"{self._title} of {self._of}" + (f"  {self._up} lines below; G follows" if self._up else "")
+
+    def lines(self, width: int, height: int) -> list[Line]:
+        """The last that fit, from where one looks."""
+        if not self._source:
+            return [[("   nothing to show yet", "dim")]] if self._of else []
+        some = list(islice(self._source.backwards(max(1, width - 2)), self._up + height))
+        self._up = max(0, min(self._up, len(some) - height))
+        return [[(" ", ""), *line] for line in reversed(some[self._up : self._up + height])]
+
+
+class Bar(Widget):
+    """Lines without a title: the broker above, the keys below."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(id=name)
+        self._drawn = Text("")
+
+    def show(self, lines: Sequence[Line]) -> None:
+        """Take these."""
+        drawn = rich([[(" ", ""), *clip(line, self.size.width - 1)] for line in lines])
+        if drawn != self._drawn or drawn.spans != self._drawn.spans:
+            self._drawn = drawn
+            self.refresh()
+
+    def render(self) -> Text:
+        """What was taken last."""
+        return self._drawn
+
+
+def rich(lines: Sequence[Line]) -> Text:
+    """Lines as what textual draws."""
+    text = Text(no_wrap=True, end="")
+    for at, line in enumerate(lines):
+        if at:
+            text.append("\n")
+        for part, style in line:
+            text.append(part, style or None)
+    return text

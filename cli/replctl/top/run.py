@@ -1,0 +1,43 @@
+"""Runs the screen, and ends it whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from replctl.client.aio import AsyncClient
+from replctl.commands.screen import Screen
+from replctl.top.app import Top
+from replctl.top.feed import GIVE_UP_SECONDS
+from replctl.top.model import Model
+from replctl.top.survey import GONE
+from replwire.faults import Exit
+
+END_SECONDS = 5  # for a screen that was told to end, before it is ended as it is
+
+
+def watch(screen: Screen, endpoint: str, agent: str, interval: float) -> int:
+    """Run the screen until somebody quits; the exit code."""
+    environ = dict(os.environ)  # textual takes NO_COLOR away
+    app = Top(Model(endpoint), lambda: AsyncClient(endpoint, agent, start=False), interval, agent, environ)
+    before = {number: signal.signal(number, _ender(app)) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        code = app.run(mouse=False)
+    finally:
+        signal.alarm(0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if app.ended_by is not None:
+        again = f"; it did not come back within {GIVE_UP_SECONDS:.0f} s" if app.ended_by.word in GONE else ""
+        screen.notice(app.ended_by.err + again)
+    return Exit.OK if code is None and not app.return_code else int(code or app.return_code or 0)
+
+
+def _ender(app: Top) -> Callable[[int, Any], None]:
+    def end(number: int, _: Any) -> None:
+        signal.alarm(END_SECONDS)  # a terminal that takes nothing any more must not keep us
+        app.ask_to_end(128 + number)
+
+    return end

@@ -1,0 +1,194 @@
+"""What sessions print, as bounded lines for a screen. Nothing that a terminal would obey is left in them. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from replctl.top.cells import Line, fold, shown
+from replctl.top.sequences import Parts
+
+MAX_LINES = 2000  # of one session
+MAX_CHARS = 200_000  # of one session
+_LINE_CHARS = 4000  # a longer line goes on in the next
+_TAB = 8
+
+_PIECE = re.compile(r"[\n\r\b\t]|[\x1b\x80-\x9f]|[^\n\r\b\t\x1b\x80-\x9f]+")
+_COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+_FACES = {1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "reverse"}
+_FACE_ENDS = {22: ("bold", "dim"), 23: ("italic",), 24: ("underline",), 27: ("reverse",)}
+
+
+class _Waiting(NamedTuple):
+    text: str
+    stream: str | None  # None: a line of our own, and without text the end of the one that is open
+    style: str
+
+
+class Scrollback:
+    """The last lines of one session's output; the oldest go first.
+
+    What comes is only put aside, bounded, and made into lines when somebody looks: most sessions print unseen.
+    """
+
+    def __init__(self) -> None:
+        self._lines: deque[Line] = deque()
+        self._chars = 0
+        self._open: Line = []
+        self._column = 0  # where the next character goes in the open line
+        self._parts: dict[str, Parts] = {}  # by stream
+        self._colour = ""
+        self._faces: set[str] = set()
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_chars = 0
+        self.left_out = 0  # lines that have gone
+
+    def text(self, text: str, stream: str = "out", style: str = "") -> None:
+        """Text as it came from the code; colours are kept, every other sequence is taken out."""
+        self._put_aside(_Waiting(text, stream, style))
+
+    def note(self, text: str, style: str) -> None:
+        """A line of our own, on a fresh line."""
+        self._put_aside(_Waiting(shown(text) or " ", None, style))
+
+    def fresh(self) -> None:
+        """End the line that is open, and whatever colour it had."""
+        self._put_aside(_Waiting("", None, ""))
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting or self._lines or self._open)
+
+    def __len__(self) -> int:
+        self._settle()
+        return len(self._lines) + bool(self._open)
+
+    def backwards(self, width: int) -> Iterator[Line]:
+        """Lines from the last to the first, each folded to `width` cells."""
+        self._settle()
+        if self._open:
+            yield from reversed(fold(self._open, width))
+        for line in reversed(self._lines):
+            yield from reversed(fold(line, width))
+
+    # --- what waits ---
+
+    def _put_aside(self, one: _Waiting) -> None:
+        self._waiting.append(one)
+        self._waiting_chars += 1 + len(one.text)
+        while self._waiting_chars > MAX_CHARS and len(self._waiting) > 1:
+            gone = self._waiting.popleft()
+            self._waiting_chars -= 1 + len(gone.text)
+            self.left_out += gone.text.count("\n")
+
+    def _settle(self) -> None:
+        while self._waiting:
+            text, stream, style = self._waiting.popleft()
+            if stream is None:
+                self._end_eval()
+                if text:
+                    self._close([(text, style)])
+                continue
+            for part in self._parts.setdefault(stream, Parts()).of(text):
+                if part.final is None:
+                    self._plain(part.text, style)
+                else:
+                    self._obey(part.final, part.arguments)
+        self._waiting_chars = 0
+
+    def _end_eval(self) -> None:
+        if self._open:
+            self._end_line()
+        self._colour, self._column = "", 0
+        self._faces.clear()
+        self._parts.clear()
+
+    # --- text ---
+
+    def _plain(self, text: str, style: str) -> None:
+        for piece in _PIECE.findall(text):
+            if piece == "\n":
+                self._end_line()
+            elif piece == "\r":
+                self._column = 0
+            elif piece == "\b":
+                self._column = max(0, self._column - 1)
+            elif piece == "\t":
+                self._put(" " * (_TAB - self._column % _TAB), style)
+            else:
+                self._put(shown(piece), style)
+
+    def _put(self, text: str, style: str) -> None:
+        style = " ".join(filter(None, (self._colour or style, *sorted(self._faces))))
+        while text:
+            room = _LINE_CHARS - self._column
+            if room <= 0:
+                self._end_line()
+                continue
+            part, text = text[:room], text[room:]
+            length = sum(len(each) for each, _ in self._open)
+            if self._column < length:
+                self._open = [*_cut(self._open, 0, self._column), (part, style),
+                              *_cut(self._open, self._column + len(part), length)]  # fmt: skip
+            elif self._open and self._open[-1][1] == style:
+                self._open[-1] = (self._open[-1][0] + part, style)
+            else:
+                self._open.append((part, style))
+            self._column += len(part)
+
+    def _end_line(self) -> None:
+        line, self._open, self._column = self._open, [], 0
+        self._close(line)
+
+    def _close(self, line: Line) -> None:
+        self._lines.append(line)
+        self._chars += _size(line)
+        while len(self._lines) > MAX_LINES or self._chars > MAX_CHARS:
+            self._chars -= _size(self._lines.popleft())
+            self.left_out += 1
+
+    # --- sequences ---
+
+    def _obey(self, final: str, arguments: str) -> None:
+        numbers = [int(each) if each.isdecimal() and len(each) < 6 else 0 for each in arguments.split(";")][:32]
+        if final == "m":
+            self._paint(numbers)
+        elif final == "K":
+            length = sum(len(each) for each, _ in self._open)
+            keep = {0: (0, self._column), 1: (self._column, length), 2: (0, 0)}.get(numbers[0], (0, length))
+            kept = _cut(self._open, *keep)
+            self._open = [(" " * self._column, ""), *kept] if numbers[0] == 1 else kept
+            self._column = min(self._column, sum(len(each) for each, _ in self._open))
+
+    def _paint(self, numbers: list[int]) -> None:
+        rest = iter(numbers)
+        for number in rest:
+            if number == 0:
+                self._colour = ""
+                self._faces.clear()
+            elif number in _FACES:
+                self._faces.add(_FACES[number])
+            elif number in _FACE_ENDS:
+                self._faces.difference_update(_FACE_ENDS[number])
+            elif 30 <= number <= 37 or 90 <= number <= 97:
+                self._colour = ("bright_" if number >= 90 else "") + _COLOURS[number % 10]
+            elif number == 39:
+                self._colour = ""
+            elif number in (38, 48):  # 256 colours and more: the text is what counts
+                for _ in range({5: 1, 2: 3}.get(next(rest, 0), 0)):
+                    next(rest, 0)
+
+
+def _size(line: Line) -> int:
+    return 1 + sum(len(text) for text, _ in line)
+
+
+def _cut(line: Line, begin: int, end: int) -> Line:
+    """The characters from `begin` to `end` of a line."""
+    found, at = [], 0
+    for text, style in line:
+        if part := text[max(0, begin - at) : max(0, end - at)]:
+            found.append((part, style))
+        at += len(text)
+    return found

@@ -1,0 +1,217 @@
+"""The model as tables: which columns there are, how rows are ordered and filtered, what is coloured and why. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from replctl.top.cells import Column, Line, Row, cut, pad, shown, width_of
+from replctl.top.figures import number, size, span
+from replctl.top.model import Model
+from replctl.top.things import Job, Session
+
+SESSIONS = (
+    Column("NAME", 12, most=32), Column("STATE", 8), Column("RUNTIME", 7, most=12, rank=2),
+    Column("EPOCH", 5, right=True, rank=1), Column("EVALS", 5, right=True, rank=1), Column("WAIT", 4, right=True),
+    Column("FOR", 6, right=True), Column("CPU%", 5, right=True), Column("CPU-S", 6, right=True, rank=3),
+    Column("MEM", 5, right=True), Column("OWNER", 8, most=20), Column("RUNS", 16, most=200, rank=4),
+)  # fmt: skip
+JOBS = (
+    Column("STATE", 9), Column("FOR", 6, right=True), Column("SESSION", 8, most=20), Column("EVAL", 4, right=True),
+    Column("AGENT", 6, most=16, rank=1), Column("CODE", 12, most=400),
+)  # fmt: skip
+AGENTS = (
+    Column("AGENT", 10, most=32), Column("SESS", 4, right=True), Column("RUN", 3, right=True),
+    Column("WAIT", 4, right=True), Column("CPU-S", 6, right=True), Column("MEM", 5, right=True),
+)  # fmt: skip
+NOBODY = "-"
+_STATES = {"busy": "bold green", "starting": "yellow", "vacant": "dim", "idle": ""}
+_ENDS = {"ok": "", "error": "red", "died": "bold red", "timeout": "red", "cancelled": "yellow", "refused": "red"}
+
+
+def since(model: Model, job: Job | None, now: float) -> float:
+    """How long it runs, waits, or ran; seconds."""
+    if job is None:
+        return 0.0
+    if job.state == "done":
+        return job.duration or 0.0
+    return max(0.0, model.broker_time(now) - (job.started or job.submitted))
+
+
+SORTS: dict[str, Callable[[Model, Session, float], Any]] = {
+    "name": lambda _, session, __: (session.name is None, session.label.lower()),
+    "state": lambda _, session, __: (session.running is None, session.state, session.label.lower()),
+    "for": lambda model, session, now: -since(model, model.running_job(session), now),
+    "cpu": lambda _, session, __: (-(session.usage.percent or 0.0), -(session.usage.cpu_seconds or 0.0)),
+    "mem": lambda _, session, __: -(session.usage.memory_bytes or 0),
+    "wait": lambda model, session, _: -sum(job.state == "queued" for job in model.jobs_of(session.id)),
+    "evals": lambda _, session, __: -session.evals,
+    "owner": lambda _, session, __: ((session.owner or "").lower(), session.label.lower()),
+}
+
+
+def matches(text: str, *where: str | None) -> bool:
+    """Whether every word of the filter is somewhere in there, whatever its case."""
+    whole = " ".join(filter(None, where)).lower()
+    return all(word in whole for word in text.lower().split())
+
+
+def session_rows(model: Model, now: float, sort: str = "name", backwards: bool = False, filter: str = "") -> list[Row]:
+    """One row a session; its key is the id."""
+    some = [each for each in model.sessions.values()
+            if matches(filter, each.label, each.state, each.runtime, each.owner, each.mode)]  # fmt: skip
+    some.sort(key=lambda session: SORTS[sort](model, session, now), reverse=backwards)
+    queued = model.queued()
+    return [_session(model, session, queued[session.id], now) for session in some]
+
+
+def _session(model: Model, session: Session, queued: int, now: float) -> Row:
+    job, usage = model.running_job(session), session.usage
+    busy = session.running is not None
+    state = "plan" if session.mode == "plan" and session.state in ("idle", "vacant") else session.state
+    percent = usage.percent
+    hot = "bold red" if (percent or 0) >= 90 else "yellow" if (percent or 0) >= 50 else ""
+    name = session.label + (" (once)" if session.ephemeral else "")
+    return Row(session.id, (
+        (shown(name), "bold" if busy else ""),
+        (state, _STATES.get(session.state, "")),
+        (shown(session.runtime), ""),
+        (str(session.epoch), "" if session.epoch == 1 else "yellow"),
+        (str(session.evals), ""),
+        (str(queued) if queued else NOBODY, "yellow" if queued else "dim"),
+        (span(since(model, job, now)) if job else NOBODY, "" if job else "dim"),
+        (number(percent), hot) if percent is not None else (NOBODY, "dim"),
+        (number(usage.cpu_seconds), "") if usage.cpu_seconds is not None else (NOBODY, "dim"),
+        (size(usage.memory_bytes), "") if usage.memory_bytes is not None else (NOBODY, "dim"),
+        (shown(session.owner or NOBODY), ""),
+        (job.code if job else "", "dim"),
+    ))  # fmt: skip
+
+
+def jobs(model: Model, filter: str = "") -> list[Job]:
+    """What runs, the longest first; what waits, in its order; what has ended, the newest first."""
+    running = sorted((job for job in model.active.values() if job.state == "running"), key=lambda job: job.started or 0)
+    queued = sorted((job for job in model.active.values() if job.state == "queued"), key=lambda job: job.submitted)
+    return [job for job in (*running, *queued, *model.recent)
+            if matches(filter, label(model, job), job.agent, job.state, job.end, job.code)]  # fmt: skip
+
+
+def label(model: Model, job: Job) -> str:
+    """The name of an eval's session."""
+    session = model.sessions.get(job.session)
+    return session.label if session is not None else job.name
+
+
+def job_rows(model: Model, now: float, filter: str = "") -> list[Row]:
+    """One row an eval."""
+    return [_job(model, job, now) for job in jobs(model, filter)]
+
+
+def _job(model: Model, job: Job, now: float) -> Row:
+    if job.state == "running":
+        state, style = ("stopping", "yellow") if job.stopping else ("running", "bold green")
+    elif job.state == "queued":
+        state, style = f"queued {job.position}" if job.position else "queued", "yellow"
+    else:
+        state, style = job.end or "done", _ENDS.get(job.end or "", "")
+    never = job.state == "done" and job.duration is None
+    faint = "dim" if job.state == "done" and job.end == "ok" else ""
+    return Row(job.key, (
+        (state, style or faint), (NOBODY if never else span(since(model, job, now)), faint),
+        (shown(label(model, job)), faint), (str(job.eval_id), faint), (shown(job.agent or NOBODY), faint),
+        (job.code, faint),
+    ))  # fmt: skip
+
+
+class Agent(NamedTuple):
+    """What an agent has. `cpu_seconds` includes workers that are gone, as far as the broker tells."""
+
+    name: str
+    sessions: int
+    running: int
+    queued: int
+    cpu_seconds: float
+    memory_bytes: int
+
+
+def agents(model: Model) -> list[Agent]:
+    """Agents that have sessions or evals, or have used processor time; the one without a name comes last."""
+    sessions, active = list(model.sessions.values()), list(model.active.values())
+    cpu = model.agent_cpu or {}
+    names = {session.owner or "" for session in sessions} | {job.agent or "" for job in active} | cpu.keys()
+    return [_agent(name, sessions, active, cpu) for name in sorted(names, key=lambda name: (not name, name.lower()))]
+
+
+def _agent(name: str, sessions: list[Session], active: list[Job], cpu: dict[str, float]) -> Agent:
+    own = [session for session in sessions if (session.owner or "") == name]
+    states = [job.state for job in active if (job.agent or "") == name]
+    used = max(cpu.get(name, 0.0), sum(session.usage.cpu_seconds or 0.0 for session in own))
+    memory = sum(session.usage.memory_bytes or 0 for session in own)
+    return Agent(name, len(own), states.count("running"), states.count("queued"), used, memory)
+
+
+def agent_rows(model: Model) -> list[Row]:
+    """One row an agent."""
+    return [Row(each.name, (
+        (shown(each.name or NOBODY), "bold" if each.running else ""), (str(each.sessions), ""),
+        (str(each.running) if each.running else NOBODY, "bold green" if each.running else "dim"),
+        (str(each.queued) if each.queued else NOBODY, "yellow" if each.queued else "dim"),
+        (number(each.cpu_seconds), ""),
+        (size(each.memory_bytes) if each.memory_bytes else NOBODY, "" if each.memory_bytes else "dim"),
+    )) for each in agents(model)]  # fmt: skip
+
+
+def broker_lines(model: Model, width: int) -> list[Line]:
+    """The broker in three lines."""
+    stats = model.stats
+    up = f"up {span(stats['uptime-ms'] / 1000)}" if "uptime-ms" in stats else ""
+    right = "  ".join(filter(None, (model.version, up))) if model.connected else "no connection"
+    title: Line = [("replctl top", "bold cyan"), ("  ", "")]
+    room = max(0, width - 13 - width_of(right) - 2)
+    title += [(pad(_endpoint(model.endpoint, room), room), "dim"), ("  ", ""),
+              (right, "" if model.connected else "bold red")]  # fmt: skip
+    return [title, _slots(model), _rates(model)]
+
+
+def _endpoint(endpoint: str, room: int) -> str:
+    """Of a long path the end tells more."""
+    return endpoint if width_of(endpoint) <= room else "…" + endpoint[len(endpoint) - room + 1 :] if room > 8 else ""
+
+
+def _slots(model: Model) -> Line:
+    slots = model.stats.get("slots", {})
+    taken, total = slots.get("taken", 0), slots.get("of", 0)
+    full = 0 if not total else min(10, -(-10 * taken // total))
+    style = "bold red" if total and taken >= total else "green"
+    queued = model.stats.get("queued", {}).get("total", 0)
+    workers = model.stats.get("workers", {})
+    line: Line = [("slots ", "dim"), ("|" * full, style), ("." * (10 - full), "dim"), (f" {taken}/{total}", "bold")]
+    line += _fact("queued", str(queued), "yellow" if queued else "")
+    line += [("   workers ", "dim"), (f"{workers.get('claimed', 0)} claimed, {workers.get('warm', 0)} warm", "")]
+    if workers.get("starting"):
+        line.append((f", {workers['starting']} starting", "yellow"))
+    return line
+
+
+def _rates(model: Model) -> Line:
+    refusals = model.refusals.per_second() * 60
+    line: Line = [("evals ", "dim"), (f"{number(model.evals.per_second() * 60)}/min", "")]
+    line += _fact("refused", f"{number(refusals)}/min", "red" if refusals else "")
+    line += _fact("output", f"{size(model.output.per_second())}/s")
+    line += _fact("connections", str(model.stats.get("connections", 0)))
+    return line
+
+
+def _fact(name: str, value: str, style: str = "") -> Line:
+    return [(f"   {name} ", "dim"), (value, style)]
+
+
+def clip(line: Line, width: int) -> Line:
+    """At most `width` cells of a line."""
+    found: Line = []
+    for text, style in line:
+        if width <= 0:
+            break
+        found.append((cut(text, width), style))
+        width -= width_of(text)
+    return found

@@ -1,0 +1,87 @@
+"""What there is in a broker: sessions and evals, as the screen knows them. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from replctl.top.cells import one_line
+from replctl.top.figures import Usage
+from replctl.top.scrollback import Scrollback
+
+_ENDS = {"interrupted": "cancelled", "timeout": "timeout", "worker-lost": "died", "session-reset": "died",
+         "shutdown": "refused", "session-not-found": "refused"}  # fmt: skip
+
+
+@dataclass
+class Job:
+    """One eval, or what else takes its turn in a session."""
+
+    session: str
+    eval_id: int
+    name: str  # its session's, for when that has gone
+    code: str = ""
+    agent: str | None = None
+    state: str = "queued"  # queued, running, done
+    end: str | None = None  # the word of `eval/finished`
+    submitted: float = 0.0  # Unix seconds, by the broker's clock
+    started: float | None = None
+    duration: float | None = None  # seconds
+    position: int | None = None
+    stopping: bool = False  # an interrupt was asked for
+
+    @property
+    def key(self) -> str:
+        """Its own among all."""
+        return f"{self.session}:{self.eval_id}"
+
+    @property
+    def ended(self) -> float:
+        """When it ended, by the broker's clock."""
+        return (self.started or self.submitted) + (self.duration or 0.0)
+
+
+@dataclass
+class Session:
+    """One session."""
+
+    id: str
+    name: str | None = None
+    runtime: str = ""
+    state: str = "vacant"
+    epoch: int = 1
+    evals: int = 0
+    owner: str | None = None
+    identity: str = ""
+    mode: str = "normal"
+    cwd: str | None = None
+    ephemeral: bool = False
+    running: int | None = None
+    usage: Usage = field(default_factory=Usage)
+    output: Scrollback = field(default_factory=Scrollback)
+    jobs_known: bool = False
+    usage_due: bool = True  # its worker is to be asked
+    output_known: bool = False  # what it showed before we came was asked for, or is not worth it
+
+    @property
+    def label(self) -> str:
+        """Its name, or the beginning of its id."""
+        return self.name or self.id[:8]
+
+
+def end_of(status: Iterable[str]) -> str:
+    """How an eval ended, in the words of `eval/finished`, from the status of its answer."""
+    words = set(status)
+    found = next((told for word, told in _ENDS.items() if word in words), None)
+    return found or ("error" if "error" in words else "ok")
+
+
+def brief(code: str, most: int) -> str:
+    """The beginning of the code on one line; where more may follow it says so."""
+    return one_line(code[:most]) + ("…" if len(code) >= most else "")
+
+
+def unix(time: str) -> float:
+    """Unix seconds of a time as the broker writes it."""
+    return datetime.fromisoformat(time).timestamp()

@@ -1,0 +1,243 @@
+"""`replctl top` and `replctl tail` as installed: at a terminal, in a pipe, in a dumb terminal; and what they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from kit import Broker, alive, processes_with, wait_until
+from top_kit import Terminal
+
+Start = Callable[..., Broker]
+Run = Callable[..., Terminal]
+_COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|4[0-7]|9[0-7]|10[0-7]|38|48)(?:;\d+)*m")
+
+
+def run(broker: Broker, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "replctl", *args, "--endpoint", broker.endpoint], env={**broker.environ, **variables},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def busy(start: Start) -> Broker:
+    """A broker with a session that has printed, one that runs and one that waits."""
+    broker = start()
+    with broker.wire() as wire:
+        wire.run("print('hi'); 6*7", "done", agent="ada")
+        wire.ask("new-session", name="runs", agent="grace")
+        wire.ask("eval", session="runs", agent="grace", code="import time\nprint('go')\ntime.sleep(600)", wait_ms=100)
+        wire.ask("eval", session="runs", agent="ada", code="'waits'", wait_ms=100)
+    return broker
+
+
+def test_in_a_pipe_one_snapshot_is_printed(busy: Broker) -> None:
+    for args in (["top"], ["top", "--once"]):
+        done = run(busy, *args)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "\x1b" not in done.stdout
+        lines = done.stdout.splitlines()
+        assert lines[1].startswith("slots |......... 1/10   queued 1")
+        assert re.search(r"^done +idle +python +1 +1 +- +- ", done.stdout, re.M)
+        assert re.search(r"^runs +busy +python +1 +2 +1 +\S+ .* grace +import time print\('go'\)", done.stdout, re.M)
+        assert re.search(r"^running +\S+ runs +1 grace", done.stdout, re.M)
+        assert re.search(r"^queued +\S+ runs +2 ada +'waits'$", done.stdout, re.M)
+        assert re.search(r"^ok +\S+ done +1 ada +print\('hi'\); 6\*7$", done.stdout, re.M)
+        assert re.search(r"^grace +1 +1 +- ", done.stdout, re.M)
+
+
+def test_as_json_it_is_one_object_on_one_line(busy: Broker) -> None:
+    done = run(busy, "top", "--json")
+    told = json.loads(done.stdout)
+    assert (done.returncode, done.stdout.count("\n"), told["status"], told["all"]) == (0, 1, ["done"], True)
+    assert [(each["name"], each["state"], each["queued"], each["running"]) for each in told["sessions"]] == [
+        ("done", "idle", 0, None), ("runs", "busy", 1, 1)
+    ]  # fmt: skip
+    assert [(each["state"], each["agent"]) for each in told["jobs"]] == [
+        ("running", "grace"), ("queued", "ada"), ("done", "ada")
+    ]  # fmt: skip
+    assert {each["name"]: each["queued"] for each in told["agents"]} == {"ada": 1, "grace": 0}
+    assert told["broker"]["slots"] == {"taken": 1, "of": 10}
+    assert told["sessions"][0]["memory-bytes"] > 1_000_000
+
+
+def test_without_a_broker_it_says_so(tmp_path: object) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "replctl", "top", "--no-start", "--json", "--endpoint", f"ipc://{tmp_path}/b"],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (done.returncode, json.loads(done.stdout)["word"]) == (3, "no-broker")
+
+
+def test_an_interval_that_is_too_short_is_a_usage_error(busy: Broker) -> None:
+    done = run(busy, "top", "--interval", "100ms")
+    assert (done.returncode, "at least 0.2 seconds" in done.stderr) == (2, True)
+
+
+def test_only_the_live_screen_loads_textual(busy: Broker) -> None:
+    code = "import sys, replctl.main\ntry:\n  replctl.main.main(sys.argv[1:])\nfinally:\n  print('LOADED', 'textual' in sys.modules, 'rich' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, "top", "--once", "--endpoint", busy.endpoint], env=busy.environ,
+                          capture_output=True, text=True, timeout=30, check=True)  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "LOADED False False"
+
+
+def test_where_textual_is_missing_the_screen_says_how_to_get_it(busy: Broker, terminal: Run, tmp_path: object) -> None:
+    with open(f"{tmp_path}/sitecustomize.py", "w") as hook:
+        hook.write(
+            "import importlib.util as u\nfound = u.find_spec\nu.find_spec = lambda n, *a: None if n == 'textual' else found(n, *a)\n"
+        )
+    paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    at = terminal(busy, "top", PYTHONPATH=paths)
+    assert at.ended() == 2
+    assert "pip install 'replctl[tui]'" in at.whole
+
+
+def test_in_a_dumb_terminal_it_is_one_snapshot_and_a_word_why(busy: Broker, terminal: Run) -> None:
+    at = terminal(busy, "top", TERM="dumb")
+    assert at.ended() == 0
+    assert "\x1b" not in at.whole
+    assert "queue and jobs: 3" in at.whole
+    assert "replctl tail follows" in at.whole
+
+
+def test_at_a_terminal_it_is_a_screen_that_shows_interrupts_and_ends(busy: Broker, terminal: Run) -> None:
+    at = terminal(busy, "top")
+    at.sees("Sessions (2)")
+    at.types("G")
+    at.sees("Output of runs")
+    at.sees("go")
+    at.types("i")
+    at.sees("eval 1 of runs was asked to stop")
+    at.sees("cancelled")
+    at.types("q")
+    assert at.ended() == 0
+    assert at.is_restored()
+    assert _COLOUR.search(at.whole)
+
+
+def test_no_color_is_respected_by_screen_and_tail(busy: Broker, terminal: Run) -> None:
+    at = terminal(busy, "top", NO_COLOR="1")
+    at.sees("Output of done")
+    at.types("jq")
+    assert at.ended() == 0
+    assert not _COLOUR.search(at.whole)
+    at = terminal(busy, "tail", "done", "--since", "0", NO_COLOR="1")
+    at.sees("eval/finished 1 ok")
+    at.types("\x03")
+    assert at.ended() == 0
+    assert "\x1b" not in at.whole
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_and_the_terminal_is_as_before(busy: Broker, terminal: Run, number: signal.Signals) -> None:
+    at = terminal(busy, "top")
+    at.sees("Sessions (2)")
+    at.process.send_signal(number)
+    assert at.ended() == 128 + number
+    assert at.is_restored()
+
+
+def test_ctrl_c_quits(busy: Broker, terminal: Run) -> None:
+    at = terminal(busy, "top")
+    at.sees("Sessions (2)")
+    at.types("\x03")
+    assert at.ended() == 0
+    assert at.is_restored()
+
+
+def test_a_terminal_that_goes_away_ends_it(busy: Broker, terminal: Run) -> None:
+    at = terminal(busy, "top")
+    at.sees("Sessions (2)")
+    os.close(at._theirs)
+    os.close(at.ours)
+    wait_until(lambda: at.process.poll() is not None, "it ends")
+    at.ours, at._theirs = os.pipe()
+
+
+def test_attach_takes_the_terminal_and_gives_it_back(busy: Broker, terminal: Run) -> None:
+    at = terminal(busy, "top", NO_COLOR="1")
+    at.sees("Sessions (2)")
+    at.types("a")
+    at.sees("done>")
+    at.types("x = 40 + 2\r")
+    at.types("x\r")
+    at.sees("42")
+    at.types("\x03")
+    at.sees("done>")
+    at.types("\x04")
+    at.sees("back from done")
+    at.types("q")
+    assert at.ended() == 0
+    assert at.is_restored()
+
+
+def test_a_signal_while_it_is_attached_ends_both(busy: Broker, terminal: Run) -> None:
+    at = terminal(busy, "top", REPLCTL_AGENT="both-end")
+    at.sees("Sessions (2)")
+    at.types("\r")
+    at.sees("done>")
+    family = processes_with("REPLCTL_AGENT=both-end")
+    assert len(family) == 2
+    at.process.send_signal(signal.SIGTERM)
+    assert at.ended() == 128 + signal.SIGTERM
+    assert at.is_restored()
+    wait_until(lambda: not any(map(alive, family)), "both are gone")
+
+
+def test_an_attach_that_fails_can_be_read_before_the_screen_comes_back(start: Start, terminal: Run) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        wire.run("1", "one")
+        at = terminal(broker, "top", REPLCTL_STATE_DIR="/dev/null/none")
+        at.sees("Sessions (1)")
+        at.types("a")
+        at.sees("Enter goes back to top")
+        at.types("\r")
+        at.sees("attach ended with exit code")
+    at.types("q")
+    assert at.ended() == 0
+
+
+def test_tail_at_a_terminal_is_coloured_and_follows(busy: Broker, terminal: Run) -> None:
+    at = terminal(busy, "tail", "--output")
+    with busy.wire() as wire:
+        wait_until(
+            lambda: wire.ask("introspect", name="subscriptions")["snapshots"]["subscriptions"]["total"], "it listens"
+        )
+        wire.run("print('\x1b[31mhi\x1b[0m')\n1/0", "done")
+    at.sees("eval/accepted\x1b[0m 2")
+    at.sees("hi")
+    at.sees("\x1b[31meval/finished\x1b[0m 2 error")
+    at.types("\x03")
+    assert at.ended() == 0
+
+
+def test_tail_in_a_pipe_and_in_a_dumb_terminal_has_no_colour(busy: Broker, terminal: Run) -> None:
+    at = terminal(busy, "tail", "done", "--since", "0", "--output", TERM="dumb")
+    at.sees("eval/finished 1 ok")
+    with busy.wire() as wire:
+        wire.run("print('\x1b[31mred\x1b[0m \x1b]0;title\x07text')", "done")
+        at.sees("red")
+        at.sees("text")
+        wire.ask("close", session="done")
+    assert at.ended() == 0
+    assert "\x1b" not in at.whole
+    done = subprocess.Popen(
+        [sys.executable, "-m", "replctl", "tail", "runs", "--since", "0", "--endpoint", busy.endpoint],
+        env=busy.environ, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert done.stdout is not None
+    first = done.stdout.readline()
+    with busy.wire() as wire:
+        wire.ask("close", session="runs")
+    out, _ = done.communicate(timeout=30)
+    assert "session/created" in first
+    assert (done.returncode, "\x1b" in first + out, "session/closed" in out) == (0, False, True)

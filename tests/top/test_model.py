@@ -1,0 +1,257 @@
+"""The model, fed by hand: events and answers in, rows out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+from replctl.client.errors import ReplError
+from replctl.top import snapshot, tables
+from replctl.top.cells import plain
+from replctl.top.figures import Rate, Usage, number, size, span
+from replctl.top.model import MAX_RECENT, Model
+from replctl.top.survey import Ask, survey
+from replwire.replies import JobEntry, Reply, SessionEntry
+from top_kit import STARTED, fixed_model, moment
+
+Hear = Callable[..., None]
+
+
+@pytest.fixture
+def model() -> Model:
+    """A broker with one session, `s`, called work; the clock shows the seconds since its start."""
+    model = Model("ipc:///b.sock")
+    model.told_stats({"started": STARTED, "uptime-ms": 0}, 0.0)
+    model.hear({"type": "session/created", "session": "s", "name": "work", "runtime": "python", "agent": "ada",
+                "time": moment(0)}, 0)  # fmt: skip
+    return model
+
+
+@pytest.fixture
+def hear(model: Model) -> Hear:
+    """An event of that session."""
+
+    def hear(type: str, at: float = 0.0, **fields: Any) -> None:
+        fields = {key.replace("_", "-"): value for key, value in fields.items()}
+        model.hear({"type": type, "session": "s", "time": moment(at), **fields}, at)
+
+    return hear
+
+
+def cells(model: Model, now: float = 0.0) -> dict[str, str]:
+    """The one session's row, by the heads of its columns."""
+    [row] = tables.session_rows(model, now)
+    return {column.head: text for column, (text, _) in zip(tables.SESSIONS, row.cells, strict=True)}
+
+
+def jobs(model: Model, now: float = 0.0) -> list[tuple[str, ...]]:
+    return [tuple(text for text, _ in row.cells) for row in tables.job_rows(model, now)]
+
+
+def printed(model: Model) -> list[str]:
+    return [plain(line) for line in model.sessions["s"].output.backwards(200)][::-1]
+
+
+def test_an_eval_is_queued_runs_and_ends(model: Model, hear: Hear) -> None:
+    hear("eval/accepted", 1, eval=1, agent="ada", code="x = 1\nx")
+    assert (cells(model)["WAIT"], jobs(model, 3)) == ("1", [("queued", "2.0s", "work", "1", "ada", "x = 1 x")])
+    hear("eval/queued", 1, eval=1, position=2)
+    assert jobs(model, 3)[0][0] == "queued 2"
+    hear("eval/started", 4, eval=1)
+    row = cells(model, 14)
+    assert [row[head] for head in ("STATE", "WAIT", "FOR", "RUNS", "OWNER")] == ["busy", "-", "10s", "x = 1 x", "ada"]
+    hear("eval/finished", 64, eval=1, status="ok", value="1", duration_ms=60_000.0)
+    assert (cells(model)["STATE"], cells(model)["RUNS"]) == ("idle", "")
+    assert jobs(model, 99) == [("ok", "1m00s", "work", "1", "ada", "x = 1 x")]
+    assert printed(model) == ["[1] x = 1 x", "= 1"]
+
+
+def test_an_eval_that_was_asked_to_stop_says_so(model: Model, hear: Hear) -> None:
+    hear("eval/accepted", eval=1, code="loop()")
+    hear("eval/started", eval=1)
+    hear("eval/interrupt-requested", eval=1, by="ada")
+    assert jobs(model)[0][0] == "stopping"
+    hear("eval/finished", eval=1, status="cancelled", state="kept", duration_ms=5.0)
+    assert jobs(model)[0][:2] == ("cancelled", "5ms")
+
+
+def test_a_loss_a_reset_and_an_error_stand_in_the_output(model: Model, hear: Hear) -> None:
+    hear("eval/accepted", eval=1, code="f()")
+    hear("eval/started", eval=1)
+    hear("eval/output", eval=1, reply={"out": "half a li"})
+    hear(
+        "eval/finished", eval=1, status="error", traceback="Traceback:\nValueError: \x1b[31mno", error="ValueError: no"
+    )
+    hear("session/lost", why="killed\x07", epoch=2)
+    hear("session/reset", reason="reset by ada", epoch=3)
+    assert printed(model) == [
+        "[1] f()", "half a li", "Traceback:", "ValueError: ␛[31mno", "-- worker lost, epoch 2: killed␇",
+        "-- reset, epoch 3: reset by ada",
+    ]  # fmt: skip
+    assert (cells(model)["EPOCH"], cells(model)["STATE"]) == ("3", "starting")
+
+
+def test_figures_and_a_wish_for_input_are_told(model: Model, hear: Hear) -> None:
+    hear("eval/output", eval=1, reply={"mime": {"image/png": "…"}})
+    hear("eval/output", eval=1, reply={"status": ["need-input"]})
+    assert printed(model) == ["-- a figure: image/png", '-- waits for input: replctl stdin work "text"']
+
+
+def test_a_session_that_is_closed_takes_its_evals_along_but_not_what_has_ended(model: Model, hear: Hear) -> None:
+    for eval in (1, 2):
+        hear("eval/accepted", eval=eval, agent="ada", code="1")
+    hear("eval/finished", eval=1, status="ok", duration_ms=1.0)
+    hear("session/closed", reason="closed by ada")
+    assert (tables.session_rows(model, 0), [row[:3] for row in jobs(model)]) == ([], [("ok", "1ms", "work")])
+
+
+def test_events_of_sessions_that_are_not_known_change_nothing(model: Model) -> None:
+    for kind in ("eval/started", "eval/output", "eval/finished", "session/idle", "session/closed", "worker/exited"):
+        model.hear({"type": kind, "session": "other", "eval": 1, "time": STARTED}, 0)
+    assert list(model.sessions) == ["s"]
+
+
+def test_what_was_missed_is_asked_for_again(model: Model, hear: Hear) -> None:
+    hear("eval/accepted", eval=1, code="1")
+    model.hear({"type": "session/created", "session": "once", "ephemeral": True, "time": STARTED}, 0)
+    model.hear({"type": "bus/lagged", "missed": 17}, 0)
+    assert list(model.sessions) == ["s"]
+    assert (model.sessions["s"].jobs_known, model.trouble) == (False, "too much at once: 17 events were not seen here")
+
+
+def test_a_refusal_is_told(model: Model) -> None:
+    model.hear({"type": "admission/refused", "agent": "ada", "err": "Too many\nevals", "word": "rate-limited"}, 0)
+    assert model.trouble == "ada was refused: Too many evals"
+
+
+def test_what_ended_is_bounded(model: Model, hear: Hear) -> None:
+    for eval in range(1, MAX_RECENT + 50):
+        hear("eval/accepted", eval=eval, code="1")
+        hear("eval/finished", eval=eval, status="ok", duration_ms=1.0)
+    assert (len(model.recent), model.recent[0].eval_id, model.active) == (MAX_RECENT, MAX_RECENT + 49, {})
+
+
+def test_a_list_takes_away_what_has_gone_and_brings_what_is_new(model: Model) -> None:
+    model.told_sessions([entry("t", name="new", queued=1, running=3, state="busy")], throw_away=True)
+    assert [row.key for row in tables.session_rows(model, 0)] == ["t"]
+    assert not model.sessions["t"].jobs_known
+    model.told_jobs("t", [job(2, "done", ["done", "error", "timeout"], 70.0), job(3, "running"), job(4, "queued")])
+    assert [row[0] for row in jobs(model)] == ["running", "queued", "timeout"]
+    model.told_sessions([entry("t", name="new", queued=1, running=3, state="busy")], throw_away=True)
+    assert model.sessions["t"].jobs_known
+
+
+def test_sessions_are_sorted_and_filtered() -> None:
+    model = fixed_model()
+
+    def names(**how: Any) -> list[str]:
+        return [row.cells[0][0] for row in tables.session_rows(model, 90, **how)]
+
+    assert names() == ["build", "etl", "plots", "train", "s5"]
+    assert names(sort="cpu")[:2] == ["train", "etl"]
+    assert names(sort="mem", backwards=True)[-1] == "train"
+    assert names(sort="for")[0] == "train"
+    assert names(sort="state")[:2] == ["etl", "train"]
+    assert names(filter="GRACE py") == ["plots", "train"]
+    assert names(filter="nothing") == []
+    for sort in tables.SORTS:
+        assert len(names(sort=sort)) == 5
+
+
+def test_agents_have_what_their_sessions_have() -> None:
+    [grace] = [each for each in tables.agents(fixed_model()) if each.name == "grace"]
+    assert (grace.sessions, grace.running, grace.queued, grace.memory_bytes) == (2, 1, 0, 1_596_400_000)
+    assert grace.cpu_seconds == 150.2
+
+
+def test_processor_time_is_a_share_between_two_looks() -> None:
+    usage = Usage()
+    usage.told(10, 1.0, 5)
+    assert usage.percent is None
+    usage.told(12, 2.0, 6)
+    assert (usage.percent, usage.memory_bytes) == (50.0, 6)
+    usage.beat(13, 1.5, 4)  # older than what is known
+    assert (usage.percent, usage.cpu_seconds) == (50.0, 2.0)
+    usage.told(14, 0.5, 7)  # another worker
+    assert (usage.percent, usage.cpu_seconds) == (50.0, 0.5)
+    usage.rests()
+    assert usage.percent == 0.0
+
+
+def test_a_rate_forgets_what_is_older_than_its_window() -> None:
+    rate = Rate(60)
+    for at, total in ((0, 0), (10, 100), (60, 100), (120, 100)):
+        rate.told(at, total)
+    assert rate.per_second() == 0.0
+    rate.told(121, 3)  # it began anew
+    assert rate.per_second() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("told", "wanted"),
+    [(span(0.0034), "3ms"), (span(9.94), "9.9s"), (span(59.7), "1m00s"), (span(7500), "2h05m"), (span(90_000), "1d01h"),
+     (size(0), "0"), (size(999), "999"), (size(1000), "1.0K"), (size(150_000_000), "143M"), (size(9e12), "8.2T"),
+     (number(99.94), "99.9"), (number(312.4), "312")],
+)  # fmt: skip
+def test_figures_are_short(told: str, wanted: str) -> None:
+    assert told == wanted
+
+
+def answered(model: Model, answers: dict[str, Reply | ReplError], most: int = 5) -> list[Ask]:
+    """Drive a survey with prepared answers; what was asked."""
+    asked: list[Ask] = []
+    steps: Generator[Ask, Any, None] = survey(model, lambda: 1.0, most)
+    ask = next(steps, None)
+    while ask is not None:
+        asked.append(ask)
+        try:
+            ask = steps.send(answers[ask.op])
+        except StopIteration:
+            ask = None
+    return asked
+
+
+def test_who_may_not_look_inside_is_asked_less_and_sees_the_own_sessions() -> None:
+    model = Model("ipc:///b.sock")
+    answers: dict[str, Reply | ReplError] = {
+        "introspect": ReplError("forbidden", "only admins"), "stats": Reply(id="1", stats={"started": STARTED}),
+        "ls-sessions": Reply(id="1", sessions=[entry("t", state="idle")]), "jobs": Reply(id="1", jobs=[]),
+        "info": Reply(id="1", info={"session": "t", "epoch": 1, "cpu-seconds": 2.0, "memory-bytes": 3}),
+    }  # fmt: skip
+    assert [ask.op for ask in answered(model, answers)] == ["introspect", "ls-sessions", "stats", "jobs", "info"]
+    assert (model.inside, model.sessions["t"].usage.memory_bytes) == (False, 3)
+    assert [ask.op for ask in answered(model, answers)] == ["ls-sessions", "stats"]
+
+
+def test_a_round_asks_of_few_sessions_and_the_next_of_others() -> None:
+    model = Model("ipc:///b.sock")
+    model.inside = False
+    listed = Reply(id="1", sessions=[entry(f"t{n}", name=f"t{n}", running=1, state="busy") for n in range(4)])
+    answers: dict[str, Reply | ReplError] = {
+        "ls-sessions": listed, "stats": Reply(id="1", stats={}), "jobs": Reply(id="1", jobs=[job(1, "running")]),
+        "info": ReplError("timeout", "no answer"),
+    }  # fmt: skip
+    rounds = [[ask.fields["session"] for ask in answered(model, answers, 2) if ask.op == "info"] for _ in range(2)]
+    assert sorted(each for one in rounds for each in one) == ["t0", "t1", "t2", "t3"]
+    assert model.trouble == "no answer"
+
+
+def test_a_snapshot_as_data_has_what_the_tables_have() -> None:
+    told = snapshot.data(fixed_model(), 90.0)
+    assert [each["name"] for each in told["sessions"]] == ["build", "etl", "plots", "train", None]
+    assert (told["sessions"][1]["running"], told["sessions"][1]["running-ms"]) == (1, 20_000)
+    assert [(each["name"], each["state"], each["end"]) for each in told["jobs"]][-1] == ("train", "done", "ok")
+    assert told["time"] == "2026-01-02T03:05:30.000+00:00"
+
+
+def entry(key: str, **more: Any) -> SessionEntry:
+    facts: dict[str, Any] = {"name": None, "state": "busy", "runtime": "python", "epoch": 1, "eval_count": 4, "queued": 0,
+                             "running": None, "owner": "ada", "cwd": None}  # fmt: skip
+    return SessionEntry(session=key, created=STARTED, created_at=0.0, last_activity=STARTED, **(facts | more))
+
+
+def job(number: int, state: str, status: list[str] | None = None, took: float | None = None) -> JobEntry:
+    return JobEntry(eval_id=number, state=state, status=status or [], epoch=1, agent="ada", submitted=STARTED,
+                    started=None if state == "queued" else STARTED, duration_ms=took, code=f"code {number}")  # fmt: skip
