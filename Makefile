@@ -27,9 +27,11 @@ demo: install sandbox
 test: install sandbox
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
-# Against clients nobody here wrote; they are installed into .interop on first use (node and npm are needed for that).
-test-interop: install
-	REPLCTL_INTEROP=1 $(BIN)/python -m pytest tests/interop
+# Against clients nobody here wrote. They are installed into .interop first (by npm, which needs node) and stay there;
+# the tests themselves fetch nothing.
+test-interop: install sandbox
+	$(BIN)/python tests/interop/peers.py
+	REPLCTL_INTEROP=1 $(BIN)/python -m pytest tests/interop -n 2
 
 # Longer runs of the simulator, the leak checks and the fuzzing.
 soak: install sandbox
