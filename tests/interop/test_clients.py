@@ -101,7 +101,14 @@ def url(broker: Broker) -> Iterator[str]:
 
 
 def conform(peers: Peers, broker: Broker, url: str, *words: str) -> str:
-    suite = [peers.node, str(peers.modules / "@modelcontextprotocol/conformance/dist/index.js"), "server", "--url", url, *words]
+    suite = [
+        peers.node,
+        str(peers.modules / "@modelcontextprotocol/conformance/dist/index.js"),
+        "server",
+        "--url",
+        url,
+        *words,
+    ]
     done = subprocess.run(suite, capture_output=True, text=True, timeout=SECONDS, env=broker.environ, cwd=broker.folder,
                           check=False)  # fmt: skip
     return done.stdout + done.stderr

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -138,6 +139,48 @@ def test_every_client_can_be_told(tmp_path: Path, client: str) -> None:
     assert (again.returncode, again.stdout) == (0, "")
     assert "already in" in again.stderr
     assert path.read_text() == text
+
+
+STDIO = {"type": "stdio", "command": "replctl", "args": ["mcp"]}
+BARE = {"command": "replctl", "args": ["mcp"]}
+
+
+@pytest.mark.parametrize(
+    ("client", "user", "project", "key", "entry"),
+    [  # as the clients' own documentation had it in November 2026
+        ("claude", ".claude.json", ".mcp.json", "mcpServers", STDIO),  # code.claude.com/docs/en/mcp
+        ("codex", ".codex/config.toml", ".codex/config.toml", "mcp_servers",  # developers.openai.com/codex/mcp
+         {**BARE, "env_vars": ["XDG_RUNTIME_DIR", "REPLCTL_STATE_DIR", "REPLCTL_ENDPOINT", "REPLCTL_CONFIG"],
+          "startup_timeout_sec": 20, "tool_timeout_sec": 300}),
+        ("cursor", ".cursor/mcp.json", ".cursor/mcp.json", "mcpServers", BARE),  # cursor.com/docs/mcp
+        # code.visualstudio.com/docs/agents/reference/mcp-configuration
+        ("vscode", ".config/Code/User/mcp.json", ".vscode/mcp.json", "servers", STDIO),
+        # geminicli.com/docs/tools/mcp-server
+        ("gemini", ".gemini/settings.json", ".gemini/settings.json", "mcpServers", BARE),
+        # qwenlm.github.io/qwen-code-docs: version 1 writes .mcp.json for a project, and reads this one as those before
+        ("qwen", ".qwen/settings.json", ".qwen/settings.json", "mcpServers", BARE),
+        # docs.windsurf.com/windsurf/cascade/mcp
+        ("windsurf", ".codeium/windsurf/mcp_config.json", None, "mcpServers", BARE),
+    ],
+)  # fmt: skip
+def test_files_and_entries_are_those_of_the_clients_documentation(
+    tmp_path: Path, client: str, user: str, project: str | None, key: str, entry: dict[str, object]
+) -> None:
+    home, work = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    work.mkdir()
+    assert install(home, "--client", client).returncode == 0
+    found = _parsed(home / user)[key]["replctl"]
+    assert {**found, "command": "replctl"} == entry
+    assert (Path(found["command"]).name, os.path.isabs(found["command"])) == ("replctl", True)
+    assert install(work, "--client", client, "--scope", "project").returncode == (2 if project is None else 0)
+    told = [_parsed(path)[key] for path in work.rglob("*") if path.is_file()]
+    assert told == ([] if project is None else [{"replctl": entry}])
+    assert project is None or (work / project).exists()
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text()) if path.suffix == ".toml" else json.loads(path.read_text())
 
 
 def test_the_file_before_is_kept_and_the_mode_stays(tmp_path: Path) -> None:

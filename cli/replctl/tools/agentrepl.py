@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from replctl.tools import about
-from replctl.tools.base import Answer, Context, Steps, Tool, request
+from replctl.tools.base import Answer, Context, Steps, Tool, request, wrong
 from replctl.tools.running import eval_fields, run
 from replwire.names import DEFAULT_SESSION
 
@@ -49,7 +49,7 @@ class Activate(msgspec.Struct, forbid_unknown_fields=True):
 def eval_(a: Eval, at: Context) -> Steps:
     """Run code."""
     if not a.code.strip():
-        return _wrong("Error: 'code' parameter cannot be empty")
+        return wrong("Error: 'code' parameter cannot be empty")
     return run("eval", eval_fields(at.settings, a.code, a.session), at)
 
 
@@ -76,9 +76,9 @@ def pkg(a: Pkg, at: Context) -> Steps:
     names = [name for name in re.split(r"[\s,]+", a.packages) if name]
     action = _PKG.get(a.action)
     if action is None:
-        return _wrong(f"Error: pkg action '{a.action}' has no counterpart here; there are {', '.join(_PKG)}")
+        return wrong(f"Error: pkg action '{a.action}' has no counterpart here; there are {', '.join(_PKG)}")
     if a.action in _NEEDS_PACKAGES and not names:
-        return _wrong(f"Error: 'packages' is required for action '{a.action}'")
+        return wrong(f"Error: 'packages' is required for action '{a.action}'")
     return _packages(a.session, action, names, at)
 
 
@@ -99,11 +99,6 @@ def _opened(session: str, at: Context) -> Steps:
     """The one session of an agent that never opened it is opened by its first use, whatever that is."""
     yield from request("new-session", name=session, if_exists="reuse", **at.settings.folder())
     return Answer(text="")
-
-
-def _wrong(text: str) -> Steps:
-    return Answer(text=text, facts={"status": "bad-arguments"}, error=True)
-    yield  # a generator, as all steps are
 
 
 _ANY = {"type": "object"}
