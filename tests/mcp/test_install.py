@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit import PATIENCE_S
+from mcp_kit import HELLO, finish, hear, say
+from replctl import Client
 from replctl.mcp.clients import CLIENTS
 from replctl.mcp.edit import CannotEdit, into_json, into_toml
 
@@ -237,3 +242,30 @@ def test_a_client_without_projects_says_so(tmp_path: Path) -> None:
     done = install(tmp_path, "--client", "windsurf", "--scope", "project")
     assert done.returncode == 2
     assert "no configuration of a project" in done.stderr
+
+
+@pytest.mark.parametrize("client", ["claude", "codex"])
+def test_a_new_users_entry_is_a_working_tool(client: str) -> None:
+    """Started as the client starts it: by its entry alone, with the few variables that it hands on."""
+    home = Path(tempfile.mkdtemp(prefix="rh-", dir="/tmp"))  # short: socket paths are bounded
+    project = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
+    try:
+        state = {"REPLCTL_STATE_DIR": str(home / "s")}
+        assert install(home, "--client", client, **state).returncode == 0
+        entry = _parsed(home / CLIENTS[client].user.removeprefix("~/"))[CLIENTS[client].keys[0]]["replctl"]
+        environ = {"HOME": str(home), "PATH": os.environ["PATH"], **state}
+        process = subprocess.Popen([entry["command"], *entry["args"]], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, env=environ, cwd=project, bufsize=0)  # fmt: skip
+        say(process, "initialize", 1, **HELLO)
+        assert hear(process)["result"]["serverInfo"]["name"] == "replctl"
+        code = "open('made', 'w').write('x')\n6*7"
+        say(process, "tools/call", 2, name="eval", arguments={"code": code})
+        assert hear(process)["result"]["content"][0]["text"].startswith("42\n[new session default]\n")
+        assert (project / "made").read_text() == "x"
+        finish(process)
+        with Client(f"ipc://{home}/s/run/broker.sock", start=False) as broker:
+            broker.shutdown()
+            assert broker.wait_for_end(PATIENCE_S)
+    finally:
+        shutil.rmtree(home)
+        shutil.rmtree(project)
