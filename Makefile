@@ -54,8 +54,10 @@ docs: install
 
 bench: install
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(PYTHON) -m venv .bench/pykernel
+	.bench/pykernel/bin/pip install --quiet --disable-pip-version-check -r bench/pykernel.txt
 	$(BIN)/python -m bench
 
 clean:
-	rm -rf $(VENV) .interop build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .interop .bench build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
