@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from replctl.client.result import Result
 from replctl.tools.base import Answer, Ask, Context, Got, Image, Steps, Tool, request, wrong
-from replctl.tools.running import eval_fields, ran
+from replctl.tools.running import eval_fields, opened, ran
 from replctl.tools.text import clean, fold
 from replctl.tools.told import Told, status_of
 
@@ -83,7 +83,8 @@ def load_file(a: LoadFile, at: Context) -> Steps:
     """Run a file."""
     fields: dict[str, Any] = {"file": a.file, "allow_stdin": False}
     if a.session != EPHEMERAL:
-        fields |= {"session": a.session, "if_missing": "create"}
+        yield from _opened(a.session, at)
+        fields["session"] = a.session
     return (yield from _run("load-file", fields, at))
 
 
@@ -165,7 +166,7 @@ def _named(session: str) -> str:
 def _opened(session: str, at: Context) -> Generator[Ask, Got, None]:
     """REPLy's default session is always there."""
     if _named(session) == DEFAULT:
-        yield from request("new-session", name=DEFAULT, if_exists="reuse", **at.settings.folder())
+        yield from opened(DEFAULT, at.settings)
 
 
 def _payload(at: Context, facts: dict[str, Any]) -> Answer:
