@@ -15,7 +15,7 @@ from replwire.replies import TRUNCATED, Reply
 # The broker's hints speak of fields of the wire; a model has tools.
 _HINTS = {
     "session-not-found": "code that is sent to a session opens it; the list of sessions has those there are",
-    "path-not-allowed": "code may read what its session sees: eval exec(open(path).read()); session.load-paths allows the rest",
+    "path-not-allowed": "code reads what its session sees: eval exec(open(path).read()); or set session.load-paths",
     "timeout": "ask for more with `timeout`",
     "eval-not-found": "its output went with the worker, or was given up; run the code again",
     "unknown-op": "the broker that runs is older than this tool: `replctl shutdown` lets a new one start",
