@@ -27,9 +27,11 @@ demo: install sandbox
 test: install sandbox
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
-# Against clients nobody here wrote; they are installed into .interop on first use (node and npm are needed for that).
-test-interop: install
-	REPLCTL_INTEROP=1 $(BIN)/python -m pytest tests/interop
+# Against clients nobody here wrote. They are installed into .interop first (by npm, which needs node) and stay there;
+# the tests themselves fetch nothing.
+test-interop: install sandbox
+	$(BIN)/python tests/interop/peers.py
+	REPLCTL_INTEROP=1 $(BIN)/python -m pytest tests/interop -n 2
 
 # Longer runs of the simulator, the leak checks and the fuzzing.
 soak: install sandbox
@@ -52,8 +54,10 @@ docs: install
 
 bench: install
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(PYTHON) -m venv .bench/pykernel
+	.bench/pykernel/bin/pip install --quiet --disable-pip-version-check -r bench/pykernel.txt
 	$(BIN)/python -m bench
 
 clean:
-	rm -rf $(VENV) .interop build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .interop .bench build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

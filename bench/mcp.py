@@ -1,204 +1,164 @@
-"""`replctl mcp` at an MCP client that speaks bare lines, beside posit's mcp-repl, sandboxes on and off.
+"""`replctl mcp` at an MCP client that speaks bare lines, beside posit's mcp-repl, sandboxes on and off, and beside
+pykernel-mcp, a server over an ipykernel.
 
-The peer waits after each call until output has settled, so that late output comes along: its calls take that long.
+posit's waits after each call until output has settled, so that late output comes along: its calls take that long.
+pykernel-mcp imports numpy, pandas and matplotlib into each kernel before its first answer: its starts and resets do.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from bench import ours, procs
-from bench.stats import Role, Row, Table
+from bench import ours
+from bench.mcp_servers import (
+    POOL,
+    POSIT,
+    PYKERNEL,
+    REPLCTL,
+    Cold,
+    Ours,
+    Posit,
+    PyKernel,
+    Server,
+    Talk,
+    Told,
+    encode,
+    env_of,
+    is_two,
+)  # fmt: skip
+from bench.stats import Check, Role, Row, Table
 from bench.turns import Plan, Turn, in_turns, scaled
-from replctl import Client, ReplError
 
-_REPLCTL = [sys.executable, "-P", "-m", "replctl", "mcp"]
-_OURS, _PEER, _COLD = "replctl mcp", "posit mcp-repl", "replctl mcp that starts its broker"
+_OURS, _POSIT, _KERNEL = "replctl mcp", "posit mcp-repl", "pykernel-mcp (ipykernel)"
+_COLD, _HASTY = f"{_OURS} that starts its broker", "one reset right after another"
 _FLOOD = "for n in range(50_000): print('x' * 99)\n"
+_PLOT = "import matplotlib.pyplot as plt\nplt.figure()\nplt.plot(range(100))\nplt.show()\n"
 _MS = 1e3
-_encode = msgspec.json.Encoder().encode
+# The fixed script: what agents do all day, good and bad.
+_TASKS = {
+    "a name": "x = 41",
+    "a value": "x + 1",
+    "a line": "print('hello')",
+    "an error in a function": "def f(n):\n    return 1 / n\n\nf(0)",
+    "a progress bar": "for n in range(101): print('\\r', n, '%', '#' * (n // 4), end='')\n\nprint()",
+    "a long list": "[n ** 2 for n in range(2000)]",
+    "200 lines": "for n in range(200): print(n, 'y' * 60)\n",
+    "a table": "import pandas as pd\npd.DataFrame({'a': range(1000), 'b': 'word'})",
+    "a plot": _PLOT,
+}
 
-
-class Talk:
-    """A server and its client, one request at a time."""
-
-    def __init__(self, argv: list[str], folder: Path, env: dict[str, str] | None = None) -> None:
-        self._process = procs.start(argv, env, cwd=folder)
-        assert self._process.stdin is not None
-        self._in = self._process.stdin
-        self._count = 0
-        hello = {"capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
-        self.ask("initialize", protocolVersion="2025-06-18", **hello)
-        self._put({"method": "notifications/initialized"})
-
-    def _put(self, message: dict[str, Any]) -> None:
-        self._in.write(_encode({"jsonrpc": "2.0", **message}).decode() + "\n")
-        self._in.flush()
-
-    def ask(self, method: str, **params: Any) -> dict[str, Any]:
-        """A request to its result. Raises KeyError when the answer is an error."""
-        self._count += 1
-        self._put({"id": self._count, "method": method, "params": params})
-        while True:
-            message = msgspec.json.decode(procs.line_from(self._process))
-            if message.get("id") == self._count and "method" not in message:
-                return dict(message["result"])
-
-    def call(self, tool: str, **arguments: Any) -> str:
-        """A tool's text. Raises RuntimeError when the tool says that it failed."""
-        result = self.ask("tools/call", name=tool, arguments=arguments)
-        text = "\n".join(part.get("text", "") for part in result["content"])
-        if result.get("isError"):
-            raise RuntimeError(text)
-        return text
-
-    def eval(self, code: str) -> str:
-        """Run code."""
-        raise NotImplementedError
-
-    def reset(self) -> str:
-        """A fresh process, and the answer of a first eval in it."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """End the server."""
-        procs.end(self._process)
-
-
-class Ours(Talk):
-    """`replctl mcp`, in a session that ends with it: the folder it was opened with does too."""
-
-    _session = "bench"
-
-    def eval(self, code: str) -> str:
-        """As above."""
-        return self.call("eval", code=code, session=self._session)
-
-    def reset(self) -> str:
-        """As above: two calls."""
-        self.call("reset", session=self._session)
-        return self.eval("1+1")
-
-    def close(self) -> None:
-        """As above."""
-        self.call("sessions", action="close", session=self._session)
-        super().close()
-
-
-class Posit(Talk):
-    """`mcp-repl`."""
-
-    def eval(self, code: str) -> str:
-        """As above."""
-        return self.call("repl", input=code + "\n", timeout_ms=30_000)
-
-    def reset(self) -> str:
-        """As above: one call, whose first character resets."""
-        return self.eval("\x041+1")
-
-
-class Server:
-    """How to start one contender, up to its first answer; `talk` is the one that runs."""
-
-    def __init__(self, kind: type[Talk], argv: list[str], env: dict[str, str] | None = None) -> None:
-        self._kind, self._argv, self._env = kind, argv, env
-        self._stack = ExitStack()
-        self.talk: Talk | None = None
-
-    def start(self) -> None:
-        """Start it in a folder of its own, which is its sessions' workspace."""
-        self.talk = self._kind(self._argv, self._stack.enter_context(procs.folder()), self._env)
-        self._stack.callback(self.talk.close)
-        assert "2" in self.talk.eval("1+1").splitlines()
-
-    def end(self) -> None:
-        """End it, and what it started."""
-        self._stack.close()
-
-    def running(self) -> Talk:
-        """The server, started if it was not."""
-        if self.talk is None:
-            self.start()
-        assert self.talk is not None
-        return self.talk
-
-
-class Cold(Server):
-    """Ours when no broker runs yet: the first call starts one."""
-
-    def __init__(self) -> None:
-        super().__init__(Ours, _REPLCTL)
-
-    def start(self) -> None:
-        """As above."""
-        state = self._stack.enter_context(procs.folder())
-        self._env = _env(state)
-        self._stack.callback(_shut_down, f"ipc://{state}/run/broker.sock")
-        super().start()
+Talks = dict[str, Talk]
 
 
 def measure(plan: Plan) -> list[Table]:
-    """Start, call, reset, and how much text a model is given for a flood of output and for the list of tools."""
+    """Start, call, reset, 5 MB of output, a plot; and the characters that a model has to read."""
     with ExitStack() as stack:
-        servers: dict[str, Server] = {}
-        for sandbox in (True, False):
-            broker = stack.enter_context(ours.broker(4, sandbox=sandbox))
-            state = "on" if broker.raw().sandboxed() else "off"
-            argv = [*_REPLCTL, "--endpoint", broker.endpoint]
-            servers[f"{_OURS}, sandbox {state}"] = Server(Ours, argv, _env(broker.state))
-        servers[_COLD] = Cold()
-        peer = Path(sys.executable).with_name("mcp-repl")
-        if peer.exists():
-            for state, mode in (("on", "workspace-write"), ("off", "danger-full-access")):
-                argv = [str(peer), "--interpreter", "python", "--sandbox", mode]
-                servers[f"{_PEER}, sandbox {state}"] = Server(Posit, argv)
-        for server in servers.values():
-            stack.callback(server.end)
-
+        servers = _servers(stack)
         starts = {who: Turn(server.start, 1, before=server.end) for who, server in servers.items()}
-        tables = [
-            _table("start", "Start of an MCP server to the answer of its first call", in_turns(starts, plan.of(8, 2)))
-        ]
+        tables = [_table("start", "Start of an MCP server to the answer of its first call",
+                         in_turns(starts, plan.of(8, 2)))]  # fmt: skip
         servers.pop(_COLD).end()
         talks = {who: server.running() for who, server in servers.items()}
+        calls = {who: Turn(_sure(talk, is_two, "1+1"), 10) for who, talk in talks.items()}
+        tables.append(_table("call", "A tool call of `1+1`", in_turns(calls, plan.of(10, 2)), at_most=5))
+        tables.append(_resets(talks, plan))
+        flood = {who: Turn(_sure(talk, _is_flood, _FLOOD), 1) for who, talk in talks.items()}
+        tables.append(_table("flood", "5 MB of output, to the answer", in_turns(flood, plan.of(6, 2), warm_up=1)))
+        plots = {who: Turn(_sure(talk, _is_picture, _PLOT), 1) for who, talk in talks.items()}
+        tables.append(_table("plot", "A plot, to the answer with its picture (matplotlib is loaded)",
+                             in_turns(plots, plan.of(10, 2), warm_up=1)))  # fmt: skip
+        return tables + _reading(talks)
 
-        def evaluate(talk: Talk) -> None:
-            assert "2" in talk.eval("1+1").splitlines()
 
-        def reset(talk: Talk) -> None:
-            assert "2" in talk.reset().splitlines()
+def _servers(stack: ExitStack) -> dict[str, Server]:
+    servers: dict[str, Server] = {}
+    for sandbox in (True, False):
+        broker = stack.enter_context(ours.broker(POOL, sandbox=sandbox))
+        state = "on" if broker.raw().sandboxed() else "off"
+        argv = [*REPLCTL, "--endpoint", broker.endpoint]
+        servers[f"{_OURS}, sandbox {state}"] = Server(Ours, argv, env_of(broker.state), broker.raw())
+    servers[_COLD] = Cold()
+    for state, mode in (("on", "workspace-write"), ("off", "danger-full-access")) if _there(POSIT) else ():
+        argv = [str(POSIT), "--interpreter", "python", "--sandbox", mode]
+        servers[f"{_POSIT}, sandbox {state}"] = Server(Posit, argv, {"PATH": f"{POSIT.parent}:{os.environ['PATH']}"})
+    if _there(PYKERNEL):
+        servers[_KERNEL] = Server(PyKernel, [str(PYKERNEL)])
+    for server in servers.values():
+        stack.callback(server.end)
+    return servers
 
-        calls = {who: Turn(lambda talk=talk: evaluate(talk), 10) for who, talk in talks.items()}  # type: ignore[misc]
-        resets = {who: Turn(lambda talk=talk: reset(talk), 1) for who, talk in talks.items()}  # type: ignore[misc]
-        tables.append(_table("call", "A tool call of `1+1`", in_turns(calls, plan.of(10, 2))))
-        tables.append(_table("reset", "Reset by tool calls, to the answer of a first eval",
-                             in_turns(resets, plan.of(10, 2), warm_up=1)))  # fmt: skip
-        texts = {who: [float(len(talk.eval(_FLOOD)))] for who, talk in talks.items()}
-        tables.append(_table("output", "What a model is given of 5 MB of output", texts, "characters", 1, "floor"))
-        lists = {who: [float(len(_encode(talk.ask("tools/list")["tools"])))] for who, talk in talks.items()}
-        tables.append(_table("tools", "What a model is given as list of tools", lists, "characters", 1))
+
+def _there(peer: Path) -> bool:
+    if not peer.exists():
+        print(f"not beside ours: {peer.name}, which `make bench` installs", file=sys.stderr, flush=True)
+    return peer.exists()
+
+
+def _resets(talks: Talks, plan: Plan) -> Table:
+    """Each when the pool is full again, which is how agents reset; and ours as fast as they can be asked for."""
+
+    def again(talk: Talk) -> Callable[[], object]:
+        def reset() -> None:
+            assert is_two(talk.reset())
+
+        return reset
+
+    turns = {who: Turn(again(talk), 2, before=talk.rest) for who, talk in talks.items()}
+    first = next(iter(talks))
+    hasty = f"{first}, {_HASTY}"
+    turns[hasty] = Turn(again(talks[first]), 4)
+    return _table("reset", "Reset by tool calls, to the answer of a first eval", in_turns(turns, plan.of(10, 2)), 15)
+
+
+def _reading(talks: Talks) -> list[Table]:
+    """What a model is given: of a flood, as list of tools, and of the script of tasks."""
+    floods = {who: [float(len(talk.eval(_FLOOD).text))] for who, talk in talks.items()}
+    lists = {who: [float(len(encode(talk.ask("tools/list")["tools"])))] for who, talk in talks.items()}
+    told = {who: [talk.eval(code) for code in _TASKS.values()] for who, talk in talks.items()}
+    read = {who: [float(sum(len(each.text) for each in answers))] for who, answers in told.items()}
+    sent = {who: [float(sum(each.sent for each in answers))] for who, answers in told.items()}
+    tasks = f"the answers to {len(_TASKS)} tasks"
+    tables = [
+        _table("output", "What a model is given of 5 MB of output", floods, unit="characters", peer="floor"),
+        _table("tools", "What a model is given as list of tools", lists, 8000, "characters"),
+        _table("tasks", f"What a model reads of {tasks}", read, unit="characters"),
+        _table("sent", f"{tasks[0].upper()}{tasks[1:]} as they are sent, without the pictures' data", sent,
+               unit="characters"),
+    ]  # fmt: skip
+    first = next(iter(talks))
+    tables[-1].checks.append(Check(f"{first}, sent to read", sent[first][0] / read[first][0], 1.5, at_most=True))
     return tables
 
 
+def _sure(talk: Talk, holds: Callable[[Told], bool], code: str) -> Callable[[], object]:
+    """Run this code, and see to it that the answer is one."""
+
+    def run() -> None:
+        told = talk.eval(code)
+        assert holds(told), told.text[:2000]
+
+    return run
+
+
+def _is_flood(told: Told) -> bool:
+    return "x" * 99 in told.text
+
+
+def _is_picture(told: Told) -> bool:
+    return told.pictures >= 1
+
+
 def _table(
-    name: str, title: str, samples: dict[str, list[float]], unit: str = "ms", factor: float = _MS, peer: Role = "peer"
-) -> Table:
-    rows = [Row(who, peer if who.startswith(_PEER) else "ours", scaled(kept, factor)) for who, kept in samples.items()]
-    return Table(f"mcp-{name}", title, unit, rows[0].who, rows)
-
-
-def _env(state: Path) -> dict[str, str]:
-    config = state / "config.toml"
-    if not config.exists():
-        config.write_text(ours.MAY)
-    return {"REPLCTL_STATE_DIR": str(state), "REPLCTL_CONFIG": str(config)}
-
-
-def _shut_down(endpoint: str) -> None:
-    with suppress(ReplError), Client(endpoint, start=False) as client:
-        client.shutdown()
+    name: str, title: str, samples: dict[str, list[float]], at_most: float | None = None, unit: str = "ms",
+    peer: Role = "peer",
+) -> Table:  # fmt: skip
+    factor = _MS if unit == "ms" else 1
+    rows = [Row(who, "ours" if who.startswith(_OURS) else peer, scaled(kept, factor)) for who, kept in samples.items()]
+    table = Table(f"mcp-{name}", title, unit, rows[0].who, rows)
+    if at_most is not None:
+        table.checks.append(Check(rows[0].who, rows[0].p50, at_most, at_most=True, unit=unit))
+    return table

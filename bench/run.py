@@ -48,7 +48,7 @@ MEASUREMENTS = {
     "completion": Measurement("completion", 120),
     "clone": Measurement("clone", 500),
     "lines": Measurement("lines", 300),
-    "mcp": Measurement("mcp", 300, usual=False),
+    "mcp": Measurement("mcp", 500, usual=False),
 }
 
 

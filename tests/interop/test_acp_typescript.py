@@ -9,16 +9,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from acp_install import installed
 from acp_world import world
+from peers import Peers
 
 
-def test_the_typescript_client_drives_every_method() -> None:
-    sdk = installed() / "node_modules" / "@agentclientprotocol" / "sdk"
+def test_the_typescript_client_drives_every_method(peers: Peers) -> None:
+    sdk = peers.modules / "@agentclientprotocol" / "sdk"
     script = Path(__file__).with_name("acp_client.mjs")
     with world() as here:
         done = subprocess.run(
-            ["node", str(script), str(sdk), str(here.folder / "work"), *here.agent],
+            [peers.node, str(script), str(sdk), str(here.folder / "work"), *here.agent],
             env=here.environ, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

@@ -40,7 +40,7 @@ def run(broker: Broker, *words: str) -> str:
 
 
 def inspect(peers: Peers, broker: Broker, *words: str) -> Any:
-    launcher = peers.modules / "inspector/clients/launcher/build/index.js"
+    launcher = peers.modules / "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
     return json.loads(run(broker, peers.node, str(launcher), "--cli", *command(broker), *words))
 
 
@@ -66,7 +66,7 @@ def test_the_inspectors_load(peers: Peers, broker: Broker) -> None:
 
 @pytest.mark.parametrize("generation", ["v1", "v2"])
 def test_the_official_typescript_client(peers: Peers, broker: Broker, generation: str) -> None:
-    script = str(peers.scripts / "talk_sdk.mjs")
+    script = str(peers.modules.parent / "talk_sdk.mjs")
     told = json.loads(run(broker, peers.node, script, generation, *command(broker)))
     assert told["tools"] == OUR_TOOLS
     assert told["value"]["content"][0]["text"].startswith("42\n")
@@ -101,7 +101,14 @@ def url(broker: Broker) -> Iterator[str]:
 
 
 def conform(peers: Peers, broker: Broker, url: str, *words: str) -> str:
-    suite = [peers.node, str(peers.modules / "conformance/dist/index.js"), "server", "--url", url, *words]
+    suite = [
+        peers.node,
+        str(peers.modules / "@modelcontextprotocol/conformance/dist/index.js"),
+        "server",
+        "--url",
+        url,
+        *words,
+    ]
     done = subprocess.run(suite, capture_output=True, text=True, timeout=SECONDS, env=broker.environ, cwd=broker.folder,
                           check=False)  # fmt: skip
     return done.stdout + done.stderr

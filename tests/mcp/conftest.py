@@ -36,7 +36,8 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
     """A long-lived one; each test uses sessions of its own names."""
-    broker = Broker(_folder(), "limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=500")
+    settings = ("limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=500", 'session.load-paths=["/FOLDER/files"]')
+    broker = Broker(_folder(), *settings)
     yield broker
     assert broker.process.poll() is None, broker.log_text()
     assert broker.stop() == 0

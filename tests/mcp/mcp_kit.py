@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 from mcp import Client, StdioServerParameters
@@ -34,11 +35,11 @@ async def run(client: Client, code: str, session: str, **more: Any) -> CallToolR
     return await client.call_tool("eval", {"code": code, "session": session, **more})
 
 
-def raw(broker: Broker, *args: str) -> subprocess.Popen[bytes]:
+def raw(broker: Broker, *args: str, cwd: Path | None = None) -> subprocess.Popen[bytes]:
     """The server as a bare process."""
     how = server(broker, *args)
     return subprocess.Popen([how.command, *how.args], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, env=broker.environ, bufsize=0)  # fmt: skip
+                            stderr=subprocess.PIPE, env=broker.environ, bufsize=0, cwd=cwd)  # fmt: skip
 
 
 def put(process: subprocess.Popen[bytes], line: bytes) -> None:

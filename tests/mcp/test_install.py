@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit import PATIENCE_S
+from mcp_kit import HELLO, finish, hear, say
+from replctl import Client
 from replctl.mcp.clients import CLIENTS
 from replctl.mcp.edit import CannotEdit, into_json, into_toml
 
@@ -140,6 +146,48 @@ def test_every_client_can_be_told(tmp_path: Path, client: str) -> None:
     assert path.read_text() == text
 
 
+STDIO = {"type": "stdio", "command": "replctl", "args": ["mcp"]}
+BARE = {"command": "replctl", "args": ["mcp"]}
+
+
+@pytest.mark.parametrize(
+    ("client", "user", "project", "key", "entry"),
+    [  # as the clients' own documentation had it in November 2026
+        ("claude", ".claude.json", ".mcp.json", "mcpServers", STDIO),  # code.claude.com/docs/en/mcp
+        ("codex", ".codex/config.toml", ".codex/config.toml", "mcp_servers",  # developers.openai.com/codex/mcp
+         {**BARE, "env_vars": ["XDG_RUNTIME_DIR", "REPLCTL_STATE_DIR", "REPLCTL_ENDPOINT", "REPLCTL_CONFIG"],
+          "startup_timeout_sec": 20, "tool_timeout_sec": 300}),
+        ("cursor", ".cursor/mcp.json", ".cursor/mcp.json", "mcpServers", BARE),  # cursor.com/docs/mcp
+        # code.visualstudio.com/docs/agents/reference/mcp-configuration
+        ("vscode", ".config/Code/User/mcp.json", ".vscode/mcp.json", "servers", STDIO),
+        # geminicli.com/docs/tools/mcp-server
+        ("gemini", ".gemini/settings.json", ".gemini/settings.json", "mcpServers", BARE),
+        # qwenlm.github.io/qwen-code-docs: version 1 writes .mcp.json for a project, and reads this one as those before
+        ("qwen", ".qwen/settings.json", ".qwen/settings.json", "mcpServers", BARE),
+        # docs.windsurf.com/windsurf/cascade/mcp
+        ("windsurf", ".codeium/windsurf/mcp_config.json", None, "mcpServers", BARE),
+    ],
+)  # fmt: skip
+def test_files_and_entries_are_those_of_the_clients_documentation(
+    tmp_path: Path, client: str, user: str, project: str | None, key: str, entry: dict[str, object]
+) -> None:
+    home, work = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    work.mkdir()
+    assert install(home, "--client", client).returncode == 0
+    found = _parsed(home / user)[key]["replctl"]
+    assert {**found, "command": "replctl"} == entry
+    assert (Path(found["command"]).name, os.path.isabs(found["command"])) == ("replctl", True)
+    assert install(work, "--client", client, "--scope", "project").returncode == (2 if project is None else 0)
+    told = [_parsed(path)[key] for path in work.rglob("*") if path.is_file()]
+    assert told == ([] if project is None else [{"replctl": entry}])
+    assert project is None or (work / project).exists()
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text()) if path.suffix == ".toml" else json.loads(path.read_text())
+
+
 def test_the_file_before_is_kept_and_the_mode_stays(tmp_path: Path) -> None:
     path = tmp_path / ".mcp.json"
     path.write_text('{"mcpServers": {}}')
@@ -194,3 +242,30 @@ def test_a_client_without_projects_says_so(tmp_path: Path) -> None:
     done = install(tmp_path, "--client", "windsurf", "--scope", "project")
     assert done.returncode == 2
     assert "no configuration of a project" in done.stderr
+
+
+@pytest.mark.parametrize("client", ["claude", "codex"])
+def test_a_new_users_entry_is_a_working_tool(client: str) -> None:
+    """Started as the client starts it: by its entry alone, with the few variables that it hands on."""
+    home = Path(tempfile.mkdtemp(prefix="rh-", dir="/tmp"))  # short: socket paths are bounded
+    project = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
+    try:
+        state = {"REPLCTL_STATE_DIR": str(home / "s")}
+        assert install(home, "--client", client, **state).returncode == 0
+        entry = _parsed(home / CLIENTS[client].user.removeprefix("~/"))[CLIENTS[client].keys[0]]["replctl"]
+        environ = {"HOME": str(home), "PATH": os.environ["PATH"], **state}
+        process = subprocess.Popen([entry["command"], *entry["args"]], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, env=environ, cwd=project, bufsize=0)  # fmt: skip
+        say(process, "initialize", 1, **HELLO)
+        assert hear(process)["result"]["serverInfo"]["name"] == "replctl"
+        code = "open('made', 'w').write('x')\n6*7"
+        say(process, "tools/call", 2, name="eval", arguments={"code": code})
+        assert hear(process)["result"]["content"][0]["text"].startswith("42\n[new session default]\n")
+        assert (project / "made").read_text() == "x"
+        finish(process)
+        with Client(f"ipc://{home}/s/run/broker.sock", start=False) as broker:
+            broker.shutdown()
+            assert broker.wait_for_end(PATIENCE_S)
+    finally:
+        shutil.rmtree(home)
+        shutil.rmtree(project)

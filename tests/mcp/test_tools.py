@@ -2,72 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Callable
 from typing import Any
 
-import jsonschema
 import pytest
 
-from replctl.tools import SETS, Settings, Tools, toolset
-from replctl.tools.base import Answer
-from replctl.tools.formats import FORMATS
+from replctl.tools import Tools, toolset
 from replctl.tools.told import refused
-from stub_broker import Say, Script, Stub, done
-
-Start = Callable[[Script], Stub]
-PICTURE = base64.b64encode(b"\x89PNG and so on").decode()
-
-
-def answering(**replies: dict[str, Any]) -> Script:
-    """A broker that answers each operation with these fields, and every other with a plain end."""
-
-    def script(request: dict[str, Any], say: Say) -> None:
-        done(say, **replies.get(request["op"].replace("-", "_"), {}))
-
-    return script
-
-
-def call(stub: Stub, name: str, arguments: dict[str, Any], set: str = "default", **settings: Any) -> Answer:
-    with toolset(set, agent="ada", endpoint=stub.endpoint, settings=Settings(**settings)) as tools:
-        return tools.call(name, arguments)
-
-
-@pytest.mark.parametrize("set", SETS)
-@pytest.mark.parametrize("form", FORMATS)
-def test_every_schema_is_a_schema(set: str, form: str) -> None:
-    key = {"mcp": "inputSchema", "openai": "parameters", "anthropic": "input_schema"}[form]
-    for entry in toolset(set).schemas(form):
-        tool = entry["function"] if form == "openai" else entry
-        jsonschema.Draft202012Validator.check_schema(tool[key])
-        assert tool[key]["additionalProperties"] is False
-        assert tool["description"]
-
-
-def test_the_default_list_is_short() -> None:
-    text = json.dumps({"tools": toolset().schemas("mcp")}, separators=(",", ":"))
-    assert len(text) <= 8000
-    assert '"read"' in text
-
-
-@pytest.mark.parametrize(
-    ("set", "names"),
-    [
-        ("default", "eval read interrupt reset sessions info env load_file stdin"),
-        ("reply", "julia_eval julia_complete julia_lookup julia_load_file julia_interrupt julia_new_session "
-                  "julia_list_sessions julia_close_session"),
-        ("agentrepl", "eval reset info pkg activate"),
-        ("nexo", "Repl"),
-    ],
-)  # fmt: skip
-def test_a_set_has_the_names_it_promises(set: str, names: str) -> None:
-    assert toolset(set).names == names.split()
-
-
-def test_an_unknown_set_is_named() -> None:
-    with pytest.raises(ValueError, match="no tool set 'lisp'; there are default, reply, agentrepl, nexo"):
-        toolset("lisp")
+from stub_broker import Say, done
+from tools_kit import PICTURE, Start, answering, call
 
 
 def test_an_eval_says_what_the_model_asked_for(stub: Start) -> None:
@@ -161,7 +103,7 @@ def test_pictures_are_images_within_their_bounds(stub: Start) -> None:
     def script(_: dict[str, Any], say: Say) -> None:
         for bundle in bundles:
             say(mime=bundle)
-        done(say, value="<Figure>", mime={"image/png": PICTURE, "text/plain": "<Figure>"}, **{"images-dropped": 2})
+        done(say, value="<Figure>", mime={"image/png": PICTURE}, **{"images-dropped": 2})
 
     broker = stub(script)
     answer = call(broker, "eval", {"code": "fig"}, images=3, image_bytes=1000)
@@ -171,9 +113,27 @@ def test_pictures_are_images_within_their_bounds(stub: Start) -> None:
 
 
 def test_a_value_in_markdown_is_preferred(stub: Start) -> None:
-    mime = {"text/markdown": "| a |\n|---|\n| 1 |", "text/plain": "   a\n0  1"}
+    mime = {"text/markdown": "| a |\n|---|\n| 1 |"}
     answer = call(stub(answering(eval={"value": "   a\n0  1", "mime": mime})), "eval", {"code": "df"})
     assert answer.text.startswith("| a |")
+
+
+def test_what_was_over_a_bound_is_told_and_its_file_named(stub: Start) -> None:
+    file = "application/vnd.replctl.file"
+
+    def script(_: dict[str, Any], say: Say) -> None:
+        for n in range(5):
+            say(mime={file: f"/tmp/{n}.png", "text/plain": f"image/png of 9 bytes in /tmp/{n}.png"})
+        shrunk = {"image/png": PICTURE, file: "/tmp/v.png", "text/plain": "shown as 9x9; the whole in /tmp/v.png"}
+        done(say, value="<Image>", mime=shrunk)
+
+    answer = call(stub(script), "eval", {"code": "x"})
+    assert answer.text.splitlines() == [
+        "<Image>", "[picture: shown as 9x9; the whole in /tmp/v.png]", "[picture: image/png of 9 bytes in /tmp/0.png]",
+        "[picture: image/png of 9 bytes in /tmp/1.png]", "[picture: 3 more beside these]", "[session default, eval 1, 2 ms, state kept]",
+    ]  # fmt: skip
+    assert answer.facts["files"] == ["/tmp/v.png", *(f"/tmp/{n}.png" for n in range(5))]
+    assert len(answer.images) == 1
 
 
 def test_running_code_says_how_to_get_at_it(stub: Start) -> None:

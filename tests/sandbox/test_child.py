@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import select
 import signal
 import sys
 from collections.abc import Callable
@@ -10,17 +12,22 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
+
+from kit import wait_until
 from replwire.policy import Policy, Usage
-from replworker.confine import cgroup
+from replworker.confine import cgroup, identity
 from replworker.confine.confined import Confined
 from replworker.confine.machine import Machine
 from replworker.confine.prepare import prepare
 from replworker.confine.report import Report
+from replworker.confine.usher import Usher
 from replworker.confine.workspace import Refused, check
 from replworker.runtimes.child import Child
 from replworker.runtimes.pick import pick
 from sandbox_kit import Live, below, gone
 
+PR_SET_CHILD_SUBREAPER = 36
 Start = Callable[..., Live]
 
 
@@ -128,7 +135,7 @@ def test_a_worker_that_is_killed_takes_its_sandbox_along(machine: Machine, repor
     os.close(tell)
     assert os.read(told, 2) == b"up"
     everything = below(worker)
-    assert len(everything) == 4  # the usher as well
+    assert len(everything) >= 4  # the usher as well, perhaps with what it prepares by
     os.kill(worker, signal.SIGKILL)
     os.waitpid(worker, 0)
     os.close(told)
@@ -136,6 +143,28 @@ def test_a_worker_that_is_killed_takes_its_sandbox_along(machine: Machine, repor
     cgroup.sweep(machine.cgroups)  # other sessions of this machine may have groups of their own
     folders = set(machine.cgroups.folders.values())
     assert [path for folder in folders for path in Path(folder).glob(f"replctl-{worker}-*")] == []
+
+
+def test_an_usher_that_is_dismissed_while_it_prepares_leaves_nothing() -> None:
+    helper = os.fork()
+    if helper == 0:
+        try:
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            for turn in range(40):
+                usher = Usher(os.getpid(), identity.uid_for(0))
+                select.select([], [], [], turn / 4000)  # up to 10 ms: somewhere in its preparations
+                usher.dismiss()
+            while True:
+                os.waitpid(-1, 0)
+        except ChildProcessError:
+            os._exit(0)
+        finally:
+            os._exit(1)
+    try:
+        wait_until(lambda: os.waitid(os.P_PID, helper, os.WEXITED | os.WNOHANG | os.WNOWAIT), "it has no child left")
+    finally:
+        os.kill(helper, signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(os.waitpid(helper, 0)[1]) == 0
 
 
 def test_a_crash_is_named(live: Start) -> None:

@@ -100,6 +100,7 @@ def messages(result: Result, had_turns: bool) -> list[str]:
     told = [result.notice] if result.notice else []
     if result.ok and (value := result.shown or result.exit_status):
         told.append(shown(value))
+    told += [f"Picture: {note}" for note in result.notes]
     if result.repr_error:
         told.append(f"The value cannot be shown: its repr raised {shown(result.repr_error)}")
     if not result.ok:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
@@ -11,12 +12,12 @@ from replwire.names import DEFAULT_SESSION
 R = TypeVar("R")  # Reply, or an awaitable of one
 
 
-class Plain(Generic[R]):
+class Plain(ABC, Generic[R]):
     """Raises ReplError when the broker refuses."""
 
+    @abstractmethod
     def request(self, op: str, **fields: Any) -> R:
         """Send an operation and return its last reply."""
-        raise NotImplementedError
 
     def new(
         self, name: str | None = None, runtime: str | None = None, cwd: str | None = None,

@@ -13,6 +13,8 @@ from replwire.faults import Exit, exit_of, fault_in
 from replwire.replies import Approval, Ex, Frame, Reply
 
 SHELL = "shell"  # namespace of bash, whose value is the exit status of the last command
+_FILE = "application/vnd.replctl.file"  # in a bundle: where the whole of a form is kept that was over its bound
+_MAX_NOTES = 3
 _NOTHING = {"globalThis": "undefined"}  # a runtime's own word for "no value", by namespace; Python's is None
 
 OnOutput = Callable[[str, str], None]
@@ -76,6 +78,19 @@ class Result(msgspec.Struct, kw_only=True, rename="kebab"):
     def exit_status(self) -> str | None:
         """What bash's last command ended with, in words, when that was not success."""
         return f"exit status {self.value}" if self.ns == SHELL and self.value not in (None, "", "0") else None
+
+    @property
+    def notes(self) -> list[str]:
+        """What became of rich forms that were over a bound, a line each: shown smaller, kept in a file, or neither."""
+        bundles = [*([self.mime] if self.mime and len(self.mime) > 1 else []), *self.images]
+        notes = [str(bundle["text/plain"]) for bundle in bundles if "text/plain" in bundle]
+        more = len(notes) - _MAX_NOTES
+        return [*notes[:_MAX_NOTES], f"{more} more beside these"] if more > 1 else notes
+
+    @property
+    def files(self) -> list[str]:
+        """Where the whole is kept of forms that were over a bound: paths as the session sees them."""
+        return [bundle[_FILE] for bundle in (self.mime or {}, *self.images) if _FILE in bundle]
 
     @property
     def exit(self) -> Exit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
@@ -33,27 +33,30 @@ Measure this, in a session of its own (`{session}`), so that nothing else runs i
 5. Code over a minute: eval(wait=5), then read. Close the session when done.
 """
 
-_PROMPTS = {
-    "debug": (
-        types.Prompt(
-            name="debug", title="Debug in a session", description="Find a fault without losing the state that shows it",
-            arguments=[
-                types.PromptArgument(name="problem", description="What goes wrong", required=True),
-                types.PromptArgument(name="session", description="Where; else `default`"),
-            ],
-        ),
-        _DEBUG, {"session": "default"},
-    ),
-    "benchmark": (
-        types.Prompt(
-            name="benchmark", title="Benchmark", description="Measure code soundly in a session of its own",
-            arguments=[
-                types.PromptArgument(name="code", description="What to measure", required=True),
-                types.PromptArgument(name="session", description="Name of the session; else `bench`"),
-            ],
-        ),
-        _BENCHMARK, {"session": "bench"},
-    ),
+
+class _Routine(NamedTuple):
+    """A prompt: its one needed argument, the session it is for unless another is named, and its text."""
+
+    title: str
+    description: str
+    needed: tuple[str, str]  # name, description
+    session: str
+    text: str
+
+    def prompt(self, name: str) -> types.Prompt:
+        """As clients are told of it."""
+        needed, what = self.needed
+        return types.Prompt(name=name, title=self.title, description=self.description, arguments=[
+            types.PromptArgument(name=needed, description=what, required=True),
+            types.PromptArgument(name="session", description=f"Name of the session; else `{self.session}`"),
+        ])  # fmt: skip
+
+
+_ROUTINES = {
+    "debug": _Routine("Debug in a session", "Find a fault without losing the state that shows it",
+                      ("problem", "What goes wrong"), "default", _DEBUG),
+    "benchmark": _Routine("Benchmark", "Measure code soundly in a session of its own",
+                          ("code", "What to measure"), "bench", _BENCHMARK),
 }  # fmt: skip
 
 
@@ -61,18 +64,17 @@ async def listed(
     _ctx: ServerRequestContext[Any, Any], _params: types.PaginatedRequestParams | None
 ) -> types.ListPromptsResult:
     """All prompts."""
-    return types.ListPromptsResult(prompts=[prompt for prompt, _, _ in _PROMPTS.values()])
+    return types.ListPromptsResult(prompts=[routine.prompt(name) for name, routine in _ROUTINES.items()])
 
 
 async def get(_ctx: ServerRequestContext[Any, Any], params: types.GetPromptRequestParams) -> types.GetPromptResult:
     """One prompt with its arguments filled in."""
-    if params.name not in _PROMPTS:
+    routine = _ROUTINES.get(params.name)
+    if routine is None:
         raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {params.name}")
-    prompt, text, defaults = _PROMPTS[params.name]
-    given = {**defaults, **(params.arguments or {})}
-    missing = [each.name for each in prompt.arguments or [] if each.required and not given.get(each.name)]
-    if missing:
-        raise MCPError(types.INVALID_PARAMS, f"Missing argument: {', '.join(missing)}")
-    text = re.sub(r"\{(problem|code|session)\}", lambda match: given[match[1]], text)
+    given = {"session": routine.session, **(params.arguments or {})}
+    if not given.get(routine.needed[0]):
+        raise MCPError(types.INVALID_PARAMS, f"Missing argument: {routine.needed[0]}")
+    text = re.sub(r"\{(problem|code|session)\}", lambda match: given[match[1]], routine.text)
     message = types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))
-    return types.GetPromptResult(description=prompt.description, messages=[message])
+    return types.GetPromptResult(description=routine.description, messages=[message])

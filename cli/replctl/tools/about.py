@@ -128,10 +128,17 @@ def environment(fields: dict[str, Any]) -> Steps:
     """Show or change a session's environment; a change gives it a fresh worker."""
     reply = yield from request("env", **fields)
     now = reply.get("environment")
-    text = f"session {fields['session']}: {now if isinstance(now, str) else json.dumps(now)}"
+    which = f"{now or 'no environment of its own'}, {reply.get('executable') or 'not started'}"
+    text = f"session {fields['session']}: {which}"
     if reply.get("state") == "lost" or fields["action"] != "show":
         text += f"; a fresh worker serves it (epoch {reply.get('epoch')}), its variables are gone"
-    facts = {"status": "ok", "session": fields["session"], "environment": now, "epoch": reply.get("epoch")}
+    facts = {
+        "status": "ok",
+        "session": fields["session"],
+        "environment": now,
+        "executable": reply.get("executable"),
+        "epoch": reply.get("epoch"),
+    }
     return Answer(text=text, facts={name: fact for name, fact in facts.items() if fact is not None})
 
 

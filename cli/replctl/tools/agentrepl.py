@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from replctl.tools import about
-from replctl.tools.base import Answer, Context, Steps, Tool, request
-from replctl.tools.running import eval_fields, run
+from replctl.tools.base import Answer, Context, Steps, Tool, request, wrong
+from replctl.tools.running import eval_fields, opened, run
 from replwire.names import DEFAULT_SESSION
 
 Session = Annotated[str, Meta(description="Session name.")]
@@ -49,13 +49,13 @@ class Activate(msgspec.Struct, forbid_unknown_fields=True):
 def eval_(a: Eval, at: Context) -> Steps:
     """Run code."""
     if not a.code.strip():
-        return _wrong("Error: 'code' parameter cannot be empty")
+        return wrong("Error: 'code' parameter cannot be empty")
     return run("eval", eval_fields(at.settings, a.code, a.session), at)
 
 
 def reset(a: Just, at: Context) -> Steps:
     """Kill the worker; the environment stays active."""
-    yield from _opened(a.session, at)
+    yield from opened(a.session, at.settings)
     reply = yield from request("reset", session=a.session)
     epoch = reply.get("epoch") or 1
     text = (f"Session reset complete.\n- Old worker (epoch {epoch - 1}) terminated\n"
@@ -67,7 +67,7 @@ def reset(a: Just, at: Context) -> Steps:
 
 def info(a: Just, at: Context) -> Steps:
     """The session and its variables."""
-    yield from _opened(a.session, at)
+    yield from opened(a.session, at.settings)
     return (yield from about.session_(about.Question(a.session), at))
 
 
@@ -76,34 +76,23 @@ def pkg(a: Pkg, at: Context) -> Steps:
     names = [name for name in re.split(r"[\s,]+", a.packages) if name]
     action = _PKG.get(a.action)
     if action is None:
-        return _wrong(f"Error: pkg action '{a.action}' has no counterpart here; there are {', '.join(_PKG)}")
+        return wrong(f"Error: pkg action '{a.action}' has no counterpart here; there are {', '.join(_PKG)}")
     if a.action in _NEEDS_PACKAGES and not names:
-        return _wrong(f"Error: 'packages' is required for action '{a.action}'")
+        return wrong(f"Error: 'packages' is required for action '{a.action}'")
     return _packages(a.session, action, names, at)
 
 
 def activate(a: Activate, at: Context) -> Steps:
     """Switch the environment; it survives resets."""
-    yield from _opened(a.session, at)
+    yield from opened(a.session, at.settings)
     told = yield from about.environment({"session": a.session, "action": "activate", "path": a.path})
     told.text = f"Activated project: {told.facts.get('environment') or a.path}\n{told.text}"
     return told
 
 
 def _packages(session: str, action: str, names: list[str], at: Context) -> Steps:
-    yield from _opened(session, at)
+    yield from opened(session, at.settings)
     return (yield from run("env", {"session": session, "action": action, "packages": names or None}, at))
-
-
-def _opened(session: str, at: Context) -> Steps:
-    """The one session of an agent that never opened it is opened by its first use, whatever that is."""
-    yield from request("new-session", name=session, if_exists="reuse", **at.settings.folder())
-    return Answer(text="")
-
-
-def _wrong(text: str) -> Steps:
-    return Answer(text=text, facts={"status": "bad-arguments"}, error=True)
-    yield  # a generator, as all steps are
 
 
 _ANY = {"type": "object"}

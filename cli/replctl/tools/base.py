@@ -18,14 +18,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How a tool set behaves. Sizes in characters, times in seconds.
 
     `wait` is how long a call waits for code before it answers that it runs; `budget` bounds the text of one answer,
-    `line` one line of it; `images` and `image_bytes` (base64) bound the pictures. `cwd` is the folder of sessions that
+    `line` one line of it; `images` and `image_bytes` (base64) bound the pictures, as the broker does before, which puts
+    those that are over its bounds into files. `cwd` is the folder of sessions that
     are opened. `structured` gives the tools that run code an output schema too.
     """
 
     wait: float = 45.0
     budget: int = 4_000
     line: int = 500
-    images: int = 4
+    images: int = 8
     image_bytes: int = 1_500_000
     cwd: str | None = None
     structured: bool = False
@@ -114,6 +115,12 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         code have none, unless the settings say that programs are on the other side.
         """
         return self.output if settings.structured or not self.runs_code else None
+
+
+def wrong(text: str) -> Steps:
+    """The steps of a call whose arguments cannot be used: none, and `text`, which says why."""
+    return Answer(text=text, facts={"status": "bad-arguments"}, error=True)
+    yield  # a generator, as all steps are
 
 
 def request(op: str, **fields: Any) -> Generator[Ask, Got, dict[str, Any]]:

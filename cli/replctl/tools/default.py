@@ -10,7 +10,7 @@ from msgspec import Meta
 from replctl.client.calls import milliseconds
 from replctl.tools import about
 from replctl.tools.base import Answer, Context, Steps, Tool, request
-from replctl.tools.running import eval_fields, follow, run
+from replctl.tools.running import eval_fields, follow, opening, run
 from replwire.names import DEFAULT_SESSION
 
 Session = Annotated[str, Meta(description="Session name.")]
@@ -169,15 +169,15 @@ def env(a: Env, at: Context) -> Steps:
     """Environment and packages."""
     fields = {"session": a.session, "action": a.action, "path": a.path, "packages": a.packages or None}
     if a.action in ("show", "activate", "deactivate"):
-        return about.environment(fields)
-    return run("env", fields, at, a.wait)
+        return opening(a.session, at.settings, lambda: about.environment(fields))
+    return opening(a.session, at.settings, lambda: run("env", fields, at, a.wait))
 
 
 def load_file(a: LoadFile, at: Context) -> Steps:
     """Run a file."""
     op = "reload-file" if a.reload else "load-file"
-    fields = {"file": a.file, "session": a.session, "timeout_ms": milliseconds(a.timeout), "if_missing": "create"}
-    return run(op, fields, at, a.wait)
+    fields = {"file": a.file, "session": a.session, "timeout_ms": milliseconds(a.timeout)}
+    return opening(a.session, at.settings, lambda: run(op, fields, at, a.wait))
 
 
 def stdin(a: Stdin, at: Context) -> Steps:

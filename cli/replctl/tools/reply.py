@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from replctl.client.result import Result
-from replctl.tools.base import Answer, Ask, Context, Got, Image, Steps, Tool, request
-from replctl.tools.running import eval_fields, ran
+from replctl.tools.base import Answer, Ask, Context, Got, Image, Steps, Tool, request, wrong
+from replctl.tools.running import eval_fields, opened, ran
 from replctl.tools.text import clean, fold
 from replctl.tools.told import Told, status_of
 
@@ -73,7 +73,7 @@ class Close(msgspec.Struct, forbid_unknown_fields=True):
 def eval_(a: Eval, at: Context) -> Steps:
     """Run code. `allow_unsafe` is taken and changes nothing: what code may do is the sandbox's matter."""
     if a.module is not None:
-        return (yield from _said("module is not supported: code runs in the session's own namespace", error=True))
+        return (yield from wrong("module is not supported: code runs in the session's own namespace"))
     session = None if a.session == EPHEMERAL else a.session
     fields = eval_fields(at.settings, a.code, session, timeout_ms=a.timeout_ms, allow_stdin=False)
     return (yield from _run("eval", fields, at))
@@ -83,7 +83,8 @@ def load_file(a: LoadFile, at: Context) -> Steps:
     """Run a file."""
     fields: dict[str, Any] = {"file": a.file, "allow_stdin": False}
     if a.session != EPHEMERAL:
-        fields |= {"session": a.session, "if_missing": "create"}
+        yield from _opened(a.session, at)
+        fields["session"] = a.session
     return (yield from _run("load-file", fields, at))
 
 
@@ -105,7 +106,7 @@ def lookup(a: Lookup, at: Context) -> Steps:
 def interrupt(a: Interrupt, at: Context) -> Steps:
     """Interrupt; what was hit, as JSON."""
     if a.interrupt_id is not None and not a.interrupt_id.isdecimal():
-        return (yield from _said(f"interrupt_id is no number: {a.interrupt_id}", error=True))
+        return (yield from wrong(f"interrupt_id is no number: {a.interrupt_id}"))
     number = None if a.interrupt_id is None else int(a.interrupt_id)
     reply = yield from request("interrupt", session=a.session, interrupt_id=number)
     return _payload(at, {"interrupted": reply.get("interrupted") or []})
@@ -165,16 +166,11 @@ def _named(session: str) -> str:
 def _opened(session: str, at: Context) -> Generator[Ask, Got, None]:
     """REPLy's default session is always there."""
     if _named(session) == DEFAULT:
-        yield from request("new-session", name=DEFAULT, if_exists="reuse", **at.settings.folder())
+        yield from opened(DEFAULT, at.settings)
 
 
 def _payload(at: Context, facts: dict[str, Any]) -> Answer:
     return Answer(text=fold(json.dumps(facts), at.settings.budget, at.settings.budget).text, facts=facts)
-
-
-def _said(text: str, error: bool = False) -> Steps:
-    return Answer(text=text, facts={"status": "bad-arguments" if error else "ok"}, error=error)
-    yield  # a generator, as all steps are
 
 
 _ANY: dict[str, Any] = {"type": "object"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from msgspec import structs
@@ -12,7 +12,7 @@ from replctl.client.calls import milliseconds
 from replctl.client.errors import ReplError
 from replctl.client.result import Pages, Result
 from replctl.client.sync import PATIENCE
-from replctl.tools.base import Answer, Ask, Context, Got, Settings
+from replctl.tools.base import Answer, Ask, Context, Got, Settings, Steps, request
 from replctl.tools.told import MIMES, Told
 from replwire.replies import TRUNCATED, Reply
 
@@ -23,6 +23,24 @@ def eval_fields(settings: Settings, code: str, session: str | None, **more: Any)
     """Fields of an eval for a model: its session is opened when it is not there, in the caller's folder."""
     opening = {"if_missing": "create"} if session is not None else {}
     return {"code": code, "session": session, **settings.folder(), "mime": MIMES, **opening, **more}
+
+
+def opened(session: str, settings: Settings) -> Generator[Ask, Got, dict[str, Any]]:
+    """See to it that a session is there; the broker's reply."""
+    return (yield from request("new-session", name=session, if_exists="reuse", **settings.folder()))
+
+
+def opening(session: str, settings: Settings, steps: Callable[[], Steps]) -> Steps:
+    """These steps; when there is no such session, it is opened as an eval would, and they are taken again."""
+    try:
+        return (yield from steps())
+    except ReplError as error:
+        if error.word != "session-not-found":
+            raise
+    reply = yield from opened(session, settings)
+    answer = yield from steps()
+    answer.text += f"\n[new session {session}" + (f"; {reply['notice']}]" if reply.get("notice") else "]")
+    return answer
 
 
 def ran(op: str, fields: dict[str, Any], wait: float) -> Generator[Ask, Got, tuple[Result, Reply | None]]:

@@ -15,12 +15,13 @@ from replwire.replies import TRUNCATED, Reply
 # The broker's hints speak of fields of the wire; a model has tools.
 _HINTS = {
     "session-not-found": "code that is sent to a session opens it; the list of sessions has those there are",
+    "path-not-allowed": "code reads what its session sees: eval exec(open(path).read()); or set session.load-paths",
     "timeout": "ask for more with `timeout`",
     "eval-not-found": "its output went with the worker, or was given up; run the code again",
     "unknown-op": "the broker that runs is older than this tool: `replctl shutdown` lets a new one start",
 }
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-_TEXTS = ("text/markdown",)  # shown in place of the plain text of a value
+_TEXTS = ("text/markdown", "text/plain")  # shown in place of the repr of a value
 MIMES = ["image/png", "image/jpeg", "text/markdown", "text/plain"]
 
 
@@ -88,6 +89,7 @@ class Told:
             yield f"the value has no text: its repr raised {result.repr_error}"
         if self._folded:
             yield f"progress bar updates folded: {self._folded}"
+        yield from (f"picture: {note}" for note in result.notes)
         if left:
             yield f"{left} picture(s) more were too large or too many"
         if status == "running":
@@ -128,7 +130,7 @@ class Told:
             "error": shown.get("") if not result.ok and status not in ("running", "waiting-for-input") else None,
             "out": shown.get("output"), "err": shown.get("stderr"), "cause": result.cause,
             "duration_ms": result.duration_ms, "changed": result.changed, "offset": result.offset,
-            "dropped_bytes": result.dropped_bytes,
+            "dropped_bytes": result.dropped_bytes, "files": result.files or None,
         }  # fmt: skip
         return {name: fact for name, fact in facts.items() if fact is not None}
 
@@ -161,9 +163,9 @@ def refused(error: ReplError) -> Answer:
 
 def _value(result: Result) -> str | None:
     """The value's best text: a table in Markdown is worth more to a model than one drawn with spaces."""
-    for kind in _TEXTS:
-        if isinstance(text := (result.mime or {}).get(kind), str):
-            return text
+    kind, text = next(iter((result.mime or {}).items()), ("", None))
+    if len(result.mime or {}) == 1 and kind in _TEXTS and isinstance(text, str):  # with more, a text is a note on them
+        return text
     return result.shown or result.exit_status
 
 

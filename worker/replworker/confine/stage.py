@@ -7,12 +7,16 @@ at the same place. Nothing of the host is changed, and nothing else in the close
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import stat
 from collections.abc import Iterable
 
 from replworker.confine import mounts
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
 
 
 def open_way(paths: Iterable[str], owned: Iterable[str], uid: int) -> None:
@@ -42,12 +46,15 @@ class Owners:
     def adopt(self, tree: int) -> None:
         """Raises OSError, EINVAL where the file system cannot do it."""
         found = os.stat(tree)
-        owner = found.st_uid, found.st_gid
-        if found.st_uid == self._uid:
-            return
+        if found.st_uid != self._uid:
+            mounts.map_owner(tree, self.namespace(found.st_uid, found.st_gid))
+
+    def namespace(self, uid: int, gid: int) -> int:
+        """What maps this owner, made when it is first asked for, which takes milliseconds. Raises OSError."""
+        owner = uid, gid
         if owner not in self._namespaces:
-            self._namespaces[owner] = _user_namespace(f"{owner[0]} {self._uid} 1", f"{owner[1]} {self._uid} 1")
-        mounts.map_owner(tree, self._namespaces[owner])
+            self._namespaces[owner] = _user_namespace(f"{uid} {self._uid} 1", f"{gid} {self._uid} 1")
+        return self._namespaces[owner]
 
 
 def _tree(path: str, owners: Owners | None) -> int:
@@ -80,13 +87,22 @@ def _make(path: str, folder: bool) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o644))
 
 
+def die_with(parent: int) -> None:
+    """End this process when its parent does. To be asked for again after a change of user or of user namespace."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it was over before we asked
+        os._exit(1)
+
+
 def _user_namespace(uid_map: str, gid_map: str) -> int:
     """A namespace with these maps, as a descriptor; nothing runs in it."""
     ready, told = os.pipe()
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         try:
             mounts.unshare(mounts.CLONE_NEWUSER)
+            die_with(parent)
             os.write(told, b"1")
             signal.pause()
         finally:

@@ -9,7 +9,6 @@ entering a user namespace takes a process with one.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import os
@@ -28,8 +27,6 @@ from replworker.confine.workspace import Mount
 
 _NS_GET_USERNS = 0xB701
 _MOST_BYTES = 256 * 1024
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Usher:
@@ -38,9 +35,10 @@ class Usher:
 
     def __init__(self, outer: int, map_to: int | None) -> None:
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        worker = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
-            _serve(theirs.fileno(), outer, map_to)
+            _serve(theirs.fileno(), worker, outer, map_to)
         theirs.close()
 
     def attach(self, wanted: list[Mount], seconds: float) -> str | None:
@@ -74,26 +72,35 @@ class Usher:
             self._pid = 0
 
 
-def _serve(fd: int, outer: int, map_to: int | None) -> NoReturn:
+def _serve(fd: int, worker: int, outer: int, map_to: int | None) -> NoReturn:
     try:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        stage.die_with(worker)
         os.dup2(fd, 3)
         os.closerange(4, os.sysconf("SC_OPEN_MAX"))
         asked = socket.socket(fileno=3)
+        owners = None if map_to is None else _prepared(stage.Owners(map_to))
         order = asked.recv(_MOST_BYTES)
         if order:
-            asked.send(_answer(json.loads(order), outer, map_to).encode())
+            asked.send(_answer(json.loads(order), outer, map_to, owners).encode())
     finally:
         os._exit(0)
 
 
-def _answer(wanted: list[tuple[str, str]], outer: int, map_to: int | None) -> str:
+def _prepared(owners: stage.Owners) -> stage.Owners:
+    """Most folders are the broker's user's own: what those need is made while nobody waits for it."""
+    try:
+        owners.namespace(os.geteuid(), os.getegid())
+    except OSError:
+        pass  # said when a folder turns out to need it
+    return owners
+
+
+def _answer(wanted: list[tuple[str, str]], outer: int, map_to: int | None, owners: stage.Owners | None) -> str:
     try:
         sandbox = os.open(f"/proc/{_init(outer)}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         if map_to is None:
             trees = _cloned_apart(wanted)
         else:
-            owners = stage.Owners(map_to)
             trees = [_clone(path, kind, owners) for path, kind in wanted]
             identity.become(map_to)
         mounts.enter(fcntl.ioctl(sandbox, _NS_GET_USERNS))

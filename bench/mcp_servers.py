@@ -1,0 +1,208 @@
+"""MCP servers as contenders: how each is started, and what runs code, resets and shows a picture in it.
+
+A client of bare lines drives all of them: none is slowed by a library on this side.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from abc import ABC, abstractmethod
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bench import ours, procs
+from replctl import Client, ReplError
+
+REPLCTL = [sys.executable, "-P", "-m", "replctl", "mcp"]
+PYKERNEL = procs.ROOT / ".bench/pykernel/bin/pykernel-mcp"  # `make bench` puts it there: it needs an older `mcp`
+POSIT = Path(sys.executable).with_name("mcp-repl")
+POOL = 4  # warm workers of our brokers
+encode = msgspec.json.Encoder().encode
+
+
+class Told(NamedTuple):
+    """What a tool gave: the text that a model reads, how many pictures, and the characters of the whole message but
+    for the pictures' data."""
+
+    text: str
+    pictures: int
+    sent: int
+
+
+class Talk(ABC):
+    """A server and its client, one request at a time."""
+
+    log: Path | None = None  # where the server's stderr goes, if not to ours
+
+    def __init__(self, argv: list[str], folder: Path, env: dict[str, str] | None = None) -> None:
+        self._process = procs.start(argv, env, self.log, cwd=folder)
+        assert self._process.stdin is not None
+        self._in = self._process.stdin
+        self._count = 0
+        hello = {"capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
+        self.ask("initialize", protocolVersion="2025-06-18", **hello)
+        self._put({"method": "notifications/initialized"})
+
+    def _put(self, message: dict[str, Any]) -> None:
+        self._in.write(encode({"jsonrpc": "2.0", **message}).decode() + "\n")
+        self._in.flush()
+
+    def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        """A request to its result. Raises KeyError when the answer is an error."""
+        self._count += 1
+        self._put({"id": self._count, "method": method, "params": params})
+        while True:
+            message = msgspec.json.decode(procs.line_from(self._process))
+            if message.get("id") == self._count and "method" not in message:
+                return dict(message["result"])
+
+    def call(self, tool: str, **arguments: Any) -> Told:
+        """One call of a tool, whatever its code does."""
+        result = self.ask("tools/call", name=tool, arguments=arguments)
+        text = "\n".join(part.get("text", "") for part in result["content"])
+        pictures = 0
+        for part in result["content"]:
+            holder, key = (part, "data") if part["type"] == "image" else (part.get("resource", {}), "blob")
+            if key in holder:
+                pictures, holder[key] = pictures + 1, ""
+        return Told(text, pictures, len(encode(result)))
+
+    @abstractmethod
+    def eval(self, code: str) -> Told:
+        """Run code."""
+
+    @abstractmethod
+    def reset(self) -> Told:
+        """A fresh process, and the answer of `1+1` in it."""
+
+    def rest(self) -> None:  # noqa: B027 - most have nothing to wait for
+        """Come to rest: nothing is left over from the call before."""
+
+    def close(self) -> None:
+        """End the server, and what it started."""
+        below = procs.tree(self._process.pid)[1:]
+        procs.end(self._process)
+        for pid in below:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+class Ours(Talk):
+    """`replctl mcp`, in a session that ends with it: the folder it was opened with does too."""
+
+    _session = "bench"
+    broker: ours.Raw | None = None
+
+    def eval(self, code: str) -> Told:
+        """As above."""
+        return self.call("eval", code=code, session=self._session, wait=60)
+
+    def reset(self) -> Told:
+        """As above: two calls."""
+        self.call("reset", session=self._session)
+        return self.eval("1+1")
+
+    def rest(self) -> None:
+        """As above: the pool of warm workers is full again."""
+        if self.broker is not None:
+            self.broker.wait_warm(POOL)
+
+    def close(self) -> None:
+        """As above. The broker below a server that started it is ended by `Cold`."""
+        self.call("sessions", action="close", session=self._session)
+        procs.end(self._process)
+
+
+class Posit(Talk):
+    """`mcp-repl`."""
+
+    def eval(self, code: str) -> Told:
+        """As above."""
+        return self.call("repl", input=code + "\n", timeout_ms=30_000)
+
+    def reset(self) -> Told:
+        """As above: one call, whose first character resets."""
+        return self.eval("\x041+1")
+
+
+class PyKernel(Talk):
+    """`pykernel-mcp`. A model reads its text; the page for people that comes with each answer is only sent."""
+
+    log = Path(os.devnull)  # two lines for each call
+
+    def eval(self, code: str) -> Told:
+        """As above."""
+        return self.call("execute_python", code=code)
+
+    def reset(self) -> Told:
+        """As above: two calls."""
+        self.call("restart_kernel")
+        return self.eval("1+1")
+
+
+class Server:
+    """How to start one contender, up to its first answer; `talk` is the one that runs."""
+
+    def __init__(
+        self, kind: type[Talk], argv: list[str], env: dict[str, str] | None = None, broker: ours.Raw | None = None
+    ) -> None:
+        self._kind, self._argv, self._env, self._broker = kind, argv, env, broker
+        self._stack = ExitStack()
+        self.talk: Talk | None = None
+
+    def start(self) -> None:
+        """Start it in a folder of its own, which is its sessions' workspace."""
+        self.talk = self._kind(self._argv, self._stack.enter_context(procs.folder()), self._env)
+        if isinstance(self.talk, Ours):
+            self.talk.broker = self._broker
+        self._stack.callback(self.talk.close)
+        assert is_two(self.talk.eval("1+1"))
+
+    def end(self) -> None:
+        """End it, and what it started."""
+        self._stack.close()
+        self.talk = None
+
+    def running(self) -> Talk:
+        """The server, started if it was not."""
+        if self.talk is None:
+            self.start()
+        assert self.talk is not None
+        return self.talk
+
+
+class Cold(Server):
+    """Ours when no broker runs yet: the first call starts one."""
+
+    def __init__(self) -> None:
+        super().__init__(Ours, REPLCTL)
+
+    def start(self) -> None:
+        """As above."""
+        state = self._stack.enter_context(procs.folder())
+        self._env = env_of(state)
+        self._stack.callback(_shut_down, f"ipc://{state}/run/broker.sock")
+        super().start()
+
+
+def is_two(told: Told) -> bool:
+    """Whether this answers `1+1`."""
+    return "2" in told.text.splitlines()
+
+
+def env_of(state: Path) -> dict[str, str]:
+    """For a server whose broker keeps its state there."""
+    config = state / "config.toml"
+    if not config.exists():
+        config.write_text(ours.MAY)
+    return {"REPLCTL_STATE_DIR": str(state), "REPLCTL_CONFIG": str(config)}
+
+
+def _shut_down(endpoint: str) -> None:
+    with suppress(ReplError), Client(endpoint, start=False) as client:
+        client.shutdown()
