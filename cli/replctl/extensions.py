@@ -11,14 +11,14 @@ from replctl.client.errors import ReplError
 from replctl.tools.base import Answer, Context, Steps
 from replctl.tools.base import Tool as BaseTool
 from replwire.ext.contracts import Command, Tool
-from replwire.ext.registry import Record, Registry
+from replwire.ext.registry import OnError, Record, Registry
 from replwire.extensions import Extension
 
 
-def load_all(extensions: Sequence[Extension]) -> Registry:
+def load_all(extensions: Sequence[Extension], on_error: OnError | None = None) -> Registry:
     """What they contribute. One that cannot be loaded is told on stderr, and the others are there: unlike a broker, a
-    client guards nothing."""
-    registry = Registry(_failed)
+    client guards nothing. What raises later is told to `on_error`, or on stderr too."""
+    registry = Registry(on_error or _failed)
     for extension in extensions:
         from replwire.ext.loading import CannotLoad, load  # most have none, and need no pluggy
 

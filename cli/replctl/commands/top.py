@@ -10,7 +10,9 @@ import click
 
 from replctl.commands.common import Face, common
 from replctl.commands.durations import Duration
+from replctl.commands.settings import configured
 from replctl.top import snapshot
+from replctl.top.parts import Parts
 from replwire.faults import Exit
 
 LEAST_SECONDS = 0.2
@@ -21,14 +23,17 @@ INSTALL = "pip install 'replctl[tui]'"
 @click.option("--once", is_flag=True, help="Print how it is now, as plain text, and end.")
 @click.option("--interval", type=Duration(), default="2s", show_default=True, metavar="DURATION",
               help="Between two looks at processor time and memory; events come at once.")  # fmt: skip
+@click.option("--presenter", metavar="NAME", help="Another screen, of an extension.")
 @common
-def top(face: Face, once: bool, interval: float) -> int:
+def top(face: Face, once: bool, interval: float, presenter: str | None) -> int:
     """Sessions, agents, queue and live output on one screen. Keys: ? shows them, q quits.
 
     Where there is no terminal for a screen (a pipe, TERM=dumb), one snapshot is printed, as with --once.
     """
     if interval < LEAST_SECONDS:
         raise click.BadParameter(f"at least {LEAST_SECONDS} seconds", param_hint="--interval")
+    if presenter is not None:
+        return _present(face, presenter)
     why = None if once or face.json else _no_screen()
     if why is None and not once and not face.json and find_spec("textual") is None:
         face.screen.notice(f"the live screen needs textual: {INSTALL}")
@@ -49,7 +54,26 @@ def top(face: Face, once: bool, interval: float) -> int:
             return Exit.OK
     from replctl.top.run import watch  # brings textual
 
-    return watch(face.screen, endpoint, face.agent, interval)
+    return watch(face.screen, endpoint, face.agent, interval, _parts())
+
+
+def _parts() -> Parts:
+    """What extensions add; they are looked for only where the config names some."""
+    named = configured()
+    if not named:
+        return Parts()
+    from replctl.extensions import load_all
+
+    return Parts(lambda on_error: load_all(named, on_error))
+
+
+def _present(face: Face, name: str) -> int:
+    parts = _parts()
+    found = parts.presenter(name)
+    if found is None:
+        raise click.BadParameter(f"no extension has a presenter {name}", param_hint="--presenter")
+    with face.client() as client:
+        return int(found.run(client) or Exit.OK)
 
 
 def _no_screen() -> str | None:

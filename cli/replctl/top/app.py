@@ -20,7 +20,9 @@ from replctl.top.cells import Line, one_line
 from replctl.top.dialogs import Ask, Help
 from replctl.top.feed import Feed, clock
 from replctl.top.model import Model
-from replctl.top.panes import Bar, OutputPane, Pane, TablePane
+from replctl.top.panes import Bar, OutputPane, Pane, PartPane, TablePane
+from replctl.top.parts import Parts
+from replctl.top.snapshot import data
 from replctl.top.survey import GONE
 from replctl.top.things import Session
 from replwire.replies import Reply
@@ -52,13 +54,15 @@ class Top(App[int]):
 
     def __init__(
         self, model: Model, connect: Callable[[], AsyncClient] | None = None, interval: float = 2.0,
-        agent: str = "cli", environ: Mapping[str, str] | None = None,
+        agent: str = "cli", environ: Mapping[str, str] | None = None, parts: Parts | None = None,
     ) -> None:  # fmt: skip
-        """`agent` and `environ` are what `attach` gets. Without `connect` the model is shown as it is."""
+        """`agent` and `environ` are what `attach` gets, `parts` what extensions add. Without `connect` the model is
+        shown as it is."""
         super().__init__(ansi_color=True)  # the terminal's own colours; with NO_COLOR none
         self.theme = "ansi-dark"
         self.model = model
         self.now = clock
+        self.parts = parts or Parts()
         self._feed = Feed(model, connect, interval) if connect is not None else None
         self._agent = agent
         self._environ = environ or {}
@@ -77,17 +81,23 @@ class Top(App[int]):
     def compose(self) -> ComposeResult:
         """The panes, in the order that Tab goes."""
         yield Bar("broker")
+        if self.parts.has_statuses:
+            yield Bar("statuses")
         yield TablePane("1", "Sessions", tables.SESSIONS, "no sessions", marks=True)
         yield OutputPane("2", "Output")
         with Horizontal(id="more"):
             yield TablePane("3", "Jobs", tables.JOBS, "no evals")
             yield TablePane("4", "Agents", tables.AGENTS, "no agents")
+        for number, (_, panel) in enumerate(self.parts.panels()):
+            yield PartPane(number, panel.title, panel.height)
         yield Input(placeholder="filter: words in name, state, runtime, owner, code", id="filter", compact=True)
         yield Bar("keys")
 
     def on_mount(self) -> None:
         """Begin to listen and to draw."""
         self.query_one("#filter").display = False
+        for key in self.parts.controls:
+            self.bind(key, f"control({key!r})")
         self.action_pane("output")
         self.action_pane("sessions")
         self.set_interval(DRAW_SECONDS, self._tick)
@@ -151,16 +161,26 @@ class Top(App[int]):
         chosen = self.chosen
         self.query_one("#output", OutputPane).show(chosen.label if chosen else "", chosen.output if chosen else None)
         self.query_one("#broker", Bar).show(tables.broker_lines(model, self.size.width - 2))
+        if self.parts.looks:
+            self._draw_parts(data(model, now))
         self.query_one("#keys", Bar).show([self._footer(now)])
         if self._feed is not None and chosen is not None and (job := self._feed.unseen(chosen)) is not None:
             self.run_worker(self._feed.look_back(chosen, job), group="back")
+
+    def _draw_parts(self, shown: dict[str, Any]) -> None:
+        if self.parts.has_statuses:
+            self.query_one("#statuses", Bar).show([self.parts.statuses(shown)])
+        for number, (record, panel) in enumerate(self.parts.panels()):
+            pane = self.query_one(f"#part-{number}", PartPane)
+            pane.show(self.parts.lines(record, panel, shown, pane.size.width))
 
     def _filtered(self) -> str:
         return f"  /{self._filter}" if self._filter else ""
 
     def _footer(self, now: float) -> Line:
-        if self.model.trouble != self._seen_trouble:
-            self._seen_trouble = self.model.trouble
+        trouble = self.model.trouble or self.parts.trouble
+        if trouble != self._seen_trouble:
+            self._seen_trouble = trouble
             if self._seen_trouble:
                 self.tell(self._seen_trouble, "bold yellow")
         if not self.model.connected:
@@ -240,7 +260,7 @@ class Top(App[int]):
 
     def action_help(self) -> None:
         """All keys."""
-        self.push_screen(Help())
+        self.push_screen(Help(self.parts.keys()))
 
     # --- keys: doing ---
 
@@ -256,6 +276,25 @@ class Top(App[int]):
             except ReplError as error:
                 hint = f" ({error.hint})" if error.hint and error.word not in GONE else ""
                 self.tell(f"{session.label}: {error.err}{hint}", "bold red")
+            self.draw()
+
+        self.run_worker(run(), group="do")
+
+    def action_control(self, key: str) -> None:
+        """A key of an extension: in a thread, over a connection of its own."""
+        session = self.chosen
+
+        def work() -> str:
+            from replctl.client.sync import Client
+
+            with Client(self.model.endpoint, self._agent, start=False) as client:
+                return self.parts.run(key, client, session.label if session is not None else None)
+
+        async def run() -> None:
+            try:
+                self.tell(await asyncio.to_thread(work))
+            except ReplError as error:
+                self.tell(error.err, "bold red")
             self.draw()
 
         self.run_worker(run(), group="do")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.text import Text
@@ -54,10 +55,15 @@ class Help(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter,ctrl+c", "dismiss")]
 
+    def __init__(self, more: Sequence[tuple[str, str]] = ()) -> None:
+        """`more` are keys of extensions."""
+        super().__init__()
+        self._keys = [*KEYS, *more]
+
     def compose(self) -> ComposeResult:
         """One box."""
         text = Text.assemble(("Keys\n", "bold"))
-        for keys, told in KEYS:
+        for keys, told in self._keys:
             text.append(f"\n{pad(keys, 13)}", "bold cyan")
             text.append(told, "")
         text.append("\n\nEsc closes this", "dim")

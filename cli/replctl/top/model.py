@@ -134,6 +134,7 @@ class Model:
             job.submitted = unix(event["time"])
         if what == "started" and job is not None:
             job.state, job.started, job.position = "running", unix(event["time"]), None
+            job.code = brief(event.get("code", ""), _CODE_CHARS) or job.code  # hooks had to let it run first
             session.running, session.state = job.eval_id, "busy"
             self._begin(session, job)
         elif what == "output":

@@ -9,7 +9,7 @@ from rich.text import Text
 from textual.widget import Widget
 
 from replctl.top.cells import Column as TableColumn
-from replctl.top.cells import Line, Row, pad, table, width_of
+from replctl.top.cells import Line, Row, one_line, pad, table, width_of
 from replctl.top.scrollback import Scrollback
 from replctl.top.tables import clip
 
@@ -74,6 +74,26 @@ class Pane(Widget):
     def on_blur(self) -> None:
         """The title says so."""
         self.draw()
+
+
+class PartPane(Pane):
+    """A box of an extension: as high as it asks for, and not there in a low terminal."""
+
+    def __init__(self, number: int, title: str, height: int) -> None:
+        super().__init__("", f"part-{number}")
+        self._title = one_line(title)
+        self._lines: list[Line] = []
+        self.styles.height = height + 1
+        self.add_class("part")
+
+    def show(self, lines: list[Line]) -> None:
+        """Take these lines."""
+        self._lines = lines
+        self.draw()
+
+    def lines(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
+        """As they were given."""
+        return self._lines[:height]
 
 
 class TablePane(Pane):

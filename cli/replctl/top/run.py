@@ -12,16 +12,17 @@ from replctl.commands.screen import Screen
 from replctl.top.app import Top
 from replctl.top.feed import GIVE_UP_SECONDS
 from replctl.top.model import Model
+from replctl.top.parts import Parts
 from replctl.top.survey import GONE
 from replwire.faults import Exit
 
 END_SECONDS = 5  # for a screen that was told to end, before it is ended as it is
 
 
-def watch(screen: Screen, endpoint: str, agent: str, interval: float) -> int:
+def watch(screen: Screen, endpoint: str, agent: str, interval: float, parts: Parts) -> int:
     """Run the screen until somebody quits; the exit code."""
     environ = dict(os.environ)  # textual takes NO_COLOR away
-    app = Top(Model(endpoint), lambda: AsyncClient(endpoint, agent, start=False), interval, agent, environ)
+    app = Top(Model(endpoint), lambda: AsyncClient(endpoint, agent, start=False), interval, agent, environ, parts)
     before = {number: signal.signal(number, _ender(app)) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         code = app.run(mouse=False)

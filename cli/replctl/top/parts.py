@@ -1,0 +1,105 @@
+"""What extensions add to the screen: words in its header, boxes, keys. No I/O but what their own code does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from replctl.top.cells import Line, cut, one_line, shown
+from replwire.ext.contracts import Contribution, Control, Panel, Presenter, Status
+from replwire.ext.registry import Record, Registry
+
+OURS = frozenset("qirca/s?SjkgG1234")  # keys that the screen has itself
+SLOW_SECONDS = 0.05  # the screen stood still for so long: worth a word
+
+Shown = Mapping[str, Any]
+C = TypeVar("C", bound=Contribution)
+
+
+class Parts:
+    """One screen's. What fails is left out; `trouble` has the last failure, for the footer."""
+
+    def __init__(self, load: Callable[[Callable[[Record, BaseException], None]], Registry] | None = None) -> None:
+        """`load` fills a registry that tells us what fails."""
+        self.trouble = ""
+        self._registry = load(self._failed) if load is not None else Registry(self._failed)
+        self.controls: dict[str, tuple[Record, Control]] = {}
+        for record, control in self._of(Control):
+            if control.key in OURS:
+                self.trouble = f"extension {record.label}: the key {control.key} is the screen's own"
+            else:
+                self.controls[control.key] = record, control
+
+    def _of(self, kind: type[C]) -> list[tuple[Record, C]]:
+        """In their order; those of the same order by owner and name."""
+        found = [(record, record.what) for record in self._registry.of(kind) if isinstance(record.what, kind)]
+        return sorted(found, key=lambda each: (each[1].order, each[0].label))
+
+    def _failed(self, record: Record, error: BaseException) -> None:
+        self.trouble = f"extension {record.label}: {type(error).__name__}: {error}"
+
+    @property
+    def looks(self) -> bool:
+        """Whether anything here wants to see the snapshot."""
+        return bool(self._registry.of(Status) or self._registry.of(Panel))
+
+    @property
+    def has_statuses(self) -> bool:
+        """Whether there is a line of them."""
+        return bool(self._registry.of(Status))
+
+    def statuses(self, shown: Shown) -> Line:
+        """Their words, in one line."""
+        line: Line = []
+        for record, status in self._of(Status):
+            text = self._made(record, partial(status.render, shown))
+            if text:
+                line += [(f" {one_line(text)} ", "reverse"), (" ", "")]
+        return line
+
+    def panels(self) -> list[tuple[Record, Panel]]:
+        """The boxes."""
+        return self._of(Panel)
+
+    def lines(self, record: Record, panel: Panel, shown_now: Shown, width: int) -> list[Line]:
+        """What stands in a box: at most its height, each line cut to the width, and harmless to a terminal."""
+        text = self._made(record, partial(panel.render, shown_now, width))
+        if text is None:
+            return [[("it failed", "bold red")]]
+        return [[(cut(shown(line), width), "")] for line in text.splitlines()[: panel.height]]
+
+    def _made(self, record: Record, render: Callable[[], str | None]) -> str | None:
+        begun = time.monotonic()
+        text = self._registry.guarded(record, lambda: _text(render()), None)
+        if (took := time.monotonic() - begun) > SLOW_SECONDS:
+            self.trouble = f"extension {record.label} held the screen up for {took * 1000:.0f} ms"
+        return text
+
+    def run(self, key: str, client: Any, session: str | None) -> str:
+        """Do what a key stands for; text for the footer. Raises ReplError as the client does."""
+        from replctl.client.errors import ReplError
+
+        record, control = self.controls[key]
+        try:
+            return one_line(str(control.run(client, session)))
+        except ReplError:
+            raise
+        except Exception as error:  # noqa: BLE001 - it is somebody else's code, whatever it raises
+            return f"extension {record.label}: {type(error).__name__}: {error}"
+
+    def keys(self) -> Sequence[tuple[str, str]]:
+        """Keys and what they do, for the help."""
+        return [(key, control.summary or control.name) for key, (_, control) in self.controls.items()]
+
+    def presenter(self, name: str) -> Presenter | None:
+        """Another screen."""
+        found = self._registry.find(Presenter, name)
+        return None if found is None else found[1]
+
+
+def _text(made: object) -> str | None:
+    if made is not None and not isinstance(made, str):
+        raise TypeError(f"gave {type(made).__name__}, no text")
+    return made
