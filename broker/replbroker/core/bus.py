@@ -154,7 +154,7 @@ class Bus:
         if kind.canonical:
             self.ring(session).keep(Kept(seq, name, body), self._limits)
         if self._record or name in self._published:
-            self._emit(Happened(name, self._book(kind, session), body))
+            self._emit(Happened(name, self._book(kind, session), body, when))
         for each in self._subscriptions.values():
             if name in each.types and self._may_hear(each, session):
                 self._emit(ToClient(each.peer, events.carried(each.request_id, body), each.request_id, event=True))

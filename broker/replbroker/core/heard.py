@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+_MAX_TYPE = 200  # bytes of the name of an exception's type
 _MAX_MESSAGES = 2000  # a loop that prints and flushes makes one message a line
 
 
@@ -25,10 +26,17 @@ class _Shown(msgspec.Struct):
     truncated: bool = False
 
 
+class _Ex(msgspec.Struct):
+    """An exception of the code."""
+
+    type: str
+
+
 class _Last(msgspec.Struct, rename="kebab"):
     """The last message of an eval."""
 
     err: str | None = None
+    ex: _Ex | None = None
     traceback: str | None = None
     cause: str | None = None
     state: str | None = None
@@ -74,7 +82,7 @@ class Heard:
 
     def say(self, err: str | None, cause: str | None, state: str | None) -> None:
         """The last message, when the broker writes it."""
-        self._last = _Last(err, None, cause, state)
+        self._last = _Last(err=err, cause=cause, state=state)
 
     def _end(self) -> tuple[_Last, _Shown]:
         """What is no JSON says nothing: it is the worker's word, for its client to judge."""
@@ -108,7 +116,8 @@ class Heard:
         kept = {stream: cut_front(each, self._most // 2) for stream, each in whole.items()}
         return {
             **kept, "value": value.value, "ns": value.ns, "mime": value.mime, "images": images,
-            "truncated": truncated or kept != whole, "error": last.err, "traceback": last.traceback,
+            "truncated": truncated or kept != whole, "error": last.err,
+            "error_type": None if last.ex is None else cut_end(last.ex.type, _MAX_TYPE), "traceback": last.traceback,
             "cause": last.cause, "state": last.state,
         }  # fmt: skip
 

@@ -55,6 +55,7 @@ class News:
         self._bus.tell(
             events.EvalAccepted, job.session, eval=job.eval_id, agent=job.label, op=request.op, code=kept,
             code_truncated=len(kept) < len(code), epoch=job.epoch, limit_ms=job.limit_ms, request_id=job.request_id,
+            traceparent=request.traceparent,
         )  # fmt: skip
 
     def queued(self, job: Job, position: int) -> None:

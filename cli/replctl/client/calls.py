@@ -23,7 +23,7 @@ def eval_fields(
     create: bool = True, ephemeral: bool = False, allow_stdin: bool = True, store_history: bool = True,
     runtime: str | None = None, cwd: str | None = None, env: Mapping[str, str] | None = None,
     expect_epoch: int | None = None, idempotency_key: str | None = None, mime: Sequence[str] = (),
-    cwd_needed: bool = True,
+    cwd_needed: bool = True, traceparent: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Fields of `eval`; defaults of the wire stay off it."""
     return {
@@ -42,6 +42,7 @@ def eval_fields(
         "expect_epoch": expect_epoch,
         "idempotency_key": idempotency_key,
         "mime": list(mime) or None,
+        "traceparent": traceparent,
     }
 
 
