@@ -171,7 +171,7 @@ def _free_port() -> int:
 
 
 def test_without_a_collector_evals_go_on_and_what_is_lost_is_counted(start: Callable[..., Broker]) -> None:
-    broker = start(f"trace.otlp=http://127.0.0.1:{_free_port()}")
+    broker = start(f"trace.otlp=http://127.0.0.1:{_free_port()}", "limits.rate-limit-per-min=0")
     with broker.wire() as wire:
         assert wire.run("6*7", "s").value == "42"
         lost = wait_until(lambda: (now := _traces(wire))["lost-spans"] and now, "spans are lost")
@@ -197,7 +197,7 @@ def test_a_collector_that_hangs_holds_up_no_eval_and_not_the_end(
 
 
 def test_a_collector_that_comes_back_has_the_rest(start: Callable[..., Broker], collected: Collector) -> None:
-    broker = start(f"trace.otlp={collected.url}")
+    broker = start(f"trace.otlp={collected.url}", "limits.rate-limit-per-min=0")
     collected.go.clear()
     with broker.wire() as wire:
         wire.run("1", "s")

@@ -106,8 +106,8 @@ class Core:
         return self.state.trail.awaits(peer)
 
     @property
-    def untold(self) -> bool:
-        """Whether `rest` has something to do."""
+    def untold(self) -> int:
+        """How many events wait for `rest`."""
         return self.state.bus.untold
 
     def rest(self) -> list[Effect]:

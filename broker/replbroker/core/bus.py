@@ -130,9 +130,9 @@ class Bus:
             self._told.append(_Told(kind, session, 0, self._now(), fields, more))
 
     @property
-    def untold(self) -> bool:
-        """Whether `deliver` has something to do."""
-        return bool(self._told)
+    def untold(self) -> int:
+        """How many events wait for `deliver`."""
+        return len(self._told)
 
     def deliver(self) -> None:
         """Make events of what was told, and hand them to whoever may hear them."""

@@ -43,6 +43,7 @@ class _Last(msgspec.Struct, rename="kebab"):
     truncated: bool = False
 
 
+_NOTHING = _Last()
 _decode_shown = msgspec.json.Decoder(_Shown).decode
 _decode_last = msgspec.json.Decoder(_Last).decode
 
@@ -54,11 +55,11 @@ class Heard:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._bodies: deque[bytes] = deque()
+        self._bodies: deque[bytes] | None = None  # most evals show nothing
         self._kept = 0
         self._skipped = False
         self._value = b""
-        self._last: bytes | _Last = _Last()
+        self._last: bytes | _Last = _NOTHING
         self.messages = 0
         self.bytes = 0
 
@@ -69,6 +70,8 @@ class Heard:
         if not text and len(body) > self._most:
             self._skipped = True
             return
+        if self._bodies is None:
+            self._bodies = deque()
         self._bodies.append(body)
         self._kept += len(body)
         # JSON may double the text.
@@ -98,10 +101,10 @@ class Heard:
     def summary(self) -> dict[str, Any]:
         """The fields of `eval/finished` that come from here, within about `most` bytes together."""
         last, value = self._end()
-        text: dict[str, list[str]] = {"out": [], "err": []}
+        out = err = ""
         images: list[dict[str, Any]] = []
         truncated = self._skipped or last.truncated or value.truncated
-        for body in self._bodies:
+        for body in self._bodies or ():
             try:
                 shown = _decode_shown(body)
             except msgspec.MsgspecError:
@@ -110,13 +113,12 @@ class Heard:
             if shown.mime is not None:
                 images.append(shown.mime)
             elif shown.status is None:
-                text["out"].append(shown.out or "")
-                text["err"].append(shown.err or "")
-        whole = {stream: "".join(parts) for stream, parts in text.items()}
-        kept = {stream: cut_front(each, self._most // 2) for stream, each in whole.items()}
+                out += shown.out or ""
+                err += shown.err or ""
+        out_kept, err_kept = cut_front(out, self._most // 2), cut_front(err, self._most // 2)
         return {
-            **kept, "value": value.value, "ns": value.ns, "mime": value.mime, "images": images,
-            "truncated": truncated or kept != whole, "error": last.err,
+            "out": out_kept, "err": err_kept, "value": value.value, "ns": value.ns, "mime": value.mime, "images": images,
+            "truncated": truncated or len(out_kept) < len(out) or len(err_kept) < len(err), "error": last.err,
             "error_type": None if last.ex is None else cut_end(last.ex.type, _MAX_TYPE), "traceback": last.traceback,
             "cause": last.cause, "state": last.state,
         }  # fmt: skip

@@ -69,7 +69,8 @@ class News:
             events.EvalStarted, job.session, eval=job.eval_id, agent=job.label, worker=job.session.worker or 0,
             queue_wait_ms=round((now - job.submitted) * 1000, 3),
         )  # fmt: skip
-        self._bus.tell(events.SessionBusy, job.session, eval=job.eval_id)
+        if "session/busy" in self._bus.live:
+            self._bus.tell(events.SessionBusy, job.session, eval=job.eval_id)
 
     def shown(self, job: Job, body: bytes | memoryview, *, text: bool) -> None:
         """A message for its client that is not its end."""
@@ -112,7 +113,7 @@ class News:
             status=end_of(job.status), words=job.status, duration_ms=job.duration, epoch=job.epoch,
         )  # fmt: skip
         job.heard = None
-        if job.started is not None:
+        if job.started is not None and "session/idle" in self._bus.live:
             self._bus.tell(events.SessionIdle, job.session)
 
     def interrupting(self, job: Job, by: str) -> None:
