@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
@@ -24,4 +23,4 @@ if __name__ == "__main__":
     with ThreadingHTTPServer(("127.0.0.1", 0), _Sink) as server:
         server.daemon_threads = True
         print(f"http://127.0.0.1:{server.server_port}", flush=True)
-        sys.exit(server.serve_forever())
+        server.serve_forever()

@@ -44,7 +44,8 @@ _POLLIN = int(zmq.POLLIN)
 _LONG_S = 3600.0  # the longest sleep
 _SAVE_PAUSE_S = 0.02  # the list of sessions is written behind the answer, and once for a burst
 _TELL_PAUSE_S = 0.004  # how long an event may wait for others
-_MOST_UNTOLD = 256  # events that wait at once
+_TOLD_AT_ONCE = 100  # effects of events between two looks at what has come in
+_MOST_UNTOLD = 10_000  # of them that wait: a tenth of a second
 _LINGER_MS = 1_000  # for the last answers of a broker that ends
 
 
@@ -124,7 +125,7 @@ class Serve:
             self._audit.flush(now)
             for watcher in self._watchers:
                 watcher.flush(now)
-        self._tell()
+        self._do(self._core.rest())
         return self._exit
 
     def _timeout_ms(self) -> int:
@@ -212,16 +213,16 @@ class Serve:
         for worker in dying:
             self._workers.forget(worker)
             self._launcher.kill(worker)
-        untold = self._core.untold
-        if untold >= _MOST_UNTOLD:
-            self._tell()
-        elif untold and self._tell_at is None:
+        if self._tell_at is None and self._core.untold:
             self._tell_at = time.monotonic() + _TELL_PAUSE_S
 
     def _tell(self) -> None:
-        """Hand on what happened, some evals of it at once: that costs a third of one by one."""
-        self._tell_at = None
-        self._do(self._core.rest())
+        """Hand on what happened: some evals of it at once, for that costs a third of one by one; to some of many
+        readers, so that no answer waits for all of them."""
+        self._do(self._core.rest(_TOLD_AT_ONCE))
+        while self._core.untold > _MOST_UNTOLD:  # more happens than can be told, so it has to wait
+            self._do(self._core.rest(_TOLD_AT_ONCE))
+        self._tell_at = time.monotonic() if self._core.untold else None
 
     def _do_rare(self, effect: Effect) -> None:
         if isinstance(effect, Spawn):
