@@ -65,7 +65,7 @@ def measure(plan: Plan) -> list[Table]:
         return [
             Table("subscribers", "Round trip of `1` with 1000 subscriptions, when all is quiet", "ms", NOBODY,
                   [Row(who, "ours", scaled(kept[::_EACH], _MS)) for who, kept in seconds.items()]),
-            Table("subscribers-rate", "Evals a second with 1000 subscriptions, ten after one another", "evals/s", NOBODY,
+            Table("subscribers-rate", "Evals a second with 1000 subscriptions, in bursts of ten", "evals/s", NOBODY,
                   [Row(who, "ours", _rates(kept)) for who, kept in seconds.items()], True),
             _arrived(houses, heard),
             Table("subscribers-memory", "PSS of the broker, after it", "MB", NOBODY,

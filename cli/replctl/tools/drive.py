@@ -33,9 +33,11 @@ def drive(steps: Steps, client: Client, on_output: OnOutput | None = None) -> An
 
 
 async def adrive(
-    steps: Steps, client: AsyncClient, on_output: OnOutput | None = None, gone_away: GoneAway | None = None
-) -> Answer:
-    """The same in an event loop. When its task is cancelled, `gone_away` is told which request was under way."""
+    steps: Steps, client: AsyncClient, on_output: OnOutput | None = None, gone_away: GoneAway | None = None,
+    traceparent: str | None = None,
+) -> Answer:  # fmt: skip
+    """The same in an event loop. When its task is cancelled, `gone_away` is told which request was under way.
+    `traceparent` goes along with the code."""
     step: Callable[[], Ask] = partial(next, steps)
     while True:
         try:
@@ -43,6 +45,8 @@ async def adrive(
         except StopIteration as end:
             answer: Answer = end.value
             return answer
+        if ask.code and traceparent is not None:
+            ask.fields["traceparent"] = traceparent
         try:
             step = partial(steps.send, await _aexchange(client, ask, on_output, gone_away))
         except ReplError as error:
