@@ -43,7 +43,7 @@ from replbroker.watch.base import Watcher
 _POLLIN = int(zmq.POLLIN)
 _LONG_S = 3600.0  # the longest sleep
 _SAVE_PAUSE_S = 0.02  # the list of sessions is written behind the answer, and once for a burst
-_TELL_PAUSE_S = 0.004  # how long an event may wait for others
+_TELL_PAUSE_S = 0.01  # how long an event may wait for others
 _TOLD_AT_ONCE = 100  # effects of events between two looks at what has come in
 _MOST_UNTOLD = 10_000  # of them that wait: a tenth of a second
 _LINGER_MS = 1_000  # for the last answers of a broker that ends

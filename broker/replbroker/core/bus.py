@@ -33,15 +33,9 @@ class Subscription(NamedTuple):
     types: frozenset[str]
 
 
-class _Told(NamedTuple):
-    """Something that happened and is not an event yet."""
-
-    kind: type[Event]
-    session: Session | None
-    seq: int
-    when: float
-    fields: dict[str, Any]
-    more: Callable[[], dict[str, Any]] | None
+# Something that happened and is not an event yet: what, in which session, its number, when, its fields, and what adds
+# more of them later.
+_Told = tuple[type[Event], Session | None, int, float, dict[str, Any], Callable[[], dict[str, Any]] | None]
 
 
 class Bus:
@@ -129,9 +123,9 @@ class Bus:
             ring = self.ring(session)
             ring.seq += 1
             if self.wanted:
-                self._told.append(_Told(kind, session, ring.seq, self._now(), fields, more))
+                self._told.append((kind, session, ring.seq, self._now(), fields, more))
         elif name_of(kind) in self.live:
-            self._told.append(_Told(kind, session, 0, self._now(), fields, more))
+            self._told.append((kind, session, 0, self._now(), fields, more))
 
     @property
     def untold(self) -> int:

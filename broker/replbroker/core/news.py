@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any
 
 from replbroker.core.bus import Bus
 from replbroker.core.effects import Spec
@@ -33,8 +34,15 @@ def end_of(words: list[str]) -> events.End:
     return "timeout" if fault.word == "timeout" else "died" if fault.word in _DIED else "refused"
 
 
+def _finished(job: Job, heard: Heard) -> dict[str, Any]:
+    return {
+        "eval": job.eval_id, "agent": job.label, "status": end_of(job.status), "words": job.status,
+        "duration_ms": job.duration, "epoch": job.epoch, **heard.summary(),
+    }  # fmt: skip
+
+
 class News:
-    """Tells the bus. Every method is cheap while nobody listens."""
+    """Tells the bus. Every method is cheap while nobody listens, and what stays as it is, is put together later."""
 
     def __init__(self, bus: Bus, limits: Limits) -> None:
         self._bus = bus
@@ -49,14 +57,17 @@ class News:
         if not self._bus.wanted:
             self._bus.ring(job.session).seq += 1
             return
+        job.heard = Heard(self._limits.event_text_bytes)
+        self._bus.tell(events.EvalAccepted, job.session, lambda: self._accepted(job, request))
+
+    def _accepted(self, job: Job, request: Runs) -> dict[str, Any]:
         code = request.summary()
         kept = cut_end(code, self._limits.event_text_bytes)
-        job.heard = Heard(self._limits.event_text_bytes)
-        self._bus.tell(
-            events.EvalAccepted, job.session, eval=job.eval_id, agent=job.label, op=request.op, code=kept,
-            code_truncated=len(kept) < len(code), epoch=job.epoch, limit_ms=job.limit_ms, request_id=job.request_id,
-            traceparent=request.traceparent,
-        )  # fmt: skip
+        return {
+            "eval": job.eval_id, "agent": job.label, "op": request.op, "code": kept,
+            "code_truncated": len(kept) < len(code), "epoch": job.epoch, "limit_ms": job.limit_ms,
+            "request_id": job.request_id, "traceparent": request.traceparent,
+        }  # fmt: skip
 
     def queued(self, job: Job, position: int) -> None:
         """It waits."""
@@ -108,10 +119,7 @@ class News:
             self._bus.tell(
                 events.EvalOutputEnd, job.session, eval=job.eval_id, messages=heard.messages, bytes=heard.bytes
             )
-        self._bus.tell(
-            events.EvalFinished, job.session, heard.summary, eval=job.eval_id, agent=job.label,
-            status=end_of(job.status), words=job.status, duration_ms=job.duration, epoch=job.epoch,
-        )  # fmt: skip
+        self._bus.tell(events.EvalFinished, job.session, lambda: _finished(job, heard))
         job.heard = None
         if job.started is not None and "session/idle" in self._bus.live:
             self._bus.tell(events.SessionIdle, job.session)
