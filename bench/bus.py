@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 from bench import ours, procs
 from bench.stats import Check, Row, Table, median
-from bench.turns import Plan, Turn, in_turns, scaled
+from bench.turns import WARM_UP, Plan, Turn, in_turns, scaled
 
 OFF, SAME = "everything off", "everything off, a second broker"
 JSONL, SQLITE = "transcript, JSON lines (the default)", "transcript, SQLite"
@@ -24,7 +24,7 @@ _NONE, _LINES, _TABLE = (f"transcript.backend={backend}" for backend in ("off", 
 
 
 def measure(plan: Plan) -> list[Table]:
-    """Two tables: one eval after the other, and after 5 ms of silence, when the thread that writes has its own time."""
+    """Three tables: one eval after the other, what the brokers worked for that, and after 5 ms of silence."""
     with ExitStack() as stack:
         sink = procs.module("sink")
         stack.callback(procs.end, sink)
@@ -34,17 +34,28 @@ def measure(plan: Plan) -> list[Table]:
             TRACES: [_NONE, traces], ALL: [_TABLE, traces, "metrics.listen=127.0.0.1:0"],
         }  # fmt: skip
         turns: dict[str, Turn] = {}
+        pids: dict[str, int] = {}
         for who, settings in kinds.items():
             broker = stack.enter_context(ours.broker(settings=settings))
             raw = broker.raw()
             raw.call("new-session", name="probe")
+            pids[who] = broker.pid
             if who in (SUBSCRIBER, ALL):
                 reader = procs.start([sys.executable, "-m", "bench.listen", broker.endpoint, "1", "1"])
                 stack.callback(procs.end, reader)
                 procs.line_from(reader)
             turns[who] = Turn(lambda raw=raw: raw.eval("1", "probe"), _EACH)  # type: ignore[misc]
+        before = {who: procs.processor_s(pid) for who, pid in pids.items()}
+        rounds = plan.of(100, 20)
+        trips = _table("bus", "Round trip of `1` with what looks on", turns, rounds)
+        used = {who: procs.processor_s(pid) - before[who] for who, pid in pids.items()}
+        evals = rounds * (_EACH + WARM_UP)
+        work = [Row(who, "ours", [seconds / evals * _US]) for who, seconds in used.items()]
         return [
-            _table("bus", "Round trip of `1` with what looks on", turns, plan.of(100, 20)),
+            trips,
+            Table(
+                "bus-work", "Processor time of the broker, all its threads, for each of these evals", "us", OFF, work
+            ),
             _table("bus-quiet", "The same after 5 ms of silence", turns, plan.of(20, 5), 0.005),
         ]
 
