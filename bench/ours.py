@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -175,14 +175,15 @@ class Broker:
 @contextmanager
 def broker(
     warm_workers: int = 2, *, sandbox: bool = True, tcp: bool = False, confine: Mapping[str, int] | None = None,
-    **limits: int,
+    settings: Sequence[str] = (), **limits: int,
 ) -> Iterator[Broker]:  # fmt: skip
     """A broker with these limits beyond the opened ones (`max_sessions=120`); ended on every way out.
 
     Sessions are sandboxed where the machine can, as they are by default; `sandbox=False` turns it off, and
-    `confine` has other bounds of it (`{"pids": 64}`). With `tcp` the broker listens to JSON lines as well.
+    `confine` has other bounds of it (`{"pids": 64}`). With `tcp` the broker listens to JSON lines as well; `settings`
+    are any others (`"transcript.backend=off"`).
     """
-    settings = _OPEN | {name.replace("_", "-"): value for name, value in limits.items()}
+    bounds = _OPEN | {name.replace("_", "-"): value for name, value in limits.items()}
     with procs.folder() as path:
         endpoint = f"ipc://{path}/b.sock"
         config = path / "config.toml"
@@ -190,9 +191,9 @@ def broker(
         argv = [sys.executable, "-m", "replctl", "serve", "--json", "--endpoint", endpoint]
         argv += ["--set", f"broker.warm-workers={warm_workers}"]
         argv += ["--tcp", "127.0.0.1:0"] if tcp else []
-        pairs = [f"limits.{name}={value}" for name, value in settings.items()]
+        pairs = [f"limits.{name}={value}" for name, value in bounds.items()]
         pairs += [f"sandbox.{name}={value}" for name, value in (confine or {}).items()]
-        argv += [word for pair in pairs for word in ("--set", pair)]
+        argv += [word for pair in (*pairs, *settings) for word in ("--set", pair)]
         log = path / "log"
         env = {"REPLCTL_STATE_DIR": str(path), "REPLCTL_CONFIG": str(config)}
         process = procs.start(argv, env, log)

@@ -156,6 +156,12 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+def processor_s(pid: int) -> float:
+    """Processor time that it used until now, in steps of the kernel's clock."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def pss_mb(pid: int) -> float:
     """Its memory, shared pages counted in proportion, in MB."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():

@@ -42,6 +42,8 @@ MEASUREMENTS = {
     "crowd": Measurement("crowd", 600),
     "command-line": Measurement("command_line", 200),
     "acp": Measurement("acp", 200),
+    "bus": Measurement("bus", 300),
+    "subscribers": Measurement("subscribers", 300),
     "sandbox": Measurement("sandbox", 300, usual=False),
     "confined": Measurement("confined", 300, usual=False),
     "runtimes": Measurement("runtimes", 200, usual=False),

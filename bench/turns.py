@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+WARM_UP = 3  # calls at the start of each turn that are not counted
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -28,7 +30,7 @@ class Turn:
 
 
 def in_turns(
-    turns: Mapping[str, Turn], rounds: int, silence_s: float = 0.0, warm_up: int = 3
+    turns: Mapping[str, Turn], rounds: int, silence_s: float = 0.0, warm_up: int = WARM_UP
 ) -> dict[str, list[float]]:
     """Seconds of every call, by contender. With a silence the caller sleeps that long before each call."""
     clock = time.perf_counter

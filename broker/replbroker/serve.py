@@ -46,6 +46,9 @@ from replwire.limits import Limits
 _POLLIN = int(zmq.POLLIN)
 _LONG_S = 3600.0  # the longest sleep
 _SAVE_PAUSE_S = 0.02  # the list of sessions is written behind the answer, and once for a burst
+_TELL_PAUSE_S = 0.01  # how long an event may wait for others
+_TOLD_AT_ONCE = 100  # effects of events between two looks at what has come in
+_MOST_UNTOLD = 10_000  # of them that wait: a tenth of a second
 _LINGER_MS = 1_000  # for the last answers of a broker that ends
 
 
@@ -73,6 +76,7 @@ class Serve:
         self._roster_broken = False
         self._names: list[str] = []
         self._save_at: float | None = None
+        self._tell_at: float | None = None
         self._register(clients.monitor_fd, self._count_connections)
         self._register(zap.socket.fileno(), zap.answer)
         self.streams = Streams(self, limits.max_message_bytes)
@@ -120,16 +124,19 @@ class Serve:
             due = self._core.next_deadline()
             if due is not None and due <= now:
                 self._do(self._core.tick(now))
+            if self._tell_at is not None and self._tell_at <= now:
+                self._tell()
             if self._save_at is not None and self._save_at <= now:
                 self._save()
             self._audit.flush(now)
             for watcher in self._watchers:
                 watcher.flush(now)
+        self._do(self._core.rest())
         return self._exit
 
     def _timeout_ms(self) -> int:
         due = self._core.next_deadline()
-        for at in (self._save_at, self._audit.due, *(watcher.due for watcher in self._watchers)):
+        for at in (self._tell_at, self._save_at, self._audit.due, *(watcher.due for watcher in self._watchers)):
             if at is not None:
                 due = at if due is None else min(due, at)
         wait = _LONG_S if due is None else max(0.0, due - time.monotonic())
@@ -212,8 +219,16 @@ class Serve:
         for worker in dying:
             self._workers.forget(worker)
             self._launcher.kill(worker)
-        if self._core.untold:
-            self._do(self._core.rest())
+        if self._tell_at is None and self._core.untold:
+            self._tell_at = time.monotonic() + _TELL_PAUSE_S
+
+    def _tell(self) -> None:
+        """Hand on what happened: some evals of it at once, for that costs a third of one by one; to some of many
+        readers, so that no answer waits for all of them."""
+        self._do(self._core.rest(_TOLD_AT_ONCE))
+        while self._core.untold > _MOST_UNTOLD:  # more happens than can be told, so it has to wait
+            self._do(self._core.rest(_TOLD_AT_ONCE))
+        self._tell_at = time.monotonic() if self._core.untold else None
 
     def _do_rare(self, effect: Effect) -> None:
         if isinstance(effect, Spawn):

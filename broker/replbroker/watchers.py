@@ -1,4 +1,4 @@
-"""Builds what looks on: transcripts, the PUB socket, the metrics port."""
+"""Builds what looks on: transcripts, traces, the PUB socket, the metrics port."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import zmq
 
@@ -17,15 +18,18 @@ from replbroker.watch.jsonl import Jsonl
 from replbroker.watch.metrics import Metrics
 from replbroker.watch.publish import Publisher, publisher_socket
 from replbroker.watch.transcript import Transcript
-from replwire.config import Config
+from replwire.config import Config, TraceSection
 from replwire.places import ipc_path
+
+if TYPE_CHECKING:
+    from replbroker.watch.trace import Trace
 
 _DAY_S = 86_400.0
 
 
 def records(config: Config) -> bool:
     """Whether anybody here wants every canonical event."""
-    return config.transcript.backend != "off" or bool(config.broker.publish)
+    return config.transcript.backend != "off" or bool(config.broker.publish or config.trace.otlp)
 
 
 def watchers(
@@ -39,10 +43,14 @@ def watchers(
     if transcript is not None:
         core.state.setup.snapshots["transcripts"] = transcript.snapshot
         found.append(transcript)
+    if config.trace.otlp:
+        trace = _trace(config.trace, core, complain)
+        core.state.setup.snapshots["traces"] = trace.snapshot
+        found.append(trace)
     if config.broker.publish:
         found.append(_publisher(config.broker.publish, core, context, stack))
     if config.metrics.listen:
-        found.append(_metrics(config.metrics.listen, core, transcript, stack))
+        found.append(_metrics(config.metrics.listen, core, stack))
     return found
 
 
@@ -63,6 +71,18 @@ def _transcript(
     else:
         backend = more_backends(settings.backend, folder, settings.max_session_bytes)
     return Transcript(backend, settings.max_age_days * _DAY_S, settings.max_bytes, complain)
+
+
+def _trace(settings: TraceSection, core: Core, complain: Callable[[str], None]) -> Trace:
+    try:
+        from replbroker.watch.trace import trace  # an extra: few want it, and it brings much along
+    except ModuleNotFoundError as error:
+        raise StartError(f"trace.otlp needs OpenTelemetry ({error}): pip install 'replctl[otel]'") from None
+    setup = core.state.setup
+    try:
+        return trace(settings.otlp, settings.code, setup.boot, dict(setup.versions)["replctl"], setup.wall, complain)
+    except ValueError as error:
+        raise StartError(f"trace.otlp {error}") from None
 
 
 def _publisher(
@@ -96,11 +116,11 @@ def _checked(endpoint: str) -> str | None:
     return path
 
 
-def _metrics(address: str, core: Core, transcript: Transcript | None, stack: ExitStack) -> Metrics:
+def _metrics(address: str, core: Core, stack: ExitStack) -> Metrics:
     if not is_loopback(f"tcp://{address}"):
         raise StartError(f"metrics.listen {address}: loopback only; let something in front of it speak to others")
     door = tcp_door(address)
     stack.callback(door.remove)
     from replbroker.watch.scrape import Figures  # prometheus-client is loaded by who wants it alone
 
-    return Metrics(door.socket, Figures(core, None if transcript is None else transcript.snapshot).text)
+    return Metrics(door.socket, Figures(core).text)

@@ -226,7 +226,7 @@ def test_a_disk_that_hangs_holds_nobody_up_and_what_waits_for_it_is_bounded() ->
     transcript = Transcript(stuck, 1.0, 1, lambda _: None)  # type: ignore[arg-type]
     body = _entry(1, out="x" * 1_000_000)
     for at in range(40):  # a writer in the same thread would hang here
-        transcript.happened(Happened("eval/finished", "a", body), float(at))
+        transcript.happened(Happened("eval/finished", "a", body, float(at)), float(at))
         transcript.flush(at + 1.0)
     assert transcript.lost > 20
     stuck.go.set()

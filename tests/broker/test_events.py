@@ -335,3 +335,35 @@ def test_an_agents_processor_time_is_added_up_over_its_workers(table: Table) -> 
     table.said("reset", session="work")
     table.worker().says(Kind.BEAT, {"cpu_seconds": 1.0, "memory_bytes": 500})
     assert table.said("introspect", name="figures")["snapshots"]["figures"]["cpu-seconds"] == {"ada": 3.5}
+
+
+def test_many_readers_are_served_in_parts_and_each_hears_everything_once_and_in_order(table: Table) -> None:
+    table.open()
+    readers = [b"q%d" % number for number in range(50)]
+    sent = {peer: table.ask("subscribe", peer, types=["eval/"]) for peer in readers}
+    worker = table.worker()
+    core, bus = table.core, table.state.bus
+    effects = core.hear(b"p1", b'{"id":"e","op":"eval","session":"work","code":"1"}', table.now)
+    parts = []
+    while core.untold:
+        parts.append(core.rest(20))
+        if len(parts) == 1:
+            bus.forget(readers[-1])  # goes while the first event is half told
+    assert len(parts) > 4
+    assert max(map(len, parts)) <= 21
+    table.do([*effects, *(effect for part in parts for effect in part)])
+    worker.answers("e")
+    told = [_types(_heard(table, sent[peer])) for peer in readers]
+    assert told == [["eval/accepted", "eval/started", "eval/finished"]] * 49 + [[]]
+
+
+def test_who_subscribes_while_an_event_is_half_told_hears_nothing_of_it(table: Table) -> None:
+    table.open()
+    first = [table.ask("subscribe", b"q%d" % number, types=["eval/"]) for number in range(10)]
+    core = table.core
+    effects = core.hear(b"p1", b'{"id":"e","op":"eval","session":"work","code":"1"}', table.now) + core.rest(5)
+    late = b'{"id":"late","op":"subscribe","types":["eval/"]}'
+    core.meet(OTHER, "self")
+    table.do(effects + core.hear(OTHER, late, table.now))
+    assert _heard(table, "late") == []
+    assert [_types(_heard(table, each)) for each in first] == [["eval/accepted", "eval/started"]] * 10

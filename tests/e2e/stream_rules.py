@@ -5,14 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import msgspec
+
+from replwire import events
+from replwire.events import Event
+
 _TEXT, _VALUE, _DONE = range(3)
+
+
+def declared(event: dict[str, Any]) -> Event:
+    """An event as every reader decodes it. Fails for one that the table of events does not have, or has differently."""
+    found = events.decode(msgspec.json.encode(event))
+    assert msgspec.json.decode(events.encode(found)) == event, "an event has fields that are not declared"
+    return found
 
 
 class Rules:
     """Watches all that one connection receives.
 
     The id is that of a request; one message has `done`, and it is the last; `out` and stderr come before
-    `value`, and that before `done`; what has `error` in its status has `err`; no key has an underscore.
+    `value`, and that before `done`; what has `error` in its status has `err`; no key has an underscore; every event
+    is declared.
     """
 
     def __init__(self) -> None:
@@ -28,6 +41,8 @@ class Rules:
         """Check one message. An id that was not told of is taken for a request's at its first message."""
         request_id, status = message["id"], message.get("status", [])
         self._check_keys(message)
+        for event in (*message.get("events", ()), *([message["event"]] if "event" in message else ())):
+            declared(event)
         assert "error" not in status or message.get("err"), message
         if request_id == "":  # for what has no id to answer under: each such answer is a whole stream
             assert "done" in status, message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 
 from kit import Broker, processes_with, wait_until
@@ -188,8 +190,48 @@ def test_a_notebook_has_a_cell_for_each_eval(start: Callable[..., Broker]) -> No
     kinds = [[output["output_type"] for output in cell.get("outputs", [])] for cell in book["cells"]]
     assert kinds == [[], ["stream", "execute_result"], ["error"], []]
     assert "brings no variable back" in "".join(book["cells"][0]["source"])
+    nbformat.validate(nbformat.from_dict(book))
     assert "42" in _cli(broker, "export", "nb", "--format", "md")
-    _cli(broker, "export", "nobody", code=1)
+    _cli(broker, "export", "nobody", code=4)
+
+
+def test_a_script_of_a_session_can_be_read_by_python_whatever_the_session_was_given(
+    start: Callable[..., Broker],
+) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        for code in ("x = 1", "%timeit x", "await __import__('asyncio').sleep(0)", "if x:", "'d'\nx"):
+            wire.run(code, "odd")
+    assert broker.stop() == 0
+    text = _cli(broker, "export", "odd", "--format", "py")
+    assert len(ast.parse(text).body) == 4
+    assert "# %timeit x" in text
+    assert "# if x:" in text
+
+
+def test_a_replay_needs_a_transcript_and_a_session_of_its_runtime(start: Callable[..., Broker], tmp_path: Path) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        wire.run("1", "py")
+        wire.run("echo hi", "sh", runtime="bash")
+        wire.run("def f(:", "py")
+        wire.ask("close", session="py")
+        wire.ask("close", session="sh")
+    wait_until(
+        lambda: _cli(broker, "export", "sh", "--format", "jsonl").count("session/closed"), "the whole transcript"
+    )
+    wait_until(
+        lambda: _cli(broker, "export", "py", "--format", "jsonl").count("session/closed"), "the whole transcript"
+    )
+    to = ("--endpoint", broker.endpoint)
+    assert "none came out differently" in _cli(broker, "replay", "sh", "--into", "again", *to)  # a session of bash
+    assert "none came out differently" in _cli(broker, "replay", "py", "--into", "more", *to)  # errors name another one
+    assert "differ" in _cli(broker, "replay", "py", "--into", "exact", "--exact", *to, code=1)
+    _cli(broker, "replay", "sh", "--into", "more", *to, code=2)
+    other = tmp_path / "book.ipynb"
+    other.write_text(_cli(broker, "export", "py"))
+    _cli(broker, "replay", str(other), "--into", "more", *to, code=2)
+    _cli(broker, "replay", "nobody", "--into", "more", *to, code=4)
 
 
 def test_tail_follows_a_session_and_ends_with_it(start: Callable[..., Broker]) -> None:

@@ -187,9 +187,27 @@ def test_metrics_are_served_and_can_be_parsed(start: Callable[..., Broker]) -> N
         assert seen["replctl_sessions", ()] == 1
         assert seen["replctl_workers", ("claimed",)] == 1
         assert seen["replctl_agent_memory_bytes", ("ada",)] > 1_000_000
+        _well_formed(_get(port)[1])
         assert _get(port, "/")[0] == b"HTTP/1.1 404 Not Found"
         assert _get(port, method="POST")[0] == b"HTTP/1.1 405 Method Not Allowed"
         assert _get(port, method="HEAD")[1] == ""
+
+
+def _well_formed(page: str) -> None:
+    """What `promtool check metrics` looks at."""
+    seen = set()
+    for family in text_string_to_metric_families(page):
+        assert family.documentation, family
+        assert family.type != "unknown", family
+        for sample in family.samples:
+            assert sample.name.endswith("_total") == (family.type == "counter"), sample
+            key = (sample.name, *sorted(sample.labels.items()))
+            assert key not in seen, "told twice"
+            seen.add(key)
+        if family.type == "histogram":
+            values = [sample.value for sample in family.samples if sample.name.endswith("_bucket")]
+            assert values == sorted(values)
+            assert values[-1] == next(each.value for each in family.samples if each.name.endswith("_count"))
 
 
 def test_who_connects_to_the_metrics_port_and_says_nothing_harms_nobody(start: Callable[..., Broker]) -> None:

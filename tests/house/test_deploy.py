@@ -26,8 +26,9 @@ def _names(family: Metric) -> set[str]:
 def families() -> dict[str, str]:
     """Every figure by name, with its type."""
     setup = Setup(limits=Limits(), warm_workers=0, idle_exit_ms=0, new_id=lambda: "1", wall=lambda: 0.0)
-    told = {"written": 0, "lost": 0}
-    return {name: family.type for family in Figures(Core(setup), lambda: told).collect() for name in _names(family)}
+    setup.snapshots["transcripts"] = lambda: {"written": 0, "lost": 0}
+    setup.snapshots["traces"] = lambda: {"exported": 0, "lost-events": 0, "lost-spans": 0}
+    return {name: family.type for family in Figures(Core(setup)).collect() for name in _names(family)}
 
 
 def test_every_figure_of_the_dashboard_is_served_and_every_figure_is_shown(families: dict[str, str]) -> None:
@@ -43,3 +44,11 @@ def test_panels_have_numbers_and_places_of_their_own() -> None:
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
+
+
+def test_the_page_about_metrics_has_every_figure_and_no_other(families: dict[str, str]) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs/metrics.md").read_text()
+    listed = {
+        name for row in page.splitlines() if row.startswith("| `replctl_") for name in re.findall(r"replctl_\w+", row)
+    }
+    assert listed == {re.sub(r"_(bucket|sum|count)$", "", name) for name in families}

@@ -145,6 +145,17 @@ async def test_progress_tells_the_last_line(connect: Connect, broker: Broker, mo
     assert [done for done, _ in said] == sorted({done for done, _ in said})
 
 
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_call_takes_its_trace_along(connect: Connect, broker: Broker, mode: str) -> None:
+    parent = f"00-{'ab' * 16}-{'cd' * 8}-01"
+    async with connect(mode=mode) as client:
+        arguments = {"code": "1", "session": f"traced-{mode}"}
+        await client.call_tool("eval", arguments, meta={"traceparent": parent})  # type: ignore[typeddict-unknown-key]
+    with broker.wire() as wire:
+        sent = wire.send("subscribe", session=f"traced-{mode}", since_seq=0, types=["eval/accepted"])
+        assert wire.until(sent, "subscribed")["events"][0]["traceparent"] == parent
+
+
 async def test_code_past_its_wait_answers_that_it_runs(connect: Connect) -> None:
     async with connect("--wait", "300ms") as client:
         result = await run(client, "import time\nprint('a', flush=True)\ntime.sleep(60)", "wait")

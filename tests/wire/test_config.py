@@ -51,6 +51,7 @@ OTHER = {
     "read": '"host"',
     "warm-workers": "16",
     "audit": "false",
+    "code": "true",
     "backend": '"sqlite"',
 }
 

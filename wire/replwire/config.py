@@ -181,6 +181,19 @@ class MetricsSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid
     ] = ""
 
 
+class TraceSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """Traces for an OpenTelemetry collector: one for each eval. Needs the extra `otel`."""
+
+    otlp: Annotated[
+        str,
+        Meta(
+            description="http(s) URL of a collector that takes OTLP over HTTP; empty: none. `http://127.0.0.1:4318` is "
+            "usual"
+        ),
+    ] = ""
+    code: Annotated[bool, Meta(description="true: traces have the code of evals; never their output or values")] = False
+
+
 class Config(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """All settings."""
 
@@ -193,6 +206,7 @@ class Config(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown
     sandbox: SandboxSection = SandboxSection()
     transcript: TranscriptSection = TranscriptSection()
     metrics: MetricsSection = MetricsSection()
+    trace: TraceSection = TraceSection()
     limits: Limits = Limits()
     agents: list[Agent] = []
     extensions: list[Extension] = []

@@ -126,6 +126,7 @@ class EvalAccepted(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/a
     epoch: int
     limit_ms: Annotated[int, _says("how long it may run")]
     request_id: str
+    traceparent: Annotated[str | None, _says("the caller's span, as the request had it")] = None
 
 
 class EvalQueued(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/queued"):
@@ -175,6 +176,7 @@ class EvalFinished(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/f
     mime: Annotated[dict[str, Any] | None, _says("the value's rich form, as far as there is room")] = None
     truncated: Annotated[bool, _says("true: something of this is missing here")] = False
     error: Annotated[str | None, _says("what went wrong, in a sentence")] = None
+    error_type: Annotated[str | None, _says("the type of the exception, when the code raised one")] = None
     traceback: str | None = None
     cause: Annotated[str | None, _says("what ended its worker")] = None
     state: Annotated[str | None, _says("`kept` or `lost`: the variables from before")] = None

@@ -6,6 +6,7 @@ simulator in the tests lives on.
 
 from __future__ import annotations
 
+import math
 import sys
 import traceback
 
@@ -88,14 +89,15 @@ class Core:
         return self.state.trail.awaits(peer)
 
     @property
-    def untold(self) -> bool:
-        """Whether `rest` has something to do."""
+    def untold(self) -> int:
+        """How many effects `rest` has to make, about."""
         return self.state.bus.untold
 
-    def rest(self) -> list[Effect]:
-        """What can wait until the effects of a call are done: events, which are not in the way of an answer so."""
+    def rest(self, most: float = math.inf) -> list[Effect]:
+        """What can wait until the effects of a call are done: events, which are not in the way of an answer so. All,
+        or about `most` effects."""
         try:
-            self.state.bus.deliver()
+            self.state.bus.deliver(most)
         except Exception:  # noqa: BLE001 - what is told of an eval must not end it; nor is this told as an event
             self.state.out.append(Note(f"an event could not be made\n{traceback.format_exc()}"))
         out, self.state.out = self.state.out, []

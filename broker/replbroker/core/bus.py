@@ -6,7 +6,9 @@ a reader who comes later can tell that there was something.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from replbroker.core.access import Access
@@ -31,15 +33,9 @@ class Subscription(NamedTuple):
     types: frozenset[str]
 
 
-class _Told(NamedTuple):
-    """Something that happened and is not an event yet."""
-
-    kind: type[Event]
-    session: Session | None
-    seq: int
-    when: float
-    fields: dict[str, Any]
-    more: Callable[[], dict[str, Any]] | None
+# Something that happened and is not an event yet: what, in which session, its number, when, its fields, and what adds
+# more of them later.
+_Told = tuple[type[Event], Session | None, int, float, dict[str, Any], Callable[[], dict[str, Any]] | None]
 
 
 class Bus:
@@ -55,7 +51,9 @@ class Bus:
         self._now = now
         self._stamp = stamp
         self._stamped = (0.0, "")
-        self._told: list[_Told] = []
+        self._told: deque[_Told] = deque()
+        self._hearers: Iterator[ToClient] = iter(())  # of the event that is being delivered
+        self._half_told = False
         self._boot = boot
         self._record = record  # somebody outside wants every canonical event
         self._published: frozenset[str] = frozenset()  # ephemeral ones that somebody outside wants
@@ -125,23 +123,30 @@ class Bus:
             ring = self.ring(session)
             ring.seq += 1
             if self.wanted:
-                self._told.append(_Told(kind, session, ring.seq, self._now(), fields, more))
+                self._told.append((kind, session, ring.seq, self._now(), fields, more))
         elif name_of(kind) in self.live:
-            self._told.append(_Told(kind, session, 0, self._now(), fields, more))
+            self._told.append((kind, session, 0, self._now(), fields, more))
 
     @property
-    def untold(self) -> bool:
-        """Whether `deliver` has something to do."""
-        return bool(self._told)
+    def untold(self) -> int:
+        """How many effects `deliver` has to make, about."""
+        return (len(self._told) + self._half_told) * max(1, len(self._subscriptions))
 
-    def deliver(self) -> None:
-        """Make events of what was told, and hand them to whoever may hear them."""
-        while self._told:
-            told, self._told = self._told, []
-            for each in told:
-                self._deliver(each)
+    def deliver(self, most: float = math.inf) -> None:
+        """Make events of what was told, and hand them to whoever may hear them: to all, or to about `most` readers.
+        A thousand are served in parts, so that nobody's answer waits for that."""
+        while self.untold and most > 0:
+            if not self._half_told:
+                self._publish(self._told.popleft())
+                most -= 1
+            for effect in self._hearers:
+                self._emit(effect)
+                most -= 1
+                if most <= 0:
+                    return
+            self._half_told = False
 
-    def _deliver(self, told: _Told) -> None:
+    def _publish(self, told: _Told) -> None:
         kind, session, seq, when, fields, more = told
         self._count += 1
         if when != self._stamped[0]:
@@ -155,10 +160,14 @@ class Bus:
         if kind.canonical:
             self.ring(session).keep(Kept(seq, name, body), self._limits)
         if self._record or name in self._published:
-            self._emit(Happened(name, self._book(kind, session), body))
-        for each in self._subscriptions.values():
-            if name in each.types and self._may_hear(each, session):
-                self._emit(ToClient(each.peer, events.carried(each.request_id, body), each.request_id, event=True))
+            self._emit(Happened(name, self._book(kind, session), body, when))
+        if self._subscriptions:
+            self._hearers, self._half_told = self._to_hearers(name, body, session), True
+
+    def _to_hearers(self, name: str, body: bytes, session: Session | None) -> Iterator[ToClient]:
+        for key, each in list(self._subscriptions.items()):
+            if name in each.types and key in self._subscriptions and self._may_hear(each, session):
+                yield ToClient(each.peer, events.carried(each.request_id, body), each.request_id, event=True)
 
     @staticmethod
     def _book(kind: type[Event], session: Session | None) -> str | None:

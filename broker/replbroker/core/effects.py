@@ -98,11 +98,12 @@ class Audit(msgspec.Struct, frozen=True, gc=False):
 
 class Happened(msgspec.Struct, frozen=True, gc=False):
     """An event, for the transcript of this session (`broker` without one, None: nobody keeps it) and who else wants
-    all of them."""
+    all of them. `when` is monotonic."""
 
     type: str
     book: str | None
     body: bytes
+    when: float
 
 
 class Known(msgspec.Struct, frozen=True, gc=False):

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+_MAX_TYPE = 200  # bytes of the name of an exception's type
 _MAX_MESSAGES = 2000  # a loop that prints and flushes makes one message a line
 
 
@@ -25,16 +26,24 @@ class _Shown(msgspec.Struct):
     truncated: bool = False
 
 
+class _Ex(msgspec.Struct):
+    """An exception of the code."""
+
+    type: str
+
+
 class _Last(msgspec.Struct, rename="kebab"):
     """The last message of an eval."""
 
     err: str | None = None
+    ex: _Ex | None = None
     traceback: str | None = None
     cause: str | None = None
     state: str | None = None
     truncated: bool = False
 
 
+_NOTHING = _Last()
 _decode_shown = msgspec.json.Decoder(_Shown).decode
 _decode_last = msgspec.json.Decoder(_Last).decode
 
@@ -46,11 +55,11 @@ class Heard:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._bodies: deque[bytes] = deque()
+        self._bodies: deque[bytes] | None = None  # most evals show nothing
         self._kept = 0
         self._skipped = False
         self._value = b""
-        self._last: bytes | _Last = _Last()
+        self._last: bytes | _Last = _NOTHING
         self.messages = 0
         self.bytes = 0
 
@@ -61,6 +70,8 @@ class Heard:
         if not text and len(body) > self._most:
             self._skipped = True
             return
+        if self._bodies is None:
+            self._bodies = deque()
         self._bodies.append(body)
         self._kept += len(body)
         # JSON may double the text.
@@ -74,7 +85,7 @@ class Heard:
 
     def say(self, err: str | None, cause: str | None, state: str | None) -> None:
         """The last message, when the broker writes it."""
-        self._last = _Last(err, None, cause, state)
+        self._last = _Last(err=err, cause=cause, state=state)
 
     def _end(self) -> tuple[_Last, _Shown]:
         """What is no JSON says nothing: it is the worker's word, for its client to judge."""
@@ -90,10 +101,10 @@ class Heard:
     def summary(self) -> dict[str, Any]:
         """The fields of `eval/finished` that come from here, within about `most` bytes together."""
         last, value = self._end()
-        text: dict[str, list[str]] = {"out": [], "err": []}
+        out = err = ""
         images: list[dict[str, Any]] = []
         truncated = self._skipped or last.truncated or value.truncated
-        for body in self._bodies:
+        for body in self._bodies or ():
             try:
                 shown = _decode_shown(body)
             except msgspec.MsgspecError:
@@ -102,13 +113,14 @@ class Heard:
             if shown.mime is not None:
                 images.append(shown.mime)
             elif shown.status is None:
-                text["out"].append(shown.out or "")
-                text["err"].append(shown.err or "")
-        whole = {stream: "".join(parts) for stream, parts in text.items()}
-        kept = {stream: cut_front(each, self._most // 2) for stream, each in whole.items()}
+                out += shown.out or ""
+                err += shown.err or ""
+        out_kept, err_kept = cut_front(out, self._most // 2), cut_front(err, self._most // 2)
         return {
-            **kept, "value": value.value, "ns": value.ns, "mime": value.mime, "images": images,
-            "truncated": truncated or kept != whole, "error": last.err, "traceback": last.traceback,
+            "out": out_kept, "err": err_kept, "value": value.value, "ns": value.ns, "mime": value.mime,
+            "images": images, "error": last.err,
+            "truncated": truncated or len(out_kept) < len(out) or len(err_kept) < len(err),
+            "error_type": None if last.ex is None else cut_end(last.ex.type, _MAX_TYPE), "traceback": last.traceback,
             "cause": last.cause, "state": last.state,
         }  # fmt: skip
 

@@ -52,7 +52,7 @@ class Judging:
             ephemeral=session.ephemeral, runtime=session.spec.runtime, agent=request.agent, binding=request.binding,
             identity=state.access.of(peer),
         )  # fmt: skip
-        approved = self._approved(getattr(request, "approval", None), question, now)
+        approved = self._approved(request.approval, question, now)
         state.out.append(Judge(job.route, replace(question, approved=approved)))
         job.withheld, job.code = True, ""  # what is not let run may be a secret, and is kept nowhere
         until = now + state.limits.hook_time_ms / 1000

@@ -34,8 +34,15 @@ def end_of(words: list[str]) -> events.End:
     return "timeout" if fault.word == "timeout" else "died" if fault.word in _DIED else "refused"
 
 
+def _finished(job: Job, heard: Heard) -> dict[str, Any]:
+    return {
+        "eval": job.eval_id, "agent": job.label, "status": end_of(job.status), "words": job.status,
+        "duration_ms": job.duration, "epoch": job.epoch, **heard.summary(),
+    }  # fmt: skip
+
+
 class News:
-    """Tells the bus. Every method is cheap while nobody listens."""
+    """Tells the bus. Every method is cheap while nobody listens, and what stays as it is, is put together later."""
 
     def __init__(self, bus: Bus, limits: Limits) -> None:
         self._bus = bus
@@ -51,10 +58,14 @@ class News:
             self._bus.ring(job.session).seq += 1
             return
         job.heard = Heard(self._limits.event_text_bytes)
-        self._bus.tell(
-            events.EvalAccepted, job.session, eval=job.eval_id, agent=job.label, op=request.op, epoch=job.epoch,
-            limit_ms=job.limit_ms, request_id=job.request_id, **({} if job.withheld else self._code(request)),
-        )  # fmt: skip
+        self._bus.tell(events.EvalAccepted, job.session, lambda: self._accepted(job, request))
+
+    def _accepted(self, job: Job, request: Runs) -> dict[str, Any]:
+        return {
+            "eval": job.eval_id, "agent": job.label, "op": request.op, "epoch": job.epoch, "limit_ms": job.limit_ms,
+            "request_id": job.request_id, "traceparent": request.traceparent,
+            **({} if job.withheld else self._code(request)),
+        }  # fmt: skip
 
     def _code(self, request: Runs | None) -> dict[str, Any]:
         code = "" if request is None else request.summary()
@@ -72,7 +83,8 @@ class News:
             events.EvalStarted, job.session, eval=job.eval_id, agent=job.label, worker=job.session.worker or 0,
             queue_wait_ms=round((now - job.submitted) * 1000, 3), **(self._code(job.request) if job.withheld else {}),
         )  # fmt: skip
-        self._bus.tell(events.SessionBusy, job.session, eval=job.eval_id)
+        if "session/busy" in self._bus.live:
+            self._bus.tell(events.SessionBusy, job.session, eval=job.eval_id)
 
     def shown(self, job: Job, body: bytes | memoryview, *, text: bool) -> None:
         """A message for its client that is not its end."""
@@ -110,12 +122,9 @@ class News:
             self._bus.tell(
                 events.EvalOutputEnd, job.session, eval=job.eval_id, messages=heard.messages, bytes=heard.bytes
             )
-        self._bus.tell(
-            events.EvalFinished, job.session, heard.summary, eval=job.eval_id, agent=job.label,
-            status=end_of(job.status), words=job.status, duration_ms=job.duration, epoch=job.epoch,
-        )  # fmt: skip
+        self._bus.tell(events.EvalFinished, job.session, lambda: _finished(job, heard))
         job.heard = None
-        if job.started is not None:
+        if job.started is not None and "session/idle" in self._bus.live:
             self._bus.tell(events.SessionIdle, job.session)
 
     def interrupting(self, job: Job, by: str) -> None:

@@ -30,7 +30,7 @@ class Ring:
         """One more."""
         self._events.append(event)
         self._bytes += len(event.body)
-        while self._events and (len(self._events) > limits.event_ring or self._bytes > limits.event_ring_bytes):
+        while len(self._events) > limits.event_ring or self._bytes > limits.event_ring_bytes:
             self._bytes -= len(self._events.popleft().body)
 
     def after(self, seq: int) -> list[Kept]:

@@ -59,6 +59,7 @@ class State:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.limits = setup.limits
+        self._second, self._until = -1, ""
         self.out: list[Effect] = []
         self.sessions = Registry()
         self.access = Access(setup.own, setup.admins)
@@ -134,7 +135,11 @@ class State:
 
     def iso(self, when: float) -> str:
         """A monotonic moment as ISO 8601, UTC, in today's wall time."""
-        return datetime.fromtimestamp(self.setup.wall() + when, UTC).isoformat(timespec="milliseconds")
+        at = self.setup.wall() + when
+        second = int(at)
+        if second != self._second:  # all but the end is the same for all events of a second
+            self._second, self._until = second, datetime.fromtimestamp(second, UTC).isoformat()[:-6]
+        return f"{self._until}.{int((at - second) * 1000):03d}+00:00"
 
     def unix(self, when: float) -> float:
         """A monotonic moment as Unix seconds."""

@@ -49,6 +49,7 @@ class WatchOps:
         state.bus.subscribe(Subscription(peer, request.id, state.access.of(peer), where, types))
 
     def unsubscribe(self, request: wire.Unsubscribe, peer: Peer, _: bytes, __: float) -> None:
+        self._state.bus.deliver()
         if not self._state.bus.unsubscribe(peer, request.subscription):
             raise Refusal("invalid-request", f"no subscription {request.subscription} on this connection")
         self._state.say(peer, request.subscription, status=["done"])

@@ -16,6 +16,8 @@ _HWM = 256  # messages that libzmq holds for one client
 _BACKLOG = 1000  # answers held for a client beyond that; one more and it is given up
 _BACKLOG_BYTES = 8 * 1024 * 1024
 _MONITOR = "inproc://clients"
+_EVENTS = 500  # from so many messages on that wait, events are left out
+_EVENT_BYTES = 1024 * 1024
 Body = bytes | memoryview
 RETRY_S = 0.01  # how soon a full client is tried again
 
@@ -29,6 +31,11 @@ class _Backlog:
         self.messages: deque[bytes] = deque()
         self.bytes = 0
         self.left_out = LeftOut()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether an event may wait here: a burst of them is no sign of a slow reader."""
+        return len(self.messages) < _EVENTS and self.bytes < _EVENT_BYTES
 
     def push(self, body: bytes) -> None:
         self.messages.append(body)
@@ -87,7 +94,7 @@ class Clients:
     def send(
         self, peer: bytes, body: Body, output_of: str | None = None, before: Body | None = None, event: bool = False
     ) -> bool:
-        """Send, hold, or leave out live output and events. False when the client is gone.
+        """Send, hold, or leave out live output, and events when many wait. False when the client is gone.
 
         `before` and `body` leave as two frames of one message: the client is woken once.
         """
@@ -97,7 +104,7 @@ class Clients:
             if sent is not None:
                 return sent
             backlog = self._backlogs[peer] = _Backlog()
-        if output_of is not None:
+        if output_of is not None and not (event and backlog.has_room):
             backlog.left_out.add(output_of, len(body), event=event)
             return True
         backlog.own_up()

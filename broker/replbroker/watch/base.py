@@ -15,7 +15,9 @@ Entry = dict[str, Any]
 class Watcher(Protocol):
     """Gets every event that somebody outside the core wants. Never waits, never raises."""
 
-    due: float | None  # when `flush` is wanted
+    @property
+    def due(self) -> float | None:
+        """When `flush` is wanted."""
 
     def watch(self, register: Register, drop: Drop) -> None:
         """Name the descriptors that are to be polled."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -22,9 +22,8 @@ from replbroker.core.figures import Histogram
 class Figures(Collector):
     """The families, made anew at each scrape."""
 
-    def __init__(self, core: Core, transcript: Callable[[], dict[str, Any]] | None) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
-        self._transcript = transcript
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -59,10 +58,16 @@ class Figures(Collector):
                 owner = worker.session.owner or ""
                 memory[owner] = memory.get(owner, 0) + worker.usage.memory_bytes
         yield _gauges("replctl_agent_memory_bytes", "memory of agents' interpreters", "agent", memory)
-        if self._transcript is not None:
-            told = self._transcript()
+        parts = state.setup.snapshots
+        if "transcripts" in parts:
+            told = parts["transcripts"]()
             yield CounterMetricFamily("replctl_transcript_events", "events written", value=told["written"])
             yield CounterMetricFamily("replctl_transcript_lost", "events that could not be kept", value=told["lost"])
+        if "traces" in parts:
+            told = parts["traces"]()
+            yield CounterMetricFamily("replctl_trace_spans", "spans that a collector has", value=told["exported"])
+            lost = {"events": told["lost-events"], "spans": told["lost-spans"]}
+            yield _labelled("replctl_trace_lost", "what no collector has", "what", lost)
 
 
 def _labelled(name: str, text: str, label: str, values: Any) -> Metric:

@@ -23,7 +23,7 @@ def eval_fields(
     create: bool = True, ephemeral: bool = False, allow_stdin: bool = True, store_history: bool = True,
     runtime: str | None = None, cwd: str | None = None, env: Mapping[str, str] | None = None,
     expect_epoch: int | None = None, idempotency_key: str | None = None, mime: Sequence[str] = (),
-    cwd_needed: bool = True, approval: str | None = None,
+    cwd_needed: bool = True, approval: str | None = None, traceparent: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Fields of `eval`; defaults of the wire stay off it."""
     return {
@@ -43,6 +43,7 @@ def eval_fields(
         "idempotency_key": idempotency_key,
         "mime": list(mime) or None,
         "approval": approval,
+        "traceparent": traceparent,
     }
 
 

@@ -58,8 +58,8 @@ class Client(Plain[Reply]):
         `timeout` bounds how long the code may run, `wait` how long its end is awaited: past it the result is
         `running`, to be read later. `on_output(stream, text)` gets live text, `stdin` answers `input()`: a text once,
         or a function that is asked each time. `on_approval` is asked when a hook wants a person to decide: when it says
-        yes the code is sent again. `options` are those of `calls.eval_fields` (`create=True`,
-        `ephemeral=False`, `runtime`, `cwd`, `env`, `expect_epoch`, `idempotency_key`, `mime`, `allow_stdin`).
+        yes the code is sent again. `options` are those of `calls.eval_fields` (`create=True`, `ephemeral=False`,
+        `runtime`, `cwd`, `env`, `expect_epoch`, `idempotency_key`, `mime`, `allow_stdin`, `traceparent`).
         Ctrl-C interrupts the eval, waits up to 5 s for its end and raises KeyboardInterrupt.
         """
         fields = calls.eval_fields(code, session, timeout=timeout, wait=wait, silent=silent, **options)

@@ -29,11 +29,13 @@ from replctl.commands.where import folder_to_send, parse_env, runtime_to_send
 @click.option("--idempotency-key", metavar="KEY", help="A repeat with this key never runs the code twice.")
 @click.option("--expect-epoch", type=click.IntRange(min=0), metavar="N", help="Fail when the session was reset since.")
 @click.option("--stdin", "feed", metavar="TEXT", help="Answer to input(); a newline is added.")
+@click.option("--traceparent", envvar="TRACEPARENT", metavar="ID", help="The span that calls; also $TRACEPARENT.")
 @common
 def eval_(
     face: Face, code: str | None, file: str | None, session: str, ephemeral: bool, timeout: float | None,
     wait: float | None, runtime: str | None, cwd: str | None, env: tuple[str, ...], silent: bool, no_create: bool,
     idempotency_key: str | None, expect_epoch: int | None, feed: str | None,
+    traceparent: str | None,
 ) -> int:  # fmt: skip
     """Run CODE in a session that keeps its state; - reads the code from stdin.
 
@@ -52,7 +54,7 @@ def eval_(
             text, session, timeout=timeout, wait=wait, silent=silent, create=not no_create, ephemeral=ephemeral,
             runtime=runtime_to_send(runtime, None)[0], cwd=folder_to_send(cwd, client.address.endpoint),
             cwd_needed=cwd is not None, env=parse_env(env),
-            expect_epoch=expect_epoch, idempotency_key=idempotency_key,
+            expect_epoch=expect_epoch, idempotency_key=idempotency_key, traceparent=traceparent,
             allow_stdin=bool(answers) or not ephemeral,  # nobody else knows a throw-away session, to send it input
         )  # fmt: skip
         return Running(face, client, fields, answers, decide).go()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -17,7 +16,7 @@ from replctl.past import export as formats
 from replctl.past.replay import Report
 from replctl.past.replay import replay as run_again
 from replctl.past.store import Head, Store
-from replctl.past.turns import Break, Turn, fold, lines, only_turns
+from replctl.past.turns import Past, Turn, fold, lines, only_turns, past
 from replwire.faults import Exit
 
 
@@ -57,10 +56,14 @@ def _with_text(turn: Turn, text: str) -> list[str]:
     return [line[:200] for line in came.splitlines() if text.casefold() in line.casefold()][:5]
 
 
+class _Unknown(click.ClickException):
+    exit_code = Exit.NAME
+
+
 def _head(store: Store, session: str) -> Head:
     heads = store.heads(session)
     if not heads:
-        raise click.ClickException(f"no transcript of a session {session!r} (replctl history --search looks in all)")
+        raise _Unknown(f"no transcript of a session {session!r} (replctl history --search looks in all)")
     return heads[0]
 
 
@@ -98,12 +101,16 @@ def export(session: str, kind: str, out: Path | None) -> int:
 def replay(face: Face, file: str, into: str, exact: bool, timeout: float | None) -> int:
     """Run the evals of FILE, a transcript exported as jsonl (or the name of a session), again, and tell what came out
     differently. Exit code 1 when anything did."""
-    found = _read(file)
+    then = _read(file)
     with face.client() as client:
-        client.new(into, reuse=True)
+        client.new(into, then.runtime or None, reuse=True)
+        runtime = client.info(into)["runtime"]
+        if then.runtime not in ("", runtime):
+            raise click.UsageError(f"session {into!r} runs {runtime}, and the transcript is of {then.runtime}")
         report = run_again(
-            found, lambda code: _run(client, code, into, timeout), lambda: void(client.reset(into)), exact=exact
-        )
+            then.found, lambda code: _run(client, code, into, timeout), lambda: void(client.reset(into)),
+            names=[name for name in (then.label, into) if name], exact=exact,
+        )  # fmt: skip
     _tell(face, report, into)
     return Exit.RAISED if report.drifted else Exit.OK
 
@@ -116,13 +123,16 @@ def void(_: object) -> None:
     """For a lambda that is to return nothing."""
 
 
-def _read(file: str) -> Sequence[Turn | Break]:
+def _read(file: str) -> Past:
     path = Path(file)
-    if path.is_file():
-        with path.open("rb") as data:
-            return fold(lines(data))
-    store = Store()
-    return fold(store.load(_head(store, file)))
+    try:
+        if path.is_file():
+            with path.open("rb") as data:
+                return past(lines(data))
+        store = Store()
+        return past(store.load(_head(store, file)))
+    except ValueError:
+        raise click.UsageError(f"{file} is no transcript: make one with replctl export --format jsonl") from None
 
 
 def _tell(face: Face, report: Report, into: str) -> None:

@@ -26,6 +26,7 @@ from replctl.tools.base import Answer, Tool
 from replctl.tools.drive import adrive
 from replctl.tools.formats import mcp as described
 from replctl.tools.sets import ToolSet
+from replwire.names import MAX_NAME_BYTES
 
 Context = ServerRequestContext[Any, Any]
 
@@ -67,8 +68,9 @@ class Door:
         try:
             async with reporting(ctx) as on_output:
                 answer = await adrive(
-                    steps, self.client, on_output, lambda g: self._left(ctx, g), partial(approved, ctx, params)
-                )
+                    steps, self.client, on_output, lambda g: self._left(ctx, g), partial(approved, ctx, params),
+                    _traceparent(ctx),
+                )  # fmt: skip
         except Asks as asked:
             return asked.result
         self._used = self._used or self.client.connected
@@ -121,6 +123,12 @@ def _call(ctx: Context, request_id: Any) -> str:
     """A name for a call: its id, and over HTTP the connection it counts in."""
     where = ctx.request.headers.get("mcp-session-id", "") if ctx.request is not None else ""
     return f"{where}/{request_id}"
+
+
+def _traceparent(ctx: Context) -> str | None:
+    """The span that the call belongs to, as MCP has it."""
+    found = ctx.meta.get("traceparent") if ctx.meta else None
+    return found if isinstance(found, str) and len(found) <= MAX_NAME_BYTES else None
 
 
 def build(tools: ToolSet, endpoint: str | None, agent: str) -> Server[Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,7 +62,7 @@ def _outputs(turn: Turn) -> list[dict[str, Any]]:
 
 
 def script(found: Sequence[Turn | Break], title: str, runtime: str) -> str:
-    """The code alone, each eval a `# %%` cell, what came of it as comments."""
+    """The code alone, each eval a `# %%` cell, what came of it as comments; and code that would spoil the rest."""
     sign = "//" if runtime == "node" else "#"
     parts = [_comment(sign, f"{title}\n{_NOTE}")]
     for each in found:
@@ -68,11 +70,21 @@ def script(found: Sequence[Turn | Break], title: str, runtime: str) -> str:
             parts.append(_comment(sign, f"variables from above are gone: {each.why}"))
             continue
         head = f"{sign} %% {each.eval_id} ({_how(each)})"
-        code = each.code if each.op in CODE_OPS else _comment(sign, each.code)
+        whole = each.op in CODE_OPS and (runtime != "python" or _parses(each.code))
+        code = each.code if whole else _comment(sign, each.code)
         came = [f"-> {each.shown}"] if each.shown is not None else []
         came += [each.error] if each.error else []
         parts.append("\n".join([head, code.rstrip("\n"), *([_comment(sign, "\n".join(came))] if came else [])]))
     return "\n\n".join(parts) + "\n"
+
+
+def _parses(code: str) -> bool:
+    try:
+        with warnings.catch_warnings(action="ignore"):  # `"\d"` and the like are not ours to tell
+            ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def _comment(sign: str, text: str) -> str:
@@ -95,7 +107,10 @@ def page(found: Sequence[Turn | Break], title: str, runtime: str) -> str:
             continue
         parts.append(f"## {each.eval_id} ({_how(each)})")
         parts.append(_fenced(each.code, runtime if each.op in CODE_OPS else ""))
-        text = each.out + each.err + (each.shown or "") + ("\n" + (each.traceback or each.error or "")).rstrip()
+        text = ""
+        for part in (each.out, each.err, each.shown, each.traceback or each.error):
+            text += "\n" if text and part and not text.endswith("\n") else ""
+            text += part or ""
         if text.strip():
             parts.append(_fenced(text, "text"))
     return "\n\n".join(parts) + "\n"

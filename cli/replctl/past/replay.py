@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from replctl.client.result import Result
 from replctl.past.turns import CODE_OPS, Break, Turn
 
-_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
+_ADDRESS = r"\b0x[0-9a-f]{6,}\b"
 _MOST_LINES = 20  # of a difference that is shown
 _ENDS = {0: "ok", 1: "error", 6: "timeout", 7: "cancelled", 8: "died"}
 
@@ -33,10 +33,12 @@ class Report(NamedTuple):
 
 
 def replay(
-    found: Sequence[Turn | Break], run: Callable[[str], Result], forget: Callable[[], None], *, exact: bool = False
+    found: Sequence[Turn | Break], run: Callable[[str], Result], forget: Callable[[], None], *, names: Sequence[str],
+    exact: bool = False,
 ) -> Report:  # fmt: skip
-    """Run each again with `run(code)`, and `forget()` the variables where they were lost then. Memory addresses may
-    differ unless `exact`."""
+    """Run each again with `run(code)`, and `forget()` the variables where they were lost then. Memory addresses, and
+    what evals are called in errors (`<NAME:3>`, for the sessions' `names`) may differ unless `exact`."""
+    anyway = None if exact else re.compile("|".join([_ADDRESS, *(rf"<{re.escape(name)}:\d+>" for name in names)]))
     drifted, skipped, ran = [], [], 0
     for turn in found:
         if isinstance(turn, Break):
@@ -46,7 +48,7 @@ def replay(
             skipped.append((turn.eval_id, why))
             continue
         ran += 1
-        drift = _compare(turn, run(turn.code), exact)
+        drift = _compare(turn, run(turn.code), anyway)
         if drift is not None:
             drifted.append(drift)
     return Report(ran, drifted, skipped)
@@ -64,7 +66,7 @@ def _why_not(turn: Turn) -> str | None:
     return None
 
 
-def _compare(turn: Turn, result: Result, exact: bool) -> Drift | None:
+def _compare(turn: Turn, result: Result, anyway: re.Pattern[str] | None) -> Drift | None:
     before: dict[str, Any] = {
         "status": turn.status, "value": turn.value or "", "out": turn.out, "err": turn.err,
         "error": turn.error or "",
@@ -77,7 +79,7 @@ def _compare(turn: Turn, result: Result, exact: bool) -> Drift | None:
         for stream in ("out", "err"):
             after[stream] = after[stream][len(after[stream]) - len(before[stream]) :] if before[stream] else ""
         before.pop("value")
-    what = [key for key in before if _same(before[key], exact) != _same(after[key], exact)]
+    what = [key for key in before if _same(before[key], anyway) != _same(after[key], anyway)]
     if not what:
         return None
     diff: list[str] = []
@@ -88,5 +90,5 @@ def _compare(turn: Turn, result: Result, exact: bool) -> Drift | None:
     return Drift(turn.eval_id, turn.code, what, diff[:_MOST_LINES])
 
 
-def _same(text: str, exact: bool) -> str:
-    return text if exact else _ADDRESS.sub("0x…", text)
+def _same(text: str, anyway: re.Pattern[str] | None) -> str:
+    return text if anyway is None else anyway.sub("…", text)

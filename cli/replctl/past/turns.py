@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -45,6 +45,25 @@ class Break:
     """The variables from before are gone: a reset, a loss, another environment."""
 
     why: str
+
+
+class Past(NamedTuple):
+    """A transcript: of which session, what it ran, and what. `label` and `runtime` are empty where its beginning was
+    given up to make room."""
+
+    label: str
+    runtime: str
+    found: list[Turn | Break]
+
+
+def past(entries: Iterable[dict[str, Any]]) -> Past:
+    """All of one session. Raises ValueError when there is no event among the entries."""
+    kept = [entry for entry in entries if "/" in str(entry.get("type"))]
+    if not kept:
+        raise ValueError("no events")
+    created = next((entry for entry in kept if entry["type"] == "session/created"), {})
+    label = created.get("name") or kept[0].get("session") or ""
+    return Past(str(label), str(created.get("runtime", "")), fold(kept))
 
 
 def fold(entries: Iterable[dict[str, Any]]) -> list[Turn | Break]:

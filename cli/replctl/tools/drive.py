@@ -34,10 +34,10 @@ def drive(steps: Steps, client: Client, on_output: OnOutput | None = None) -> An
 
 async def adrive(
     steps: Steps, client: AsyncClient, on_output: OnOutput | None = None, gone_away: GoneAway | None = None,
-    on_approval: OnApproval | None = None,
+    on_approval: OnApproval | None = None, traceparent: str | None = None,
 ) -> Answer:  # fmt: skip
     """The same in an event loop. When its task is cancelled, `gone_away` is told which request was under way. When a
-    hook wants a person's word, `on_approval` gets it."""
+    hook wants a person's word, `on_approval` gets it. `traceparent` goes along with the code."""
     step: Callable[[], Ask] = partial(next, steps)
     while True:
         try:
@@ -45,6 +45,8 @@ async def adrive(
         except StopIteration as end:
             answer: Answer = end.value
             return answer
+        if ask.code and traceparent is not None:
+            ask.fields["traceparent"] = traceparent
         try:
             got = await _aexchange(client, ask, on_output, gone_away)
             while on_approval and (approval := _asked(got)) is not None and await on_approval(approval):

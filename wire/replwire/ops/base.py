@@ -16,6 +16,8 @@ from replwire.policy import Tighter
 
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
+ApprovalId = Annotated[str, Meta(min_length=1, max_length=256)]  # of what a person has said yes to
+TraceParent = Annotated[str, Meta(max_length=256)]  # W3C Trace Context; one that cannot be read begins a new trace
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
@@ -77,13 +79,16 @@ class SessionRequest(Request, frozen=True, kw_only=True, rename="kebab"):
 
 class Run(Request, frozen=True, kw_only=True, rename="kebab"):
     """A request that takes its turn in the session, as an eval does. `timeout-ms` bounds how long it may run,
-    `wait-ms` how long its answer is awaited: after that it goes on, and can be read by its `eval-id`."""
+    `wait-ms` how long its answer is awaited: after that it goes on, and can be read by its `eval-id`. `traceparent` is
+    the caller's span, where the broker makes traces."""
 
     changes: ClassVar[bool] = True
     long: ClassVar[bool] = False  # what bounds its time is `max-job-time-ms`, as for an eval with `wait-ms`
 
     timeout_ms: Positive | None = None
     wait_ms: Natural | None = None
+    approval: ApprovalId | None = None
+    traceparent: TraceParent | None = None
 
     def summary(self) -> str:
         """What is run, for lists and histories."""

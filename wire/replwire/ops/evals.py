@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from replwire.names import MAX_NAME_BYTES
-from replwire.ops.base import Natural, Opens, Positive, Request, Run, SessionRequest
+from replwire.ops.base import ApprovalId, Natural, Opens, Positive, Request, Run, SessionRequest, TraceParent
 
 _OF_AN_EVAL = (
     "out", "err", "value", "mime", "ex", "stacktrace", "eval-id", "epoch", "state", "changed", "duration-ms",
@@ -19,7 +19,8 @@ class Eval(Opens, frozen=True, kw_only=True, rename="kebab"):
     """Run code in a session, or in a throw-away one when no session is named. `timeout-ms` bounds how long the code
     may run, `wait-ms` how long its answer is awaited: after that it goes on, and can be read by its `eval-id`.
     `module` names an imported module to run it in. `mime` lists the rich forms that the caller can show, best first.
-    `approval` is the id of an `approval-needed` that a person has said yes to."""
+    `approval` is the id of an `approval-needed` that a person has said yes to, `traceparent` the caller's span, where
+    the broker makes traces."""
 
     returns: ClassVar[tuple[str, ...]] = _OF_AN_EVAL
 
@@ -37,7 +38,8 @@ class Eval(Opens, frozen=True, kw_only=True, rename="kebab"):
     expect_epoch: Natural | None = None
     idempotency_key: Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES)] | None = None
     mime: list[str] = []
-    approval: Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES)] | None = None
+    approval: ApprovalId | None = None
+    traceparent: TraceParent | None = None
 
     def summary(self) -> str:
         """What is run, for lists and histories."""
