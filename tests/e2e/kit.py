@@ -54,6 +54,12 @@ def alive(pid: int) -> bool:
         return False
 
 
+def free_tcp(host: str = "127.0.0.1") -> str:
+    """An endpoint that nobody listens at."""
+    with socket.create_server((host, 0)) as found:
+        return f"tcp://{host}:{found.getsockname()[1]}"
+
+
 class Broker:
     """`replctl serve` as a subprocess, with a state folder of its own."""
 

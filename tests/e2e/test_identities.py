@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kit import Broker, LineWire, Wire, wait_until
+from kit import Broker, LineWire, Wire, free_tcp, wait_until
 from replctl import Client, ReplError
 
 OTHER_UID = 65534
@@ -29,11 +28,6 @@ for line in sys.argv[2:]:
             break
     print(json.dumps(answer))
 """
-
-
-def free_tcp(host: str = "127.0.0.1") -> str:
-    with socket.create_server((host, 0)) as found:
-        return f"tcp://{host}:{found.getsockname()[1]}"
 
 
 def keys(broker: Broker, *args: str) -> str:
