@@ -75,7 +75,7 @@ def test_a_client_with_a_key_comes_in_over_tcp_and_one_without_does_not(start: C
         assert [each["identity"] for each in wire.ask("ls-sessions")["sessions"]] == ["ada"]
     with Client(tcp, start=False) as stranger, pytest.raises(ReplError) as refused:
         stranger.ping()
-    assert refused.value.word in ("unauthorized", "no-broker", "broker-lost")
+    assert refused.value.word == "unauthorized"
 
 
 def test_a_key_that_was_revoked_is_nobodys(start: Callable[..., Broker]) -> None:
@@ -155,7 +155,7 @@ def own_address() -> str:
 
 
 def test_key_files_are_for_their_owner_alone(start: Callable[..., Broker]) -> None:
-    broker = start()
+    broker = start(more_endpoints=[free_tcp()], keys=["ada"])
     path = keys(broker, "new", "eve")
     assert os.stat(path).st_mode & 0o777 == 0o600
     secret = next(line for line in Path(path).read_text().splitlines() if line.startswith("secret"))
@@ -164,5 +164,5 @@ def test_key_files_are_for_their_owner_alone(start: Callable[..., Broker]) -> No
     assert secret.split("'")[1] not in listed
     os.chmod(path, 0o644)
     with pytest.raises(ReplError) as refused:
-        Client("tcp://127.0.0.1:1", key=path, start=False)
-    assert refused.value.word in ("unauthorized", "no-broker")
+        Client(broker.listening["tcp"], key=path, start=False)
+    assert (refused.value.word, refused.value.err) == ("unauthorized", f"{path}: others may read it; chmod 600 it")
