@@ -83,7 +83,10 @@ def test_it_would_get_out_where_the_kernel_has_it(results: Results, attack: Atta
 @pytest.mark.parametrize("who", USERS)
 def test_what_a_layer_stops_alone_gets_out_without_it_and_nothing_else(results: Results, who: str, layer: str) -> None:
     found = results.get((who, f"without-{layer}"), {})
-    alone = {attack.id for attack in ATTACKS if attack.layers == (layer,) and attack.id in found}
+    absent = {
+        attack.id for attack in ATTACKS if attack.control == "feature" and results[who, "bare"][attack.id] != "OUT"
+    }
+    alone = {attack.id for attack in ATTACKS if attack.layers == (layer,) and attack.id in found} - absent
     assert {name for name, verdict in found.items() if verdict == "OUT"} == alone
 
 
