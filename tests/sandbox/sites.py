@@ -60,10 +60,10 @@ class Site:
         self.attacker.close()
         self.neighbour.close()
 
-    def open(self, runtime: str, **fields: Any) -> None:
-        """A fresh session `s` of the attacker's, in a workspace as new."""
+    def open(self, runtime: str, mark: str = "", **fields: Any) -> None:
+        """A fresh session `s` of the attacker's, in a workspace as new; `mark` is in the environment of all it starts."""
         furnish(self.workspace)
-        env = [f"{name}={value}" for name, value in self._targets.items()]
+        env = [f"MARK={mark}", *(f"{name}={value}" for name, value in self._targets.items())]
         opened = self.attacker.ask(
             "new-session", name="s", runtime=runtime, cwd=str(self.workspace), env=env, **fields
         )  # fmt: skip
