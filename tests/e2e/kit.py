@@ -60,6 +60,13 @@ def free_tcp(host: str = "127.0.0.1") -> str:
         return f"tcp://{host}:{found.getsockname()[1]}"
 
 
+def own_address() -> str:
+    """An address of this machine that is not loopback; the traffic to it never leaves the machine."""
+    found = subprocess.run(["hostname", "-I"], capture_output=True, check=True, timeout=5).stdout.split()
+    assert found, "this machine has no address but loopback"
+    return found[0].decode()
+
+
 class Broker:
     """`replctl serve` as a subprocess, with a state folder of its own."""
 
