@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kit import Broker, free_tcp
+from kit import Broker, free_tcp, wait_until
 from replctl import AsyncClient, Client
 
 
@@ -99,6 +99,20 @@ def test_a_session_that_is_handed_over_is_the_others(people: tuple[Person, Perso
     assert ada.run("eval", "-s", "work", "x").returncode == 5
     assert bob.told("hand-over", "work", "--to", "ada")["identity"] == "ada"
     assert (ada.sees(), bob.sees()) == (["work"], [])
+
+
+def test_what_is_refused_to_somebody_is_in_the_audit(people: tuple[Person, Person]) -> None:
+    ada, bob = people
+    ada.run("new", "work")
+    assert bob.run("eval", "-s", "work", "1").returncode == 5
+    audit = [sys.executable, "-m", "replctl", "audit", "--json", "--outcome", "forbidden"]
+
+    def records() -> list[Any]:
+        told = subprocess.run(audit, env=ada.broker.environ, capture_output=True, timeout=20, check=True).stdout
+        return [json.loads(line) for line in told.splitlines()]
+
+    found = wait_until(records, "the refusal is written down")
+    assert [(each["op"], each["session"]) for each in found] == [("eval", "work")]
 
 
 def test_both_clients_share_and_hand_over(people: tuple[Person, Person]) -> None:
