@@ -159,9 +159,10 @@ def test_a_runtime_that_does_not_start_says_why(report: Report, machine: Machine
     assert "no luck" in said
 
 
-def test_nothing_is_left_of_a_probe(report: Report, machine: Machine) -> None:
+def test_nothing_is_left_of_a_probe(report: Report, machine: Machine, tmp_path: Path) -> None:
     del report
-    before = (set(os.listdir("/proc/self/fd")), set(Path("/tmp").glob("replctl-*")))
-    assert probed(machine).ok
-    assert (set(os.listdir("/proc/self/fd")), set(Path("/tmp").glob("replctl-*"))) == before
+    before = set(os.listdir("/proc/self/fd"))
+    assert probes.probe(Policy(), machine, sys.executable, ENV, scratch=str(tmp_path)).ok
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert list(tmp_path.iterdir()) == []
     assert all(not list(Path(folder).glob(f"replctl-{os.getpid()}-*")) for folder in machine.cgroups.folders.values())

@@ -35,7 +35,7 @@ class Place:
         server = tomllib.loads((broker.folder / "keys/server.toml").read_text())
         self.secrets = {"ada's key": key["secret"], "the broker's key": server["secret"], "bob's token": token,
                         "the broker's environment": IN_ENVIRON}  # fmt: skip
-        self.own_files = {"ada.key", "server.toml", "bob.token"}
+        self.own_files = {"ada.key", "keys/server.toml", "bob.token"}
 
 
 @pytest.fixture(scope="module", params=USERS)
@@ -88,8 +88,10 @@ def test_no_process_of_a_session_has_one_in_its_environment(place: Place) -> Non
 
 
 def test_no_file_of_the_broker_has_one_but_their_own(place: Place) -> None:
-    files = {path.name: path for path in place.broker.folder.rglob("*") if path.is_file()}
+    folder = place.broker.folder
+    files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
     assert {"log", "audit.ndjson"} <= set(files)
+    assert any(b"6*7" in path.read_bytes() for name, path in files.items() if name.startswith("transcripts/"))
     assert b"hello" in files["audit.ndjson"].read_bytes()
     texts = {name: path.read_bytes() for name, path in files.items() if name not in place.own_files}
     assert holding(place.secrets, texts) == []
