@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,17 +118,3 @@ def site(who: str, *, confined: bool) -> Iterator[Site]:
                 place.close()
         finally:
             end(broker)
-            _take_mounts_back(folder)
-
-
-def _take_mounts_back(folder: Path) -> None:
-    """What root made in the namespace has ended with it; a device or a program in the workspace goes with the folder."""
-    furnish(folder / "workspace")
-
-
-def settled(what: Any, why: str, patience_s: float = 20.0) -> None:
-    """Poll until it holds."""
-    deadline = time.monotonic() + patience_s
-    while not what():
-        assert time.monotonic() < deadline, f"never happened: {why}"
-        time.sleep(0.005)
