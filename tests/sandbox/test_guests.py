@@ -33,11 +33,13 @@ def place(request: pytest.FixtureRequest, report: Report) -> Iterator[Site]:
     for path in (folder, folder / "workspace"):
         os.chown(path, uid_of(request.param), uid_of(request.param))
     broker = begin(request.param)
-    place = Site(broker, folder, {}, confined=True)
-    yield place
-    place.close()
-    end(broker)
-    shutil.rmtree(folder)
+    try:
+        place = Site(broker, folder, {}, confined=True)
+        yield place
+        place.close()
+    finally:
+        end(broker)
+        shutil.rmtree(folder)
 
 
 @pytest.fixture

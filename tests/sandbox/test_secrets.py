@@ -45,19 +45,21 @@ def place(request: pytest.FixtureRequest, report: Report) -> Iterator[Place]:
     patch.setenv("SECRET_TOKEN", IN_ENVIRON)
     broker = begin(request.param, "broker.tcp=0.0.0.0:0", more_endpoints=[free_tcp()], keys=["ada"])
     patch.undo()
-    command = [sys.executable, "-m", "replctl", "keys", "token", "bob"]
-    subprocess.run(command, cwd=broker.folder, env=broker.environ, check=True, stdout=subprocess.DEVNULL)
-    token = (broker.folder / "bob.token").read_text().strip()
-    clients, lines = broker.ready["listening"][1:]
-    with Client(clients, key=str(broker.folder / "ada.key"), start=False) as ada:
-        assert ada.eval("6*7", session="hers").value == "42"
-    line = LineWire(f"lines+tcp://{own_address()}:{lines.rpartition(':')[2]}")
-    assert line.ask("hello", token=token[::-1]).status == ["done", "error", "unauthorized"]
-    assert line.ask("hello", token=token)["identity"] == "bob"
-    assert line.run("1", session="his").value == "1"
-    line.close()
-    yield Place(broker, token)
-    end(broker)
+    try:
+        command = [sys.executable, "-m", "replctl", "keys", "token", "bob"]
+        subprocess.run(command, cwd=broker.folder, env=broker.environ, check=True, stdout=subprocess.DEVNULL)
+        token = (broker.folder / "bob.token").read_text().strip()
+        clients, lines = broker.ready["listening"][1:]
+        with Client(clients, key=str(broker.folder / "ada.key"), start=False) as ada:
+            assert ada.eval("6*7", session="hers").value == "42"
+        line = LineWire(f"lines+tcp://{own_address()}:{lines.rpartition(':')[2]}")
+        assert line.ask("hello", token=token[::-1]).status == ["done", "error", "unauthorized"]
+        assert line.ask("hello", token=token)["identity"] == "bob"
+        assert line.run("1", session="his").value == "1"
+        line.close()
+        yield Place(broker, token)
+    finally:
+        end(broker)
 
 
 def holding(secrets: dict[str, str], texts: dict[str, bytes]) -> list[tuple[str, str]]:
