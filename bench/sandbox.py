@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import select
+import subprocess
 import sys
 import tempfile
 import time
@@ -33,14 +34,21 @@ from replworker.runtimes.pick import pick
 
 BARE, FULL = "no sandbox", "all layers"
 _READY_S = 10.0
+_SUITE_S = 120.0
 _ENV = {"PATH": "/usr/bin:/bin"}
 
 
 def measure(turns: Turns) -> list[Table]:
-    """Start, workspace, probe, memory."""
+    """Start, workspace, probe, memory, attacks."""
     machine = look()
     plan = prepare(Policy(), machine, "python", sys.executable, _ENV)
-    return [_starts(turns, machine, plan), _workspace(turns, plan), _probe(turns, machine), _memory(plan)]
+    return [
+        _starts(turns, machine, plan),
+        _workspace(turns, plan),
+        _probe(turns, machine),
+        _memory(plan),
+        _attacks(turns),
+    ]
 
 
 class Session:
@@ -159,6 +167,20 @@ def _memory(plan: Plan) -> Table:
         "the interpreter",
         found,
     )
+
+
+def _attacks(turns: Turns) -> Table:
+    """All attacks of the tests, one after the other, each in an interpreter of its own."""
+    arena = Path(__file__).parents[1] / "tests/sandbox/arena.py"
+    cases = [(who, how) for who in ("root", "user")[os.getuid() != 0 :] for how in ("bare", "confined")]
+    samples: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
+    for _ in range(turns.of(5, 1)):
+        for case in cases:
+            started = time.perf_counter()
+            subprocess.run([sys.executable, str(arena), *case], check=True, stdout=subprocess.DEVNULL, timeout=_SUITE_S)
+            samples[case].append(time.perf_counter() - started)
+    rows = [Row(f"{how}, {who}", "floor" if how == "bare" else "ours", samples[who, how]) for who, how in cases]
+    return Table("sandbox-attacks", "The attack suite, wall time", "s", rows[0].who, rows)
 
 
 def _private_mb(pid: int) -> float:

@@ -44,13 +44,17 @@ def test_every_method_asks_the_operation_of_its_name(stub: Start) -> None:
         client.reset("w"), client.interrupt("w", 3), client.close("w"), client.clone("w", "v"), client.clear("w")
         client.stdin("w", "x\n"), client.sessions(), client.jobs("w"), client.info("w", variables=False)
         client.read("w", 2, wait=1), client.stats(), client.describe(), client.ping(), client.shutdown()
-    heard = [broker.next() for _ in range(15)]
+        client.share("w", "read"), client.share("w", "none", "ada"), client.hand_over("w", "ada")
+    heard = [broker.next() for _ in range(18)]
     assert [request["op"] for request in heard] == [
         "new-session", "reset", "interrupt", "close", "clone", "clear-bindings", "stdin", "ls-sessions", "jobs",
-        "info", "read", "stats", "describe", "ping", "shutdown",
+        "info", "read", "stats", "describe", "ping", "shutdown", "share", "share", "hand-over",
     ]  # fmt: skip
     assert {request["agent"] for request in heard} == {"me"}
     assert (heard[0]["env"], heard[0]["if-exists"]) == (["A=1"], "reuse")
+    assert [(request.get("who"), request.get("level")) for request in heard[-3:]] == [
+        ("*", "read"), ("ada", "none"), ("ada", None),
+    ]  # fmt: skip
     assert (heard[2]["interrupt-id"], heard[10]["eval-id"], heard[10]["wait-ms"]) == (3, 2, 1000)
 
 

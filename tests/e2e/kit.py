@@ -54,14 +54,30 @@ def alive(pid: int) -> bool:
         return False
 
 
+def free_tcp(host: str = "127.0.0.1") -> str:
+    """An endpoint that nobody listens at."""
+    with socket.create_server((host, 0)) as found:
+        return f"tcp://{host}:{found.getsockname()[1]}"
+
+
+def own_address() -> str:
+    """An address of this machine that is not loopback; the traffic to it never leaves the machine."""
+    found = subprocess.run(["hostname", "-I"], capture_output=True, check=True, timeout=5).stdout.split()
+    assert found, "this machine has no address but loopback"
+    return found[0].decode()
+
+
 class Broker:
     """`replctl serve` as a subprocess, with a state folder of its own."""
 
     def __init__(
         self, folder: Path, *settings: str, warm: int = 2, max_file_bytes: int | None = None, config: str = "",
         more_endpoints: Sequence[str] = (), keys: Sequence[str] = (), sandbox: bool = False,
+        through: Sequence[str] = (), uid: int | None = None,
     ) -> None:  # fmt: skip
+        """`through`: what starts the command, given it as its arguments. `uid`: whose folder it is to be."""
         self.folder = folder
+        self._through = through
         self.environ = {**os.environ, "REPLCTL_STATE_DIR": str(folder)}
         self._max_file_bytes = max_file_bytes
         (folder / "config.toml").write_text(config if sandbox else UNSANDBOXED + config)
@@ -70,6 +86,9 @@ class Broker:
             command = [sys.executable, "-m", "replctl", "keys", "new", name]
             subprocess.run(command, cwd=folder, env=self.environ, check=True, stdout=subprocess.DEVNULL)
         self.endpoint = f"ipc://{folder}/run/b.sock"
+        if uid is not None:
+            for path in (folder, *folder.rglob("*")):
+                os.chown(path, uid, uid)
         settings = tuple(setting.replace("/FOLDER", str(folder)) for setting in settings)
         self._settings = [f"broker.warm-workers={warm}", "limits.close-grace-ms=300", *settings]
         self.start()
@@ -81,6 +100,7 @@ class Broker:
         self.log = (self.folder / "log").open("ab")
         if self._max_file_bytes is not None:  # what a full disk does to every write, without filling one
             command = ["prlimit", f"--fsize={self._max_file_bytes}", *command]
+        command = [*self._through, *command]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, env=self.environ)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

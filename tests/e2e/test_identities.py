@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kit import Broker, LineWire, Wire, wait_until
+from kit import Broker, LineWire, Wire, free_tcp, own_address, wait_until
 from replctl import Client, ReplError
 
 OTHER_UID = 65534
@@ -29,11 +28,6 @@ for line in sys.argv[2:]:
             break
     print(json.dumps(answer))
 """
-
-
-def free_tcp(host: str = "127.0.0.1") -> str:
-    with socket.create_server((host, 0)) as found:
-        return f"tcp://{host}:{found.getsockname()[1]}"
 
 
 def keys(broker: Broker, *args: str) -> str:
@@ -81,7 +75,7 @@ def test_a_client_with_a_key_comes_in_over_tcp_and_one_without_does_not(start: C
         assert [each["identity"] for each in wire.ask("ls-sessions")["sessions"]] == ["ada"]
     with Client(tcp, start=False) as stranger, pytest.raises(ReplError) as refused:
         stranger.ping()
-    assert refused.value.word in ("unauthorized", "no-broker", "broker-lost")
+    assert refused.value.word == "unauthorized"
 
 
 def test_a_key_that_was_revoked_is_nobodys(start: Callable[..., Broker]) -> None:
@@ -116,6 +110,7 @@ def test_a_line_client_whom_nobody_vouches_for_shows_a_token(start: Callable[...
     broker = start("broker.tcp=0.0.0.0:0")
     assert any("non-loopback" in warning for warning in broker.ready["warnings"])
     keys(broker, "token", "bob")
+    (broker.folder / "keys/tokens/none").write_bytes(b"\xff")  # what is no digest is nobody's token
     token = (broker.folder / "bob.token").read_text().strip()
     address = own_address()
     port = broker.listening["tcp"].rpartition(":")[2]
@@ -130,8 +125,7 @@ def test_a_line_client_whom_nobody_vouches_for_shows_a_token(start: Callable[...
         line.close()
     assert token not in broker.log_text()
     assert token not in (broker.folder / "audit.ndjson").read_text()
-    stored = "".join(path.read_text() for path in (broker.folder / "keys/tokens").iterdir())
-    assert token not in stored
+    assert token not in (broker.folder / "keys/tokens/bob").read_text()
 
 
 def test_ten_wrong_tokens_in_a_row_end_the_connection(start: Callable[..., Broker]) -> None:
@@ -153,15 +147,8 @@ def test_sharing_is_said_and_seen(wire: Wire) -> None:
     assert wire.run("2").value == "2"  # the broker's own user is an admin
 
 
-def own_address() -> str:
-    """An address of this machine that is not loopback; the traffic to it never leaves the machine."""
-    found = subprocess.run(["hostname", "-I"], capture_output=True, check=True, timeout=5).stdout.split()
-    assert found, "this machine has no address but loopback"
-    return found[0].decode()
-
-
 def test_key_files_are_for_their_owner_alone(start: Callable[..., Broker]) -> None:
-    broker = start()
+    broker = start(more_endpoints=[free_tcp()], keys=["ada"])
     path = keys(broker, "new", "eve")
     assert os.stat(path).st_mode & 0o777 == 0o600
     secret = next(line for line in Path(path).read_text().splitlines() if line.startswith("secret"))
@@ -170,5 +157,5 @@ def test_key_files_are_for_their_owner_alone(start: Callable[..., Broker]) -> No
     assert secret.split("'")[1] not in listed
     os.chmod(path, 0o644)
     with pytest.raises(ReplError) as refused:
-        Client("tcp://127.0.0.1:1", key=path, start=False)
-    assert refused.value.word in ("unauthorized", "no-broker")
+        Client(broker.listening["tcp"], key=path, start=False)
+    assert (refused.value.word, refused.value.err) == ("unauthorized", f"{path}: others may read it; chmod 600 it")

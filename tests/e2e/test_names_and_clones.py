@@ -129,10 +129,20 @@ def test_a_clone_of_what_is_too_large_says_so_and_opens_nothing(start: Callable[
 
 
 def test_a_clone_can_be_interrupted_and_timed_out(wire: Wire) -> None:
-    wire.run("class Slow:\n    def __reduce__(self):\n        while True: pass\nslow = Slow()")
+    wire.run(
+        "class Slow:\n    def __reduce__(self):\n        print('copying', flush=True)\n        while True: pass\n"
+        "slow = Slow(); kept = 42"
+    )
     timed = wire.ask("clone", session="s", name="copy", timeout_ms=300)
-    assert timed["status"][:2] == ["done", "error"] or timed.status == ["done"]
-    assert wire.run("6*7").value == "42"
+    assert (timed.status, timed["state"]) == (["done", "error", "timeout"], "kept")
+    assert "cannot be copied" in timed["err"]
+    request = wire.send("clone", session="s", name="copy")
+    assert wire.receive()["out"] == "copying\n"
+    interrupted = wire.ask("interrupt", session="s")["interrupted-id"]
+    ended = wire.answer(request)
+    assert (ended.status, ended["state"], ended["eval-id"]) == (["done", "interrupted"], "kept", interrupted)
+    assert wire.run("kept").value == "42"
+    assert [each["name"] for each in wire.ask("ls-sessions")["sessions"]] == ["s"]
 
 
 @pytest.mark.parametrize("op", ["clone", "clone-session"])

@@ -37,7 +37,7 @@ PLAIN_UID = 4242
 PATIENCE_S = 20.0
 MIB = 1 << 20
 CLONE_NEWUTS = 0x0400_0000
-LIMITS = Usage(memory_bytes=256 * MIB, pids=48, file_bytes=2 * MIB, open_files=64, tmp_bytes=8 * MIB)
+LIMITS = Usage(memory_bytes=256 * MIB, pids=48, file_bytes=2 * MIB, open_files=256, tmp_bytes=8 * MIB)
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = {
     "python": [sys.executable, "-I", "-c"],
@@ -46,18 +46,18 @@ PROGRAMS = {
 }
 
 
-def become_plain() -> None:
+def become_plain(home: str = "/tmp") -> None:
     """An ordinary user, who can reach this python and this checkout wherever they lie."""
     needs = reach.needs(sys.executable, more=(str(ROOT),))
     stage.open_way(needs.paths, (), PLAIN_UID)
     identity.become(PLAIN_UID)
     ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # dumpable again, as after an exec: /proc/self is ours
-    os.environ["HOME"] = "/tmp"
+    os.environ["HOME"] = home
 
 
 @contextmanager
-def sentinels() -> Iterator[tuple[Path, dict[str, str]]]:
-    """What attacks may aim at, all of it ours, and where they find it."""
+def sentinels(uid: int | None = None) -> Iterator[tuple[Path, dict[str, str]]]:
+    """What attacks may aim at, all of it ours, and where they find it. `uid`: whose it is to be."""
     with ExitStack() as stack:
         folder = Path(os.path.realpath(stack.enter_context(tempfile.TemporaryDirectory(prefix="arena-", dir="/tmp"))))
         for name in ("workspace", "beside", "home", "mask"):
@@ -78,8 +78,10 @@ def sentinels() -> Iterator[tuple[Path, dict[str, str]]]:
             listener.listen(64)
         for path in (folder, *folder.iterdir()):
             path.chmod(0o777)  # what holds must be the sandbox: no closed door stands before it
+            if uid is not None:
+                os.chown(path, uid, uid)
         udp = _echo(stack)
-        sibling = subprocess.Popen(["sleep", "300"], env={"TOKEN": token, "HELD_BY": "a sibling"})
+        sibling = subprocess.Popen(["sleep", "300"], env={"TOKEN": token, "HELD_BY": "a sibling"}, user=uid, group=uid)
         stack.callback(lambda: (sibling.kill(), sibling.wait()))
         key = _shared_memory(stack)
         yield folder, {
@@ -87,7 +89,7 @@ def sentinels() -> Iterator[tuple[Path, dict[str, str]]]:
             "MASK": str(folder / "mask"), "SOCKET": str(folder / "socket"), "ABSTRACT": name, "DEV_SHM": str(shm),
             "PORT": str(tcp.getsockname()[1]), "UDP_PORT": str(udp), "SIBLING": str(sibling.pid), "SHM_KEY": str(key),
             "TMP_FILE": str(folder / "log"), "TMP_NAME": f"/tmp/{name}-fill", "SHM_NAME": f"/dev/shm/{name}-fill",
-            **_stand_ins(folder, sibling.pid), "HALF": token[:12], "OTHER_HALF": token[12:], "WORKSPACE": str(folder / "workspace"),
+            "QUEUE": _queue(stack, name), **_stand_ins(folder, sibling.pid), "HALF": token[:12], "OTHER_HALF": token[12:], "WORKSPACE": str(folder / "workspace"),
         }  # fmt: skip
 
 
@@ -137,14 +139,28 @@ def _shared_memory(stack: ExitStack) -> int:
     return key
 
 
+def _queue(stack: ExitStack, name: str) -> str:
+    """A POSIX message queue; its name."""
+    libc, path = ctypes.CDLL(None), f"/{name}".encode()
+    queue = libc.mq_open(path, os.O_CREAT | os.O_RDONLY, 0o666, None)
+    assert queue >= 0
+    stack.callback(lambda: (os.close(queue), libc.mq_unlink(path)))
+    os.fchmod(queue, 0o666)
+    return path.decode()
+
+
 def furnish(workspace: Path) -> None:
-    """The workspace, as new."""
-    shutil.rmtree(workspace)
+    """The workspace, as new, and its owner's."""
+    for path in workspace.iterdir():
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     (workspace / ".git/hooks").mkdir(parents=True)
     (workspace / ".git/config").write_text("")
     (workspace / ".envrc").write_text("")
     (workspace / "state").mkdir()
     (workspace / "state/broker.sock").write_text("the broker's")
+    owner = workspace.stat()
+    for path in workspace.rglob("*"):
+        os.chown(path, owner.st_uid, owner.st_gid)
 
 
 class Arena:

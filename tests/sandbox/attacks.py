@@ -37,6 +37,7 @@ def _python() -> list[Attack]:
         a("read a file by its path", ("mounts",), "return open(E['SECRET']).read()"),
         a("read a file through /proc/self/root", ("mounts",), "return open('/proc/self/root' + E['SECRET']).read()"),
         a("read a file through /proc/1/root", ("mounts", "landlock"), "return open(f\"/proc/{E['INIT']}/root{E['SECRET']}\").read()"),
+        a("read a file through /proc/1/cwd", ("mounts", "landlock"), "return open(f\"/proc/{E['INIT']}/cwd/{'../' * 20}{E['SECRET']}\").read()"),
         a("read a file through a symlink in the workspace", ("mounts",), "os.symlink(E['SECRET'], 'link')\nreturn open('link').read()"),
         a("read the passwords", ("mounts", "user"), "return open(E['PASSWORDS']).read(1)"),
         a("list the broker's home", ("mounts",), "return os.listdir(E['HIDDEN_HOME'])"),
@@ -59,6 +60,7 @@ def _python() -> list[Attack]:
         a("connect to a socket by its abstract name", ("network", "landlock"), "return unix('\\0' + E['ABSTRACT'])"),
         a("open a socket to the hypervisor", ("seccomp",), "return socket.socket(40, socket.SOCK_STREAM)", control="feature"),
         a("open a packet socket", ("seccomp", "capabilities"), "return socket.socket(socket.AF_PACKET, socket.SOCK_RAW)", control="root"),
+        a("open a socket to the kernel's ciphers", ("seccomp",), "return socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET)", control="feature"),
         a("open a netlink socket to the firewall", ("seccomp",), "return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)", control="feature"),
         a("signal a process outside", ("processes",), "os.kill(int(E['SIBLING']), 0)\nreturn True"),
         a("find a token in any environment", ("processes", "environment"), "return [pid for pid in E['PIDS'].split() or os.listdir('/proc') if pid.isdigit() and E['HALF'] + E['OTHER_HALF'] in environ(pid)]"),
@@ -67,6 +69,7 @@ def _python() -> list[Attack]:
         a("read memory by system call", ("seccomp",), "return peek(os.getpid())"),
         a("trace a child", ("seccomp",), "return call(101 if X86 else 117, 0, 0, 0, 0) == 0"),
         a("attach shared memory of another", ("ipc",), "libc.shmat.restype = ctypes.c_void_p\nsegment = libc.shmget(int(E['SHM_KEY']), 0, 0)\nreturn segment != -1"),
+        a("open a message queue of another", ("ipc",), "return libc.mq_open(E['QUEUE'].encode(), os.O_RDONLY) >= 0"),
         a("read another's /dev/shm", ("mounts",), "return open(E['DEV_SHM']).read()"),
         a("read another's /tmp", ("mounts",), "return open(E['TMP_FILE']).read()"),
         a("set up io_uring", ("seccomp",), "return call(425, 1, ctypes.create_string_buffer(120)) >= 0", control="feature"),
@@ -94,8 +97,8 @@ def _python() -> list[Attack]:
         a("fill /tmp", ("limits",), "return filled(E['TMP_NAME'], 20)"),
         a("fill /dev/shm", ("limits",), "return filled(E['SHM_NAME'], 20)"),
         a("write a file without end", ("limits",), "return open('big', 'wb', 0).write(bytes(3 << 20)) == 3 << 20"),
-        a("open files without end", ("limits",), "return len([os.open('/dev/null', os.O_RDONLY) for _ in range(100)])"),
-        a("raise its own limits", ("limits", "capabilities"), "resource.setrlimit(resource.RLIMIT_NOFILE, (70, 70))\nreturn resource.getrlimit(resource.RLIMIT_NOFILE)[1] == 70"),
+        a("open files without end", ("limits",), "return len([os.open('/dev/null', os.O_RDONLY) for _ in range(300)])"),
+        a("raise its own limits", ("limits", "capabilities"), "resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))\nreturn resource.getrlimit(resource.RLIMIT_NOFILE)[1] == 300"),
         a("become another user", ("capabilities", "user"), "return apart(lambda: os.setuid(0) is None)", control="root"),
     ]  # fmt: skip
 
@@ -114,6 +117,9 @@ def _node() -> list[Attack]:
         a("make a set-user-id program", ("seccomp",), "fs.writeFileSync('tool', ''); fs.chmodSync('tool', 0o4755); return true"),
         a("write a protected file", ("workspace",), "fs.appendFileSync('.git/config', ''); return true"),
         a("write a file without end", ("limits",), "fs.writeFileSync('big', Buffer.alloc(3 << 20)); return true"),
+        a("fill /tmp", ("limits",), "for (let n = 0; n < 20; n++) fs.writeFileSync(`${E.TMP_NAME}-${n}`, Buffer.alloc(1 << 20))\n for (let n = 0; n < 20; n++) fs.unlinkSync(`${E.TMP_NAME}-${n}`)\n return true"),
+        a("take memory in one process", ("limits", "memory"), "return Buffer.alloc(300 << 20, 1).length"),
+        a("start processes without end", ("limits", "pids"), "const all = Array.from({ length: 60 }, () => child.spawn('sleep', ['30']).on('error', () => {}))\n all.forEach((each) => each.pid && each.kill('SIGKILL')); return all.every((each) => each.pid)"),
     ]  # fmt: skip
 
 
@@ -139,10 +145,13 @@ def _bash() -> list[Attack]:
             'nsenter --target "$SIBLING" --uts true',
             "root",
         ),
-        a("raise its own limits", ("limits", "capabilities"), "ulimit -S -n 70"),
+        a("raise its own limits", ("limits", "capabilities"), "ulimit -S -n 300"),
         a("write a protected file", ("workspace",), ": >> .git/config"),
         a("make a set-user-id program", ("seccomp",), ": > tool && chmod u+s tool"),
-    ]
+        a("write a file without end", ("limits",), "head -c 3145728 /dev/zero > big"),
+        a("take memory in one process", ("limits", "memory"), "all=$(head -c 314572800 /dev/zero | tr '\\0' x); test ${#all} = 314572800"),
+        a("open files without end", ("limits",), 'for n in $(seq 10 300); do eval "exec $n</dev/null" || return; done'),
+    ]  # fmt: skip
 
 
 ATTACKS = [*_python(), *_node(), *_bash()]
@@ -256,22 +265,6 @@ def filled(path, megabytes):
         for name in filter(os.path.exists, made):
             os.unlink(name)
 
-def attack():
-%s
-
-print("here", flush=True)
-sys.stdin.readline()
-os.chdir(E["WORKSPACE"])
-try:
-    result = attack()
-    if result:
-        print("OUT")
-    else:
-        print("HELD returned", result, os.strerror(ctypes.get_errno()))
-except BaseException as error:
-    print("HELD", type(error).__name__, error)
-sys.stdout.flush()
-os._exit(0)
 ''',
     "node": """
 const fs = require('fs'), net = require('net'), child = require('child_process'), E = process.env;
@@ -279,28 +272,66 @@ const connected = (to) => new Promise((done, fail) => {
   const end = net.connect(to, () => { end.destroy(); done(true) });
   end.on('error', fail);
 });
-const attack = async () => { %s };
+""",
+    "bash": "",
+}
+TRIES = {
+    "python": """
+def tried():
+    try:
+        result = attack()
+    except BaseException as error:
+        return f"HELD {type(error).__name__} {error}"
+    return "OUT" if result else f"HELD returned {result} {os.strerror(ctypes.get_errno())}"
+""",
+    "node": """
+const tried = () => attack().then(
+  (got) => got ? 'OUT' : 'HELD returned ' + got, (error) => 'HELD ' + String(error).split('\\n')[0]);
+""",
+    "bash": """
+tried() { if (attack) > /dev/null 2>&1; then echo OUT; else echo "HELD $?"; fi; }
+""",
+}
+# As a program of its own, which waits for a line until its workspace is there.
+PROGRAMS = {
+    "python": """
+print("here", flush=True)
+sys.stdin.readline()
+os.chdir(E["WORKSPACE"])
+print(tried(), flush=True)
+os._exit(0)
+""",
+    "node": """
 console.log('here');
 process.stdin.once('data', () => {
   process.chdir(E.WORKSPACE);
-  attack().then((got) => console.log(got ? 'OUT' : 'HELD returned ' + got), (e) => console.log('HELD', String(e).split('\\n')[0]))
-    .then(() => process.exit(0));
+  tried().then((said) => console.log(said)).then(() => process.exit(0));
 });
 """,
     "bash": """
-attack() { %s
-}
 echo here
 read -r _
-cd "$WORKSPACE" || echo "HELD no workspace"
-if (attack) > /dev/null 2>&1; then echo OUT; else echo "HELD $?"; fi
+cd "$WORKSPACE" && tried || echo "HELD no workspace"
 """,
 }
+EVALS = {"python": "print(tried())", "node": "console.log(await tried())", "bash": "tried"}
 
 
 def program(attack: Attack) -> str:
-    """The whole text to be run."""
-    body = attack.code
-    if attack.runtime == "python":
-        body = "\n".join("    " + line for line in body.splitlines())
-    return PRELUDES[attack.runtime].replace("%s", body)
+    """The whole text to be run in an interpreter of its own."""
+    return _tries(attack) + PROGRAMS[attack.runtime]
+
+
+def block(attack: Attack) -> str:
+    """The whole text to be run in a session that has the workspace as its folder."""
+    return _tries(attack) + EVALS[attack.runtime]
+
+
+def _tries(attack: Attack) -> str:
+    lines = attack.code.splitlines()
+    body = {
+        "python": "\n".join(["def attack():", *("    " + line for line in lines)]),
+        "node": f"const attack = async () => {{ {attack.code} }};",
+        "bash": f"attack() {{ {attack.code}\n}}",
+    }
+    return PRELUDES[attack.runtime] + body[attack.runtime] + TRIES[attack.runtime]

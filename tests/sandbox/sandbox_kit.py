@@ -13,8 +13,9 @@ from typing import Any
 from replwire.policy import Policy
 from replworker.confine.confined import Confined
 from replworker.confine.machine import Machine
+from replworker.confine.plan import Plan
 from replworker.confine.prepare import prepare
-from replworker.runtimes.child import Child
+from replworker.runtimes.child import Child, Command
 from replworker.runtimes.pick import pick
 
 PATIENCE_S = 20.0
@@ -110,6 +111,29 @@ class Live:
                 pass
         self.confined.close()
         self.child.close()
+
+
+def starts(plan: Plan, argv: list[str]) -> str | None:
+    """Run a command in a sandbox to its end; None when it exits with 0, else how it ended and what it said."""
+    confined = Confined(plan)
+    child = Child(Command(argv, plan.env, confined))
+    said, open_fds = {child.out: b"", child.err: b""}, {child.out, child.err}
+    try:
+        while open_fds:
+            ready = select.select(list(open_fds), [], [], PATIENCE_S)[0]
+            assert ready, f"it goes on; it said {said}"
+            for fd in ready:
+                data = child.read(fd) or b""
+                said[fd] += data
+                open_fds -= set() if data else {fd}
+        assert select.select([child.pidfd], [], [], PATIENCE_S)[0], "it lives"
+        how = child.died()
+        told = (said[child.err] or said[child.out]).decode().strip()
+        return None if how == "the interpreter exited with code 0" else f"{how} {told}"
+    finally:
+        child.kill()
+        confined.close()
+        child.close()
 
 
 def gone(pid: int) -> bool:

@@ -83,7 +83,10 @@ def test_it_would_get_out_where_the_kernel_has_it(results: Results, attack: Atta
 @pytest.mark.parametrize("who", USERS)
 def test_what_a_layer_stops_alone_gets_out_without_it_and_nothing_else(results: Results, who: str, layer: str) -> None:
     found = results.get((who, f"without-{layer}"), {})
-    alone = {attack.id for attack in ATTACKS if attack.layers == (layer,) and attack.id in found}
+    absent = {
+        attack.id for attack in ATTACKS if attack.control == "feature" and results[who, "bare"][attack.id] != "OUT"
+    }
+    alone = {attack.id for attack in ATTACKS if attack.layers == (layer,) and attack.id in found} - absent
     assert {name for name, verdict in found.items() if verdict == "OUT"} == alone
 
 
@@ -96,7 +99,7 @@ def test_every_attack_has_a_name_of_its_own_and_names_layers_that_exist() -> Non
 
 
 def test_the_table_of_attacks_is_the_list_of_attacks() -> None:
-    rows = re.findall(r"^\| (python|node|bash) \| (.*?) \| (.*?) \|$", DOC.read_text(), re.M)
+    rows = re.findall(r"^\| (python|node|bash) \| ([^|]*) \| ([^|]*) \|$", DOC.read_text(), re.M)
     assert rows == [(attack.runtime, attack.name, ", ".join(attack.layers)) for attack in ATTACKS]
 
 
@@ -109,5 +112,5 @@ def test_the_bounds_of_the_arena_are_below_what_attacks_ask_for() -> None:
     assert LIMITS.memory_bytes < 300 << 20
     assert LIMITS.tmp_bytes < 20 << 20
     assert LIMITS.file_bytes < 3 << 20
-    assert LIMITS.open_files < 70
+    assert LIMITS.open_files < 300
     assert LIMITS.pids < 100

@@ -4,37 +4,41 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
+import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
-from kit import Broker, Wire
+from kit import Broker, Wire, alive, wait_until
 from replworker.confine.report import Report
+from sites import USERS, begin, end, uid_of
+
+
+@pytest.fixture(scope="module", params=USERS)
+def who(request: pytest.FixtureRequest, report: Report) -> str:
+    """The kind of user that the broker runs as."""
+    assert report.ok
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def begin() -> Iterator[Callable[..., Broker]]:
+def start(who: str) -> Iterator[Callable[..., Broker]]:
     brokers: list[Broker] = []
 
-    def start(*settings: str, **more: object) -> Broker:
-        folder = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
-        brokers.append(Broker(folder, "limits.rate-limit-per-min=0", *settings, **{"sandbox": True, **more}))  # type: ignore[arg-type]
+    def started(*settings: str, **options: object) -> Broker:
+        brokers.append(begin(who, *settings, **options))
         return brokers[-1]
 
-    yield start
+    yield started
     for broker in brokers:
-        broker.stop()
-        shutil.rmtree(broker.folder)
+        end(broker)
 
 
 @pytest.fixture(scope="module")
-def broker(begin: Callable[..., Broker], report: Report) -> Broker:
-    assert report.ok
-    return begin()
+def broker(start: Callable[..., Broker]) -> Broker:
+    return start()
 
 
 @pytest.fixture
@@ -46,10 +50,18 @@ def wire(broker: Broker) -> Iterator[Wire]:
 
 
 @pytest.fixture
-def work() -> Iterator[Path]:
+def work(who: str) -> Iterator[Path]:
+    """A folder of the broker's user."""
     folder = Path(tempfile.mkdtemp(prefix="rpl-work-", dir="/tmp"))
+    os.chown(folder, uid_of(who), uid_of(who))
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def home(who: str, broker: Broker) -> str:
+    """The home of the broker's user."""
+    return str(broker.folder if who == "user" and os.getuid() == 0 else Path.home())
 
 
 def test_it_is_on_unless_the_config_file_says_otherwise(wire: Wire, broker: Broker) -> None:
@@ -61,12 +73,14 @@ def test_it_is_on_unless_the_config_file_says_otherwise(wire: Wire, broker: Brok
     assert wire.ask("info", session="s")["info"]["sandbox"]["layers"] == told["layers"]
 
 
-def test_a_session_writes_in_its_folder_and_nowhere_else(wire: Wire, work: Path, broker: Broker) -> None:
+def test_a_session_writes_in_its_folder_and_nowhere_else(
+    wire: Wire, work: Path, broker: Broker, home: str, who: str
+) -> None:
     wire.ask("new-session", name="s", cwd=str(work))
     assert wire.run("open('a.txt', 'w').write('hi'); import os; os.getcwd()").value == repr(str(work))
     assert (work / "a.txt").read_text() == "hi"
-    assert (work / "a.txt").stat().st_uid == os.getuid()
-    for path in ("/etc/x", "/usr/x", str(broker.folder / "x"), str(Path.home() / "x")):
+    assert (work / "a.txt").stat().st_uid == uid_of(who)
+    for path in ("/etc/x", "/usr/x", str(broker.folder / "x"), f"{home}/x"):
         refused = wire.run(f"open({path!r}, 'w')")
         assert refused["ex"]["type"] in ("PermissionError", "FileNotFoundError", "OSError"), path
     wire.run(f"open({str(work.parent / 'rpl-outside')!r}, 'w')")  # its own /tmp, not the machine's
@@ -80,6 +94,30 @@ def test_the_brokers_own_folder_and_secrets_are_not_seen(wire: Wire, broker: Bro
     assert wire.run("import os; [k for k in os.environ if k.startswith('REPLCTL')]").value == "[]"
 
 
+def test_a_python_in_a_closed_home_is_reached_and_nothing_else_in_it(
+    start: Callable[..., Broker], who: str, work: Path
+) -> None:
+    """As with pyenv below root's home; sessions of a root broker are somebody else, who could not enter it."""
+    home = Path(tempfile.mkdtemp(prefix="rpl-home-", dir="/tmp"))
+    try:
+        venv.create(home / "tools/env", symlinks=True)
+        (home / "diary").write_text("for nobody")
+        for path in (home, *home.rglob("*")):
+            os.chown(path, uid_of(who), uid_of(who), follow_symlinks=False)
+        home.chmod(0o700)
+        python = home / "tools/env/bin/python"
+        with start(f'python.interpreter="{python}"').wire() as wire:
+            wire.ask("new-session", name="s", cwd=str(work))
+            assert wire.run("import sys; sys.executable").value == repr(str(python))
+            wire.run("open('made', 'w').close()")
+            assert (work / "made").stat().st_uid == uid_of(who)
+            assert wire.run(f"open('{home}/diary')")["ex"]["type"] == "FileNotFoundError"
+            pid = wire.ask("info", session="s")["info"]["pid"]
+            assert os.stat(f"/proc/{pid}").st_uid != 0
+    finally:
+        shutil.rmtree(home)
+
+
 def test_there_is_no_network(wire: Wire, broker: Broker) -> None:
     assert wire.run("import socket; socket.create_connection(('127.0.0.1', 22), 2)")["ex"]["type"] in (
         "ConnectionRefusedError", "OSError", "PermissionError",
@@ -89,8 +127,7 @@ def test_there_is_no_network(wire: Wire, broker: Broker) -> None:
     assert wire.run(code)["ex"]["type"] in ("FileNotFoundError", "PermissionError", "ConnectionRefusedError")
 
 
-def test_a_home_is_no_place_to_work_and_a_wish_for_it_can_be_let_go(wire: Wire) -> None:
-    home = str(Path.home())
+def test_a_home_is_no_place_to_work_and_a_wish_for_it_can_be_let_go(wire: Wire, home: str) -> None:
     refused = wire.ask("new-session", name="s", cwd=home)
     assert refused.status == ["done", "error", "invalid-request"]
     assert "home" in refused["err"]
@@ -142,13 +179,11 @@ def test_nothing_is_left_when_a_session_is_killed(wire: Wire) -> None:
     processes = wire.ask("stack", session="s")["processes"]
     assert any("sleep" in each["command"] for each in processes)
     wire.ask("close", session="s")
-    from kit import alive, wait_until
-
     wait_until(lambda: not any(alive(each["pid"]) for each in processes), "the session's processes are gone")
 
 
-def test_without_a_sandbox_nothing_runs(begin: Callable[..., Broker]) -> None:
-    broker = begin(config='[sandbox]\nprofile = "off"\n')
+def test_without_a_sandbox_nothing_runs(start: Callable[..., Broker]) -> None:
+    broker = start(config='[sandbox]\nprofile = "off"\n')
     assert any("no session will be opened" in warning for warning in broker.ready["warnings"])
     with broker.wire() as wire:
         for op, fields in (("eval", {"code": "1"}), ("new-session", {"name": "s"}), ("complete", {"code": "a", "pos": 1}),
@@ -159,8 +194,8 @@ def test_without_a_sandbox_nothing_runs(begin: Callable[..., Broker]) -> None:
         assert wire.ask("ls-sessions")["sessions"] == []
 
 
-def test_the_config_file_may_allow_sessions_without_one(begin: Callable[..., Broker]) -> None:
-    broker = begin(config='[sandbox]\nprofile = "off"\nallow-unsandboxed = true\n')
+def test_the_config_file_may_allow_sessions_without_one(start: Callable[..., Broker]) -> None:
+    broker = start(config='[sandbox]\nprofile = "off"\nallow-unsandboxed = true\n')
     assert any("not sandboxed" in warning for warning in broker.ready["warnings"])
     with broker.wire() as wire:
         assert wire.ask("describe")["sandbox"] == "none"

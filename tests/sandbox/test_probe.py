@@ -17,6 +17,7 @@ from replworker.confine import probe as probes
 from replworker.confine.machine import Machine, look
 from replworker.confine.prepare import prepare
 from replworker.confine.report import LAYERS, REQUIRED, Report
+from sandbox_kit import starts
 
 ENV = {"PATH": "/usr/bin:/bin"}
 
@@ -147,22 +148,21 @@ def test_an_interpreter_that_does_not_exist_is_named(machine: Machine) -> None:
 )
 def test_other_runtimes_start(report: Report, machine: Machine, runtime: str, argv: list[str]) -> None:
     del report
-    assert probes.starts(prepare(Policy(), machine, runtime, argv[0], ENV), argv) is None
+    assert starts(prepare(Policy(), machine, runtime, argv[0], ENV), argv) is None
 
 
 def test_a_runtime_that_does_not_start_says_why(report: Report, machine: Machine) -> None:
     del report
-    said = probes.starts(
-        prepare(Policy(), machine, "bash", "/bin/bash", ENV), ["/bin/bash", "-c", "echo no luck >&2; exit 4"]
-    )
+    said = starts(prepare(Policy(), machine, "bash", "/bin/bash", ENV), ["/bin/bash", "-c", "echo no luck >&2; exit 4"])
     assert said is not None
     assert "code 4" in said
     assert "no luck" in said
 
 
-def test_nothing_is_left_of_a_probe(report: Report, machine: Machine) -> None:
+def test_nothing_is_left_of_a_probe(report: Report, machine: Machine, tmp_path: Path) -> None:
     del report
-    before = (set(os.listdir("/proc/self/fd")), set(Path("/tmp").glob("replctl-*")))
-    assert probed(machine).ok
-    assert (set(os.listdir("/proc/self/fd")), set(Path("/tmp").glob("replctl-*"))) == before
+    before = set(os.listdir("/proc/self/fd"))
+    assert probes.probe(Policy(), machine, sys.executable, ENV, scratch=str(tmp_path)).ok
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert list(tmp_path.iterdir()) == []
     assert all(not list(Path(folder).glob(f"replctl-{os.getpid()}-*")) for folder in machine.cgroups.folders.values())

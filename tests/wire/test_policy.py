@@ -14,7 +14,7 @@ PROFILES = st.sampled_from(["read-only", "workspace-write", "off"])
 NETWORKS = st.sampled_from(["none", "host"])
 READS = st.sampled_from(["minimal", "host"])
 SIZES = st.integers(64 << 20, 200 << 20)
-COUNTS = st.integers(32, 300)
+COUNTS = st.integers(256, 600)
 POLICIES = st.builds(
     Policy, profile=PROFILES, network=NETWORKS, read=READS, writable_paths=PATHS, readable_paths=PATHS,
     limits=st.builds(Usage, memory_bytes=SIZES, pids=COUNTS, open_files=COUNTS),

@@ -10,48 +10,49 @@ from typing import Any
 
 import pytest
 
-CHILD = "require('child_process').execSync"
+CHILD = "require('child_process').execSync('echo going >&2; %s', { stdio: ['pipe', 'pipe', 2] })"
+GO = "globalThis.go = () => console.log('going')"  # told where the code is that is to be interrupted
 
 
 @pytest.mark.parametrize(
     "code",
     [
-        "while (true) {}",
-        "for (;;) console.log('x')",
-        "for (;;) { try { JSON.parse('{') } catch {} }",
-        "try { for (;;); } catch { console.log('caught') } finally { console.log('finally') }",
-        "(() => { for (;;); })()",
-        "class A { static { for (;;); } }",
-        "[3, 2, 1].sort(() => { for (;;); })",
-        "/(a+)+$/.test('a'.repeat(40) + 'b')",
-        "({ [require('util').inspect.custom]() { for (;;); } })",
-        "throw Object.defineProperty(new Error(), 'message', { get() { for (;;); } })",
-        "await null; for (;;);",
-        "await new Promise((r) => setTimeout(r, 1)); for (;;);",
-        "for (;;) await null",
-        "async function* f() { for (;;) yield 1 }\nfor await (const _ of f());",
-        "setTimeout(() => { for (;;); }, 1); await new Promise(() => {})",
-        "setImmediate(() => { for (;;); }); await new Promise(() => {})",
-        "process.nextTick(() => { for (;;); }); await new Promise(() => {})",
-        "await new Promise(() => {})",
-        "await new Promise((r) => setTimeout(r, 1e6))",
-        "await import('data:text/javascript,for(;;);')",
-        "Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0)",
-        "fs.readSync(0, Buffer.alloc(9))",
-        "for await (const _ of process.stdin);",
-        f"{CHILD}('sleep 100')",
-        f"{CHILD}('sleep 100; echo on')",
-        "process.on('SIGINT', () => console.log('handler')); for (;;);",
-        "process.removeAllListeners(); process.removeAllListeners('SIGINT'); for (;;);",
-        "require('domain').create().run(() => { for (;;); })",
-        "process.setUncaughtExceptionCaptureCallback(() => {}); for (;;);",
-        "Error.prepareStackTrace = () => 1; Error.stackTraceLimit = 0; for (;;);",
+        "go(); while (true) {}",
+        "go(); for (;;) console.log('x')",
+        "go(); for (;;) { try { JSON.parse('{') } catch {} }",
+        "try { go(); for (;;); } catch { console.log('caught') } finally { console.log('finally') }",
+        "(() => { go(); for (;;); })()",
+        "class A { static { go(); for (;;); } }",
+        "[3, 2, 1].sort(() => { go(); for (;;); })",
+        "go(); /(a+)+$/.test('a'.repeat(40) + 'b')",
+        "({ [require('util').inspect.custom]() { go(); for (;;); } })",
+        "throw Object.defineProperty(new Error(), 'message', { get() { go(); for (;;); } })",
+        "await null; go(); for (;;);",
+        "await new Promise((r) => setTimeout(r, 1)); go(); for (;;);",
+        "go(); for (;;) await null",
+        "async function* f() { go(); for (;;) yield 1 }\nfor await (const _ of f());",
+        "setTimeout(() => { go(); for (;;); }, 1); await new Promise(() => {})",
+        "setImmediate(() => { go(); for (;;); }); await new Promise(() => {})",
+        "process.nextTick(() => { go(); for (;;); }); await new Promise(() => {})",
+        "setImmediate(go); await new Promise(() => {})",
+        "setImmediate(go); await new Promise((r) => setTimeout(r, 1e6))",
+        "await import('data:text/javascript,go();for(;;);')",
+        "go(); Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0)",
+        "go(); fs.readSync(0, Buffer.alloc(9))",
+        "setImmediate(go); for await (const _ of process.stdin);",
+        CHILD % "sleep 100",
+        CHILD % "sleep 100; echo on",
+        "process.on('SIGINT', () => console.log('handler')); go(); for (;;);",
+        "process.removeAllListeners(); process.removeAllListeners('SIGINT'); go(); for (;;);",
+        "require('domain').create().run(() => { go(); for (;;); })",
+        "process.setUncaughtExceptionCaptureCallback(() => {}); go(); for (;;);",
+        "Error.prepareStackTrace = () => 1; Error.stackTraceLimit = 0; go(); for (;;);",
     ],
 )
 def test_an_interrupt_ends_the_eval_and_keeps_the_state(node: Any, code: str) -> None:
-    node.eval("let kept = 1")
+    node.eval(f"let kept = 1; {GO}")
     node.begin(code, stdin=True)
-    time.sleep(0.05)  # most of these have to get going, and say nothing when they have
+    node.until(lambda: b"going\n" in node.stdout + node.stderr)
     node.interrupt()
     answer = node.result()
     assert answer["outcome"] == "interrupted"
@@ -123,9 +124,10 @@ def test_timers_of_an_interrupted_eval_go_on_and_are_late(node: Any) -> None:
 
 def test_an_abandoned_promise_may_settle_without_harm(node: Any) -> None:
     node.begin(
-        "var settle; await new Promise((resolve, reject) => { settle = { resolve, reject } }); console.log('went on')"
+        "var settle; await new Promise((resolve, reject) => { settle = { resolve, reject }; console.log('set') });"
+        "console.log('went on')"
     )
-    time.sleep(0.05)
+    node.until(lambda: b"set\n" in node.stdout)
     node.interrupted()
     assert node.value("settle.reject(new Error('late')); await null; 1") == "1"
     assert node.value("await new Promise((r) => setTimeout(() => r(2), 5))") == "2"
@@ -134,8 +136,8 @@ def test_an_abandoned_promise_may_settle_without_harm(node: Any) -> None:
 
 def test_children_of_earlier_evals_are_not_interrupted(node: Any) -> None:
     node.eval("const child = require('child_process').spawn('sleep', ['100'], { stdio: 'ignore' })")
-    node.begin(f"{CHILD}('sleep 100')")
-    time.sleep(0.05)
+    node.begin(CHILD % "sleep 100")
+    node.until(lambda: b"going\n" in node.stderr)
     node.interrupted()
     assert node.value("await new Promise((r) => setTimeout(() => r(child.exitCode ?? child.signalCode), 20))") == "null"
     assert node.value("child.kill(); await new Promise((r) => child.on('exit', (_, s) => r(s)))") == "'SIGTERM'"

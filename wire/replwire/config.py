@@ -21,6 +21,8 @@ from replwire.extensions import Extension
 from replwire.limits import DAY_MS, MINUTE_MS, Limits
 from replwire.policy import PROTECTED, Network, Policy, Profile, Read, Usage
 
+FILE_ALONE = ("sandbox.allow-unsandboxed",)  # whoever starts a broker, or asks it for something, cannot set these
+
 
 class ConfigError(ValueError):
     """A setting that cannot be used; the text names the key and where it came from."""
@@ -245,7 +247,7 @@ def load(
     def put(section: str, key: str, value: Any, source: str) -> None:
         if (section, key) not in known:
             raise ConfigError(f"{source}: unknown setting {section}.{key}")
-        if (section, key) == ("sandbox", "allow-unsandboxed") and source != origin:
+        if f"{section}.{key}" in FILE_ALONE and source != origin:
             raise ConfigError(f"{source}: {section}.{key} can be set in the config file alone")
         merged.setdefault(section, {})[key] = value
         sources[f"{section}.{key}"] = source

@@ -76,8 +76,9 @@ class Keys:
 
     def set_server(self, pair: Pair) -> None:
         """Keep it."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._make(self._folder)
         write_secret(self._folder / "server.toml", pair)
+        self._give(self._folder / "server.toml")
 
     def allow(self, name: str, public: str) -> None:
         """Let a public key in under this name. Raises KeyFault when either cannot be used, or the name is taken."""
@@ -93,13 +94,26 @@ class Keys:
         if (why := name_error("key", name)) is not None:
             raise KeyFault(why)
         folder = self._folder / kind
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._make(self._folder, folder)
         try:
             fd = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:
             raise KeyFault(f"there is a {kind.removesuffix('s')} of the name {name}: revoke it first") from None
         with open(fd, "w") as file:
             file.write(text)
+        self._give(folder / name)
+
+    def _make(self, *folders: Path) -> None:
+        for folder in folders:
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700, parents=True)
+                self._give(folder)
+
+    def _give(self, path: Path) -> None:
+        """What root makes in the state folder of another user's broker is for that user to read."""
+        if os.geteuid() == 0:
+            owner = self._folder.parent.stat()
+            os.chown(path, owner.st_uid, owner.st_gid)
 
     def revoke(self, name: str) -> bool:
         """Take back what goes by this name; False when there was nothing."""
@@ -118,23 +132,31 @@ class Keys:
 
     def _files(self, kind: str) -> Iterator[Path]:
         folder = self._folder / kind
-        yield from sorted(folder.iterdir()) if folder.is_dir() else ()
+        yield from sorted(folder.iterdir()) if os.access(folder, os.R_OK | os.X_OK) else ()
 
     def name_of(self, public: str) -> str | None:
         """Whose public key this is, or None: it may not come in."""
-        return next((path.name for path in self._files("clients") if path.read_text().strip() == public), None)
+        return next((path.name for path in self._files("clients") if _text(path) == public), None)
 
     def name_of_token(self, token: str) -> str | None:
         """Whose token this is, compared in constant time, or None."""
         digest, found = _digest(token), None
         for path in self._files("tokens"):
-            if hmac.compare_digest(path.read_text().strip(), digest):
+            if hmac.compare_digest(_text(path).encode(), digest.encode()):
                 found = path.name
         return found
 
     def allows(self, name: str) -> bool:
         """Whether somebody may still come in under this name."""
         return any(name == path.name for kind in ("clients", "tokens") for path in self._files(kind))
+
+
+def _text(path: Path) -> str:
+    """What a file says; nothing when it was just revoked, or is not ours to read."""
+    try:
+        return path.read_text("ascii", "replace").strip()
+    except OSError:
+        return ""
 
 
 def _digest(token: str) -> str:

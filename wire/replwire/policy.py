@@ -43,7 +43,9 @@ class Usage(_Strict, frozen=True, kw_only=True):
     pids: Annotated[int, _bound("processes", 8, 100_000, "processes and threads that live at once")] = 256
     cpu_percent: Annotated[int, _bound("percent", 1, 100_000, "processor share; 100 is one core")] = 100
     file_bytes: Annotated[int, _bound("bytes", 64 * KIB, 1024 * 1024 * MIB, "one file that it writes")] = 256 * MIB
-    open_files: Annotated[int, _bound("files", 32, 1_000_000, "descriptors of one process")] = 256
+    open_files: Annotated[
+        int, _bound("files", 256, 1_000_000, "descriptors of one process; bash has its own just below 253")
+    ] = 256
     tmp_bytes: Annotated[
         int, _bound("bytes", 64 * KIB, 1024 * 1024 * MIB, "all files in /tmp, and again in /dev/shm")
     ] = 64 * MIB

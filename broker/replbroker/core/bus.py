@@ -154,7 +154,7 @@ class Bus:
         event = kind(
             v=events.VERSION, id=f"{self._boot}-{self._count:x}", seq=seq, time=self._stamped[1],
             session=None if session is None else session.id,
-            **({"owner": events.BROKER} | fields), **(more() if more else {}),
+            owner=fields.pop("owner", events.BROKER), **fields, **(more() if more else {}),
         )  # fmt: skip
         body, name = events.encode(event), name_of(kind)
         if kind.canonical:

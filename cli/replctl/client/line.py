@@ -26,7 +26,11 @@ _GONE = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-_REFUSED = (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+_REFUSED = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,  # it wants a key, and had hung up before we had read that it does
+)
 _EVENT = struct.Struct("=HI")
 # As plain numbers: pyzmq's are enums, whose `&` runs more python than the call it is made for.
 _EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
@@ -42,6 +46,7 @@ class Line:
         self.up = False  # whether the handshake succeeded
         self.refused = False  # the broker does not know our key, or wants one
         self._gone = False
+        self._keyed = endpoint.startswith("tcp://")  # elsewhere nobody is asked for a key
         socket = self._socket
         socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         socket.setsockopt(zmq.LINGER, LINGER_MS)
@@ -122,7 +127,7 @@ class Line:
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.up = True
             else:
-                self.refused = self.refused or event in _REFUSED
+                self.refused = self.refused or (self._keyed and event in _REFUSED)
                 self._gone = True
 
     def close(self) -> None:

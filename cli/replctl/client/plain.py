@@ -94,6 +94,15 @@ class Plain(ABC, Generic[R]):
         """`plan`: whatever would change something is refused in this session. `normal`: no longer."""
         return self.request("set-mode", session=session, to=to, reason=reason)
 
+    def share(self, session: str, level: str, who: str = "*") -> R:
+        """Let `who`, an identity or everybody, see (`read`) or use (`write`) the session; `none` takes it back.
+        `shares` is what holds now."""
+        return self.request("share", session=session, who=who, level=level)
+
+    def hand_over(self, session: str, who: str) -> R:
+        """Make another identity the session's owner; `identity` says whose it is now."""
+        return self.request("hand-over", session=session, who=who)
+
     def describe(self) -> R:
         """Operations, runtimes, limits and versions of the broker."""
         return self.request("describe")

@@ -17,13 +17,13 @@ END_SECONDS = 30.0  # more than the usual close grace and the kills after it
 def status(face: Face) -> None:
     """Is there a broker, and what does it do? Exit code 3 when none answers."""
     with face.client(start=False) as client:
-        client.ping()
+        identity = client.describe().identity
         stats = client.stats()
         endpoint = client.address.endpoint
     if face.json:
-        face.screen.json({"status": ["done"], "endpoint": endpoint, "stats": stats})
+        face.screen.json({"status": ["done"], "endpoint": endpoint, "identity": identity, "stats": stats})
         return
-    face.screen.line(f"a broker answers at {endpoint}")
+    face.screen.line(f"a broker answers at {endpoint}; you are {identity}")
     for line in told(stats):
         face.screen.line(line)
 

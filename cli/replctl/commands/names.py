@@ -39,7 +39,8 @@ def lookup(face: Face, symbol: str, session: str, module: str | None) -> int:
         reply = client.lookup(symbol, session, module)
     keys = ("found", "name", "type", "signature", "doc", "methods", "file", "line")
     data = msgspec.to_builtins(reply)
-    head = f"{reply.signature or reply.name or symbol}: {reply.type}"
+    name, signature = reply.name or symbol, reply.signature or ""
+    head = f"{name + signature if signature[:1] in ('', '(') else signature}: {reply.type}"
     place = [f"{reply.file}:{reply.line}" if reply.line else reply.file] if reply.file else []
     doc = (reply.doc or "").splitlines()
     lines = [head, *place, *doc[:_DOC_LINES], *(["…"] if len(doc) > _DOC_LINES else []), *(reply.methods or [])]

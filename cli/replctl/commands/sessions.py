@@ -21,13 +21,19 @@ _MANY = 20_000  # bytes of stdin sent in one message: far below any message limi
 @click.option("--cwd", metavar="DIR", help="Its folder. [this one]")
 @click.option("--env", multiple=True, metavar="K=V", help="Its environment, beside the usual.")
 @click.option("--reuse", is_flag=True, help="A session of this name is fine.")
+@click.option("--share", type=click.Choice(["read", "write"]), help="Let everybody see it, or use it.")
 @common
-def new(face: Face, name: str | None, runtime: str | None, cwd: str | None, env: tuple[str, ...], reuse: bool) -> None:
+def new(
+    face: Face, name: str | None, runtime: str | None, cwd: str | None, env: tuple[str, ...], reuse: bool,
+    share: str | None,
+) -> None:  # fmt: skip
     """Open a session, and print its name (or its id, when it has none)."""
     with face.client() as client:
         folder = folder_to_send(cwd, client.address.endpoint)
         wanted, found = runtime_to_send(runtime, folder)
         reply = client.new(name, wanted, folder, parse_env(env), reuse, cwd_needed=cwd is not None)
+        if share:
+            client.share(reply.session or "", share)
     face.show(_plain(reply, "session", "name", "epoch", "created"), reply.name or reply.session or "")
     if reply.notice:
         _say(face, reply.notice)

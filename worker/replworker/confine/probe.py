@@ -57,18 +57,6 @@ def probe(
         return broken(str(error), "", required)
 
 
-def starts(plan: Plan, argv: list[str]) -> str | None:
-    """Run a command in a sandbox to its end; None when it exits with 0, else what it said. For `node --version`."""
-    confined = Confined(plan)
-    child = Child(Command(argv, plan.env, confined))
-    try:
-        out, err = _collect(child, until=None)
-        how = _end(child)
-        return None if how.startswith("the interpreter exited with code 0") else f"{how} {(err or out).strip()}".strip()
-    finally:
-        _bury(child, confined)
-
-
 def _run(
     plan: Plan, python: str, order: dict[str, Any], late_error: str | None, required: tuple[str, ...]
 ) -> tuple[Report, str | None]:
@@ -119,12 +107,12 @@ def _innermost(pid: int) -> int:
     return pid
 
 
-def _collect(child: Child, until: str | None) -> tuple[str, str]:
+def _collect(child: Child, until: str) -> tuple[str, str]:
     """Its stdout up to a text, or to its end, and what it said on stderr meanwhile. Bounded in time and size."""
     end = time.monotonic() + PATIENCE_S
     out = err = b""
     open_fds = {child.out, child.err}
-    while open_fds and len(out) < _MOST_BYTES and not (until and out.endswith(until.encode())):
+    while open_fds and len(out) < _MOST_BYTES and not out.endswith(until.encode()):
         ready = select.select(list(open_fds), [], [], max(0.0, end - time.monotonic()))[0]
         if not ready:
             break

@@ -1,0 +1,35 @@
+"""Commands that say who else may have a session: share, hand-over."""
+
+from __future__ import annotations
+
+import click
+
+from replctl.commands.common import Face, common, session_argument
+
+
+@click.command()
+@session_argument
+@click.argument("level", type=click.Choice(["read", "write", "none"]))
+@click.option("--with", "who", metavar="WHO", default="*", help="An identity, as uid:1001 or a key's name. [everybody]")
+@common
+def share(face: Face, session: str, level: str, who: str) -> None:
+    """Let others see SESSION (read) or use it (write), or take that back (none)."""
+    with face.client() as client:
+        reply = client.share(session, level, who)
+    shares = reply.shares or {}
+    data = {"status": reply.status, "session": reply.session, "name": reply.name, "shares": shares}
+    face.show(data, *(f"{'everybody' if who == '*' else who}: {level}" for who, level in shares.items()))
+    if not shares and not face.json:
+        face.screen.notice(f"session {session!r} is its owner's alone")
+
+
+@click.command("hand-over")
+@session_argument
+@click.option("--to", "who", metavar="WHO", required=True, help="An identity, as uid:1001 or a key's name.")
+@common
+def hand_over(face: Face, session: str, who: str) -> None:
+    """Make somebody else the owner of SESSION. Only they and the broker's admins may take it back."""
+    with face.client() as client:
+        reply = client.hand_over(session, who)
+    data = {"status": reply.status, "session": reply.session, "name": reply.name, "identity": reply.identity}
+    face.show(data, reply.identity or "")

@@ -1,0 +1,55 @@
+"""Attacks that are no program in a session: at a broker's sockets, from one session on another, at the start; and the
+test that tries each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Elsewhere(NamedTuple):
+    """`held_by`: a layer, or in a word or two what does it. `test`: file and function."""
+
+    where: str
+    attack: str
+    held_by: str
+    test: str
+
+
+ELSEWHERE = [
+    Elsewhere("broker", "random bytes and half messages", "handshake (ZAP)", "e2e/test_faults.py::test_random_bytes_and_half_messages_on_every_socket_change_nothing"),
+    Elsewhere("broker", "a frame that claims a terabyte", "bound on frames", "sandbox/test_guests.py::test_a_frame_that_claims_a_terabyte_ends_its_connection"),
+    Elsewhere("broker", "a request that is too long", "bound on messages", "e2e/test_limits.py::test_a_request_that_is_too_long_is_answered"),
+    Elsewhere("broker", "a message of a thousand parts", "one frame a message", "e2e/test_faults.py::test_messages_of_many_parts_are_not_requests"),
+    Elsewhere("broker", "what is no request", "typed decoding", "e2e/test_faults.py::test_a_message_that_is_no_request_gets_a_typed_answer"),
+    Elsewhere("broker", "hundreds of connections that say nothing", "deadline of the handshake", "sandbox/test_guests.py::test_connections_that_never_say_a_word_cost_nobody_else_anything"),
+    Elsewhere("broker", "more connections than it takes", "bound on connections", "e2e/test_limits.py::test_connections_beyond_the_limit_are_answered_and_places_come_back"),
+    Elsewhere("broker", "another client's routing id", "no handover", "sandbox/test_guests.py::test_another_clients_routing_id_brings_none_of_its_answers"),
+    Elsewhere("broker", "a client that vanishes", "routes that are dropped", "e2e/test_faults.py::test_a_client_that_vanishes_in_the_middle_leaves_an_eval_that_can_be_read"),
+    Elsewhere("broker", "a client that never reads", "bound on what waits", "e2e/test_faults.py::test_a_client_that_never_reads_hurts_nobody_else"),
+    Elsewhere("broker", "another's session", "owner and shares", "e2e/test_sharing.py::test_a_session_is_nobody_elses_until_it_is_shared"),
+    Elsewhere("broker", "another user of the machine", "peer credentials", "e2e/test_identities.py::test_another_user_of_the_machine_is_known_by_the_kernels_word"),
+    Elsewhere("broker", "a client without a key, from elsewhere", "CURVE and ZAP", "e2e/test_identities.py::test_a_client_with_a_key_comes_in_over_tcp_and_one_without_does_not"),
+    Elsewhere("broker", "guessing tokens", "end of the connection", "e2e/test_identities.py::test_ten_wrong_tokens_in_a_row_end_the_connection"),
+    Elsewhere("broker", "frames on the workers' socket", "tokens of workers", "e2e/test_faults.py::test_frames_of_a_stranger_on_the_workers_socket_are_not_heard"),
+    Elsewhere("broker", "its folder and sockets", "modes 0700 and 0600", "e2e/test_start.py::test_what_a_broker_makes_is_its_users_alone"),
+    Elsewhere("broker", "a file outside of the load paths", "resolving beneath", "e2e/test_files_and_rules.py::test_what_may_not_be_loaded_is_refused_without_a_path"),
+    Elsewhere("broker", "secrets in command lines, environments, logs, records", "files of their own", "sandbox/test_secrets.py::test_no_file_of_the_broker_has_one_but_their_own"),
+    Elsewhere("session", "code that a clone unpickles", "the clone's own sandbox", "sandbox/test_guests.py::test_what_a_clone_brings_along_runs_in_its_own_sandbox_and_nowhere_else"),
+    Elsewhere("session", "objects for the broker or a worker to load", "nothing is unpickled there", "sandbox/test_elsewhere.py::test_neither_broker_nor_worker_loads_objects"),
+    Elsewhere("session", "a clone with a looser policy", "policy of the source", "sandbox/test_guests.py::test_a_clone_is_held_as_tightly_as_its_source"),
+    Elsewhere("session", "answers out of turn", "checks of the worker", "e2e/test_faults.py::test_an_interpreter_that_talks_out_of_turn_dies_with_its_session_alone"),
+    Elsewhere("session", "inherited descriptors", "none are passed on", "sandbox/test_attacks_in_sessions.py::test_a_session_inherits_no_descriptor_that_leads_anywhere"),
+    Elsewhere("session", "a workspace swapped for a symlink", "opening without symlinks", "sandbox/test_child.py::test_a_folder_that_was_swapped_for_a_symlink_is_refused"),
+    Elsewhere("session", "a broker that is killed", "all die with it", "e2e/test_faults.py::test_a_killed_broker_takes_workers_and_all_they_started_along"),
+    Elsewhere("start-up", "no bubblewrap", "nothing is opened", "sandbox/test_probe.py::test_no_bubblewrap_says_what_to_install"),
+    Elsewhere("start-up", "a bubblewrap that others may change", "owner and mode", "sandbox/test_probe.py::test_a_bubblewrap_that_others_may_change_is_not_used"),
+    Elsewhere("start-up", "a bubblewrap that confines nothing", "the canary", "sandbox/test_probe.py::test_a_bubblewrap_that_does_nothing_is_found_out"),
+    Elsewhere("start-up", "namespaces that are denied", "nothing is opened", "sandbox/test_probe.py::test_where_namespaces_are_denied_the_probe_says_so"),
+    Elsewhere("start-up", "a required layer that is missing", "nothing is opened", "sandbox/test_probe.py::test_a_layer_that_was_asked_for_and_is_missing_makes_the_sandbox_unavailable"),
+    Elsewhere("start-up", "a request for less sandbox", "requests only tighten", "sandbox/test_broker.py::test_a_request_makes_it_tighter_and_never_looser"),
+    Elsewhere("start-up", "an environment that switches it off", "the config file alone", "sandbox/test_guests.py::test_the_environment_cannot_switch_the_sandbox_off"),
+    Elsewhere("start-up", "sessions without any sandbox", "nothing is opened", "sandbox/test_broker.py::test_without_a_sandbox_nothing_runs"),
+    Elsewhere("start-up", "a second claim of a warm interpreter", "a slot is used once", "sandbox/test_child.py::test_a_slot_is_used_once"),
+    Elsewhere("start-up", "a warm interpreter that dies", "another takes its place", "broker/test_pool.py::test_a_warm_worker_that_is_lost_is_replaced"),
+    Elsewhere("start-up", "folders of others in the place of ours", "refusal to start", "e2e/test_start.py::test_a_folder_that_others_may_enter_is_refused"),
+]  # fmt: skip

@@ -1,0 +1,85 @@
+"""Every way out again, now as an eval of a whole broker's session, while others are answered within a second."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from arena import REAL
+from attacks import ATTACKS, Attack
+from replworker.confine.report import Report
+from sites import USERS, Site, site
+from test_attacks import ABSENT
+
+# Two are about descriptors that the arena gives away; a session inherits none of the broker's.
+INHERITED = ("FOLDER_FD", "LOG_FD")
+TRIED = [attack for attack in ATTACKS if not any(name in attack.code for name in INHERITED)]
+
+
+def pairs(*controls: str) -> list[object]:
+    """Who tries what."""
+    return [
+        pytest.param(who, attack, id=f"{who}: {attack.id}")
+        for who in USERS
+        for attack in TRIED
+        if attack.control in controls and not (who == "user" and (attack.group or controls == ("root",)))
+    ]
+
+
+class Sites:
+    """Started when they are first needed, all ended together."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._found: dict[tuple[str, bool], Site] = {}
+
+    def get(self, who: str, *, confined: bool) -> Site:
+        if (who, confined) not in self._found:
+            self._found[who, confined] = self._stack.enter_context(site(who, confined=confined))
+        return self._found[who, confined]
+
+
+@pytest.fixture(scope="module")
+def sites(report: Report) -> Iterator[Sites]:
+    assert report.ok
+    with ExitStack() as stack:
+        yield Sites(stack)
+
+
+@pytest.mark.parametrize(("who", "attack"), pairs("always", "root", "feature"))
+def test_it_is_held_and_nobody_else_waits(sites: Sites, who: str, attack: Attack) -> None:
+    assert sites.get(who, confined=True).attempt(attack).startswith("HELD")
+
+
+@pytest.mark.parametrize(("who", "attack"), pairs("always"))
+def test_it_gets_out_of_a_session_without_a_sandbox(sites: Sites, who: str, attack: Attack) -> None:
+    assert sites.get(who, confined=False).attempt(attack) == "OUT"
+
+
+@pytest.mark.parametrize(("who", "attack"), pairs("root"))
+def test_it_gets_out_of_a_root_brokers_session_without_a_sandbox(sites: Sites, who: str, attack: Attack) -> None:
+    assert sites.get(who, confined=False).attempt(attack) == "OUT"
+
+
+@pytest.mark.parametrize(("who", "attack"), pairs("feature"))
+def test_it_gets_out_without_where_the_kernel_has_it(sites: Sites, who: str, attack: Attack) -> None:
+    assert ABSENT.search(sites.get(who, confined=False).attempt(attack))
+
+
+def test_a_session_inherits_no_descriptor_that_leads_anywhere(sites: Sites) -> None:
+    """What the two attacks with descriptors of the arena's would need: sockets and pipes are all there is."""
+    for who in USERS:
+        place = sites.get(who, confined=True)
+        place.open("python")
+        code = (
+            "import os\n[os.readlink(f'/proc/self/fd/{fd}').split(':')[0] for fd in os.listdir('/proc/self/fd')[:-1]]"
+        )
+        kinds = place.run(code).value or ""
+        place.shut()
+        assert set(eval(kinds)) == {"pipe", "socket"}
+
+
+def test_the_real_targets_are_aimed_at_from_inside_alone() -> None:
+    assert set(REAL) <= {name for attack in ATTACKS for name in REAL if name in attack.code}

@@ -1,0 +1,98 @@
+"""Whatever one session does, the broker and other sessions answer within a second, and nothing of it is left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from attacks import ATTACKS
+from kit import Answer, processes_with, wait_until
+from replworker.confine.report import LAYERS, Report
+from sites import USERS, Site, site
+from storms import STORMS, Storm
+
+DOC = Path(__file__).parents[2] / "docs/security.md"
+LASTS_MS = 1500
+MOST_GROWTH = 64 << 20  # of the broker and of a session's worker, in bytes, while a session prints without end
+
+
+@pytest.fixture(scope="module")
+def sites(report: Report) -> Iterator[dict[str, Site]]:
+    assert report.ok
+    with ExitStack() as stack:
+        yield {who: stack.enter_context(site(who, confined=True)) for who in USERS}
+
+
+def told(answer: Answer) -> str:
+    """How an eval ended."""
+    ex = answer.get("ex") or {}
+    word = ex.get("type") or next((word for word in answer.status if word not in ("done", "error")), "ok")
+    if "error" in answer.status and word == "ok":
+        word = "eval-error"
+    dropped = ", output dropped" if answer.get("dropped-bytes") else ""
+    cause = f": {answer['cause']}" if answer.get("cause") else ""
+    return f"{word}, state {answer.get('state')}{dropped}{cause}"
+
+
+@pytest.mark.parametrize(
+    ("who", "storm"),
+    [
+        pytest.param(who, storm, id=f"{who}: {storm.id}")
+        for who in USERS
+        for storm in STORMS
+        if not (storm.group and who == "user")
+    ],
+)
+def test_everybody_else_is_answered_and_nothing_is_left(sites: dict[str, Site], who: str, storm: Storm) -> None:
+    place = sites[who]
+    mark = f"STORM-{who}-{STORMS.index(storm)}"
+    place.open(storm.runtime, mark=mark)
+    ended = told(place.run(storm.code, LASTS_MS))
+    place.disturb_nobody()
+    place.shut()
+    assert ended.startswith((who == "user" and storm.as_user) or storm.ends)
+    wait_until(lambda: not processes_with(mark), "all that the session started is gone")
+    place.disturb_nobody()
+
+
+@pytest.mark.parametrize("who", USERS)
+@pytest.mark.parametrize("code", ["while True: print('x' * 10**6)", "import os\nwhile True: os.write(2, b'x' * 65536)"])
+def test_output_without_end_costs_the_broker_and_the_worker_nothing(
+    sites: dict[str, Site], who: str, code: str
+) -> None:
+    place = sites[who]
+    place.open("python")
+    place.run("print('x' * 10**7)")  # what one eval may keep is there now
+    watched = place.broker.family()
+    before = {pid: resident(pid) for pid in watched}
+    answer = place.run(code, LASTS_MS)
+    grown = {pid: resident(pid) - before[pid] for pid in watched}
+    place.shut()
+    assert answer["dropped-bytes"] > 0
+    assert max(grown.values()) < MOST_GROWTH, grown
+
+
+def resident(pid: int) -> int:
+    """Bytes of a process in memory."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def ends(storm: Storm) -> str:
+    """As the table says it."""
+    return f"{storm.ends}; without control groups {storm.as_user}" if storm.as_user else storm.ends
+
+
+def test_every_storm_names_layers_that_exist_and_a_control_that_does() -> None:
+    assert len({storm.id for storm in STORMS}) == len(STORMS)
+    assert {layer for storm in STORMS for layer in storm.held_by} <= {*LAYERS, "worker", "broker"}
+    assert {storm.control for storm in STORMS} - {None} <= {attack.id for attack in ATTACKS}
+
+
+def test_the_table_of_storms_is_the_list_of_storms() -> None:
+    rows = re.findall(r"^\| (python|node|bash) \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", DOC.read_text(), re.M)
+    assert rows == [(storm.runtime, storm.name, ", ".join(storm.held_by), ends(storm)) for storm in STORMS]
