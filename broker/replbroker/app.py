@@ -18,7 +18,7 @@ import zmq
 from replbroker.core.broker import Core
 from replbroker.core.state import Setup
 from replbroker.doors import Door, tcp_door, unix_door
-from replbroker.endpoints import Held, StartError, hold, is_loopback, private_folder
+from replbroker.endpoints import Held, StartError, hold, is_loopback, passed, private_folder
 from replbroker.extending import Extending
 from replbroker.launch.local import Local
 from replbroker.launch.sandbox import Probed
@@ -47,7 +47,8 @@ def run(
 ) -> int:  # fmt: skip
     """Serve until told to stop; the exit code. `announce` is called once, when the broker can be reached.
 
-    Raises StartError when an endpoint is taken, or may not be listened on.
+    It listens also at the sockets that systemd has passed. Raises StartError when an endpoint is taken, or may not be
+    listened on.
     """
     private_folder(Path(state_dir))
     with ExitStack() as stack:
@@ -55,6 +56,7 @@ def run(
         for url in endpoints:
             held.append(hold(url, _HANDOVER_S if background else 0.0))
             stack.callback(held[-1].let_go)
+        held += passed(os.environ, os.getpid())
         doors = _doors(loaded.config)
         for door in doors:
             stack.callback(door.remove)
@@ -70,7 +72,7 @@ def run(
             serve.remember_lost(lost, "the broker that had it ended unexpectedly")
             roster.save([])
             stack.callback(roster.remove)
-            listening = [*endpoints, *(door.url for door in doors)]
+            listening = [*(each.url for each in held), *(door.url for door in doors)]
             warnings = [*_unsandboxed(sandbox), *(door.warning for door in doors if door.warning)]
             if background:  # nobody else sees what is announced
                 log(f"listening on {', '.join(listening)}, pid {os.getpid()}; {'; '.join(warnings)}")
@@ -124,7 +126,7 @@ def _serve(
         clients = Clients(context, limits.max_message_bytes)
         for each in held:
             _lock(clients.socket, keys, each.url)
-            _bind(clients.socket, each.url)
+            _bind(clients.socket, each.url, each.fd)
         workers = Workers(context)
         _bind(workers.socket, inner)
         env = _session_env(os.environ, config.session.pass_env)
@@ -219,8 +221,10 @@ def _lock(socket: zmq.Socket[bytes], keys: Keys, url: str) -> None:
         raise StartError(f"{url}: beyond loopback clients need keys: make one with `replctl keys new NAME`")
 
 
-def _bind(socket: zmq.Socket[bytes], url: str) -> None:
+def _bind(socket: zmq.Socket[bytes], url: str, fd: int = -1) -> None:
+    """Listen there; with `fd` by a descriptor that listens already."""
     try:
+        socket.setsockopt(zmq.USE_FD, fd)
         socket.bind(url)
     except zmq.ZMQError as error:
         raise StartError(f"cannot listen on {url}: {error.strerror}") from None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from replwire.places import ipc_path
 
 _LOOPBACK = ("127.", "localhost", "[::1]")
 _RETRY_S = 0.02
+_FIRST_PASSED = 3  # sd_listen_fds(3)
 
 
 class StartError(Exception):
@@ -23,8 +26,9 @@ class Held:
     """An endpoint that is ours. The lock that makes it so is the kernel's to give back when we die."""
 
     url: str
-    path: Path | None  # the socket file of an ipc endpoint
+    path: Path | None  # the socket file of an ipc endpoint, where it is ours to remove
     lock: int = -1
+    fd: int = -1  # listens already
 
     def let_go(self) -> None:
         """Remove the socket file. The lock file stays: without it two brokers could hold two locks."""
@@ -55,6 +59,27 @@ def hold(url: str, patience_s: float) -> Held:
             raise StartError(f"{url}: another broker has it")
         time.sleep(_RETRY_S)
     return Held(url, Path(path), lock)
+
+
+def passed(environ: Mapping[str, str], pid: int) -> list[Held]:
+    """Sockets that systemd listens at for us: sd_listen_fds(3). Raises StartError for one that is no use."""
+    if environ.get("LISTEN_PID") != str(pid):
+        return []
+    return [_passed(fd) for fd in range(_FIRST_PASSED, _FIRST_PASSED + int(environ.get("LISTEN_FDS", "0")))]
+
+
+def _passed(fd: int) -> Held:
+    os.set_inheritable(fd, False)
+    os.set_blocking(fd, False)
+    with socket.socket(fileno=os.dup(fd)) as found:
+        family, name = found.family, found.getsockname()
+        if found.type == socket.SOCK_STREAM and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            if family == socket.AF_UNIX and isinstance(name, str) and name:
+                return Held(f"ipc://{name}", None, fd=fd)
+            if family in (socket.AF_INET, socket.AF_INET6):
+                host = f"[{name[0]}]" if family == socket.AF_INET6 else name[0]
+                return Held(f"tcp://{host}:{name[1]}", None, fd=fd)
+    raise StartError(f"the socket that was passed as descriptor {fd} is no stream that listens at a path or a port")
 
 
 def is_loopback(url: str) -> bool:

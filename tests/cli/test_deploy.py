@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 from replwire.agents import Agents
 from replwire.config import Config, load
 from replwire.places import ipc_path
-from stub_broker import PATIENCE, ROOT
+from stub_broker import PATIENCE, ROOT, environment
 
 if TYPE_CHECKING:
     from conftest import Shell
@@ -101,11 +102,16 @@ def test_the_container_has_the_same_places_and_what_the_sandbox_needs(service: d
 @pytest.mark.skipif(
     shutil.which("systemd-analyze") is None and "CI" not in os.environ, reason="systemd-analyze is not installed"
 )
-def test_systemd_finds_nothing_wrong_with_the_unit(short: Path) -> None:
+def test_systemd_finds_nothing_wrong_with_the_units(short: Path) -> None:
     unit = short / "replctl.service"
     unit.write_text(text("replctl.service").replace("/opt/replctl/bin/replctl", sys.executable))
+    door = short / "replctl.socket"
+    door.write_text(text("replctl.socket"))
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=PATIENCE
+        ["systemd-analyze", "verify", "--man=no", str(unit), str(door)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert (done.returncode, done.stderr.strip()) == (0, "")
 
@@ -134,3 +140,27 @@ def test_a_stop_as_systemd_does_it_drains_tells_who_waits_and_leaves_nothing(
     assert broker.wait(PATIENCE) == 0
     assert sorted(path.name for path in (short / "run").iterdir()) == ["broker.sock.lock"]
     assert not list(short.glob("roster-*"))
+
+
+def test_a_socket_that_was_passed_is_listened_at_and_stays_when_the_broker_ends(alone: Shell, short: Path) -> None:
+    """As systemd does it: descriptor 3 listens already, and the process that runs is told so by its pid."""
+    path = short / "door.sock"
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(path))
+        door.listen()
+        pass_on = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ['LISTEN_PID'] = str(os.getpid()); os.execv(sys.argv[2], sys.argv[2:])"
+        broker = subprocess.Popen(
+            [sys.executable, "-c", pass_on, str(door.fileno()), sys.executable, "-m", "replctl", "serve", "--json"],
+            env=environment(alone.state, LISTEN_FDS="1"), pass_fds=[door.fileno()], stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert broker.stdout is not None
+        with broker, broker.stdout:
+            try:
+                told = json.loads(broker.stdout.readline())
+                assert told["listening"][-1] == f"ipc://{path}"
+                for _ in range(2):
+                    assert alone.run("eval", "--endpoint", f"ipc://{path}", "--no-start", "6*7").stdout == "42\n"
+            finally:
+                broker.send_signal(signal.SIGTERM)
+            assert broker.wait(PATIENCE) == 0
+    assert path.is_socket()

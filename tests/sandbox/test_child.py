@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,9 @@ from replworker.confine.prepare import prepare
 from replworker.confine.report import Report
 from replworker.confine.usher import Usher
 from replworker.confine.workspace import Refused, check
+from replworker.confinement import Confine, confine
 from replworker.runtimes.child import Child
+from replworker.runtimes.environments import Found
 from replworker.runtimes.pick import pick
 from sandbox_kit import Live, below, gone
 
@@ -321,3 +324,18 @@ def test_a_refused_folder_says_why(tmp_path: Path) -> None:
         check(Policy(), "/usr/lib", "/home/ada")
     with pytest.raises(Refused, match="is a home"):
         check(Policy(), str(tmp_path), str(tmp_path))
+
+
+def test_a_refused_folder_is_left_to_the_claim_where_folders_are_mounted_at_the_start(
+    machine: Machine, report: Report
+) -> None:
+    del report
+    told = Confine(Policy(workspaces=["/srv"]), replace(machine, late_mounts=machine.admin), 0, "/usr/share")
+    confinement = confine("python", told, Found(sys.executable, {"PATH": "/usr/bin:/bin"}))
+    try:
+        folder, why = confinement.enter(told.folder, needed=False)
+        assert (folder, "not in one of the broker's workspaces" in (why or "")) == (None, True)
+        with pytest.raises(Refused, match="workspaces"):
+            confinement.enter(told.folder, needed=True)
+    finally:
+        confinement.wrapping.close()

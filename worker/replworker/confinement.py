@@ -65,9 +65,20 @@ class Confinement:
 
 def confine(runtime: str, told: Confine, found: Found, reads: tuple[str, ...] = ()) -> Confinement:
     """Prepare the sandbox for an interpreter, which needs to see `reads` too. Raises Unavailable, Refused, OSError."""
-    folder = None if told.folder is None else check(told.policy, told.folder, os.path.expanduser("~"))
+    folder = _granted(told)
     also = (f"{folder_of('dill')}/dill",) if runtime == "python" else reads
     plan = prepare(
         told.policy, told.machine, runtime, found.executable, found.env, slot=told.slot, folder=folder, also=also
     )  # fmt: skip
     return Confinement(told.policy, Confined(plan), plan.env, folder)
+
+
+def _granted(told: Confine) -> str | None:
+    """The folder to mount at the start. One that is refused is none: the claim, which knows whether it is needed, asks
+    again."""
+    if told.folder is None:
+        return None
+    try:
+        return check(told.policy, told.folder, os.path.expanduser("~"))
+    except Refused:
+        return None

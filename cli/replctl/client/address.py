@@ -92,6 +92,8 @@ def folder_fault(folder: str, uid: int) -> str | None:
         found = os.lstat(folder)
     except FileNotFoundError:
         return None
+    except OSError as error:  # `su` keeps the XDG_RUNTIME_DIR of who called it
+        return f"{folder}: {error.strerror}"
     if not stat.S_ISDIR(found.st_mode):
         return f"{folder} is not a folder"
     if found.st_uid not in (uid, 0):

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -79,9 +80,15 @@ def _describe(said: Reply, seen: str) -> Finding:
             f"replctl here is {__version__}: it was started before an upgrade",
             restart,
         )
-    sandbox = said.sandbox if isinstance(said.sandbox, dict) else {}
-    confined = f"{len(sandbox['layers'])} sandbox layers" if sandbox.get("layers") else "sessions without a sandbox"
-    return ok("broker", f"{seen}, version {its}, {confined}")
+    return ok("broker", f"{seen}, version {its}, {_confined(said.sandbox if isinstance(said.sandbox, dict) else {})}")
+
+
+def _confined(sandbox: dict[str, Any]) -> str:
+    """What the broker saw at its start, which may be less than we see: a service has its unit around it."""
+    if not sandbox.get("layers"):
+        return "sessions without a sandbox"
+    without = f", without {', '.join(sandbox['missing'])}" if sandbox.get("missing") else ""
+    return f"{len(sandbox['layers'])} sandbox layers{without}"
 
 
 def _remains(endpoint: str, path: str, state_dir: str) -> Iterator[Finding]:
