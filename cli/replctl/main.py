@@ -85,11 +85,20 @@ class Commands(click.Group):
         """The list of commands, without loading one."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
-        from replctl.commands.extensions import entries
-
-        if more := entries():
+        if more := _more_commands():
             with formatter.section("Commands of extensions"):
                 formatter.write_dl(more)
+
+
+def _more_commands() -> list[tuple[str, str]]:
+    """Name and summary of each command that extensions bring; nothing is loaded where the config names none."""
+    from replctl.commands.settings import configured
+
+    if not configured():
+        return []
+    from replctl.commands.extensions import entries
+
+    return entries()
 
 
 EPILOG = """\b

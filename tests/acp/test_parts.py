@@ -193,11 +193,11 @@ def test_a_title_is_one_short_line(text: str) -> None:
     ("/usr/bin", False), ("/re/.test(x)", False), ("/", False), ("/Help", False), ("x = 1", False), ("", False),
 ])  # fmt: skip
 def test_a_command_is_a_slash_and_a_word(text: str, is_command: bool) -> None:
-    assert (commands.parse(text) is not None) is is_command
+    assert (commands.Commands().parse(text) is not None) is is_command
 
 
 def test_every_command_is_told_once() -> None:
-    names = [each["name"] for each in commands.available()]
+    names = [each["name"] for each in commands.Commands().available()]
     assert len(names) == len(set(names)) == len(commands.COMMANDS)
 
 

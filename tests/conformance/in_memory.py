@@ -20,6 +20,7 @@ from kit import PATIENCE_S, UNSANDBOXED, LineWire, wait_until
 from replbroker.app import _interpreters, _session_env, _setup
 from replbroker.core.broker import Core
 from replbroker.core.effects import Discard, Effect, Exit, HangUp, Kill, Note, Spawn, ToClient, ToWorker
+from replbroker.extending import Extending
 from replbroker.launch.sandbox import Probed
 from replwire.config import load
 from replwire.deadlines import Deadlines
@@ -101,7 +102,8 @@ class Memory:
         self._log: list[str] = []
         self.ended = False
         self._sandbox = Probed(config.sandbox, sys.executable, env, [])
-        self.core = Core(_setup(config, False, tuple(self._interpreters), Keys(self._folder), self._sandbox))
+        setup = _setup(config, False, tuple(self._interpreters), Keys(self._folder), self._sandbox, Extending([]))
+        self.core = Core(setup)
         self.do(self.core.start(time.monotonic()))
 
     # --- the face of a site ---
