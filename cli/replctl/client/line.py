@@ -19,6 +19,10 @@ SILENCE_MS = 15_000  # a host that vanished without a word is noticed after this
 MAX_UNREAD = 100_000  # messages; a burst of live output waits here, while the broker drops what it cannot hand on
 LINGER_MS = 1_000  # what was sent last (an interrupt, say) still leaves when the program ends right after it
 
+# Longest sleep in one piece. A signal that comes right before a system call interrupts nothing: its handler runs after
+# the sleep. So Ctrl-C is heard within this time even then.
+_NAP_MS = 250
+
 _GONE = (
     zmq.EVENT_DISCONNECTED
     | zmq.EVENT_CLOSED  # the connect failed
@@ -34,6 +38,10 @@ _REFUSED = (
 _EVENT = struct.Struct("=HI")
 # As plain numbers: pyzmq's are enums, whose `&` runs more python than the call it is made for.
 _EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
+
+
+def _nap(milliseconds: int | None) -> int:
+    return _NAP_MS if milliseconds is None else min(milliseconds, _NAP_MS)
 
 
 class Line:
@@ -85,11 +93,12 @@ class Line:
             return False
 
     def next(self, milliseconds: int | None) -> bytes | None:
-        """The next message, waiting for it at most this long (None: without end); None too when something else befell.
+        """The next message, waiting for it at most this long (None: without end). None too when it has been a while, or
+        something else befell: ask again.
 
         libzmq's own poll knows of messages that it took in while sending, so nothing has to be asked before or after.
         """
-        for ready, _ in zmq.zmq_poll(self._items, -1 if milliseconds is None else milliseconds):
+        for ready, _ in zmq.zmq_poll(self._items, _nap(milliseconds)):
             if ready is self._socket:
                 body: bytes = self._socket.recv(_NOBLOCK)
                 return body
@@ -102,16 +111,16 @@ class Line:
         return None
 
     def wait(self, milliseconds: int | None, watch: int | None = None) -> bool:
-        """Wait until something has come or has happened, at most this long (None: without end).
+        """Wait until something has come or has happened, or it has been a while, at most this long (None: without end).
 
         True when the descriptor `watch` can be read.
         """
         if watch is None:
-            self._poller.poll(milliseconds)
+            self._poller.poll(_nap(milliseconds))
             return False
         self._poller.register(watch, select.POLLIN)
         try:
-            return any(fd == watch for fd, _ in self._poller.poll(milliseconds))
+            return any(fd == watch for fd, _ in self._poller.poll(_nap(milliseconds)))
         finally:
             self._poller.unregister(watch)
 
