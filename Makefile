@@ -35,7 +35,7 @@ test-interop: install sandbox
 
 # Longer runs of the simulator, the leak checks and the fuzzing.
 soak: install sandbox
-	REPLCTL_SOAK=1 $(BIN)/python -m pytest tests/broker tests/e2e tests/conformance
+	REPLCTL_SOAK=1 $(BIN)/python -m pytest tests/broker tests/e2e tests/conformance tests/sandbox
 
 check: install
 	$(BIN)/ruff format --check .

@@ -27,7 +27,7 @@ def collected() -> Iterator[Collector]:
 
 
 @pytest.fixture
-def traced(start: Callable[..., Broker], collected: Collector) -> Broker:
+def traced(collected: Collector, start: Callable[..., Broker]) -> Broker:  # ends before what it tells
     return start(f"trace.otlp={collected.url}")
 
 

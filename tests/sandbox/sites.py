@@ -15,6 +15,7 @@ from arena import LIMITS, PLAIN_UID, REAL, furnish, sentinels
 from attacks import Attack, block
 from kit import UNSANDBOXED, Answer, Broker
 
+SOAK = os.environ.get("REPLCTL_SOAK") == "1"
 USERS = ["root", "user"] if os.getuid() == 0 else ["user"]
 APART = str(Path(__file__).with_name("apart.py"))
 PROMPT_S = 1.0  # other sessions and the broker answer within this, whatever a session does

@@ -1,4 +1,7 @@
-"""Every way out again, now as an eval of a whole broker's session, while others are answered within a second."""
+"""Every way out again, now as an eval of a whole broker's session, while others are answered within a second.
+
+With `REPLCTL_SOAK=1` the controls are tried as the ordinary user's too; test_attacks.py has them for both always.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pytest
 from arena import REAL
 from attacks import ATTACKS, Attack
 from replworker.confine.report import Report
-from sites import USERS, Site, site
+from sites import SOAK, USERS, Site, site
 from test_attacks import ABSENT
 
 # Two are about descriptors that the arena gives away; a session inherits none of the broker's.
@@ -18,11 +21,11 @@ INHERITED = ("FOLDER_FD", "LOG_FD")
 TRIED = [attack for attack in ATTACKS if not any(name in attack.code for name in INHERITED)]
 
 
-def pairs(*controls: str) -> list[object]:
+def pairs(*controls: str, held: bool = False) -> list[object]:
     """Who tries what."""
     return [
         pytest.param(who, attack, id=f"{who}: {attack.id}")
-        for who in USERS
+        for who in (USERS if held or SOAK else USERS[:1])
         for attack in TRIED
         if attack.control in controls and not (who == "user" and (attack.group or controls == ("root",)))
     ]
@@ -48,7 +51,7 @@ def sites(report: Report) -> Iterator[Sites]:
         yield Sites(stack)
 
 
-@pytest.mark.parametrize(("who", "attack"), pairs("always", "root", "feature"))
+@pytest.mark.parametrize(("who", "attack"), pairs("always", "root", "feature", held=True))
 def test_it_is_held_and_nobody_else_waits(sites: Sites, who: str, attack: Attack) -> None:
     assert sites.get(who, confined=True).attempt(attack).startswith("HELD")
 
