@@ -56,7 +56,7 @@ class Parts:
         for record, status in self._of(Status):
             text = self._made(record, partial(status.render, shown))
             if text:
-                line += [(f" {one_line(text)} ", "reverse"), (" ", "")]
+                line += [(f" {one_line(text)}  ", "cyan")]
         return line
 
     def panels(self) -> list[tuple[Record, Panel]]:
@@ -68,7 +68,7 @@ class Parts:
         text = self._made(record, partial(panel.render, shown_now, width))
         if text is None:
             return [[("it failed", "bold red")]]
-        return [[(cut(shown(line), width), "")] for line in text.splitlines()[: panel.height]]
+        return [[(" " + cut(shown(line), width - 1), "")] for line in text.splitlines()[: panel.height]]
 
     def _made(self, record: Record, render: Callable[[], str | None]) -> str | None:
         begun = time.monotonic()
