@@ -17,6 +17,17 @@ _FILE = "application/vnd.replctl.file"  # in a bundle: where the whole of a form
 _MAX_NOTES = 3
 _NOTHING = {"globalThis": "undefined"}  # a runtime's own word for "no value", by namespace; Python's is None
 
+
+def shown(value: str | None, ns: str | None) -> str | None:
+    """A value that there is to show, in the namespace that it comes from."""
+    return None if ns == SHELL or value == _NOTHING.get(ns or "", "None") else value or None
+
+
+def exit_status(value: str | None, ns: str | None) -> str | None:
+    """What bash's last command ended with, in words, when that was not success."""
+    return f"exit status {value}" if ns == SHELL and value not in (None, "", "0") else None
+
+
 OnOutput = Callable[[str, str], None]
 OnStatus = Callable[[Reply], None]
 
@@ -71,13 +82,12 @@ class Result(msgspec.Struct, kw_only=True, rename="kebab"):
     @property
     def shown(self) -> str | None:
         """The value, when there is one to show: no runtime's "no value", and no exit status."""
-        empty = self.ns == SHELL or self.value == _NOTHING.get(self.ns or "", "None")
-        return None if empty else self.value or None
+        return shown(self.value, self.ns)
 
     @property
     def exit_status(self) -> str | None:
         """What bash's last command ended with, in words, when that was not success."""
-        return f"exit status {self.value}" if self.ns == SHELL and self.value not in (None, "", "0") else None
+        return exit_status(self.value, self.ns)
 
     @property
     def notes(self) -> list[str]:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from replctl.client.result import exit_status, shown
+
 CODE_OPS = ("eval",)  # what can be run again as it stands; a file or a package tool is named only
 
 
@@ -35,9 +37,8 @@ class Turn(msgspec.Struct, rename="kebab"):
 
     @property
     def shown(self) -> str | None:
-        """The value, unless it is the one for nothing."""
-        nothing = {"globalThis": "undefined", "shell": "0"}.get(self.ns or "", "None")
-        return None if self.value == nothing else self.value
+        """The value when there is one to show, or how a shell's command failed."""
+        return shown(self.value, self.ns) or exit_status(self.value, self.ns)
 
 
 @dataclass(slots=True)
