@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from replctl import AsyncClient, Client, ReplError
+from replctl.client.line import Line
 from stub_broker import Say, Script, Stub, done
 
 Start = Callable[[Script], Stub]
@@ -211,3 +212,13 @@ def test_live_output_that_was_dropped_on_the_way_is_fetched(stub: Start) -> None
         got = client.eval("x")
     assert (got.out, got.truncated, got.dropped_bytes) == ("abc", None, None)
     assert asyncio.run(later(endpoint)) == "abc"
+
+
+@pytest.mark.parametrize("milliseconds", [None, 60_000])
+def test_a_long_wait_looks_up_now_and_then_so_that_a_signal_right_before_it_is_heard(
+    stub: Start, milliseconds: int | None
+) -> None:
+    line = Line(stub(lambda *_: None).endpoint)
+    assert line.next(milliseconds) is None
+    assert line.wait(milliseconds) is False
+    line.close()
