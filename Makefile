@@ -24,7 +24,9 @@ sandbox:
 demo: install sandbox
 	$(BIN)/python -m docs.demo
 
+# Compiled first: the tests start hundreds of processes, and where PYTHONDONTWRITEBYTECODE is set each would compile all.
 test: install sandbox
+	@$(BIN)/python -m compileall -q $(PARTS)
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 # Against clients nobody here wrote. They are installed into .interop first (by npm, which needs node) and stay there;
