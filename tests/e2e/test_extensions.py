@@ -278,7 +278,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Any:
     assert broker.process.poll() is None, broker.log_text()
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_snapshots_of_extensions_stand_beside_the_brokers_own(kinds: Broker) -> None:

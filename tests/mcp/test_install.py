@@ -267,5 +267,5 @@ def test_a_new_users_entry_is_a_working_tool(client: str) -> None:
             broker.shutdown()
             assert broker.wait_for_end(PATIENCE_S)
     finally:
-        shutil.rmtree(home)
-        shutil.rmtree(project)
+        shutil.rmtree(home, ignore_errors=True)
+        shutil.rmtree(project, ignore_errors=True)

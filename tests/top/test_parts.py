@@ -130,7 +130,7 @@ def test_a_key_does_something_at_a_real_broker(start: Start) -> None:
         async with app.run_test(size=(120, 40)) as pilot:
             async with AsyncClient(broker.endpoint, start=False) as client:
                 await client.eval("x = 41", "work")
-            await sees(pilot, "work")
+            await sees(pilot, "Output of work")  # it is the chosen one
             await pilot.press("x")
             await sees(pilot, "work: x is 42")
             await pilot.press("X")
