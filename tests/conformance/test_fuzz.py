@@ -36,7 +36,7 @@ SHARED_OPS = [op for op in OPS if op != ENDING]
 STRIKES = 8  # bad lines in a row that a client may send and still be heard, whatever is bad about them
 QUIET = (
     "limits.rate-limit-per-min=0", "limits.max-wait-ms=100", "limits.max-queue-wait-ms=2000",
-    "limits.max-eval-time-ms=2000", "limits.max-sessions=6",
+    "limits.max-eval-time-ms=2000", "limits.max-sessions=6", "transcript.backend=off",
 )  # fmt: skip
 FUZZ = settings(
     max_examples=3000 if SOAK else 100, derandomize=not SOAK, database=None, deadline=None,

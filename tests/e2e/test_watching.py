@@ -293,6 +293,13 @@ def test_the_libraries_bring_events_and_catch_up(start: Callable[..., Broker]) -
     assert found[-1] == "session/closed"
 
 
+def _until_finished(broker: Broker, number: int) -> None:
+    with Client(broker.endpoint, start=False) as client:
+        events = client.events("lib", types=["eval/finished"], since=0)
+        while next(events)["eval"] != number:
+            pass
+
+
 def test_who_iterates_too_slowly_is_told_what_was_left_out(
     start: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,6 +314,8 @@ def test_who_iterates_too_slowly_is_told_what_was_left_out(
             begun = asyncio.create_task(anext(events))  # type: ignore[arg-type]
             for number in range(10):
                 await client.eval(f"{number}", session="lib")
+            await asyncio.to_thread(_until_finished, broker, 10)
+            await client.ping()  # what was told before has come by now
             found = [await begun]
             async for event in events:
                 found.append(event)

@@ -17,7 +17,7 @@ from sites import SOAK, USERS, Site, site
 from storms import STORMS, Storm
 
 DOC = Path(__file__).parents[2] / "docs/security.md"
-LASTS_MS = 1500
+LASTS_MS = 800
 MOST_GROWTH = 64 << 20  # of the broker and of a session's worker, in bytes, while a session prints without end
 
 
