@@ -40,7 +40,6 @@ class Extending:
     def __init__(self, extensions: Sequence[Extension]) -> None:
         self.registry = Registry(self._failed)
         self._tell: Callable[[Record, str], None] = lambda *_: None
-        self._hooks: Hooks | None = None
         self.owners = _load(extensions, self.registry) if extensions else []
 
     # --- before there is a core ---

@@ -41,15 +41,21 @@ def judge(registry: Registry, question: Question) -> tuple[Verdict, str | None, 
     for record in registry.of(Hook):
         assert isinstance(record.what, Hook)
         try:
-            verdict = record.what.before_eval(question)
-            if not isinstance(verdict, Allow | Block | Ask | None):
-                raise TypeError(f"answered {type(verdict).__name__}, which is no verdict")
-        except Exception as error:  # noqa: BLE001 - it is somebody else's code, whatever it raises
+            verdict = _checked(record.what.before_eval(question))
+        except BaseException as error:  # noqa: BLE001 - somebody else's code; `sys.exit` must not end the thread either
             told = f"{type(error).__name__}: {error}"
             return Block("failed, and what it cannot judge must not run"), record.label, ((record, told),)
         if isinstance(verdict, Block) or (isinstance(verdict, Ask) and record.label not in question.approved):
             return verdict, record.label, ()
     return Allow(), None, ()
+
+
+def _checked(verdict: object) -> Verdict | None:
+    if not isinstance(verdict, Allow | Block | Ask | None):
+        raise TypeError(f"answered {type(verdict).__name__}, which is no verdict")
+    if not all(isinstance(getattr(verdict, name, ""), str) for name in ("title", "reason")):
+        raise TypeError(f"answered {type(verdict).__name__} with what is no text")
+    return verdict
 
 
 class Hooks:
@@ -61,8 +67,8 @@ class Hooks:
         self._heard = heard
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._verdicts: deque[Judged] = deque()
-        self._stuck: list[_Bench] = []
-        self._bench = self._seat()
+        self._stuck: list[_HookThread] = []
+        self._at_work = self._fresh()
 
     def watch(self, register: Callable[[int, Callable[[], None]], None]) -> None:
         """Name the descriptor that tells of verdicts."""
@@ -70,35 +76,35 @@ class Hooks:
 
     def ask(self, judge: Judge) -> None:
         """Have an eval judged; the verdict comes through `heard`."""
-        self._stuck = [bench for bench in self._stuck if bench.thread.is_alive()]
-        since = self._bench.since
-        if self._bench.left and not self._bench.thread.is_alive():
-            self._bench = self._seat()
+        self._stuck = [each for each in self._stuck if each.thread.is_alive()]
+        since = self._at_work.since
+        if self._at_work.left and not self._at_work.thread.is_alive():
+            self._at_work = self._fresh()
         elif since is not None and time.monotonic() - since > self._patience_s:
             self._leave_behind()
-        if self._bench.left:
+        if self._at_work.left:
             self._report(Judged(judge.route, judge.question, Block("too many of them do not come back"), None, ()))
             return
-        self._bench.questions.put(judge)
+        self._at_work.questions.put(judge)
 
     def _leave_behind(self) -> None:
-        old = self._bench
+        old = self._at_work
         old.left = True
         if len(self._stuck) >= _MOST_STUCK:
             return
         self._stuck.append(old)
-        self._bench = self._seat()
+        self._at_work = self._fresh()
         while (waiting := old.take()) is not None:
-            self._bench.questions.put(waiting)
+            self._at_work.questions.put(waiting)
 
-    def _seat(self) -> _Bench:
-        bench = _Bench(self._registry, self._report)
+    def _fresh(self) -> _HookThread:
+        each = _HookThread(self._registry, self._report)
         before = threading.stack_size(_STACK_BYTES)
         try:
-            bench.thread.start()
+            each.thread.start()
         finally:
             threading.stack_size(before)
-        return bench
+        return each
 
     def _report(self, judged: Judged) -> None:
         self._verdicts.append(judged)
@@ -114,12 +120,12 @@ class Hooks:
 
     def close(self) -> None:
         """Ask nothing more. A hook that does not come back goes with the process."""
-        self._bench.left = True
-        self._bench.questions.put(None)
-        self._bench.thread.join(self._patience_s)
+        self._at_work.left = True
+        self._at_work.questions.put(None)
+        self._at_work.thread.join(self._patience_s)
 
 
-class _Bench:
+class _HookThread:
     """One thread and what waits for it. `left`: its verdicts are not wanted any more."""
 
     def __init__(self, registry: Registry, report: Callable[[Judged], None]) -> None:
@@ -128,7 +134,7 @@ class _Bench:
         self.questions: SimpleQueue[Judge | None] = SimpleQueue()
         self.since: float | None = None  # when the question that it is at began
         self.left = False
-        self.thread = threading.Thread(target=self._sit, name="hooks", daemon=True)
+        self.thread = threading.Thread(target=self._work, name="hooks", daemon=True)
 
     def take(self) -> Judge | None:
         """A question that it has not begun with."""
@@ -137,7 +143,7 @@ class _Bench:
         except Empty:
             return None
 
-    def _sit(self) -> None:
+    def _work(self) -> None:
         while not self.left and (asked := self.questions.get()) is not None:
             self.since = time.monotonic()
             verdict, hook, failed = judge(self._registry, asked.question)

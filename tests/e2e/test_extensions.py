@@ -75,6 +75,8 @@ def test_hooks_are_asked_in_order_and_the_first_that_does_not_allow_decides(star
         ("raise ValueError('oh')", "ValueError: oh"),
         ("return 'no verdict'", "TypeError: answered str"),
         ("return 1/0", "ZeroDivision"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("return Block(3)", "TypeError: answered Block with what is no text"),
     ],
 )
 def test_a_hook_that_fails_blocks_and_is_told_and_the_rest_goes_on(

@@ -156,12 +156,12 @@ def test_a_listing_is_frozen_and_the_same_until_something_changes(registry: Regi
 
 
 def test_one_that_raises_is_told_and_stops_nobody(registry: Registry, failed: list[tuple[str, BaseException]]) -> None:
-    for name, snapshot in (("a", lambda: 1), ("b", lambda: 1 // 0), ("c", lambda: 3)):
+    for name, snapshot in (("a", lambda: 1), ("b", lambda: 1 // 0), ("c", lambda: 3), ("d", sys.exit)):
         registry.register("ann", Introspect(name=name, snapshot=snapshot))
     records = registry.of(Introspect)
     found = [registry.guarded(each, each.what.snapshot, None) for each in records]  # type: ignore[attr-defined]
-    assert found == [1, None, 3]
-    assert [(label, type(error)) for label, error in failed] == [("ann/b", ZeroDivisionError)]
+    assert found == [1, None, 3, None]
+    assert [(label, type(error)) for label, error in failed] == [("ann/b", ZeroDivisionError), ("ann/d", SystemExit)]
 
 
 # --- loading ---

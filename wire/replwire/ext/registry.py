@@ -92,7 +92,7 @@ class Registry:
         """What `call` gives. When it raises, that is told, `otherwise` is given, and the others go on."""
         try:
             return call()
-        except Exception as error:  # noqa: BLE001 - it is somebody else's code, whatever it raises
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is somebody else's code, whatever it raises
             self._on_error(record, error)
             return otherwise
 
