@@ -50,7 +50,7 @@ def run(registry: Registry, name: str, client: Any, session: str, arguments: str
         return str(found[1].run(client, session, arguments))
     except ReplError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ReplError("not-supported", f"extension {found[0].label}: {type(error).__name__}: {error}") from error
 
 
@@ -67,7 +67,7 @@ def _tool(record: Record, tool: Tool) -> BaseTool:
                 raise TypeError(f"gave {type(answer).__name__}, no Answer")
         except ReplError:
             raise
-        except Exception as error:  # noqa: BLE001 - it is somebody else's code, whatever it raises
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is somebody else's code, whatever it raises
             _failed(record, error)
             text = f"the tool failed: {type(error).__name__}: {error}"
             return Answer(text=text, facts={"status": "extension-error"}, error=True)

@@ -92,7 +92,7 @@ class Commands(click.Group):
 
 def _more_commands() -> list[tuple[str, str]]:
     """Name and summary of each command that extensions bring; nothing is loaded where the config names none."""
-    from replctl.commands.settings import configured
+    from replctl.commands.configured import configured
 
     if not configured():
         return []

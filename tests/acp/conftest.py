@@ -26,7 +26,7 @@ def acp_broker() -> Iterator[Broker]:
     assert broker.process.poll() is None, broker.log_text()
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def shared(acp_broker: Broker) -> Iterator[Agent]:
     yield agent
     assert agent.end() == 0
     assert "internal error" not in agent.said
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
     assert "Traceback" not in found.said
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder)
 
 
 def _choose(option: str) -> Outcome:

@@ -23,7 +23,7 @@ def tight() -> Iterator[Agent]:
     yield agent
     assert agent.end() == 0
     assert broker.stop() == 0
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -230,7 +230,7 @@ def test_a_broker_that_goes_away_is_content_and_the_next_prompt_gets_a_new_one(t
         subprocess.run([*COMMAND[:3], "shutdown"], env=environ(folder, broker.endpoint), timeout=30, check=True,
                        capture_output=True)  # fmt: skip
         wait_until(lambda: not (folder / "run" / "b.sock").exists(), "the broker is gone")
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder)
 
 
 def test_a_prompt_that_finds_no_broker_is_an_error_with_its_tool_call_closed(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_prompt_that_finds_no_broker_is_an_error_with_its_tool_call_closed(tmp
     finally:
         agent.stop()
         broker.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder)
 
 
 def test_a_broker_that_cannot_be_reached_is_an_error_of_the_protocol(start: Start) -> None:

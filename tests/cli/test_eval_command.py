@@ -130,10 +130,11 @@ def test_an_eval_loads_no_more_than_it_needs(stub: Start, shell: Shell, module: 
     assert f" {module}\n" not in err.decode()
 
 
-def test_help_does_not_load_zmq(shell: Shell) -> None:
+def test_help_loads_neither_zmq_nor_the_settings(shell: Shell) -> None:
     _, err = shell.start("--help", python=["-X", "importtime"]).communicate(timeout=PATIENCE)
     assert " click\n" in err.decode()
     assert " zmq\n" not in err.decode()
+    assert " replwire.config\n" not in err.decode()
 
 
 def test_the_given_text_answers_input(stub: Start, shell: Shell) -> None:

@@ -36,7 +36,7 @@ SHARED_OPS = [op for op in OPS if op != ENDING]
 STRIKES = 8  # bad lines in a row that a client may send and still be heard, whatever is bad about them
 QUIET = (
     "limits.rate-limit-per-min=0", "limits.max-wait-ms=100", "limits.max-queue-wait-ms=2000",
-    "limits.max-eval-time-ms=2000", "limits.max-sessions=6", "transcript.backend=off",
+    "limits.max-eval-time-ms=2000", "limits.max-sessions=6",
 )  # fmt: skip
 FUZZ = settings(
     max_examples=3000 if SOAK else 100, derandomize=not SOAK, database=None, deadline=None,
@@ -52,6 +52,8 @@ def target() -> Iterator[Broker]:
     broker = Sites.start(*QUIET)
     with LineWire(broker.listening["tcp"]) as wire:
         wire.run("x = 'kept'", session="witness")
+    kept = broker.folder / "transcripts"  # opened behind the answers; what is counted later must not begin before
+    wait_until(lambda: len(list(kept.glob("*.jsonl"))) == 2, "the transcripts of broker and witness are open")
     yield broker
     Sites.bury(broker)
 

@@ -104,7 +104,7 @@ class Sites:
         assert broker.stop() == 0, broker.log_text()
         assert "internal error" not in broker.log_text()
         assert not [pid for pid in family if alive(pid)], broker.log_text()
-        shutil.rmtree(broker.folder, ignore_errors=True)
+        shutil.rmtree(broker.folder)
 
     def close(self) -> None:
         """End all, whatever one of them says at its end; every one must still be there."""

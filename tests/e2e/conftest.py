@@ -30,7 +30,7 @@ def broker() -> Iterator[Broker]:
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
     assert not [pid for pid in family if Path(f"/proc/{pid}").exists()]
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +43,7 @@ def lines_broker() -> Iterator[Broker]:
     assert broker.process.poll() is None, broker.log_text()
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(broker.folder, ignore_errors=True)
+    shutil.rmtree(broker.folder)
 
 
 @pytest.fixture

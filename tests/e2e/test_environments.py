@@ -26,7 +26,7 @@ def project() -> Iterator[Path]:
     )
     (package / "backend.py").write_text(BACKEND)
     yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder)
 
 
 BACKEND = """

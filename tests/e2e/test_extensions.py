@@ -261,6 +261,7 @@ def replctl_register(register, settings):
     register(Runtime(name="absent", interpreter=lambda: None))
     register(Command(name="louder", summary="Say it louder", run=lambda client, session, text: client.eval(f"{text!r}.upper()", session).value))
     register(Command(name="fails", summary="Fails", run=lambda client, session, text: 1/0))
+    register(Command(name="leaves", summary="Leaves", run=lambda client, session, text: sys.exit(0)))
 """
 
 
@@ -280,7 +281,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Any:
     assert broker.process.poll() is None, broker.log_text()
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder)
 
 
 def test_snapshots_of_extensions_stand_beside_the_brokers_own(kinds: Broker) -> None:
@@ -330,10 +331,12 @@ def test_commands_of_extensions_stand_beside_the_others(kinds: Broker) -> None:
     failed = _cli(kinds, "fails")
     assert (failed.returncode, failed.stdout) == (2, "")
     assert "extension kinds/fails: ZeroDivisionError" in failed.stderr
+    left = _cli(kinds, "leaves")
+    assert (left.returncode, "extension kinds/leaves: SystemExit" in left.stderr) == (2, True)
     assert "Say it louder" in _cli(kinds, "--help").stdout
     told = json.loads(_cli(kinds, "extensions", "--json").stdout)["extensions"]
     assert {(each["name"], each["loaded"]) for each in told if each["kind"] == "command"} == {
-        ("louder", "here"), ("louder", "broker"), ("fails", "here"), ("fails", "broker"),
+        (name, loaded) for name in ("louder", "fails", "leaves") for loaded in ("here", "broker")
     }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[tuple[Broker, Path]]:
     yield broker, work
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder)
     shutil.rmtree(work)
 
 

@@ -55,7 +55,7 @@ def home() -> Iterator[Home]:
     yield home
     home.run("shutdown", "--no-start")
     wait_until(lambda: not home.brokers(), "its broker has ended")
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder)
 
 
 def test_the_first_command_starts_a_broker_and_says_so(home: Home) -> None:

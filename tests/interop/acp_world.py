@@ -44,4 +44,4 @@ def world() -> Iterator[World]:
     finally:
         assert broker.stop() == 0
         wait_until(lambda: not processes_with(str(folder)), "all processes have ended", 30)
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder)

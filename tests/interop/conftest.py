@@ -30,4 +30,4 @@ def broker() -> Iterator[Broker]:
     broker = Broker(Path(tempfile.mkdtemp(prefix="ri-", dir="/tmp")), "limits.rate-limit-per-min=0")
     yield broker
     assert broker.stop() == 0
-    shutil.rmtree(broker.folder, ignore_errors=True)
+    shutil.rmtree(broker.folder)

@@ -42,7 +42,7 @@ def broker() -> Iterator[Broker]:
     assert broker.process.poll() is None, broker.log_text()
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(broker.folder, ignore_errors=True)
+    shutil.rmtree(broker.folder)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def stub() -> Iterator[Callable[[Script], Stub]]:
     yield start
     for each in stubs:
         each.end()
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

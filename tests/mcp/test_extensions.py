@@ -56,7 +56,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     assert broker.process.poll() is None, broker.log_text()
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder)
 
 
 class Person:

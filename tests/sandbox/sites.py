@@ -42,7 +42,7 @@ def begin(who: str, *settings: str, mask: str = "", **options: Any) -> Broker:
 def end(broker: Broker) -> None:
     """End it, and take its folder away."""
     broker.stop()
-    shutil.rmtree(broker.folder, ignore_errors=True)
+    shutil.rmtree(broker.folder)
 
 
 class Site:

@@ -55,7 +55,7 @@ def work(who: str) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="rpl-work-", dir="/tmp"))
     os.chown(folder, uid_of(who), uid_of(who))
     yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def broker() -> Iterator[Broker]:
     yield broker
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(broker.folder, ignore_errors=True)
+    shutil.rmtree(broker.folder)
 
 
 def at_home(broker: Broker, *words: str, input: str = "") -> subprocess.CompletedProcess[str]:

@@ -39,7 +39,7 @@ def place(request: pytest.FixtureRequest, report: Report) -> Iterator[Site]:
         place.close()
     finally:
         end(broker)
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def broker() -> Iterator[Broker]:
     yield broker
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -235,7 +235,7 @@ def test_a_firehose_is_bounded_and_the_keys_still_work(broker: Broker) -> None:
         await pilot.press("i")
         await sees(pilot, "eval 1 of hose was asked to stop")
         await asyncio.to_thread(lambda: wire.answer(sent))
-        await sees(pilot, "cancelled")
+        await sees(pilot, "-- cancelled")
         wire.ask("close", session="hose")
 
     app = look(broker, steps)

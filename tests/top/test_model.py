@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
 
 from replctl.client.errors import ReplError
+from replctl.client.result import Result
 from replctl.top import snapshot, tables
 from replctl.top.cells import plain
+from replctl.top.feed import Feed
 from replctl.top.figures import Rate, Usage, number, size, span
 from replctl.top.model import MAX_RECENT, Model
 from replctl.top.survey import Ask, survey
@@ -255,3 +258,29 @@ def entry(key: str, **more: Any) -> SessionEntry:
 def job(number: int, state: str, status: list[str] | None = None, took: float | None = None) -> JobEntry:
     return JobEntry(eval_id=number, state=state, status=status or [], epoch=1, agent="ada", submitted=STARTED,
                     started=None if state == "queued" else STARTED, duration_ms=took, code=f"code {number}")  # fmt: skip
+
+
+def test_an_end_that_is_heard_before_the_answer_of_a_read_is_shown_after_its_output(model: Model, hear: Hear) -> None:
+    hear("eval/accepted", eval=1, code="loop()")
+    hear("eval/started", eval=1)
+    session, reads = model.sessions["s"], 0
+
+    class Client:
+        async def read(self, _session: str, _eval: int, *, on_output: Callable[[str, str], None], **_: Any) -> Result:
+            nonlocal reads
+            reads += 1
+            on_output("out", "x\n" * reads)
+            if reads == 1:  # the eval ends while this answer is on its way
+                hear("eval/finished", eval=1, status="cancelled")
+                return Result(status=["done", "running"])
+            return Result(status=["done", "interrupted"])
+
+    feed = Feed(model, Client, 1.0)  # type: ignore[arg-type]
+    feed.client = Client()  # type: ignore[assignment]
+    session.output_known = False
+    job = model.last_job("s")
+    assert job is not None
+    asyncio.run(feed.look_back(session, job))
+    shown = [plain(line) for line in session.output.backwards(80)]
+    assert shown[0].startswith("-- cancelled")
+    assert (shown.count("x"), reads) == (2, 2)

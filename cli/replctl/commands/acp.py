@@ -9,8 +9,8 @@ import click
 
 from replctl.client.address import resolve
 from replctl.client.errors import ReplError
+from replctl.commands.configured import configured
 from replctl.commands.durations import Duration
-from replctl.commands.settings import configured
 from replwire.faults import Exit
 from replwire.names import name_error
 from replwire.places import state_dir

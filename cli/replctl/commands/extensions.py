@@ -7,7 +7,7 @@ import click
 from replctl import extensions as ext
 from replctl.client.errors import ReplError
 from replctl.commands.common import Face, common, session_option
-from replctl.commands.settings import configured
+from replctl.commands.configured import configured
 
 
 @click.command()

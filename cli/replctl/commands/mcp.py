@@ -11,8 +11,8 @@ import click
 
 from replctl.client.address import resolve
 from replctl.client.errors import ReplError
+from replctl.commands.configured import configured
 from replctl.commands.durations import Duration
-from replctl.commands.settings import configured
 from replctl.commands.where import folder_to_send
 from replctl.tools.sets import SETS
 from replwire.faults import Exit

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 import click
 
 from replwire.config import ConfigError, Loaded, load
-from replwire.extensions import Extension
 from replwire.places import config_file
 
 
@@ -28,11 +27,6 @@ def read_settings(path: str | None, flags: dict[str, str]) -> Loaded:
         return load(text, origin, os.environ, flags)
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
-
-
-def configured() -> list[Extension]:
-    """The extensions that this user's config file names."""
-    return read_settings(None, {}).config.extensions
 
 
 def parse_set(pairs: Iterable[str]) -> dict[str, str]:

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 import click
 
 from replctl.commands.common import Face, common
+from replctl.commands.configured import configured
 from replctl.commands.durations import Duration
-from replctl.commands.settings import configured
 from replctl.top import snapshot
 from replctl.top.parts import Parts
 from replwire.faults import Exit

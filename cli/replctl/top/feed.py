@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from replctl.client.aio import AsyncClient
 from replctl.client.errors import ReplError
+from replctl.client.result import Result
 from replctl.top.model import Event, Model
 from replctl.top.survey import GONE, Ask, Steps, survey, who
 from replctl.top.things import Job, Session
@@ -110,6 +111,11 @@ class Feed:
                 await asyncio.sleep(min(error.retry_after_ms / 1000, GIVE_UP_SECONDS))
             return error
 
+    @staticmethod
+    async def _read(client: AsyncClient, session: Session, job: Job, pieces: list[tuple[str, str]]) -> Result:
+        return await client.read(session.id, job.eval_id, max_bytes=_OUTPUT_BYTES,
+                                 on_output=lambda stream, text: pieces.append((stream, text)))  # fmt: skip
+
     def unseen(self, session: Session) -> Job | None:
         """The last eval of a session, if what it has shown before we listened is still to be asked for."""
         known = session.output_known or session.state == "vacant" or self.client is None
@@ -123,8 +129,10 @@ class Feed:
         pieces: list[tuple[str, str]] = []
         try:
             # What came live in the meantime is part of the answer: it went the same way, before it.
-            result = await self.client.read(session.id, job.eval_id, max_bytes=_OUTPUT_BYTES,
-                                            on_output=lambda stream, text: pieces.append((stream, text)))  # fmt: skip
+            result = await self._read(self.client, session, job, pieces)
+            if result.running and job.state == "done":  # its end was heard before this answer, and is not in it
+                pieces.clear()
+                result = await self._read(self.client, session, job, pieces)
         except ReplError:
             return  # its worker has gone, or the connection: there is nothing to look back at
         end: Event | None = None

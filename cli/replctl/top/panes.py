@@ -36,9 +36,9 @@ class Pane(Widget):
         """What stands in the first line, after the number that chooses this pane."""
         return self._title
 
-    def lines(self, width: int, height: int) -> list[Line]:
-        """What stands below the title, at most `height` lines."""
-        raise NotImplementedError
+    def lines(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
+        """What stands below the title, at most `height` lines; nothing, unless a kind of pane says what."""
+        return []
 
     def scroll_by(self, lines: int) -> None:
         """Down, or up when it is negative."""

@@ -86,7 +86,7 @@ class Parts:
             return one_line(str(control.run(client, session)))
         except ReplError:
             raise
-        except Exception as error:  # noqa: BLE001 - it is somebody else's code, whatever it raises
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is somebody else's code, whatever it raises
             return f"extension {record.label}: {type(error).__name__}: {error}"
 
     def keys(self) -> Sequence[tuple[str, str]]:
