@@ -222,3 +222,11 @@ def test_a_long_wait_looks_up_now_and_then_so_that_a_signal_right_before_it_is_h
     assert line.next(milliseconds) is None
     assert line.wait(milliseconds) is False
     line.close()
+
+
+def test_patience_that_runs_out_is_an_error_whatever_fraction_of_a_millisecond_is_left(stub: Start) -> None:
+    with Client(stub(lambda _request, _say: None).endpoint) as client:
+        for tenths in range(50, 90):
+            asked = client.begin("ping", {})
+            with pytest.raises(ReplError, match="no answer in"):
+                client.finish(asked, tenths / 10_000)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -186,7 +187,8 @@ def test_arrays_of_any_depth_break_neither_broker_nor_worker(wire: LineWire) -> 
 def test_half_lines_of_clients_that_vanish_leave_no_trace(wire: LineWire, target: Broker) -> None:
     wire.run("1")
     line = as_line(b"half", [(b"op", b'"close"'), (b"session", b'"no-such"')])
-    before = wait_until(lambda: _pool_is_full(wire) and _descriptors(target), "the pool is full")
+    wait_until(lambda: _pool_is_full(wire) and len(_open_transcripts(target)) == 3, "all is open that will be")
+    before = _descriptors(target)
     address = target.listening["tcp"].rpartition("/")[2].split(":")
     for number in range(300 if SOAK else 60):
         with socket.create_connection((address[0], int(address[1]))) as half:
@@ -194,7 +196,8 @@ def test_half_lines_of_clients_that_vanish_leave_no_trace(wire: LineWire, target
             if number % 2:  # a reset instead of an end
                 half.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     wait_until(lambda: wire.ask("stats")["stats"]["connections"] == 1, "all of them have gone")
-    wait_until(lambda: _descriptors(target) == before, "their descriptors are given back")
+    # Fewer, where a worker of the test before was still dying when they were counted.
+    wait_until(lambda: _descriptors(target) <= before, f"their descriptors are given back: {before} before")
     assert wire.run("1")["epoch"] == 1
 
 
@@ -221,6 +224,16 @@ def _is_refused(line: bytes) -> bool:
 
 def _descriptors(broker: Broker) -> int:
     return len(os.listdir(f"/proc/{broker.pid}/fd"))
+
+
+def _open_transcripts(broker: Broker) -> list[str]:
+    """Of broker, witness and one session; they are opened and closed behind the answers."""
+    folder = f"/proc/{broker.pid}/fd"
+    links = []
+    for name in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            links.append(os.readlink(f"{folder}/{name}"))
+    return [link for link in links if link.endswith(".jsonl")]
 
 
 def _pool_is_full(wire: LineWire) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -197,14 +198,14 @@ class Client(Plain[Reply]):
         line = self._line
         if line is None:
             return True
-        left = None if deadline is None else max(0, round((deadline - time.monotonic()) * 1000))
+        left = _left(deadline)
         while (body := line.take() if watch is not None else line.next(left)) is None:
             if line.gone():
                 if (body := line.take()) is not None:
                     break
                 self._drop()
                 return True
-            left = None if deadline is None else max(0, round((deadline - time.monotonic()) * 1000))
+            left = _left(deadline)
             if left == 0 or (watch is not None and line.wait(left, watch)):
                 return False
         self._talk.hear(body)
@@ -253,6 +254,11 @@ class Client(Plain[Reply]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._drop()
+
+
+def _left(deadline: float | None) -> int | None:
+    """Milliseconds until then, rounded up: 0 is when it has passed, and not a moment before."""
+    return None if deadline is None else max(0, math.ceil((deadline - time.monotonic()) * 1000))
 
 
 class _Feed:
