@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -36,6 +37,10 @@ def keys(broker: Broker, *args: str) -> str:
         timeout=20, check=True,
     )  # fmt: skip
     return done.stdout.decode().strip()
+
+
+def rows(audit: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in audit.read_text().splitlines()] if audit.exists() else []
 
 
 @pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, to be another user")
@@ -159,3 +164,20 @@ def test_key_files_are_for_their_owner_alone(start: Callable[..., Broker]) -> No
     with pytest.raises(ReplError) as refused:
         Client(broker.listening["tcp"], key=path, start=False)
     assert (refused.value.word, refused.value.err) == ("unauthorized", f"{path}: others may read it; chmod 600 it")
+
+
+def test_who_has_hung_up_on_loopback_is_nobody_and_not_root(start: Callable[..., Broker]) -> None:
+    """The kernel's table gives a closed socket to user 0, whoever had it; the broker is stopped to come second."""
+    broker = start("broker.tcp=127.0.0.1:0")
+    broker.process.send_signal(signal.SIGSTOP)
+    status = Path(f"/proc/{broker.pid}/stat")
+    wait_until(lambda: status.read_text().rpartition(")")[2].split()[0] == "T", "the broker stands still")
+    line = LineWire(broker.listening["tcp"])
+    line.send("shutdown", id="gone")
+    line.close()
+    broker.process.send_signal(signal.SIGCONT)
+    audit = broker.folder / "audit.ndjson"
+    told = wait_until(lambda: [row for row in rows(audit) if row["id"] == "gone"], "the request is in the audit")
+    assert [row["outcome"] for row in told] == ["unauthorized"]
+    with broker.wire() as wire:
+        assert wire.run("1").value == "1"
