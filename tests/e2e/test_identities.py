@@ -7,12 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import zmq
 
 from kit import Broker, LineWire, Wire, free_tcp, own_address, wait_until
+from replbroker.transports.auth import Zap
+from replbroker.transports.router import Clients
 from replctl import Client, ReplError
 
 OTHER_UID = 65534
@@ -29,6 +34,17 @@ for line in sys.argv[2:]:
             break
     print(json.dumps(answer))
 """
+SEND = """
+import os, sys, zmq
+context = zmq.Context()
+socket = context.socket(zmq.DEALER)
+os.setuid(int(sys.argv[1]))
+sys.stdin.readline()
+socket.connect("ipc://" + sys.argv[2])
+socket.send(sys.argv[1].encode())
+sys.stdin.readline()
+context.destroy()
+"""
 
 
 def keys(broker: Broker, *args: str) -> str:
@@ -37,6 +53,19 @@ def keys(broker: Broker, *args: str) -> str:
         timeout=20, check=True,
     )  # fmt: skip
     return done.stdout.decode().strip()
+
+
+class Sender:
+    """Another process: it waits, connects and sends its user's number, waits, and is gone."""
+
+    def __init__(self, stack: ExitStack, uid: int, path: str) -> None:
+        self._process = stack.enter_context(
+            subprocess.Popen([sys.executable, "-c", SEND, str(uid), path], stdin=subprocess.PIPE, text=True, bufsize=1)
+        )
+
+    def go_on(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
 
 
 def rows(audit: Path) -> list[dict[str, str]]:
@@ -181,3 +210,36 @@ def test_who_has_hung_up_on_loopback_is_nobody_and_not_root(start: Callable[...,
     assert [row["outcome"] for row in told] == ["unauthorized"]
     with broker.wire() as wire:
         assert wire.run("1").value == "1"
+
+
+@pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, to be another user")
+def test_a_request_that_waits_is_not_taken_for_that_of_who_came_to_its_connections_descriptor() -> None:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        os.chmod(folder, 0o755)
+        path = f"{folder}/b.sock"
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        stack.callback(context.destroy, 0)
+        zap, clients = Zap(context, lambda _: None), Clients(context, 1000)
+        stack.callback(clients.close, 0)
+        clients.socket.bind(f"ipc://{path}")
+        os.chmod(path, 0o666)
+        other, own = (Sender(stack, uid, path) for uid in (OTHER_UID, os.getuid()))
+
+        def waits(connected: int) -> bool:
+            zap.answer()
+            return clients.count() == connected and bool(clients.socket.poll(0))
+
+        other.go_on()
+        wait_until(lambda: waits(1), "its request waits")
+        other.go_on()
+        wait_until(lambda: waits(0), "it is gone, and its request still waits")
+        own.go_on()
+        wait_until(lambda: waits(1), "the next one is there")
+        heard: dict[str, tuple[int, str]] = {}
+        while len(heard) < 2:
+            wait_until(lambda: waits(1), "both requests are there")
+            _, body, frame = clients.receive()
+            heard[body.decode()] = int(frame.get(zmq.SRCFD)), clients.identity(frame)
+        own.go_on()
+    assert len({descriptor for descriptor, _ in heard.values()}) == 1
+    assert {uid: who for uid, (_, who) in heard.items()} == {uid: f"uid:{uid}" for uid in heard}
