@@ -170,6 +170,16 @@ def test_a_folder_that_others_may_enter_is_refused(home: Home) -> None:
     assert "chmod 700" in done.stderr
 
 
+@pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, to give a folder away")
+def test_a_folder_of_another_user_is_refused_also_to_root(home: Home) -> None:
+    folder = home.folder / "theirs"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 65534, 65534)
+    done = home.run("serve", "--endpoint", f"ipc://{folder}/b.sock")
+    assert done.returncode == 3
+    assert f"{folder}: it belongs to another user (uid 65534)" in done.stderr
+
+
 def test_sigterm_lets_running_evals_end_and_refuses_new_ones(start: Start) -> None:
     broker = start("limits.close-grace-ms=10000")
     with broker.wire() as wire:
