@@ -231,6 +231,19 @@ def test_the_first_eval_of_a_session_that_is_refused_takes_the_session_along(new
     assert table.said("jobs", session="work")["cause"] == "its first eval was refused"
 
 
+def test_a_refused_eval_leaves_the_throw_away_session_of_another_alone(new_table: Callable[..., Table]) -> None:
+    table = new_table(max_queued_evals=0)
+    running = table.eval(None, wait_ms=0)
+    table.wait(0.1)
+    told = table.end(running)
+    assert told["status"] == ["done", "running"]
+    refused = table.said("eval", code="2", session=told["session"])
+    assert refused["status"] == ["done", "error", "concurrency-limit-reached"]
+    assert table.running(running) == [running]
+    table.finish_quietly(running)
+    assert len(table.state.sessions) == 0
+
+
 def test_after_a_storm_of_refusals_everything_works(new_table: Callable[..., Table]) -> None:
     table = new_table(max_sessions=1, max_queued_evals=1, rate_limit_per_min=50)
     running, queued = table.eval(), table.eval()
