@@ -145,6 +145,16 @@ def test_the_tenth_malformed_message_in_a_row_ends_the_connection(table: Table) 
     assert not table.core.state.strikes
 
 
+def test_strikes_of_who_has_gone_without_a_word_are_forgotten(table: Table) -> None:
+    table.hear(b"nonsense", b"p7")
+    table.hear(b"nonsense", b"p8")
+    for _ in range(4):
+        table.wait(20)
+        table.said("ping", peer=b"p8")
+        table.hear(b"nonsense", b"p8")
+    assert list(table.core.state.strikes) == [b"p8"]
+
+
 def test_other_refusals_are_no_strikes(table: Table) -> None:
     for _ in range(30):
         table.said("dance")
