@@ -128,6 +128,21 @@ def test_a_clone_of_what_is_too_large_says_so_and_opens_nothing(start: Callable[
         wait_until(lambda: os.listdir(shelf) == [], "the snapshot's file is gone")
 
 
+def test_a_snapshot_that_cannot_be_removed_is_told_and_costs_nothing(start: Callable[..., Broker]) -> None:
+    broker = start()
+    shelf = broker.folder / "snapshots"
+    with broker.wire() as wire:
+        wire.run("import time\nclass Slow:\n    def __reduce__(self): return time.sleep, (1.0,)\nslow, x = Slow(), 42")
+        request = wire.send("clone", session="s", name="copy")
+        wait_until(lambda: wire.ask("jobs", session="s")["jobs"][-1]["status"], "its names are written down")
+        (file,) = shelf.iterdir()
+        file.unlink()
+        file.mkdir()
+        assert wire.answer(request).status == ["done"]
+        assert wire.run("x", session="copy").value == "42"
+    assert f"a snapshot is left behind: {file}" in broker.log_text()
+
+
 def test_a_clone_can_be_interrupted_and_timed_out(wire: Wire) -> None:
     wire.run(
         "class Slow:\n    def __reduce__(self):\n        print('copying', flush=True)\n        while True: pass\n"
