@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from replwire.deadlines import Deadline
 from replwire.limits import Limits
-from replwire.replies import Reply
+from replwire.replies import Reply, encode
 from replworker.output import Output
 
 
@@ -48,8 +48,7 @@ class Job:
     @property
     def kept(self) -> int:
         """Bytes that keeping it takes, near enough."""
-        images = sum(len(data) for bundle in self.images for data in bundle.values() if isinstance(data, str))
-        return self.output.kept + images
+        return self.output.kept + sum(len(encode(each)) for each in (*self.images, self.value, self.done))
 
 
 class Jobs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -13,7 +13,7 @@ from replwire.link import Outcome
 from replwire.ops import Read
 from replwire.replies import Reply
 from replworker.jobs import Follower, Job, Jobs
-from replworker.output import Background, Page, Stream
+from replworker.output import Background, Page, Piece, Stream
 
 
 class Reads:
@@ -95,10 +95,8 @@ class Reads:
         self._say(follower.route, self._paged(reply, page), Outcome.OK)
 
     def _send(self, route: int, request_id: str, page: Page, grep: str | None) -> None:
-        for piece in page.pieces:
-            text = piece.text if grep is None else _matching(piece.text, grep)
-            if text:
-                self._out(route, request_id, piece.stream, text)
+        for piece in page.pieces if grep is None else _matching(page.pieces, grep):
+            self._out(route, request_id, piece.stream, piece.text)
 
     @staticmethod
     def _paged(reply: Reply, page: Page) -> Reply:
@@ -109,6 +107,14 @@ class Reads:
         return reply
 
 
-def _matching(text: str, grep: str) -> str:
-    """Lines with this fixed string. No pattern: one that never ends would stop the worker."""
-    return "".join(line for line in text.splitlines(keepends=True) if grep in line)
+def _matching(pieces: Iterable[Piece], grep: str) -> Iterator[Piece]:
+    """Lines with this fixed string; a line may go on in a later piece. No pattern: one that never ends would stop the
+    worker."""
+    begun: dict[Stream, str] = {}
+    for stream, text in pieces:
+        lines = (begun.pop(stream, "") + text).splitlines(keepends=True)
+        if lines and not lines[-1].endswith("\n"):
+            begun[stream] = lines.pop()
+        if found := "".join(line for line in lines if grep in line):
+            yield Piece(stream, found)
+    yield from (Piece(stream, line) for stream, line in begun.items() if grep in line)
