@@ -86,6 +86,8 @@ class Local:
                 process.start()
             pidfd = os.pidfd_open(process.pid)
         except Exception as error:  # noqa: BLE001 - whatever it is, this thread must live to start the next one
+            if process.pid is not None:
+                process.kill()  # nobody could tell of its death, or end it later
             cause = f"could not be started: {type(error).__name__}: {error}"
             self._report(lambda: self._gone(worker, cause))
             return
@@ -190,7 +192,9 @@ class Local:
         self._thread.join(deadline_s)
         self._collect()  # workers that had just been started
         for pidfd in self._pidfds.values():
-            select.select([pidfd], [], [], max(0.0, end - time.monotonic()))
+            death = select.poll()  # `select` knows no descriptor beyond 1023
+            death.register(pidfd, select.POLLIN)
+            death.poll(max(0.0, end - time.monotonic()) * 1000)
             os.close(pidfd)
         # Without workers the fork server has nothing to do, and waiting for it to notice is a wait.
         for pid in self._own():
