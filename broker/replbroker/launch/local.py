@@ -29,7 +29,7 @@ from replbroker.launch.sandbox import Probed
 from replbroker.launch.strays import become_subreaper, sweep
 from replwire.ext.contracts import Runtime
 from replwire.limits import Limits
-from replworker.boot import Given, Order, main
+from replworker.boot import Given, Order, main, tidy
 
 _JOIN_S = 5.0  # a process whose pidfd says it is dead is reaped by the fork server well before
 
@@ -59,6 +59,8 @@ class Local:
         self._died: list[Died] = []
         self._sweep_due = False
         self._closing = False
+        self._folder = folder
+        tidy(folder)
         _hide_main()
         become_subreaper()
         self._thread = threading.Thread(target=self._spawner, name="spawner", daemon=True)
@@ -138,11 +140,13 @@ class Local:
         self._drop(pidfd)
         os.close(pidfd)
         self.sweep()
-        self._sandbox.sweep()
         self._orders.put(lambda: self._reap(worker))
 
     def _gone(self, worker: int, cause: str) -> None:
+        """It is buried: what it has left is known by a pid that nobody has any more."""
         self._live.discard(worker)
+        self._sandbox.sweep()
+        tidy(self._folder)
         if worker in self._doomed:
             self._doomed.discard(worker)
         else:
