@@ -100,6 +100,21 @@ def test_after_a_killed_broker_the_next_command_starts_one_and_says_what_was_los
     assert "new session 'work'; the one before it was lost" in after.stderr
 
 
+CROWD = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+for fd in range(3, 1200):
+    os.dup2(2, fd)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_a_program_with_more_than_a_thousand_descriptors_starts_a_broker(home: Home) -> None:
+    command = [sys.executable, "-c", CROWD, *home.command("eval", "6*7")]
+    done = subprocess.run(command, env=home.env, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout) == (0, "42\n")
+
+
 def test_no_start_means_exit_3(home: Home) -> None:
     done = home.run("eval", "--no-start", "1")
     assert done.returncode == 3
