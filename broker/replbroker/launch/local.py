@@ -145,7 +145,7 @@ class Local:
     def _gone(self, worker: int, cause: str) -> None:
         """It is buried: what it has left is known by a pid that nobody has any more."""
         self._live.discard(worker)
-        self._sandbox.sweep()
+        self._sandbox.bury(worker)
         tidy(self._folder)
         if worker in self._doomed:
             self._doomed.discard(worker)
