@@ -47,6 +47,22 @@ def test_grep_finds_lines_that_were_printed_in_pieces_and_between_those_of_the_o
     assert (found.out, found.err) == ("".join(f"needle {n}\n" for n in range(4)) + "the last needle", "")
 
 
+def test_who_follows_an_output_is_told_what_it_did_not_get(start: Callable[..., Broker]) -> None:
+    with start("limits.max-output-bytes=1000").wire() as wire:
+        code = "print('a' * 49, flush=True)\ninput()\nprint('b' * 4999)"
+        running = wire.send("eval", code=code, session="s", if_missing="create")
+        number = wire.until(running, "need-input")["eval-id"]
+        whole = wire.send("read", session="s", eval_id=number, wait_ms=20_000)
+        short = wire.ask("read", session="s", eval_id=number, wait_ms=20_000, max_bytes=10)
+        assert (short.status, short.out, short["offset"]) == (["done", "running"], "a" * 10, 10)
+        other = wire.send("read", session="s", eval_id=number, wait_ms=20_000, stream="err")
+        wire.ask("stdin", session="s", input="\n")
+        told = {request: wire.answer(request) for request in (whole, other)}
+    assert (told[whole]["truncated"], told[whole]["dropped-bytes"]) == (True, 50 + 5000 - 1000)
+    assert told[whole].out == "a" * 49 + "\n" + "b" * 950 + "…[truncated]"
+    assert (told[other].get("truncated"), told[other].get("dropped-bytes")) == (None, None)
+
+
 def test_values_count_as_what_a_session_keeps_for_read(start: Callable[..., Broker]) -> None:
     with start("limits.output-store-bytes=20000").wire() as wire:
         wire.run("class J:\n    def _repr_json_(self): return {'x': 'y' * 8000}\nj = J()")

@@ -22,6 +22,8 @@ class Follower:
     offset: int
     max_bytes: int
     grep: str | None
+    missing: int = 0  # bytes that it was not sent when it came
+    dropped: int = 0  # bytes that were not sent on live until then
     deadline: Deadline | None = None
 
 

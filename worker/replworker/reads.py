@@ -54,6 +54,11 @@ class Reads:
         if follower.grep is None:
             page = job.output.page(follower.offset, follower.stream, most)
             self._send(route, request.id, page, None)
+            if page.more and request.max_bytes is not None:  # the page is full: what comes is for the next
+                self._goes_on(job, follower, page)
+                return
+            follower.missing = page.missing + (job.output.total - page.offset if page.more else 0)
+            follower.dropped = job.output.dropped(follower.stream)
         when = time.monotonic() + min(request.wait_ms, self._limits.max_wait_ms) / 1000
         follower.deadline = self._timers.at(when, lambda _: self._wait_over(job, follower))
         job.followers.append(follower)
@@ -63,8 +68,7 @@ class Reads:
         for follower in job.followers:
             self._timers.cancel(follower.deadline)
             if follower.grep is None:
-                page = Page([], job.output.total, 0, more=False)
-                self._terminal(job, follower, page)
+                self._terminal(job, follower, _heard_live(job, follower))
             else:
                 self._finish(job, follower)
         job.followers.clear()
@@ -87,10 +91,13 @@ class Reads:
         if live:
             job.followers.remove(follower)
         if live and follower.grep is None:
-            page = Page([], job.output.total, 0, more=False)
+            page = _heard_live(job, follower)
         else:
             page = job.output.page(follower.offset, follower.stream, follower.max_bytes)
             self._send(follower.route, follower.request_id, page, follower.grep)
+        self._goes_on(job, follower, page)
+
+    def _goes_on(self, job: Job, follower: Follower, page: Page) -> None:
         reply = Reply(id=follower.request_id, status=["done", "running"], eval_id=job.eval_id)
         self._say(follower.route, self._paged(reply, page), Outcome.OK)
 
@@ -105,6 +112,12 @@ class Reads:
             reply.truncated = True
         reply.dropped_bytes = page.missing or None
         return reply
+
+
+def _heard_live(job: Job, follower: Follower) -> Page:
+    """What there is to send to a follower that has heard the output as it came: nothing, and what it has not got."""
+    missing = follower.missing + job.output.dropped(follower.stream) - follower.dropped
+    return Page([], job.output.total, missing, more=False)
 
 
 def _matching(pieces: Iterable[Piece], grep: str) -> Iterator[Piece]:
