@@ -6,12 +6,15 @@ import os
 import signal
 
 import pytest
+from hypothesis import settings
 
 
 def pytest_configure() -> None:
     """Take Ctrl-C as usual: a shell that starts us in the background has us, and all that we start, ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    settings.register_profile("unhurried", deadline=None)  # on a busy machine an example takes as long as it takes
+    settings.load_profile("unhurried")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -28,6 +28,8 @@ ELSEWHERE = [
     Elsewhere("broker", "a client that never reads", "bound on what waits", "e2e/test_faults.py::test_a_client_that_never_reads_hurts_nobody_else"),
     Elsewhere("broker", "another's session", "owner and shares", "e2e/test_sharing.py::test_a_session_is_nobody_elses_until_it_is_shared"),
     Elsewhere("broker", "another user of the machine", "peer credentials", "e2e/test_identities.py::test_another_user_of_the_machine_is_known_by_the_kernels_word"),
+    Elsewhere("broker", "hanging up, and a descriptor that is another client's by then", "credentials of the handshake", "e2e/test_identities.py::test_a_request_that_waits_is_not_taken_for_that_of_who_came_to_its_connections_descriptor"),
+    Elsewhere("broker", "hanging up on loopback at once, so that the kernel names no user", "a socket that nobody holds is nobody's", "e2e/test_identities.py::test_who_has_hung_up_on_loopback_is_nobody_and_not_root"),
     Elsewhere("broker", "a client without a key, from elsewhere", "CURVE and ZAP", "e2e/test_identities.py::test_a_client_with_a_key_comes_in_over_tcp_and_one_without_does_not"),
     Elsewhere("broker", "guessing tokens", "end of the connection", "e2e/test_identities.py::test_ten_wrong_tokens_in_a_row_end_the_connection"),
     Elsewhere("broker", "frames on the workers' socket", "tokens of workers", "e2e/test_faults.py::test_frames_of_a_stranger_on_the_workers_socket_are_not_heard"),
