@@ -88,14 +88,16 @@ def is_loopback(url: str) -> bool:
 
 
 def private_folder(folder: Path) -> None:
-    """Have a folder that nobody else may enter. Raises StartError when there is one that others may."""
+    """Have a folder that is ours, and that nobody else may enter. Raises StartError when there is one that is not."""
     try:
         for missing in [*(parent for parent in reversed(folder.parents) if not parent.exists()), folder]:
             missing.mkdir(mode=0o700, exist_ok=True)
-        mode = folder.stat().st_mode & 0o077
+        found = folder.stat()
     except OSError as error:
         raise StartError(f"{folder}: {error.strerror}") from None
-    if mode:
+    if found.st_uid != os.geteuid():  # who could put a socket of its own in the place of ours
+        raise StartError(f"{folder}: it belongs to another user (uid {found.st_uid})")
+    if mode := found.st_mode & 0o077:
         raise StartError(f"{folder}: others may enter it (mode {mode:03o} too much); chmod 700 it")
 
 

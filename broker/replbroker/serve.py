@@ -248,11 +248,18 @@ class Serve:
         elif isinstance(effect, Audit):
             self._audit.write(effect, self._describe(effect.peer))
         elif isinstance(effect, Discard):
-            Path(effect.path).unlink(missing_ok=True)
+            self._discard(Path(effect.path))
         elif isinstance(effect, Note):
             log(effect.text)
         elif isinstance(effect, Exit):
             self._exit = effect.why
+
+    @staticmethod
+    def _discard(file: Path) -> None:
+        try:
+            file.unlink(missing_ok=True)
+        except OSError as error:
+            log(f"a snapshot is left behind: {file}: {error.strerror}")
 
     def _describe(self, peer: bytes) -> str:
         """Who a peer is, for the audit."""

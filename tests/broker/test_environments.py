@@ -40,6 +40,22 @@ def test_the_session_moves_when_the_other_worker_is_ready(new_table: Callable[..
     assert table.said("env", session="work", action="show")["executable"] == "/venv/bin/python"
 
 
+def test_an_eval_for_the_epoch_before_the_move_does_not_run_after_it(new_table: Callable[..., Table]) -> None:
+    table = started(new_table)
+    asked = table.ask("env", session="work", action="activate", path="/venv")
+    bound = table.eval(code="2", expect_epoch=1, idempotency_key="k")
+    free = table.eval(code="3")
+    table.workers[2].ready()
+    table.workers[2].says(Kind.CLAIMED, Claimed(None, "/venv/bin/python"), epoch=2)
+    assert table.end(asked)["epoch"] == 2
+    answer = table.end(bound)
+    assert answer["status"] == ["done", "error", "epoch-conflict"]
+    assert (answer["epoch"], answer["state"]) == (2, "lost")
+    table.finish(free)
+    table.finish(table.eval(code="2", expect_epoch=2, idempotency_key="k"))
+    assert table.quiet()
+
+
 def test_an_environment_that_is_none_changes_nothing(new_table: Callable[..., Table]) -> None:
     table = started(new_table)
     asked = table.ask("env", session="work", action="activate", path="/nowhere")

@@ -145,6 +145,16 @@ def test_the_tenth_malformed_message_in_a_row_ends_the_connection(table: Table) 
     assert not table.core.state.strikes
 
 
+def test_strikes_of_who_has_gone_without_a_word_are_forgotten(table: Table) -> None:
+    table.hear(b"nonsense", b"p7")
+    table.hear(b"nonsense", b"p8")
+    for _ in range(4):
+        table.wait(20)
+        table.said("ping", peer=b"p8")
+        table.hear(b"nonsense", b"p8")
+    assert list(table.core.state.strikes) == [b"p8"]
+
+
 def test_other_refusals_are_no_strikes(table: Table) -> None:
     for _ in range(30):
         table.said("dance")
@@ -229,6 +239,19 @@ def test_the_first_eval_of_a_session_that_is_refused_takes_the_session_along(new
         assert (answer["limit"], answer["limit-value"]) == ("max-concurrent-evals", 0)
     assert len(table.state.sessions) == 0
     assert table.said("jobs", session="work")["cause"] == "its first eval was refused"
+
+
+def test_a_refused_eval_leaves_the_throw_away_session_of_another_alone(new_table: Callable[..., Table]) -> None:
+    table = new_table(max_queued_evals=0)
+    running = table.eval(None, wait_ms=0)
+    table.wait(0.1)
+    told = table.end(running)
+    assert told["status"] == ["done", "running"]
+    refused = table.said("eval", code="2", session=told["session"])
+    assert refused["status"] == ["done", "error", "concurrency-limit-reached"]
+    assert table.running(running) == [running]
+    table.finish_quietly(running)
+    assert len(table.state.sessions) == 0
 
 
 def test_after_a_storm_of_refusals_everything_works(new_table: Callable[..., Table]) -> None:

@@ -182,6 +182,8 @@ def test_history_keeps_the_code_across_resets_and_within_its_bounds(new_table: C
     assert [each["code"] for each in table.said("history", session="work", limit=1)["history"]] == ["b = 2"]
     table.finish(table.eval(code="x" * 16))
     assert [each["code"] for each in table.said("history", session="work")["history"]] == ["x" * 16]
+    table.finish(table.eval(code="é" * 4))
+    assert [each["code"] for each in table.said("history", session="work")["history"]] == ["é" * 4]
 
 
 def test_names_can_be_asked_of_a_throw_away_session(table: Table) -> None:

@@ -149,6 +149,20 @@ def test_every_request_is_in_the_audit_with_its_client_and_outcome(start: Callab
     assert os.stat(broker.folder / "audit.ndjson").st_mode & 0o777 == 0o600
 
 
+def test_a_damaged_line_of_the_audit_is_skipped(start: Callable[..., Broker]) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        wire.ask("ping")
+    broker.stop()
+    audit = broker.folder / "audit.ndjson"
+    audit.write_bytes('{"agent":"ä'.encode()[:-1] + b'"}\n' + audit.read_bytes())
+    told = subprocess.run(
+        [sys.executable, "-m", "replctl", "audit", "--json"], env=broker.environ, capture_output=True, check=True,
+        timeout=20,
+    )  # fmt: skip
+    assert [json.loads(line)["op"] for line in told.stdout.splitlines()] == ["ping"]
+
+
 def test_the_audit_is_rotated_and_never_grows_beyond_two_files(start: Callable[..., Broker]) -> None:
     broker = start("broker.audit-bytes=4096", "limits.rate-limit-per-min=0")
     with broker.wire() as wire:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import zmq
 
 from kit import Broker, LineWire, Wire, free_tcp, own_address, wait_until
+from replbroker.transports.auth import Zap
+from replbroker.transports.router import Clients
 from replctl import Client, ReplError
 
 OTHER_UID = 65534
@@ -28,6 +34,17 @@ for line in sys.argv[2:]:
             break
     print(json.dumps(answer))
 """
+SEND = """
+import os, sys, zmq
+context = zmq.Context()
+socket = context.socket(zmq.DEALER)
+os.setuid(int(sys.argv[1]))
+sys.stdin.readline()
+socket.connect("ipc://" + sys.argv[2])
+socket.send(sys.argv[1].encode())
+sys.stdin.readline()
+context.destroy()
+"""
 
 
 def keys(broker: Broker, *args: str) -> str:
@@ -36,6 +53,23 @@ def keys(broker: Broker, *args: str) -> str:
         timeout=20, check=True,
     )  # fmt: skip
     return done.stdout.decode().strip()
+
+
+class Sender:
+    """Another process: it waits, connects and sends its user's number, waits, and is gone."""
+
+    def __init__(self, stack: ExitStack, uid: int, path: str) -> None:
+        self._process = stack.enter_context(
+            subprocess.Popen([sys.executable, "-c", SEND, str(uid), path], stdin=subprocess.PIPE, text=True, bufsize=1)
+        )
+
+    def go_on(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+
+
+def rows(audit: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in audit.read_text().splitlines()] if audit.exists() else []
 
 
 @pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, to be another user")
@@ -161,3 +195,53 @@ def test_key_files_are_for_their_owner_alone(start: Callable[..., Broker]) -> No
     with pytest.raises(ReplError) as refused:
         Client(broker.listening["tcp"], key=path, start=False)
     assert (refused.value.word, refused.value.err) == ("unauthorized", f"{path}: others may read it; chmod 600 it")
+
+
+def test_who_has_hung_up_on_loopback_is_nobody_and_not_root(start: Callable[..., Broker]) -> None:
+    """The kernel's table gives a closed socket to user 0, whoever had it; the broker is stopped to come second."""
+    broker = start("broker.tcp=127.0.0.1:0")
+    broker.process.send_signal(signal.SIGSTOP)
+    status = Path(f"/proc/{broker.pid}/stat")
+    wait_until(lambda: status.read_text().rpartition(")")[2].split()[0] == "T", "the broker stands still")
+    line = LineWire(broker.listening["tcp"])
+    line.send("shutdown", id="gone")
+    line.close()
+    broker.process.send_signal(signal.SIGCONT)
+    audit = broker.folder / "audit.ndjson"
+    told = wait_until(lambda: [row for row in rows(audit) if row["id"] == "gone"], "the request is in the audit")
+    assert [row["outcome"] for row in told] == ["unauthorized"]
+    with broker.wire() as wire:
+        assert wire.run("1").value == "1"
+
+
+@pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, to be another user")
+def test_a_request_that_waits_is_not_taken_for_that_of_who_came_to_its_connections_descriptor() -> None:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        os.chmod(folder, 0o755)
+        path = f"{folder}/b.sock"
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        stack.callback(context.destroy, 0)
+        zap, clients = Zap(context, lambda _: None), Clients(context, 1000)
+        stack.callback(clients.close, 0)
+        clients.socket.bind(f"ipc://{path}")
+        os.chmod(path, 0o666)
+        other, own = (Sender(stack, uid, path) for uid in (OTHER_UID, os.getuid()))
+
+        def waits(connected: int) -> bool:
+            zap.answer()
+            return clients.count() == connected and bool(clients.socket.poll(0))
+
+        other.go_on()
+        wait_until(lambda: waits(1), "its request waits")
+        other.go_on()
+        wait_until(lambda: waits(0), "it is gone, and its request still waits")
+        own.go_on()
+        wait_until(lambda: waits(1), "the next one is there")
+        heard: dict[str, tuple[int, str]] = {}
+        while len(heard) < 2:
+            wait_until(lambda: waits(1), "both requests are there")
+            _, body, frame = clients.receive()
+            heard[body.decode()] = int(frame.get(zmq.SRCFD)), clients.identity(frame)
+        own.go_on()
+    assert len({descriptor for descriptor, _ in heard.values()}) == 1
+    assert {uid: who for uid, (_, who) in heard.items()} == {uid: f"uid:{uid}" for uid in heard}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,6 +72,51 @@ def test_a_clean_end_leaves_no_process_and_no_socket(start: Start) -> None:
     assert broker.stop() == 0
     assert not [pid for pid in family if Path(f"/proc/{pid}").exists()]
     assert _files(broker.folder) == ["audit.ndjson", "config.toml", "log", "run", "run/b.sock.lock"]
+
+
+CROWD = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+for fd in range(3, 1200):
+    os.dup2(2, fd)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_a_broker_with_more_than_a_thousand_descriptors_ends_as_cleanly(start: Start) -> None:
+    broker = start(through=[sys.executable, "-c", CROWD])
+    with broker.wire() as wire:
+        wire.run("1")
+        family = broker.family()
+    assert broker.stop() == 0
+    assert "Traceback" not in broker.log_text()
+    assert not [pid for pid in family if Path(f"/proc/{pid}").exists()]
+
+
+NO_PIDFD = """
+import errno, os, sys
+from replctl.main import main
+real = os.pidfd_open
+
+def refused(pid, flags=0):
+    os.pidfd_open = real
+    raise OSError(errno.EMFILE, "Too many open files")
+
+os.pidfd_open = refused
+sys.argv[:4] = ["replctl"]  # in the place of: -c python -m replctl
+main()
+"""
+
+
+def test_a_worker_that_cannot_be_watched_is_not_left_alive(start: Start) -> None:
+    broker = start(warm=1, through=[sys.executable, "-c", NO_PIDFD])
+    with broker.wire() as wire:
+        wire.run("1")
+        ready = {"starting": 0, "warm": 1, "claimed": 1}
+        wait_until(lambda: wire.ask("stats")["stats"]["workers"] == ready, "two workers are there")
+        assert "could not be started: OSError" in broker.log_text()
+        # The broker, its fork server and resource tracker, and two workers with an interpreter each.
+        wait_until(lambda: len(broker.family()) == 7, "nothing else lives")
 
 
 def test_clients_that_come_and_go_leave_nothing_in_the_broker(start: Start) -> None:

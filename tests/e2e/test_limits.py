@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from kit import Answer, Broker, wait_until
 
@@ -184,3 +185,32 @@ def test_idle_sessions_are_swept_and_busy_ones_are_not(start: Start) -> None:
         assert "without an eval" in answer["cause"]
         wire.ask("stdin", session="busy", input="\n")
         assert wire.answer(request).status == ["done"]
+
+
+def test_code_that_floods_what_stacks_come_by_fills_no_memory_but_its_own(start: Start) -> None:
+    flood = """
+import os
+print("on", flush=True)
+while True:
+    try:
+        os.write(5, bytes(65536))
+    except BlockingIOError:
+        pass
+"""
+    broker = start()
+    with broker.wire() as wire:
+        running = wire.send("eval", code=flood, session="s", if_missing="create")
+        assert next(message for message in wire.messages(running) if message.get("out") == "on\n")
+        assert wire.ask("stack", session="s").status == ["done"]
+        assert max(map(_most_kib, broker.family())) < 200 * 1024
+        wire.ask("interrupt", session="s")
+        assert wire.answer(running).status == ["done", "interrupted"]
+
+
+def _most_kib(pid: int) -> int:
+    """The most memory that a process ever had; 0 of one that is gone."""
+    try:
+        told = Path(f"/proc/{pid}/status").read_text().partition("VmHWM:")[2].split()
+    except OSError:
+        return 0
+    return int(told[0]) if told else 0

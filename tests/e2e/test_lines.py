@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -119,6 +120,18 @@ def test_a_client_that_vanishes_leaves_an_eval_that_can_be_read(line: LineWire) 
         gone.until(request, "need-input")
     line.ask("stdin", session="s", input="b\n")
     assert line.ask("read", session="s", eval_id=1, wait_ms=20_000).value == "'b'"
+
+
+def test_all_lines_of_a_client_that_has_gone_since_are_heard_as_its_own(start: Start) -> None:
+    broker = start("broker.unix=/FOLDER/run/lines.sock")
+    broker.process.send_signal(signal.SIGSTOP)
+    with LineWire(broker.listening["unix"]) as gone:
+        gone.send("ping")
+        gone.send("eval", code="x = 42", session="s", if_missing="create")
+    broker.process.send_signal(signal.SIGCONT)
+    with broker.wire() as wire:
+        wait_until(lambda: wire.ask("ls-sessions")["sessions"], "the session is there")
+        assert wire.run("x").value == "42"
 
 
 def test_a_client_that_never_reads_is_given_up_and_hurts_nobody(line: LineWire) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -128,6 +129,30 @@ def test_a_clone_of_what_is_too_large_says_so_and_opens_nothing(start: Callable[
         wait_until(lambda: os.listdir(shelf) == [], "the snapshot's file is gone")
 
 
+def opened(pid: int) -> set[Path]:
+    """Files that a process has open."""
+    try:
+        return {link.readlink() for link in Path(f"/proc/{pid}/fd").iterdir()}
+    except OSError:
+        return set()
+
+
+def test_a_snapshot_that_cannot_be_removed_is_told_and_costs_nothing(start: Callable[..., Broker]) -> None:
+    broker = start()
+    shelf = broker.folder / "snapshots"
+    with broker.wire() as wire:
+        wire.run("import time\nclass Slow:\n    def __reduce__(self): return time.sleep, (1.0,)\nslow, x = Slow(), 42")
+        request = wire.send("clone", session="s", name="copy")
+        wait_until(lambda: wire.ask("jobs", session="s")["jobs"][-1]["status"], "its names are written down")
+        (file,) = shelf.iterdir()
+        wait_until(lambda: any(file in opened(pid) for pid in broker.family()), "they are being read")
+        file.unlink()
+        file.mkdir()
+        assert wire.answer(request).status == ["done"]
+        assert wire.run("x", session="copy").value == "42"
+    assert f"a snapshot is left behind: {file}" in broker.log_text()
+
+
 def test_a_clone_can_be_interrupted_and_timed_out(wire: Wire) -> None:
     wire.run(
         "class Slow:\n    def __reduce__(self):\n        print('copying', flush=True)\n        while True: pass\n"
@@ -143,6 +168,22 @@ def test_a_clone_can_be_interrupted_and_timed_out(wire: Wire) -> None:
     assert (ended.status, ended["state"], ended["eval-id"]) == (["done", "interrupted"], "kept", interrupted)
     assert wire.run("kept").value == "42"
     assert [each["name"] for each in wire.ask("ls-sessions")["sessions"]] == ["s"]
+
+
+def test_a_clone_whose_source_is_killed_leaves_no_file(start: Callable[..., Broker]) -> None:
+    broker = start()
+    shelf = broker.folder / "snapshots"
+    with broker.wire() as wire:
+        wire.run(
+            "class Slow:\n    def __reduce__(self):\n        print('copying', flush=True)\n        while True: pass"
+        )
+        wire.run("slow = Slow()")
+        request = wire.send("clone", session="s", name="copy")
+        assert wire.receive()["out"] == "copying\n"
+        assert len(os.listdir(shelf)) == 1
+        wire.ask("reset", session="s")
+        assert wire.answer(request).status == ["done", "error", "session-reset"]
+        wait_until(lambda: os.listdir(shelf) == [], "what the killed worker has left is gone")
 
 
 @pytest.mark.parametrize("op", ["clone", "clone-session"])

@@ -39,6 +39,38 @@ def test_grep_keeps_lines_with_a_fixed_text_and_takes_it_for_no_pattern(wire: Wi
     assert wire.ask("read", session="s", eval_id=number, grep="(").out == ""
 
 
+def test_grep_finds_lines_that_were_printed_in_pieces_and_between_those_of_the_other_stream(wire: Wire) -> None:
+    code = "import os, time\nfor n in range(4):\n    os.write(1, b'nee')\n    time.sleep(0.02)\n"
+    code += "    os.write(2, b'x' * 5000 + b'\\n')\n    time.sleep(0.02)\n    os.write(1, b'dle %d\\nhay\\n' % n)\n"
+    number = wire.run(code + "os.write(1, b'the last needle')")["eval-id"]
+    found = wire.ask("read", session="s", eval_id=number, grep="needle")
+    assert (found.out, found.err) == ("".join(f"needle {n}\n" for n in range(4)) + "the last needle", "")
+
+
+def test_who_follows_an_output_is_told_what_it_did_not_get(start: Callable[..., Broker]) -> None:
+    with start("limits.max-output-bytes=1000").wire() as wire:
+        code = "print('a' * 49, flush=True)\ninput()\nprint('b' * 4999)"
+        running = wire.send("eval", code=code, session="s", if_missing="create")
+        number = wire.until(running, "need-input")["eval-id"]
+        whole = wire.send("read", session="s", eval_id=number, wait_ms=20_000)
+        short = wire.ask("read", session="s", eval_id=number, wait_ms=20_000, max_bytes=10)
+        assert (short.status, short.out, short["offset"]) == (["done", "running"], "a" * 10, 10)
+        other = wire.send("read", session="s", eval_id=number, wait_ms=20_000, stream="err")
+        wire.ask("stdin", session="s", input="\n")
+        told = {request: wire.answer(request) for request in (whole, other)}
+    assert (told[whole]["truncated"], told[whole]["dropped-bytes"]) == (True, 50 + 5000 - 1000)
+    assert told[whole].out == "a" * 49 + "\n" + "b" * 950 + "…[truncated]"
+    assert (told[other].get("truncated"), told[other].get("dropped-bytes")) == (None, None)
+
+
+def test_values_count_as_what_a_session_keeps_for_read(start: Callable[..., Broker]) -> None:
+    with start("limits.output-store-bytes=20000").wire() as wire:
+        wire.run("class J:\n    def _repr_json_(self): return {'x': 'y' * 8000}\nj = J()")
+        numbers = [wire.run("j", mime=["application/json"])["eval-id"] for _ in range(4)]
+        kept = [wire.ask("read", session="s", eval_id=number).status for number in numbers]
+        assert kept == [["done", "error", "eval-not-found"]] * 2 + [["done"]] * 2
+
+
 def test_an_eval_that_never_was_cannot_be_read(wire: Wire) -> None:
     wire.run("1")
     assert wire.ask("read", session="s", eval_id=99).status == ["done", "error", "eval-not-found"]

@@ -100,6 +100,21 @@ def test_after_a_killed_broker_the_next_command_starts_one_and_says_what_was_los
     assert "new session 'work'; the one before it was lost" in after.stderr
 
 
+CROWD = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+for fd in range(3, 1200):
+    os.dup2(2, fd)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_a_program_with_more_than_a_thousand_descriptors_starts_a_broker(home: Home) -> None:
+    command = [sys.executable, "-c", CROWD, *home.command("eval", "6*7")]
+    done = subprocess.run(command, env=home.env, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout) == (0, "42\n")
+
+
 def test_no_start_means_exit_3(home: Home) -> None:
     done = home.run("eval", "--no-start", "1")
     assert done.returncode == 3
@@ -168,6 +183,16 @@ def test_a_folder_that_others_may_enter_is_refused(home: Home) -> None:
     done = home.run("serve", "--endpoint", f"ipc://{home.folder}/run/b.sock")
     assert done.returncode == 3
     assert "chmod 700" in done.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, to give a folder away")
+def test_a_folder_of_another_user_is_refused_also_to_root(home: Home) -> None:
+    folder = home.folder / "theirs"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 65534, 65534)
+    done = home.run("serve", "--endpoint", f"ipc://{folder}/b.sock")
+    assert done.returncode == 3
+    assert f"{folder}: it belongs to another user (uid 65534)" in done.stderr
 
 
 def test_sigterm_lets_running_evals_end_and_refuses_new_ones(start: Start) -> None:

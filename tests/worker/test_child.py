@@ -41,3 +41,12 @@ def test_a_closed_child_leaves_no_descriptor() -> None:
     child.kill()
     _bury(child)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_interpreter_that_ended_right_after_its_first_word_is_no_error() -> None:
+    speak = r"(printf '\0\0\0\2{}' >&3; exit) & wait; echo over; exec sleep 1000"
+    child = Child(Command(["/bin/bash", "-c", speak], {"PATH": os.environ["PATH"]}))
+    assert select.select([child.out], [], [], 20)[0]
+    assert child.receive() == [b"{}"]
+    child.kill()
+    _bury(child)

@@ -12,6 +12,7 @@ import hmac
 import os
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -76,9 +77,9 @@ class Keys:
 
     def set_server(self, pair: Pair) -> None:
         """Keep it."""
-        self._make(self._folder)
-        write_secret(self._folder / "server.toml", pair)
-        self._give(self._folder / "server.toml")
+        with self._as_owner():
+            self._make("")
+            write_secret(self._folder / "server.toml", pair)
 
     def allow(self, name: str, public: str) -> None:
         """Let a public key in under this name. Raises KeyFault when either cannot be used, or the name is taken."""
@@ -93,35 +94,49 @@ class Keys:
     def _keep(self, kind: str, name: str, text: str) -> None:
         if (why := name_error("key", name)) is not None:
             raise KeyFault(why)
-        folder = self._folder / kind
-        self._make(self._folder, folder)
+        with self._as_owner():
+            folder = self._make(kind)
+            try:
+                fd = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            except FileExistsError:
+                raise KeyFault(f"there is a {kind.removesuffix('s')} of the name {name}: revoke it first") from None
+            with open(fd, "w") as file:
+                file.write(text)
+
+    def _make(self, kind: str) -> Path:
+        """One of our folders, and those above it that are the broker's, which nobody else may enter."""
+        for folder in (self._folder.parent, self._folder, self._folder / kind):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self._folder / kind
+
+    @contextmanager
+    def _as_owner(self) -> Iterator[None]:
+        """Root does as the user of the state folder, who has to read what is made there, and whose links may lead
+        anywhere."""
+        state = self._folder.parent
+        owner = state.stat() if os.geteuid() == 0 and state.exists() else None
+        if owner is None or owner.st_uid == 0:
+            yield
+            return
+        gid, groups = os.getegid(), os.getgroups()
+        os.setgroups([])
+        os.setegid(owner.st_gid)
+        os.seteuid(owner.st_uid)
         try:
-            fd = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except FileExistsError:
-            raise KeyFault(f"there is a {kind.removesuffix('s')} of the name {name}: revoke it first") from None
-        with open(fd, "w") as file:
-            file.write(text)
-        self._give(folder / name)
-
-    def _make(self, *folders: Path) -> None:
-        for folder in folders:
-            if not folder.is_dir():
-                folder.mkdir(mode=0o700, parents=True)
-                self._give(folder)
-
-    def _give(self, path: Path) -> None:
-        """What root makes in the state folder of another user's broker is for that user to read."""
-        if os.geteuid() == 0:
-            owner = self._folder.parent.stat()
-            os.chown(path, owner.st_uid, owner.st_gid)
+            yield
+        finally:
+            os.seteuid(0)
+            os.setegid(gid)
+            os.setgroups(groups)
 
     def revoke(self, name: str) -> bool:
         """Take back what goes by this name; False when there was nothing."""
         gone = False
-        for kind in ("clients", "tokens"):
-            if name_error("key", name) is None and (self._folder / kind / name).exists():
-                (self._folder / kind / name).unlink()
-                gone = True
+        with self._as_owner():
+            for kind in ("clients", "tokens"):
+                if name_error("key", name) is None and (self._folder / kind / name).exists():
+                    (self._folder / kind / name).unlink()
+                    gone = True
         return gone
 
     def known(self) -> list[Known]:

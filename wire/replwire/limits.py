@@ -84,7 +84,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
             "bytes",
             4 * KIB,
             4096 * MIB,
-            "output of finished evals that a session keeps for `read`; the oldest goes first",
+            "output, values and figures of finished evals that a session keeps for `read`; the oldest goes first",
         ),
     ] = 8 * MIB
     background_bytes: Annotated[

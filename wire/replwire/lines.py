@@ -15,6 +15,9 @@ class Lines:
         """Whole lines, without their newline; blank ones are left out. Holds at most one line within the bound."""
         if self.overrun:
             return []
+        if b"\n" not in data:  # a line that comes byte by byte is not to be copied at each of them
+            self._rest += data
+            return [self._over(bytes(self._rest))] if len(self._rest) > self._max else []
         lines: list[bytes] = []
         *whole, rest = (bytes(self._rest) + data).split(b"\n")
         for line in whole:

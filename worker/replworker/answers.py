@@ -28,7 +28,7 @@ def compose(
     job: Job, result: frames.Result, claim: Claim, epoch: int, lost: str | None, background: int, ns: str
 ) -> Ending:
     """`lost` is how the session's last worker went, to be told once; `background` counts bytes nobody has read."""
-    dropped = job.output.dropped + result.value_dropped
+    dropped = job.output.dropped() + result.value_dropped
     done = Reply(
         id=job.request_id, status=["done"], eval_id=job.eval_id, epoch=epoch, state="lost" if lost else "kept",
         cause=lost, hint=result.hint, ephemeral=True if claim.ephemeral else None, changed=result.changed or None,

@@ -25,6 +25,7 @@ from replworker.runtimes.child import Child, Command
 from replworker.runtimes.environments import Found, NoEnvironment, find
 from replworker.runtimes.pick import pick
 from replworker.session import Session, Settings
+from replworker.snapshots import sweep
 
 CANNOT_START = (NoEnvironment, Unavailable, Refused, OSError)
 _PR_SET_CHILD_SUBREAPER = 36
@@ -109,9 +110,18 @@ def start_interpreter(order: Order) -> tuple[Child, Confinement | None]:
 
 def keep(order: Order, link: Link, child: Child, confinement: Confinement | None, timers: Deadlines) -> Loop:
     """All that stands between a link and an interpreter, put together."""
-    settings = Settings(f"{order.folder}/snapshots", order.load_paths, confinement)
+    settings = Settings(_shelf(order.folder), order.load_paths, confinement)
     session = Session(link, child, timers, order.limits, settings)
     return Loop(link, child, session, timers, order.limits.worker_silence_ms / 3000)
+
+
+def tidy(folder: str) -> None:
+    """Remove from the broker's state folder what workers that were killed have left there."""
+    sweep(_shelf(folder))
+
+
+def _shelf(folder: str) -> str:
+    return f"{folder}/snapshots"
 
 
 def kill_descendants() -> None:

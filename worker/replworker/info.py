@@ -15,7 +15,7 @@ from replworker.names import Names
 from replworker.output import Background
 from replworker.runtimes import frames
 from replworker.runtimes.child import Child
-from replworker.stacks import parse
+from replworker.stacks import MAX_BYTES, parse
 from replworker.stdin import Input
 from replworker.voice import Voice
 
@@ -93,9 +93,9 @@ class Inspector:
 
         def look(now: float) -> None:
             """It is written in one go by a signal handler: whole when something has come, and then no more."""
-            more = b"".join(iter(lambda: self._child.read(self._child.trace) or b"", b""))
+            more = self._child.read(self._child.trace) or b""
             told.extend(more)
-            if (more or not told) and now < end:
+            if (more or not told) and now < end and len(told) < MAX_BYTES:
                 self._timers.at(now + _STACK_LOOK_S, look)
                 return
             asked, self._stack_asked = self._stack_asked, []

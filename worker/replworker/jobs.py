@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from replwire.deadlines import Deadline
 from replwire.limits import Limits
-from replwire.replies import Reply
+from replwire.replies import Reply, encode
 from replworker.output import Output
 
 
@@ -22,6 +22,8 @@ class Follower:
     offset: int
     max_bytes: int
     grep: str | None
+    missing: int = 0  # bytes that it was not sent when it came
+    dropped: int = 0  # bytes that were not sent on live until then
     deadline: Deadline | None = None
 
 
@@ -48,8 +50,7 @@ class Job:
     @property
     def kept(self) -> int:
         """Bytes that keeping it takes, near enough."""
-        images = sum(len(data) for bundle in self.images for data in bundle.values() if isinstance(data, str))
-        return self.output.kept + images
+        return self.output.kept + sum(len(encode(each)) for each in (*self.images, self.value, self.done))
 
 
 class Jobs:

@@ -49,12 +49,13 @@ class _Chunk:
 class _Side:
     """One stream's share of the log."""
 
-    __slots__ = ("cut", "decoder", "head", "tail", "tail_bytes")
+    __slots__ = ("cut", "decoder", "dropped", "head", "tail", "tail_bytes")
 
     def __init__(self) -> None:
         self.decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self.head = 0
         self.cut = False
+        self.dropped = 0  # bytes that were not sent on live
         self.tail: deque[_Chunk] = deque()
         self.tail_bytes = 0
 
@@ -68,12 +69,15 @@ class Output:
         self._chunks: list[_Chunk] = []
         self._sides: dict[Stream, _Side] = {"out": _Side(), "err": _Side()}
         self.total = 0
-        self.dropped = 0  # bytes that were not sent on live
 
     @property
     def kept(self) -> int:
         """Bytes in memory."""
         return sum(side.head + side.tail_bytes for side in self._sides.values())
+
+    def dropped(self, stream: str = "both") -> int:
+        """Bytes of one stream, or of "both", that were not sent on live."""
+        return sum(side.dropped for name, side in self._sides.items() if stream in ("both", name))
 
     def add(self, stream: Stream, data: bytes) -> str:
         """Capture. Returns the text to send on live, "" when there is none."""
@@ -108,7 +112,7 @@ class Output:
         self.total += len(data)
 
     def _overflow(self, side: _Side, stream: Stream, data: bytes) -> None:
-        self.dropped += len(data)
+        side.dropped += len(data)
         keep = data[-self._tail_limit :] if self._tail_limit else b""
         if keep:
             side.tail.append(_Chunk(self.total + len(data) - len(keep), stream, keep))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -13,7 +13,7 @@ from replwire.link import Outcome
 from replwire.ops import Read
 from replwire.replies import Reply
 from replworker.jobs import Follower, Job, Jobs
-from replworker.output import Background, Page, Stream
+from replworker.output import Background, Page, Piece, Stream
 
 
 class Reads:
@@ -54,6 +54,11 @@ class Reads:
         if follower.grep is None:
             page = job.output.page(follower.offset, follower.stream, most)
             self._send(route, request.id, page, None)
+            if page.more and request.max_bytes is not None:  # the page is full: what comes is for the next
+                self._goes_on(job, follower, page)
+                return
+            follower.missing = page.missing + (job.output.total - page.offset if page.more else 0)
+            follower.dropped = job.output.dropped(follower.stream)
         when = time.monotonic() + min(request.wait_ms, self._limits.max_wait_ms) / 1000
         follower.deadline = self._timers.at(when, lambda _: self._wait_over(job, follower))
         job.followers.append(follower)
@@ -63,8 +68,7 @@ class Reads:
         for follower in job.followers:
             self._timers.cancel(follower.deadline)
             if follower.grep is None:
-                page = Page([], job.output.total, 0, more=False)
-                self._terminal(job, follower, page)
+                self._terminal(job, follower, _heard_live(job, follower))
             else:
                 self._finish(job, follower)
         job.followers.clear()
@@ -87,18 +91,19 @@ class Reads:
         if live:
             job.followers.remove(follower)
         if live and follower.grep is None:
-            page = Page([], job.output.total, 0, more=False)
+            page = _heard_live(job, follower)
         else:
             page = job.output.page(follower.offset, follower.stream, follower.max_bytes)
             self._send(follower.route, follower.request_id, page, follower.grep)
+        self._goes_on(job, follower, page)
+
+    def _goes_on(self, job: Job, follower: Follower, page: Page) -> None:
         reply = Reply(id=follower.request_id, status=["done", "running"], eval_id=job.eval_id)
         self._say(follower.route, self._paged(reply, page), Outcome.OK)
 
     def _send(self, route: int, request_id: str, page: Page, grep: str | None) -> None:
-        for piece in page.pieces:
-            text = piece.text if grep is None else _matching(piece.text, grep)
-            if text:
-                self._out(route, request_id, piece.stream, text)
+        for piece in page.pieces if grep is None else _matching(page.pieces, grep):
+            self._out(route, request_id, piece.stream, piece.text)
 
     @staticmethod
     def _paged(reply: Reply, page: Page) -> Reply:
@@ -109,6 +114,20 @@ class Reads:
         return reply
 
 
-def _matching(text: str, grep: str) -> str:
-    """Lines with this fixed string. No pattern: one that never ends would stop the worker."""
-    return "".join(line for line in text.splitlines(keepends=True) if grep in line)
+def _heard_live(job: Job, follower: Follower) -> Page:
+    """What there is to send to a follower that has heard the output as it came: nothing, and what it has not got."""
+    missing = follower.missing + job.output.dropped(follower.stream) - follower.dropped
+    return Page([], job.output.total, missing, more=False)
+
+
+def _matching(pieces: Iterable[Piece], grep: str) -> Iterator[Piece]:
+    """Lines with this fixed string; a line may go on in a later piece. No pattern: one that never ends would stop the
+    worker."""
+    begun: dict[Stream, str] = {}
+    for stream, text in pieces:
+        lines = (begun.pop(stream, "") + text).splitlines(keepends=True)
+        if lines and not lines[-1].endswith("\n"):
+            begun[stream] = lines.pop()
+        if found := "".join(line for line in lines if grep in line):
+            yield Piece(stream, found)
+    yield from (Piece(stream, line) for stream, line in begun.items() if grep in line)

@@ -1,7 +1,8 @@
 """A session's names on their way to another: written to a file by one interpreter, read by the next.
 
 The file stands in a folder of the broker's; interpreters get it as an open descriptor and never see its name.
-The worker looks into none of it.
+The worker looks into none of it. Until the file is whole its name has the worker's pid: `sweep` finds by it what a
+worker that was killed has left.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib.util
 import os
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from replwire.link import Dumped, Kind, encode
@@ -35,17 +37,18 @@ class Snapshots:
             return None
         try:
             os.makedirs(self._folder, 0o700, exist_ok=True)
-            path = os.path.join(self._folder, secrets.token_hex(16))
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            name = secrets.token_hex(16)
+            begun, path = f"{self._folder}/{os.getpid()}-{name}", f"{self._folder}/{name}"
+            fd = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
             ended(f"no file for the snapshot: {error.strerror}")
             return None
 
         def dumped(event: frames.Event) -> None:
             assert isinstance(event, frames.Dumped)
-            error = event.error or self._store(path, event.data)
+            error = event.error or self._store(begun, path, event.data)
             if error is not None:
-                Path(path).unlink(missing_ok=True)
+                Path(begun).unlink(missing_ok=True)
                 ended(error)
                 return
             body = Dumped(path=path, count=event.count, bytes=os.stat(path).st_size, left_behind=event.left_behind)
@@ -60,12 +63,12 @@ class Snapshots:
         return number
 
     @staticmethod
-    def _store(path: str, data: str | None) -> str | None:
-        """Write what came inside the answer. Why that failed, or None."""
-        if data is None:
-            return None
+    def _store(begun: str, path: str, data: str | None) -> str | None:
+        """Write what came inside the answer, and give the whole file its name. Why that failed, or None."""
         try:
-            Path(path).write_text(data)
+            if data is not None:
+                Path(begun).write_text(data)
+            os.rename(begun, path)
         except OSError as error:
             return f"the snapshot cannot be written: {error.strerror}"
         return None
@@ -91,6 +94,14 @@ class Snapshots:
                     self._interpreter.ask(frames.Restore(self._interpreter.next(), file.read()), restored)
         finally:
             os.close(fd)
+
+
+def sweep(folder: str) -> None:
+    """Remove files that were begun by workers that are gone."""
+    for file in Path(folder).glob("*-*"):
+        if not os.path.exists(f"/proc/{file.name.partition('-')[0]}"):
+            with suppress(OSError):
+                file.unlink()
 
 
 def folder_of(package: str) -> str:

@@ -269,6 +269,8 @@ class Core:
                 self._worker_lost(worker, f"silent for {state.limits.worker_silence_ms} ms", now, dead=False)
         waiting = {peer for peer, _ in state.by_request}
         state.access.sweep()
+        for peer in [peer for peer in state.strikes if state.access.of(peer) == ANYBODY]:
+            del state.strikes[peer]
         revoked = [each for each in state.bus.every() if not self._still(each.identity)]
         end_subscriptions(state, revoked, ["done", "error", "unauthorized"], "this key or token is no longer known")
         for peer in [peer for peer, window in state.peers.items() if window.idle(now) and peer not in waiting]:

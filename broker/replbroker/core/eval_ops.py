@@ -72,7 +72,7 @@ class EvalOps:
         try:
             job = self._evals.submit(session, request, peer, body, agent, now)
         except Refusal:
-            if opened or session.ephemeral:
+            if opened or (session.ephemeral and not session.occupied):
                 self._evals.close(session, "its first eval was refused", now, asked=True)
             raise
         if request.idempotency_key is not None:

@@ -104,9 +104,9 @@ class Moves:
         session.move("take")
         session.move("claimed")
         session.claimed_once = True
-        for job in session.waiting_jobs():
-            job.epoch = session.epoch  # they were sent while it moved, and run where it is now
         self._state.news.moved(session)
+        for job in session.waiting_jobs():
+            self._take_along(job, "lost" if had_worker else "kept", now)
         for waiter in stand_in.waiters:
             self._state.say(
                 waiter.peer, waiter.request_id, status=["done"], session=session.id, name=session.name,
@@ -114,6 +114,16 @@ class Moves:
                 executable=session.executable,
             )  # fmt: skip
         self._evals.go_on(session, now)
+
+    def _take_along(self, job: Job, state: str, now: float) -> None:
+        """An eval that was sent while its session moved runs where it is now, unless it was for the epoch before."""
+        session, request = job.session, job.request
+        if not isinstance(request, wire.Eval) or request.expect_epoch is None:
+            job.epoch = session.epoch
+            return
+        self._state.keys.drop(job)
+        err = f"session {session.label} has moved to epoch {session.epoch}, from {request.expect_epoch}"
+        self._evals.end_waiting(job, ["done", "error", "epoch-conflict"], err, now, state=state)
 
     def not_moved(self, stand_in: Session, refusal: Refusal) -> None:
         """It came to nothing: the session is as it was."""

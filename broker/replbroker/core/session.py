@@ -116,6 +116,7 @@ class Remembered(NamedTuple):
 
     job: Job
     code: str
+    size: int  # in bytes
 
 
 class Session:
@@ -188,10 +189,11 @@ class Session:
 
     def remember(self, job: Job, code: str) -> None:
         """Keep what is run; the oldest goes when there is too much."""
-        self.history.append(Remembered(job, code))
-        self._history_bytes += len(code)
+        size = len(code) if code.isascii() else len(code.encode("utf-8", "replace"))
+        self.history.append(Remembered(job, code, size))
+        self._history_bytes += size
         while len(self.history) > self.limits.max_history or self._history_bytes > self.limits.history_bytes:
-            self._history_bytes -= len(self.history.popleft().code)
+            self._history_bytes -= self.history.popleft().size
 
     def find(self, eval_id: int) -> Job | None:
         """A running, queued or remembered eval by its number."""

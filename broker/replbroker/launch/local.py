@@ -30,7 +30,7 @@ from replbroker.launch.sandbox import Probed
 from replbroker.launch.strays import become_subreaper, sweep
 from replwire.ext.contracts import Runtime
 from replwire.limits import Limits
-from replworker.boot import Given, Order, main
+from replworker.boot import Given, Order, main, tidy
 
 _JOIN_S = 5.0  # a process whose pidfd says it is dead is reaped by the fork server well before
 
@@ -61,6 +61,8 @@ class Local:
         self._died: list[Died] = []
         self._sweep_due = False
         self._closing = False
+        self._folder = folder
+        tidy(folder)
         _hide_main()
         become_subreaper()
         self._thread = threading.Thread(target=self._spawner, name="spawner", daemon=True)
@@ -88,6 +90,8 @@ class Local:
                 process.start()
             pidfd = os.pidfd_open(process.pid)
         except Exception as error:  # noqa: BLE001 - whatever it is, this thread must live to start the next one
+            if process.pid is not None:
+                process.kill()  # nobody could tell of its death, or end it later
             cause = f"could not be started: {type(error).__name__}: {error}"
             self._report(lambda: self._gone(worker, cause))
             return
@@ -138,11 +142,13 @@ class Local:
         self._drop(pidfd)
         os.close(pidfd)
         self.sweep()
-        self._sandbox.sweep()
         self._orders.put(lambda: self._reap(worker))
 
     def _gone(self, worker: int, cause: str) -> None:
+        """It is buried: what it has left is known by a pid that nobody has any more."""
         self._live.discard(worker)
+        self._sandbox.bury(worker)
+        tidy(self._folder)
         if worker in self._doomed:
             self._doomed.discard(worker)
         else:
@@ -192,7 +198,9 @@ class Local:
         self._thread.join(deadline_s)
         self._collect()  # workers that had just been started
         for pidfd in self._pidfds.values():
-            select.select([pidfd], [], [], max(0.0, end - time.monotonic()))
+            death = select.poll()  # `select` knows no descriptor beyond 1023
+            death.register(pidfd, select.POLLIN)
+            death.poll(max(0.0, end - time.monotonic()) * 1000)
             os.close(pidfd)
         # Without workers the fork server has nothing to do, and waiting for it to notice is a wait.
         for pid in self._own():

@@ -20,12 +20,32 @@ _SLOTS = 900  # host users that sessions of a root broker are given, in turn
 _decode = msgspec.json.Decoder(Tighter).decode
 
 
+class Slots:
+    """Host users for the workers that live, each one's own as long as there are enough."""
+
+    def __init__(self, most: int = _SLOTS) -> None:
+        self._most = most
+        self._taken: dict[int, int] = {}
+
+    def take(self, worker: int) -> int:
+        """One that no other has. They go round, so that what was just given back rests."""
+        taken = set(self._taken.values())
+        turn = (number % self._most for number in range(worker, worker + self._most))
+        self._taken[worker] = slot = next((each for each in turn if each not in taken), worker % self._most)
+        return slot
+
+    def give_back(self, worker: int) -> None:
+        """It is dead, and so is all that it started."""
+        self._taken.pop(worker, None)
+
+
 class Probed:
     """What this machine can do for the policy of the config. `hidden` are paths that no session is to see."""
 
     def __init__(self, section: SandboxSection, python: str, env: dict[str, str], hidden: Sequence[str]) -> None:
         self._machine: Machine | None = None
         self._policy: Policy | None = None
+        self._slots = Slots()
         if section.profile == "off":
             trouble = None if section.allow_unsandboxed else "profile is off, and allow-unsandboxed is not set"
             self.core = Sandbox(trouble=trouble)
@@ -50,9 +70,10 @@ class Probed:
         if self._policy is None or self._machine is None:
             return None
         policy = self._policy if spec.tighter is None else tighten(self._policy, _decode(spec.tighter))
-        return Confine(policy, self._machine, os.getpid() * 7 + worker % _SLOTS, spec.folder)
+        return Confine(policy, self._machine, os.getpid() * 7 + self._slots.take(worker), spec.folder)
 
-    def sweep(self) -> None:
+    def bury(self, worker: int) -> None:
         """Take away what a dead worker could not."""
+        self._slots.give_back(worker)
         if self._machine is not None:
             sweep(self._machine.cgroups)

@@ -34,7 +34,8 @@ def credentials(sock: socket.socket) -> tuple[int, int, int]:
 
 def _owner(peer: tuple[Any, ...], local: tuple[Any, ...]) -> int | None:
     """Whose socket the other end of a loopback connection is: the kernel's tables of connections have a user for
-    each. A socket of IPv6 that speaks IPv4 stands in the other table than its partner."""
+    each that somebody holds. One that was closed has no inode any more, and then the table says 0 for whoever had it.
+    A socket of IPv6 that speaks IPv4 stands in the other table than its partner."""
     plain = [(str(end[0]).removeprefix(_MAPPED), end[1]) for end in (peer, local)]
     ways = [(socket.AF_INET6, plain)] if ":" in plain[0][0] else [
         (socket.AF_INET, plain), (socket.AF_INET6, [(_MAPPED + host, port) for host, port in plain])
@@ -46,7 +47,7 @@ def _owner(peer: tuple[Any, ...], local: tuple[Any, ...]) -> int | None:
                 for row in table:
                     fields = row.split()
                     if fields[1:3] == wanted:
-                        return int(fields[7])
+                        return int(fields[7]) if fields[9] != "0" else None
         except (OSError, ValueError, IndexError):
             continue
     return None

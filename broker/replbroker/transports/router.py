@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections import deque
 
@@ -18,6 +19,7 @@ _BACKLOG_BYTES = 8 * 1024 * 1024
 _MONITOR = "inproc://clients"
 _EVENTS = 500  # from so many messages on that wait, events are left out
 _EVENT_BYTES = 1024 * 1024
+_CREDENTIALS = re.compile(r"localhost:(\d+):\d+:\d+\Z")  # uid, gid and pid of a peer at ipc://, as libzmq writes them
 Body = bytes | memoryview
 RETRY_S = 0.01  # how soon a full client is tried again
 
@@ -74,6 +76,9 @@ class Clients:
         if name:
             return str(name)
         try:
+            # libzmq has asked the kernel at the handshake. The descriptor may be another client's by now.
+            if (credentials := _CREDENTIALS.match(str(frame.get("Peer-Address")))) is not None:
+                return f"uid:{credentials[1]}"
             with socket.socket(fileno=os.dup(int(frame.get(zmq.SRCFD)))) as peer:
                 return identity(peer)
         except (OSError, zmq.ZMQError):

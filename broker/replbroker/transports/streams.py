@@ -78,7 +78,7 @@ class Streams:
         self._peers: dict[int, bytes] = {}
         self._count = 0
         self._silent: set[bytes] = set()
-        self._last = (b"", "")  # who went last: what is said of its going names it
+        self._last: tuple[bytes, _Connection] | None = None  # who went last: it may have said more before it went
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -211,7 +211,7 @@ class Streams:
 
     def identity(self, peer: bytes) -> str:
         """Who the kernel says this is."""
-        connection = self._connections.get(peer)
+        connection = self._known(peer)
         return NOBODY if connection is None else connection.identity
 
     def known(self, peer: bytes, identity: str) -> None:
@@ -222,10 +222,13 @@ class Streams:
 
     def describe(self, peer: bytes) -> str:
         """Who this is: the process and user of a Unix socket, the address of a TCP one."""
-        connection = self._connections.get(peer)
-        if connection is not None:
-            return connection.who
-        return self._last[1] if self._last[0] == peer else "line:gone"
+        connection = self._known(peer)
+        return "line:gone" if connection is None else connection.who
+
+    def _known(self, peer: bytes) -> _Connection | None:
+        if self._last is not None and self._last[0] == peer:
+            return self._last[1]
+        return self._connections.get(peer)
 
     def hang_up(self, peer: bytes) -> None:
         """Close a connection once its answers have left."""
@@ -240,7 +243,7 @@ class Streams:
         self._silent.discard(peer)
         self._epoll.unregister(connection.socket)
         connection.socket.close()
-        self._last = peer, connection.who
+        self._last = peer, connection
         if tell:
             self._listener.gone(peer)
 

@@ -33,6 +33,7 @@ class AuditFile:
         self._fd = -1
         self._size = 0
         self._broken = False
+        self._torn = False  # the file ends with half a line
         self.lost = 0
         self.due: float | None = None  # when `flush` is wanted
 
@@ -61,9 +62,11 @@ class AuditFile:
         data = b"".join(lines)
         try:
             self._open_for(len(data))
+            data = b"\n" * self._torn + data
             written = os.write(self._fd, data)
             self._size += written
-            if written < len(data):
+            self._torn = written < len(data)
+            if self._torn:
                 raise OSError("short write")
             self._broken = False
         except OSError as error:

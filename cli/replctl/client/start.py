@@ -128,9 +128,11 @@ def _log(path: str) -> str:
 def _line(fd: int, deadline: float) -> bytes:
     """What comes up to the first newline, the end or the deadline."""
     got = b""
+    said = select.poll()  # `select` knows no descriptor beyond 1023, and a program that uses the library may have more
+    said.register(fd, select.POLLIN)
     while not got.endswith(b"\n"):
         left = deadline - time.monotonic()
-        if left <= 0 or not select.select([fd], [], [], left)[0]:
+        if left <= 0 or not said.poll(left * 1000):
             return got
         chunk = os.read(fd, 65536)
         if not chunk:

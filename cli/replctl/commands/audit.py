@@ -68,7 +68,7 @@ def _parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:
             yield _decode(line)
-        except msgspec.DecodeError:  # the last line of a broker that was killed may be half
+        except (msgspec.DecodeError, UnicodeDecodeError):  # half a line, where a disk was full
             continue
 
 

@@ -1,4 +1,4 @@
-"""The sandbox around an interpreter. What it holds and what not: docs/security.md; why so: docs/decisions/0009.
+"""The sandbox around an interpreter. What it holds and what not: docs/security.md; why so: docs/decisions/0015.
 
 Once in a broker::
 

@@ -19,6 +19,7 @@ import socket
 import struct
 import termios
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
@@ -162,7 +163,8 @@ class Child:
         for _, kind, payload in ancillary:
             pid = _CREDENTIALS.unpack(payload)[0] if kind == socket.SCM_CREDENTIALS else 0
             if pid not in (0, self._outer):
-                self._inside, self.pid = os.pidfd_open(pid), pid
+                with suppress(ProcessLookupError):  # it has ended since, as its wrapping will tell
+                    self._inside, self.pid = os.pidfd_open(pid), pid
         self.control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
         return data
 

@@ -1,0 +1,30 @@
+"""The audit file where the disk is full for a while."""
+
+from __future__ import annotations
+
+import json
+import resource
+from pathlib import Path
+
+from replbroker.core.effects import Audit
+from replbroker.watch.audit import AuditFile
+
+AUDIT = Audit(b"p", 1.0, "r1", "eval", "ä" * 20, "s", "ok", None, 0.5)
+
+
+def test_after_half_a_line_the_next_one_is_whole(tmp_path: Path) -> None:
+    path, complaints = tmp_path / "audit.ndjson", list[str]()
+    audit = AuditFile(path, 1_000_000, lambda: 0.0, complaints.append)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (70, hard))  # what a full disk does to a write, without filling one
+    try:
+        audit.write(AUDIT, "zmq:1")
+        audit.flush(2.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    audit.write(AUDIT, "zmq:2")
+    audit.close()
+    assert (audit.lost, complaints) == (1, ["the audit cannot be written: short write"])
+    half, whole = path.read_bytes().splitlines()
+    assert len(half) == 70
+    assert json.loads(whole)["client"] == "zmq:2"
