@@ -5,8 +5,14 @@ from __future__ import annotations
 import os
 import signal
 
+import hypothesis
 import pytest
 from hypothesis import settings
+
+# How long an example takes is the machine's, and no test's. An ordinary run has the same examples each time, so that it
+# fails for what was changed; `make soak` looks for new ones.
+hypothesis.settings.register_profile("ours", deadline=None, derandomize=os.environ.get("REPLCTL_SOAK") != "1")
+hypothesis.settings.load_profile("ours")
 
 
 def pytest_configure() -> None:

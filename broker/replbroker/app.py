@@ -22,6 +22,7 @@ from replbroker.endpoints import Held, StartError, hold, is_loopback, passed, pr
 from replbroker.extending import Extending
 from replbroker.launch.local import Local
 from replbroker.launch.sandbox import Probed
+from replbroker.launch.scratch import scratch
 from replbroker.roster import Roster
 from replbroker.serve import Serve, Signals, log
 from replbroker.transports.auth import Zap
@@ -62,11 +63,12 @@ def run(
             stack.callback(door.remove)
         roster = Roster(state_dir, endpoints[0])
         lost = roster.previous()
-        sandbox = _probe(loaded.config, Path(state_dir))
+        own = stack.enter_context(scratch())
+        sandbox = _probe(loaded.config, [state_dir, str(own), *_sockets(loaded.config, held, doors)])
         signals = Signals()
         stack.callback(signals.close)
         _tune_collector()
-        with _serve(loaded.config, held, Path(state_dir), roster, sandbox, idle_exit=background) as serve:
+        with _serve(loaded.config, held, Path(state_dir), own, roster, sandbox, idle_exit=background) as serve:
             for door in doors:
                 serve.streams.add_door(door.socket)
             serve.remember_lost(lost, "the broker that had it ended unexpectedly")
@@ -81,10 +83,19 @@ def run(
     return 0
 
 
-def _probe(config: Config, state_dir: Path) -> Probed:
+def _sockets(config: Config, held: list[Held], doors: list[Door]) -> Iterator[str]:
+    """The files that clients connect to. A session that reached one would be its owner, or worse an admin."""
+    urls = [*(each.url for each in held), *(door.url.removeprefix("lines+") for door in doors), config.broker.publish]
+    for url in urls:
+        scheme, _, path = url.partition("://")
+        if scheme in ("ipc", "unix"):
+            yield from (path, f"{path}.lock", f"{path}.start.lock")
+
+
+def _probe(config: Config, hidden: Sequence[str]) -> Probed:
     """Find out what this machine can do, before there is a second thread or a socket."""
     env = _session_env(os.environ, config.session.pass_env)
-    return Probed(config.sandbox, sys.executable, env, [str(state_dir)])
+    return Probed(config.sandbox, sys.executable, env, hidden)
 
 
 def _unsandboxed(sandbox: Probed) -> list[str]:
@@ -112,12 +123,12 @@ def _tune_collector() -> None:
 
 @contextmanager
 def _serve(
-    config: Config, held: list[Held], state_dir: Path, roster: Roster, sandbox: Probed, *, idle_exit: bool
+    config: Config, held: list[Held], state_dir: Path, own: Path, roster: Roster, sandbox: Probed, *, idle_exit: bool
 ) -> Iterator[Serve]:
     """The broker's parts, put together; everything is given back at the end, also when the start fails half-way."""
     limits = config.limits
     extending = Extending(config.extensions)
-    inner = _inner_endpoint(held, state_dir)
+    inner = f"ipc://{own}/workers"
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     stack = ExitStack()
     try:
@@ -132,7 +143,9 @@ def _serve(
         env = _session_env(os.environ, config.session.pass_env)
         interpreters = _interpreters(config) | {name: path for name, (path, _) in extending.runtimes().items()}
         load_paths = tuple(config.session.load_paths)
-        launcher = Local(inner, interpreters, env, limits, str(state_dir), load_paths, sandbox, extending.runtimes())
+        launcher = Local(
+            own, inner, interpreters, env, limits, str(state_dir), load_paths, sandbox, extending.runtimes()
+        )
         core = Core(_setup(config, idle_exit, tuple(interpreters), keys, sandbox, extending))
         looking_on = watchers(config, core, context, state_dir, log, stack, extending.backend)
         serve = Serve(
@@ -146,7 +159,6 @@ def _serve(
     finally:
         stack.close()
         context.destroy(linger=0)  # `term` would wait for ever for sockets of a start that failed half-way
-        Path(inner.removeprefix("ipc://")).unlink(missing_ok=True)
 
 
 def _token() -> str:
@@ -196,15 +208,6 @@ def _setup(
         hooks=extending.has_hooks,
         snapshots=extending.snapshots(),
     )
-
-
-def _inner_endpoint(held: list[Held], state_dir: Path) -> str:
-    """Where workers connect: a socket file beside ours, in a folder that is ours alone."""
-    for each in held:
-        if each.path is not None:
-            return f"{each.url}.workers"
-    private_folder(state_dir / "run")
-    return f"ipc://{state_dir}/run/{os.getpid()}.workers"
 
 
 def _lock(socket: zmq.Socket[bytes], keys: Keys, url: str) -> None:

@@ -213,7 +213,7 @@ def test_an_id_that_is_in_use_is_refused(agent: Agent, session: str) -> None:
     assert agent.turn(first).stop == "cancelled"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.binary(max_size=80).map(lambda each: each.replace(b"\n", b" ")), min_size=1, max_size=5))
 def test_the_agent_survives_any_lines(shared: Agent, lines: list[bytes]) -> None:
     shared.raw(b"\n".join(lines) + b"\n")
@@ -225,7 +225,7 @@ METHODS = ["initialize", "session/new", "session/load", "session/resume", "sessi
 FIELDS = st.sampled_from(["sessionId", "cwd", "mcpServers", "modeId", "configId", "value", "prompt", "cursor", "_meta"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from(METHODS), st.dictionaries(FIELDS, JSON, max_size=5))
 def test_every_request_gets_exactly_one_answer_whatever_its_params(shared: Agent, method: str, params: Any) -> None:
     name = shared.ask(

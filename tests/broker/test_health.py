@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_kit import Table
@@ -155,7 +155,6 @@ VALUES |= st.lists(VALUES, max_size=3) | st.sampled_from(["work", "A=1", "/", "p
 FIELDS = sorted({field for op in OPS.values() for field in op.__struct_encode_fields__} - {"id", "op"})
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(sorted(OPS)), st.dictionaries(st.sampled_from(FIELDS), VALUES)), max_size=8))
 def test_no_field_of_any_operation_breaks_the_broker(requests: list[tuple[str, dict[str, object]]]) -> None:
     table = Table()

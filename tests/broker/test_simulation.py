@@ -310,8 +310,6 @@ def test_whatever_happens_nothing_is_lost_leaked_or_said_twice() -> None:
         settings=settings(
             max_examples=5000 if SOAK else 150,
             stateful_step_count=200 if SOAK else 120,
-            derandomize=not SOAK,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -40,7 +40,7 @@ QUIET = (
     "limits.max-eval-time-ms=2000", "limits.max-sessions=6",
 )  # fmt: skip
 FUZZ = settings(
-    max_examples=3000 if SOAK else 100, derandomize=not SOAK, database=None, deadline=None,
+    max_examples=3000 if SOAK else 100, database=None,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 GOOD_EVAL = [(b"op", b'"eval"'), (b"session", b'"s"'), (b"code", b'"1"')]

@@ -112,6 +112,12 @@ class Broker:
     def pid(self) -> int:
         return self.process.pid
 
+    @property
+    def scratch(self) -> Path:
+        """Its folder for sockets of its own, by the lock that it holds on it."""
+        links = map(os.readlink, Path(f"/proc/{self.pid}/fd").iterdir())
+        return Path(next(link for link in links if "/replctl-broker-" in link))
+
     def log_text(self) -> str:
         return (self.folder / "log").read_text()
 

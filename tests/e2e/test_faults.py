@@ -85,6 +85,20 @@ def test_a_killed_broker_takes_workers_and_all_they_started_along(start: Start) 
         assert wire.run("1+1").value == "2"
 
 
+def test_what_a_killed_broker_leaves_goes_with_the_next_start_and_a_living_ones_stays(start: Start) -> None:
+    living, killed = start(), start()
+    left = killed.scratch
+    killed.kill()
+    assert left.exists()
+    killed.start()
+    assert [path.exists() for path in (left, killed.scratch, living.scratch)] == [False, True, True]
+    used = killed.scratch
+    killed.stop()
+    assert not used.exists()
+    with living.wire() as wire:
+        assert [wire.run("6*7", session=None).value for _ in range(4)] == ["42"] * 4  # more than had been started
+
+
 def test_a_client_that_vanishes_in_the_middle_leaves_an_eval_that_can_be_read(wire: Wire, broker: Broker) -> None:
     with broker.wire() as gone:
         request = gone.send("eval", code="print('a')\nx = input()\nx", session="s", if_missing="create")
@@ -112,9 +126,8 @@ def test_a_client_that_never_reads_hurts_nobody_else(wire: Wire, broker: Broker)
 
 def test_random_bytes_and_half_messages_on_every_socket_change_nothing(wire: Wire, broker: Broker) -> None:
     wire.run("x = 1")
-    path = broker.endpoint.removeprefix("ipc://")
     noise = random.Random(7)
-    for target in (path, f"{path}.workers"):
+    for target in (broker.endpoint.removeprefix("ipc://"), f"{broker.scratch}/workers"):
         for size in (1, 10, 64, 4096, 100_000):
             with socket.socket(socket.AF_UNIX) as raw:
                 raw.connect(target)
@@ -129,7 +142,7 @@ def test_random_bytes_and_half_messages_on_every_socket_change_nothing(wire: Wir
 
 def test_frames_of_a_stranger_on_the_workers_socket_are_not_heard(wire: Wire, broker: Broker) -> None:
     wire.run("x = 1")
-    stranger = Wire(broker.endpoint + ".workers")
+    stranger = Wire(f"ipc://{broker.scratch}/workers")
     for body in (b"", b"\x02" + b"\0" * 17, b"\x01" + b"\0" * 17 + b'{"token":"guess"}', b"\x08\x01" + b"\0" * 40):
         stranger.socket.send(body)
     assert not stranger.socket.poll(100)

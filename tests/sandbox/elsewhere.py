@@ -39,6 +39,7 @@ ELSEWHERE = [
     Elsewhere("session", "code that a clone unpickles", "the clone's own sandbox", "sandbox/test_guests.py::test_what_a_clone_brings_along_runs_in_its_own_sandbox_and_nowhere_else"),
     Elsewhere("session", "objects for the broker or a worker to load", "nothing is unpickled there", "sandbox/test_elsewhere.py::test_neither_broker_nor_worker_loads_objects"),
     Elsewhere("session", "a clone with a looser policy", "policy of the source", "sandbox/test_guests.py::test_a_clone_is_held_as_tightly_as_its_source"),
+    Elsewhere("session", "the broker's own sockets in the workspace", "hidden paths", "sandbox/test_own_sockets.py::test_a_session_reaches_none_of_the_brokers_own_sockets"),
     Elsewhere("session", "answers out of turn", "checks of the worker", "e2e/test_faults.py::test_an_interpreter_that_talks_out_of_turn_dies_with_its_session_alone"),
     Elsewhere("session", "inherited descriptors", "none are passed on", "sandbox/test_attacks_in_sessions.py::test_a_session_inherits_no_descriptor_that_leads_anywhere"),
     Elsewhere("session", "a workspace swapped for a symlink", "opening without symlinks", "sandbox/test_child.py::test_a_folder_that_was_swapped_for_a_symlink_is_refused"),

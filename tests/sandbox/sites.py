@@ -22,7 +22,7 @@ PROMPT_S = 1.0  # other sessions and the broker answer within this, whatever a s
 BOUNDS = [
     f"sandbox.memory-bytes={LIMITS.memory_bytes}", f"sandbox.pids={LIMITS.pids}",
     f"sandbox.file-bytes={LIMITS.file_bytes}", f"sandbox.open-files={LIMITS.open_files}",
-    f"sandbox.tmp-bytes={LIMITS.tmp_bytes}", "limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=300",
+    f"sandbox.tmp-bytes={LIMITS.tmp_bytes}", "limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=1000",
 ]  # fmt: skip
 
 
@@ -72,7 +72,7 @@ class Site:
     def shut(self) -> None:
         assert self.attacker.ask("close", session="s").status == ["done", "session-closed"]
 
-    def run(self, code: str, timeout_ms: int = 15_000) -> Answer:
+    def run(self, code: str, timeout_ms: int = 30_000) -> Answer:
         """Run it in the attacker's session; until it has ended, everybody else is answered promptly."""
         request = self.attacker.send("eval", session="s", code=code, timeout_ms=timeout_ms)
         messages: list[dict[str, Any]] = []

@@ -24,6 +24,7 @@ class Storm:
     code: str
     control: str | None = None
     group: bool = False  # ends so by a control group alone, so only where there is one
+    endless: bool = False  # but for its time limit, although that is not how it is said to end
     as_user: str = ""  # how it ends without control groups, when that is another way
 
     @property
@@ -85,7 +86,7 @@ STORMS = [
     Storm("bash", "loop, deaf to signals", ("broker",), KILLED, "trap '' INT TERM; while :; do :; done"),
     Storm("bash", "kill every process there is", ("processes",), WENT_ON, "kill -9 -1"),
     Storm("bash", "kill itself", ("broker",), "worker-lost, state lost: the interpreter was killed by SIGKILL (signal 9)", "kill -9 $$"),
-    Storm("bash", "become another program", ("worker",), "worker-lost, state lost", "exec sleep 600"),
+    Storm("bash", "become another program", ("worker",), "worker-lost, state lost", "exec sleep 600", endless=True),
     Storm("bash", "close every descriptor", ("worker",), KILLED, "for n in $(seq 3 255); do eval \"exec $n>&-\"; done"),
     Storm("bash", "leave a process that is deaf", ("processes",), WENT_ON, "nohup setsid bash -c 'trap \"\" TERM; sleep 600' > /dev/null 2>&1 & disown"),
 ]  # fmt: skip

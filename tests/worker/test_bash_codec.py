@@ -194,7 +194,7 @@ _asks = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(_said | _noise | _asks.map(lambda body: ("ask", body)), max_size=25), st.integers(1, 50))
 def test_whatever_bash_says_is_a_frame_or_a_protocol_error(steps: list[Any], size: int) -> None:
     codec = BashCodec()
@@ -212,7 +212,7 @@ def test_whatever_bash_says_is_a_frame_or_a_protocol_error(steps: list[Any], siz
         return
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.text(max_size=300)
     | st.lists(st.sampled_from(list("declare -aAxn \n='\"$()[]\\01ab")), max_size=200).map("".join)
@@ -225,7 +225,7 @@ def test_any_text_in_the_place_of_names_is_read_without_error(text: str) -> None
         assert how.value is None or plain_integers(how.value) in (True, False)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(max_size=200), st.integers(-5, 250))
 def test_any_place_of_any_code_has_a_word(code: str, pos: int) -> None:
     asks = wanted(code, pos)

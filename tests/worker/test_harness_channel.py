@@ -20,7 +20,7 @@ NAMES = "op n code name silent stdin history max cwd env limits pos symbol file 
 FIELDS = st.dictionaries(st.sampled_from(NAMES.split()), JSON)
 OP_NAMES = ["vars", "clear", "claim", "eval", "interrupt", "complete", "lookup", "dump", "restore"]
 OPS = st.builds(lambda op, fields: {**fields, "op": op}, st.sampled_from(OP_NAMES), FIELDS)
-KEEP = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+KEEP = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def feed(start_harness: Callable[..., Any], data: bytes) -> int:

@@ -17,10 +17,11 @@ import time
 import types
 from collections import deque
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from multiprocess import forkserver, resource_tracker
+from multiprocess import current_process, forkserver, resource_tracker
 from multiprocess.context import ForkServerContext
 
 from replbroker.core.effects import Spec
@@ -35,10 +36,10 @@ _JOIN_S = 5.0  # a process whose pidfd says it is dead is reaped by the fork ser
 
 
 class Local:
-    """The launcher for this machine."""
+    """The launcher for this machine. `own` is a folder for the socket that the fork server takes orders at."""
 
     def __init__(
-        self, endpoint: str, interpreters: dict[str, str], env: dict[str, str], limits: Limits, folder: str,
+        self, own: Path, endpoint: str, interpreters: dict[str, str], env: dict[str, str], limits: Limits, folder: str,
         load_paths: tuple[str, ...], sandbox: Probed, foreign: Mapping[str, tuple[str, Runtime]],
     ) -> None:  # fmt: skip
         self._sandbox = sandbox
@@ -47,6 +48,7 @@ class Local:
         self._common = (env, limits, folder, load_paths)
         self._endpoint = endpoint
         self._context = ForkServerContext()
+        current_process()._config["tempdir"] = str(own)  # else it makes one of its own, and a kill leaves it there
         self._context.set_forkserver_preload(["replworker.boot"])
         self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._results: deque[Callable[[], None]] = deque()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import msgspec
 
@@ -39,9 +40,9 @@ class Slots:
 
 
 class Probed:
-    """What this machine can do for the policy of the config. `hidden` are folders that no session is to see."""
+    """What this machine can do for the policy of the config. `hidden` are paths that no session is to see."""
 
-    def __init__(self, section: SandboxSection, python: str, env: dict[str, str], hidden: list[str]) -> None:
+    def __init__(self, section: SandboxSection, python: str, env: dict[str, str], hidden: Sequence[str]) -> None:
         self._machine: Machine | None = None
         self._policy: Policy | None = None
         self._slots = Slots()

@@ -93,7 +93,7 @@ def _confined(sandbox: dict[str, Any]) -> str:
 
 def _remains(endpoint: str, path: str, state_dir: str) -> Iterator[Finding]:
     """Nobody listens: is somebody about to, and what did the last one leave?"""
-    left = [each for each in (path, path + ".workers") if is_socket(each)]
+    left = is_socket(path)
     lost = _lost(state_dir)
     starter = lock_holder(path + ".start.lock")
     if (pid := lock_holder(path + ".lock")) is not None:
@@ -109,9 +109,7 @@ def _remains(endpoint: str, path: str, state_dir: str) -> Iterator[Finding]:
             f"look again in 20 s; then kill {starter}",
         )
     elif left or lost:
-        seen = "; ".join(
-            [f"nobody listens at {each}" for each in left] + [f"sessions lost: {', '.join(lost)}"] * bool(lost)
-        )
+        seen = "; ".join([f"nobody listens at {path}"] * left + [f"sessions lost: {', '.join(lost)}"] * bool(lost))
         mend = "nothing need be done: the next broker replaces them and says what was lost"
         yield warn("broker", seen, "a broker was killed and could not tidy up", mend)
     else:

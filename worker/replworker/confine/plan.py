@@ -17,7 +17,8 @@ from replworker.confine.workspace import Mount
 
 FIRST_FD = 7  # 0 to 6 are the interpreter's own
 ARGUMENTS_FD, FILTER_FD, FIRST_TEXT_FD = FIRST_FD, FIRST_FD + 1, FIRST_FD + 2
-EMPTY_FOLDER, EMPTY_FILE = "/run/empty/folder", "/run/empty/file"
+# What is mounted in the place of what is hidden. A device, on mounts that allow none: not even opening it works.
+EMPTY_FOLDER, NO_FILE = "/run/empty", "/dev/null"
 SCRATCH = "/tmp/work"  # where a session without a folder works
 _OLDEST = (0, 7)  # bubblewrap: --size
 _NO_NESTING = (0, 8)  # bubblewrap: --disable-userns
@@ -166,9 +167,9 @@ def _own(policy: Policy) -> Iterator[str]:
 
 def _texts(policy: Policy) -> dict[str, str]:
     """Files that are made: path to contents."""
-    texts = {EMPTY_FILE: ""}
+    texts: dict[str, str] = {}
     if policy.read == "minimal":
-        texts |= {"/etc/passwd": identity.passwd(), "/etc/group": identity.group(), "/etc/nsswitch.conf": _NSSWITCH}
+        texts = {"/etc/passwd": identity.passwd(), "/etc/group": identity.group(), "/etc/nsswitch.conf": _NSSWITCH}
         if policy.network == "none":
             texts["/etc/hosts"] = _HOSTS  # else node asks a name server that is not there
     return texts
@@ -192,11 +193,7 @@ def _mounted(mounts: Iterable[Mount]) -> Iterator[str]:
         if mount.kind == "hidden-folder":
             yield from ("--tmpfs", mount.path, "--remount-ro", mount.path)
         elif mount.kind == "hidden-file":
-            yield from (
-                "--ro-bind",
-                "/dev/null",
-                mount.path,
-            )  # bubblewrap makes it no device, so that not even that opens
+            yield from ("--ro-bind", NO_FILE, mount.path)
         else:
             yield from ("--bind" if mount.kind == "writable" else "--ro-bind", mount.path, mount.path)
 

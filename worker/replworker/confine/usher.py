@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from replworker.confine import identity, mounts, stage
-from replworker.confine.plan import EMPTY_FILE, EMPTY_FOLDER
+from replworker.confine.plan import EMPTY_FOLDER, NO_FILE
 from replworker.confine.workspace import Mount
 
 _NS_GET_USERNS = 0xB701
@@ -140,7 +140,7 @@ def _clone(path: str, kind: str, owners: stage.Owners | None) -> int | None:
 def _place(path: str, kind: str, tree: int | None) -> None:
     folder = kind == "hidden-folder"
     if tree is None:
-        tree = _clone(EMPTY_FOLDER if folder else EMPTY_FILE, "readable", None)
+        tree = _clone(EMPTY_FOLDER if folder else NO_FILE, "readable", None)
         assert tree is not None
     else:
         folder = stat.S_ISDIR(os.fstat(tree).st_mode)
