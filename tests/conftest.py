@@ -7,7 +7,6 @@ import signal
 
 import hypothesis
 import pytest
-from hypothesis import settings
 
 # How long an example takes is the machine's, and no test's. An ordinary run has the same examples each time, so that it
 # fails for what was changed; `make soak` looks for new ones.
@@ -19,8 +18,6 @@ def pytest_configure() -> None:
     """Take Ctrl-C as usual: a shell that starts us in the background has us, and all that we start, ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    settings.register_profile("unhurried", deadline=None)  # on a busy machine an example takes as long as it takes
-    settings.load_profile("unhurried")
 
 
 @pytest.hookimpl(optionalhook=True)
