@@ -223,6 +223,28 @@ async def test_the_end_of_input_ends_the_server_and_not_the_code(broker: Broker)
     finish(process)
 
 
+async def test_a_server_that_nobody_hears_ends_without_a_word_and_the_code_goes_on(broker: Broker) -> None:
+    gate = broker.folder / "deaf"
+    code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
+    process = raw(broker)
+    say(process, "initialize", 1, **HELLO)
+    hear(process)
+    assert process.stdout is not None
+    say(process, "tools/call", 2, name="eval", arguments={"code": code, "session": "deaf"})
+    with broker.wire() as wire:
+        wait_until(lambda: "deaf" in [entry["name"] for entry in wire.ask("ls-sessions")["sessions"]], "it has begun")
+        process.stdout.close()
+        say(process, "ping", 3)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        with process.stderr as said:
+            assert said.read() == b""
+        gate.touch()
+        assert wire.ask("read", session="deaf", eval_id=1, wait_ms=20_000).value == "'end'"
+
+
 async def test_a_server_that_was_never_asked_to_run_code_starts_no_broker(broker: Broker) -> None:
     other = f"ipc://{broker.folder}/run/never.sock"
     process = raw(broker, "--endpoint", other)
@@ -242,6 +264,8 @@ async def test_a_server_that_was_never_asked_to_run_code_starts_no_broker(broker
         (b"garbage", -32700, None),
         (b'{"jsonrpc":"2.0","id":4,"method":"tools/call"', -32700, None),
         (b"\xff\xfe", -32700, None),
+        (b"[" * 100_000, -32700, None),
+        (b'{"jsonrpc":"2.0","id":3,"method":"ping","params":{"a":"\\ud800"}}', -32700, 3),
         (b"[]", -32600, None),
         (b"5", -32600, None),
         (b'{"id":5,"method":"ping"}', -32600, 5),
