@@ -23,6 +23,7 @@ class Follower:
     max_bytes: int
     grep: str | None
     deadline: Deadline | None = None
+    missing: int = 0  # bytes that it could not be given; while it follows, less those that had been dropped before
 
 
 @dataclass(slots=True)
@@ -44,6 +45,7 @@ class Job:
     value: Reply | None = None
     images: list[dict[str, object]] = field(default_factory=list)
     done: Reply | None = None
+    need: Reply | None = None  # that its code waits for input, until some is given
 
     @property
     def kept(self) -> int:

@@ -48,23 +48,33 @@ class Reads:
         if job.done is not None:
             self._finish(job, follower)
             return
-        if not request.wait_ms:
+        page = job.output.page(follower.offset, follower.stream, most)
+        if not request.wait_ms or (page.more and follower.grep is None):  # a full page is an answer by itself
             self._wait_over(job, follower)
             return
         if follower.grep is None:
-            page = job.output.page(follower.offset, follower.stream, most)
             self._send(route, request.id, page, None)
+            follower.missing = page.missing - job.output.dropped
         when = time.monotonic() + min(request.wait_ms, self._limits.max_wait_ms) / 1000
         follower.deadline = self._timers.at(when, lambda _: self._wait_over(job, follower))
         job.followers.append(follower)
+        self._tell_need(job, follower)
+
+    def needs_input(self, job: Job) -> None:
+        """The eval waits for input: tell who follows it."""
+        for follower in job.followers:
+            self._tell_need(job, follower)
+
+    def _tell_need(self, job: Job, follower: Follower) -> None:
+        if job.need is not None:
+            self._say(follower.route, msgspec.structs.replace(job.need, id=follower.request_id))
 
     def ended(self, job: Job) -> None:
         """The eval has its answer: tell who follows it."""
         for follower in job.followers:
             self._timers.cancel(follower.deadline)
             if follower.grep is None:
-                page = Page([], job.output.total, 0, more=False)
-                self._terminal(job, follower, page)
+                self._terminal(job, follower, self._followed(job, follower))
             else:
                 self._finish(job, follower)
         job.followers.clear()
@@ -87,10 +97,11 @@ class Reads:
         if live:
             job.followers.remove(follower)
         if live and follower.grep is None:
-            page = Page([], job.output.total, 0, more=False)
+            page = self._followed(job, follower)
         else:
             page = job.output.page(follower.offset, follower.stream, follower.max_bytes)
             self._send(follower.route, follower.request_id, page, follower.grep)
+            self._tell_need(job, follower)
         reply = Reply(id=follower.request_id, status=["done", "running"], eval_id=job.eval_id)
         self._say(follower.route, self._paged(reply, page), Outcome.OK)
 
@@ -99,6 +110,11 @@ class Reads:
             text = piece.text if grep is None else _matching(piece.text, grep)
             if text:
                 self._out(route, request_id, piece.stream, text)
+
+    @staticmethod
+    def _followed(job: Job, follower: Follower) -> Page:
+        """What is left to say to one that has heard what came live since it began."""
+        return Page([], job.output.total, follower.missing + job.output.dropped, more=False)
 
     @staticmethod
     def _paged(reply: Reply, page: Page) -> Reply:
