@@ -319,6 +319,38 @@ async def test_a_broker_that_dies_costs_its_sessions_and_the_next_call_says_so(
         assert "a new broker" not in text(await run(client, "1", "doomed"))
 
 
+async def test_a_broker_that_somebody_else_has_started_since_is_told_too(own_broker: Broker, connect: Connect) -> None:
+    news = "[a new broker was started; the one before it ended, and its sessions with it]"
+    async with connect(of=own_broker) as first, connect(of=own_broker) as second:
+        for client in (first, second):
+            assert news not in text(await run(client, "x = 1", "both"))
+        own_broker.stop()
+        assert "[new session both]" in text(await run(first, "1", "both"))
+        answer = text(await run(second, "x", "both"))
+        assert "NameError" in answer
+        assert answer.endswith(news)
+        assert news not in text(await run(second, "1", "both"))
+
+
+async def test_what_is_too_large_for_the_broker_is_refused_and_costs_no_other_call(
+    broker: Broker, connect: Connect
+) -> None:
+    gate = broker.folder / "large"
+    code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
+    async with connect() as client, anyio.create_task_group() as tasks:
+
+        async def call() -> None:
+            assert text(await run(client, code, "small")).startswith("'end'\n")
+
+        tasks.start_soon(call)
+        await anyio.to_thread.run_sync(_busy, broker, "small")
+        refused = await run(client, "y" * 3_000_000, "large")
+        gate.touch()
+        assert refused.is_error
+        assert text(refused).startswith("message-too-large: a request of 3000")
+        assert text(await run(client, "len('" + "y" * 900_000 + "')", "large")).startswith("900000\n")
+
+
 def _busy(broker: Broker, session: str) -> None:
     with broker.wire() as wire:
         wait_until(lambda: any(each["name"] == session and each["running"] for each in wire.ask("ls-sessions")["sessions"]),

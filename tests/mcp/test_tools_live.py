@@ -35,6 +35,12 @@ def test_state_stays_between_calls(tools: Tools) -> None:
     assert tools.call("eval", {"code": "x + 1", "session": "stay"}).facts["value"] == "42"
 
 
+def test_code_over_the_brokers_bound_is_refused_and_costs_no_connection(tools: Tools) -> None:
+    answer = tools.call("eval", {"code": "y" * 3_000_000, "session": "stay"})
+    assert answer.facts["status"] == "message-too-large"
+    assert "(max-message-bytes = 1048576)" in answer.text
+
+
 def test_only_the_users_frames_are_shown(tools: Tools) -> None:
     answer = tools.call("eval", {"code": "def f():\n    1/0\nf()", "session": "frames"})
     assert answer.error
