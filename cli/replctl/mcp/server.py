@@ -118,6 +118,8 @@ class Door:
         return await call_next(ctx)
 
     def _left(self, ctx: Context, gathering: Gathering) -> None:
+        if (ending := getattr(ctx.request and ctx.request.state, "ending", None)) is not None and ending():
+            return  # it is we who go, and nobody has cancelled anything
         interrupt = {"request_id": gathering.request_id}
         if ctx.request is not None and ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
             self.client.tell("interrupt", interrupt)  # over HTTP, closing the stream is how a call is cancelled
