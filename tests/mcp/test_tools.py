@@ -111,6 +111,11 @@ def test_an_output_that_was_cut_at_its_source_has_its_end(stub: Start) -> None:
     assert "500000 bytes of it were not kept" in answer.text
 
 
+def test_a_value_that_was_never_made_whole_is_counted_as_such(stub: Start) -> None:
+    end = {"value": "[1, 2, …[truncated]", "truncated": True, "dropped-bytes": 1}
+    assert "[at least 1 bytes of it were not kept]" in call(stub(answering(eval=end)), "eval", {"code": "x"}).text
+
+
 def test_pictures_are_images_within_their_bounds(stub: Start) -> None:
     bundles = [{"image/png": PICTURE}, {"image/jpeg": PICTURE}, {"image/png": "A" * 5000}, {"image/png": PICTURE}]
 

@@ -121,7 +121,8 @@ class Told:
         if result.background_bytes:
             yield f"{result.background_bytes} bytes were printed between evals: read(session={name!r}, eval_id=0)"
         if result.truncated:
-            yield f"{result.dropped_bytes or 0} bytes of it were not kept"
+            least = "at least " if (result.value or "").endswith(TRUNCATED) else ""  # the rest was never made
+            yield f"{least}{result.dropped_bytes or 0} bytes of it were not kept"
         if not result.ok and result.hint and status not in ("running", "waiting-for-input"):
             yield f"hint: {_HINTS.get(result.word or '', result.hint)}"
         yield ", ".join(self._footer(status))
