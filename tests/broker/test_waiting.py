@@ -80,7 +80,9 @@ def test_a_read_of_an_eval_that_stays_queued_says_so_in_the_end(table: Table) ->
     table.wait(0.999)
     assert table.pending(read)
     table.wait(0.001)
-    assert table.end(read) == {"id": read, "status": ["done", "running"], "eval-id": 2, "epoch": 1}
+    assert table.end(read) == {
+        "id": read, "status": ["done", "running"], "eval-id": 2, "epoch": 1, "queue-position": 1,
+    }  # fmt: skip
 
 
 def test_a_read_of_a_queued_eval_that_is_interrupted_learns_that_it_never_ran(table: Table) -> None:

@@ -33,9 +33,14 @@ def fails(a, at):
     raise ValueError("oh no")
 def nothing(a, at):
     yield from ()
+def garbage(a, at):
+    import gc
+    from replctl.tools.base import Answer
+    yield from ()
+    return Answer(text=f"collected: {gc.isenabled()}, kept: {gc.get_freeze_count() > 0}")
 @hookimpl
 def replctl_register(register, settings):
-    for name, run in (("count", count), ("fails", fails), ("nothing", nothing), ("eval", fails)):
+    for name, run in (("count", count), ("fails", fails), ("nothing", nothing), ("eval", fails), ("garbage", garbage)):
         register(Tool(name=name, title=name, text="Does " + name, args=Args, run=run, read_only=True, destructive=False))
 """
 ASKS = hook(
@@ -136,6 +141,11 @@ async def test_tools_of_extensions_stand_beside_our_own(guarded: Broker) -> None
         missing = await client.call_tool("count", {"session": "not-there"})
         assert missing.is_error
         assert "not-there" in text(missing)
+
+
+async def test_garbage_is_collected_once_all_is_loaded(guarded: Broker) -> None:
+    async with _client(guarded, "auto") as client:
+        assert text(await client.call_tool("garbage", {})) == "collected: True, kept: True"
 
 
 @pytest.mark.parametrize(("name", "why"), [("fails", "ValueError: oh no"), ("nothing", "NoneType, no Answer")])

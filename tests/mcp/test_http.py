@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -11,6 +12,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -101,6 +103,30 @@ def _until(broker: Broker, session: str, state: str) -> None:
     with broker.wire() as wire:
         wait_until(lambda: wire.ask("jobs", session=session)["jobs"][-1]["state"] == state
                    and len(wire.ask("jobs", session=session)["jobs"]) == 2, state)  # fmt: skip
+
+
+async def test_the_end_of_the_server_is_not_the_end_of_the_code(broker: Broker) -> None:
+    gate = broker.folder / "http-end"
+    code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
+    served = Served(broker)
+    with ThreadPoolExecutor(2) as pool:
+        for mode in ("legacy", "auto"):
+            pool.submit(anyio.run, _one_call, served, mode, code, f"http-end-{mode}")
+        with broker.wire() as wire:
+            wait_until(lambda: sum(entry["name"].startswith("http-end-") and entry["state"] == "busy"
+                                   for entry in wire.ask("ls-sessions")["sessions"]) == 2, "both run")  # fmt: skip
+            served.process.send_signal(signal.SIGTERM)
+            _, err = served.process.communicate(timeout=20)
+            assert b"Traceback" not in err, err
+            gate.touch()
+            for mode in ("legacy", "auto"):
+                assert wire.ask("read", session=f"http-end-{mode}", eval_id=1, wait_ms=20_000).value == "'end'"
+
+
+async def _one_call(served: Served, mode: str, code: str, session: str) -> None:
+    with contextlib.suppress(Exception):  # however the client takes it that its server has gone
+        async with served.client(mode) as client:
+            await run(client, code, session)
 
 
 async def test_progress_comes_over_http(served: Served, broker: Broker) -> None:

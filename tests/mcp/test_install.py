@@ -83,10 +83,9 @@ def test_json_that_would_lose_something_is_refused(text: str) -> None:
 
 def test_toml_keeps_its_comments_and_its_other_tables() -> None:
     after = into_toml(CODEX, "mcp_servers", "replctl", ENTRY)
-    removed = {'command = "old"', "enabled = true"}
-    assert set(CODEX.splitlines()) - set(after.splitlines()) == removed
+    assert set(CODEX.splitlines()) - set(after.splitlines()) == {'command = "old"'}
     parsed = tomllib.loads(after)
-    assert parsed["mcp_servers"]["replctl"] == ENTRY
+    assert parsed["mcp_servers"]["replctl"] == {**ENTRY, "enabled": True}
     assert parsed["mcp_servers"]["other"]["args"] == ["a", "b"]
     assert after.index("# about what comes after") > after.index("startup_timeout_sec")
     assert into_toml(after, "mcp_servers", "replctl", ENTRY) == after
@@ -106,9 +105,20 @@ def test_toml_keeps_the_tables_below_ours() -> None:
     assert tomllib.loads(after)["mcp_servers"]["replctl"] == {**ENTRY, "env": {"X": "1"}}
 
 
+def test_toml_keeps_what_somebody_added_to_the_entry() -> None:
+    theirs = '# theirs\nenv = { A = "1" } # why\nenabled_tools = [\n  "eval",  # [sic]\n]\n\n'
+    text = f'[mcp_servers.replctl]\n{theirs}command = "old"\nargs = [\n"mcp"]\n[tui]\nx = 1\n'
+    after = into_toml(text, "mcp_servers", "replctl", ENTRY)
+    assert theirs in after
+    kept = {"env": {"A": "1"}, "enabled_tools": ["eval"]}
+    assert tomllib.loads(after) == {"mcp_servers": {"replctl": {**ENTRY, **kept}}, "tui": {"x": 1}}
+    assert into_toml(after, "mcp_servers", "replctl", ENTRY) == after
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        '[mcp_servers.replctl]\nargs = [\n["a"],\n]\n',
         'mcp_servers = { replctl = { command = "old" } }\n',
         '[mcp_servers]\nreplctl.command = "old"\n',
         'note = """\n[mcp_servers.replctl]\nnot a table\n"""\n',

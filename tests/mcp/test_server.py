@@ -223,6 +223,28 @@ async def test_the_end_of_input_ends_the_server_and_not_the_code(broker: Broker)
     finish(process)
 
 
+async def test_a_server_that_nobody_hears_ends_without_a_word_and_the_code_goes_on(broker: Broker) -> None:
+    gate = broker.folder / "deaf"
+    code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
+    process = raw(broker)
+    say(process, "initialize", 1, **HELLO)
+    hear(process)
+    assert process.stdout is not None
+    say(process, "tools/call", 2, name="eval", arguments={"code": code, "session": "deaf"})
+    with broker.wire() as wire:
+        wait_until(lambda: "deaf" in [entry["name"] for entry in wire.ask("ls-sessions")["sessions"]], "it has begun")
+        process.stdout.close()
+        say(process, "ping", 3)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        with process.stderr as said:
+            assert said.read() == b""
+        gate.touch()
+        assert wire.ask("read", session="deaf", eval_id=1, wait_ms=20_000).value == "'end'"
+
+
 async def test_a_server_that_was_never_asked_to_run_code_starts_no_broker(broker: Broker) -> None:
     other = f"ipc://{broker.folder}/run/never.sock"
     process = raw(broker, "--endpoint", other)
@@ -242,6 +264,8 @@ async def test_a_server_that_was_never_asked_to_run_code_starts_no_broker(broker
         (b"garbage", -32700, None),
         (b'{"jsonrpc":"2.0","id":4,"method":"tools/call"', -32700, None),
         (b"\xff\xfe", -32700, None),
+        (b"[" * 100_000, -32700, None),
+        (b'{"jsonrpc":"2.0","id":3,"method":"ping","params":{"a":"\\ud800"}}', -32700, 3),
         (b"[]", -32600, None),
         (b"5", -32600, None),
         (b'{"id":5,"method":"ping"}', -32600, 5),
@@ -293,6 +317,38 @@ async def test_a_broker_that_dies_costs_its_sessions_and_the_next_call_says_so(
         assert "NameError" in text(result)
         assert "a new broker was started; the one before it ended unexpectedly" in text(result)
         assert "a new broker" not in text(await run(client, "1", "doomed"))
+
+
+async def test_a_broker_that_somebody_else_has_started_since_is_told_too(own_broker: Broker, connect: Connect) -> None:
+    news = "[a new broker was started; the one before it ended, and its sessions with it]"
+    async with connect(of=own_broker) as first, connect(of=own_broker) as second:
+        for client in (first, second):
+            assert news not in text(await run(client, "x = 1", "both"))
+        own_broker.stop()
+        assert "[new session both]" in text(await run(first, "1", "both"))
+        answer = text(await run(second, "x", "both"))
+        assert "NameError" in answer
+        assert answer.endswith(news)
+        assert news not in text(await run(second, "1", "both"))
+
+
+async def test_what_is_too_large_for_the_broker_is_refused_and_costs_no_other_call(
+    broker: Broker, connect: Connect
+) -> None:
+    gate = broker.folder / "large"
+    code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
+    async with connect() as client, anyio.create_task_group() as tasks:
+
+        async def call() -> None:
+            assert text(await run(client, code, "small")).startswith("'end'\n")
+
+        tasks.start_soon(call)
+        await anyio.to_thread.run_sync(_busy, broker, "small")
+        refused = await run(client, "y" * 3_000_000, "large")
+        gate.touch()
+        assert refused.is_error
+        assert text(refused).startswith("message-too-large: a request of 3000")
+        assert text(await run(client, "len('" + "y" * 900_000 + "')", "large")).startswith("900000\n")
 
 
 def _busy(broker: Broker, session: str) -> None:

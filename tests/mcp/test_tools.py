@@ -36,6 +36,7 @@ def test_an_ephemeral_eval_names_no_session(stub: Start) -> None:
         ({"code": "1", "sesion": "x"}, "unknown field `sesion`"),
         ({"code": "1", "wait": "soon"}, "wait"),
         ({"code": "1", "timeout": -1}, "timeout"),
+        ({"code": "1", "wait": float("nan")}, "wait"),
     ],
 )
 def test_bad_arguments_are_an_answer_that_says_which(stub: Start, arguments: dict[str, Any], words: str) -> None:
@@ -43,6 +44,19 @@ def test_bad_arguments_are_an_answer_that_says_which(stub: Start, arguments: dic
     assert answer.error
     assert words in answer.text
     assert answer.facts == {"status": "bad-arguments"}
+
+
+def test_a_word_that_is_none_of_those_there_are_is_answered_with_them(stub: Start) -> None:
+    text = call(stub(answering()), "info", {"what": "vars"}).text
+    assert "'vars' in `what`: complete, jobs, lookup, session, stack, variables" in text
+
+
+def test_a_time_without_end_is_a_long_time(stub: Start) -> None:
+    broker = stub(answering())
+    forever = float("inf")
+    assert not call(broker, "eval", {"code": "1", "timeout": forever, "wait": forever}).error
+    heard = broker.next()
+    assert heard["timeout-ms"] == heard["wait-ms"] == 2**53
 
 
 def test_null_is_the_same_as_absent(stub: Start) -> None:
@@ -97,6 +111,11 @@ def test_an_output_that_was_cut_at_its_source_has_its_end(stub: Start) -> None:
     assert "500000 bytes of it were not kept" in answer.text
 
 
+def test_a_value_that_was_never_made_whole_is_counted_as_such(stub: Start) -> None:
+    end = {"value": "[1, 2, …[truncated]", "truncated": True, "dropped-bytes": 1}
+    assert "[at least 1 bytes of it were not kept]" in call(stub(answering(eval=end)), "eval", {"code": "x"}).text
+
+
 def test_pictures_are_images_within_their_bounds(stub: Start) -> None:
     bundles = [{"image/png": PICTURE}, {"image/jpeg": PICTURE}, {"image/png": "A" * 5000}, {"image/png": PICTURE}]
 
@@ -149,6 +168,40 @@ def test_running_code_says_how_to_get_at_it(stub: Start) -> None:
     assert answer.facts["status"] == "running"
 
 
+def test_queued_code_says_so_and_what_is_before_it(stub: Start) -> None:
+    end = {"status": ["done", "running"], "eval-id": 7, "name": "lab", "state": None, "queue-position": 2}
+    answer = call(stub(answering(eval=end)), "eval", {"code": "1", "session": "lab", "wait": 1})
+    assert answer.text.startswith("[eval 7 is queued, 2 before it; it will run; wait: read(session='lab', eval_id=7)]")
+    assert "still running" not in answer.text
+
+
+def test_a_cut_says_how_to_get_the_rest_also_of_one_line_and_of_a_value(stub: Start) -> None:
+    more = "page or search it: read(session='lab', eval_id=7, offset=0 or grep=…)"
+
+    def script(request: dict[str, Any], say: Say) -> None:
+        if request["code"] == "line":
+            say(out="y" * 3000)
+        done(say, **{"eval-id": 7, "name": "lab", "value": "v" * 3000 if request["code"] == "value" else None})
+
+    broker = stub(script)
+    for code in ("line", "value"):
+        assert f"\n[some was cut; {more}]\n" in call(broker, "eval", {"code": code, "session": "lab"}).text
+
+
+def test_nothing_found_is_not_told_as_no_output(stub: Start) -> None:
+    broker = stub(answering())
+    found = call(broker, "read", {"eval_id": 1, "grep": "x"}).text
+    page = call(broker, "read", {"eval_id": 1, "offset": 900}).text
+    assert (found.splitlines()[0], page.splitlines()[0]) == (
+        "[no line of its output contains 'x']", "[no output from byte 900 on]",
+    )  # fmt: skip
+
+
+def test_a_value_whose_repr_fails_is_not_told_as_no_value(stub: Start) -> None:
+    answer = call(stub(answering(eval={"repr-error": "RuntimeError"})), "eval", {"code": "x"})
+    assert answer.text.startswith("[the value has no text: its repr raised RuntimeError]")
+
+
 def test_code_that_waits_for_input_is_told_at_once(stub: Start) -> None:
     def script(request: dict[str, Any], say: Say) -> None:
         if request["op"] == "eval":
@@ -175,7 +228,7 @@ def test_a_refusal_has_word_hint_and_when_to_try_again(stub: Start) -> None:
     end = {"status": ["done", "error", "concurrency-limit-reached"], "err": "Too many", "retry-after-ms": 1500}
     answer = call(stub(answering(eval=end)), "eval", {"code": "x"})
     assert answer.error
-    assert answer.text == "concurrency-limit-reached: Too many Try again in 1.5 s."
+    assert answer.text == "concurrency-limit-reached: Too many\n[try again in 1.5 s]"
     assert answer.facts == {"status": "concurrency-limit-reached", "error": "Too many", "retry_after_ms": 1500}
 
 
@@ -264,6 +317,11 @@ def test_a_file_is_loaded(stub: Start, reload: bool, op: str) -> None:
     assert {"op": op, "file": "a.py"}.items() <= broker.next().items()
 
 
+def test_a_copy_without_a_name_is_asked_for_one(stub: Start) -> None:
+    answer = call(stub(answering()), "sessions", {"action": "clone", "session": "lab"})
+    assert (answer.error, answer.text) == (True, "clone needs `to`, the name of the copy")
+
+
 def test_a_session_that_must_be_named_is_asked_for(stub: Start) -> None:
     answer = call(stub(answering()), "sessions", {"action": "close"})
     assert (answer.error, answer.text) == (True, "close needs `session`")
@@ -283,7 +341,7 @@ def test_a_broker_that_goes_away_is_told(stub: Start) -> None:
     answer = call(stub(script), "eval", {"code": "x"})
     assert answer.error
     assert answer.facts["status"] == "broker-lost"
-    assert "Every session and its variables are gone" in answer.text
+    assert "if it has ended, all sessions and variables are gone" in answer.text
 
 
 def test_a_broker_that_cannot_be_had_is_an_answer() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from kit import Broker
+from kit import Broker, wait_until
 from replctl.tools import Settings, Tools, toolset
 
 
@@ -32,6 +33,12 @@ def told(tools: Tools, **arguments: Any) -> dict[str, Any]:
 def test_state_stays_between_calls(tools: Tools) -> None:
     tools.call("eval", {"code": "x = 41", "session": "stay"})
     assert tools.call("eval", {"code": "x + 1", "session": "stay"}).facts["value"] == "42"
+
+
+def test_code_over_the_brokers_bound_is_refused_and_costs_no_connection(tools: Tools) -> None:
+    answer = tools.call("eval", {"code": "y" * 3_000_000, "session": "stay"})
+    assert answer.facts["status"] == "message-too-large"
+    assert "(max-message-bytes = 1048576)" in answer.text
 
 
 def test_only_the_users_frames_are_shown(tools: Tools) -> None:
@@ -88,11 +95,69 @@ def test_long_code_goes_on_and_is_read_later(tools: Tools) -> None:
 def test_input_is_asked_for_and_given(tools: Tools) -> None:
     asked = tools.call("eval", {"code": "a = input('one ')\nb = input('two ')\na + b", "session": "ask"})
     assert asked.facts["status"] == "waiting-for-input"
-    still = tools.call("stdin", {"session": "ask", "text": "x", "wait": 0.2})
-    assert still.facts["status"] == "running"
-    assert "two" in still.text
+    again = tools.call("stdin", {"session": "ask", "text": "x", "wait": 3600})
+    assert again.facts["status"] == "waiting-for-input"
+    assert "two" in again.text
+    for wait in (0, 3600):
+        looked = tools.call("read", {"session": "ask", "eval_id": asked.facts["eval_id"], "wait": wait})
+        assert looked.facts["status"] == "waiting-for-input"
+        assert "one two" in looked.text
     end = tools.call("stdin", {"session": "ask", "text": "y", "wait": 20})
     assert end.facts["value"] == "'xy'"
+
+
+def test_a_prompt_on_stderr_is_there_when_the_code_waits(tools: Tools) -> None:
+    code = "import sys\nsys.stderr.write('who? '); sys.stderr.flush()\nsys.stdin.readline()"
+    for n in range(20):
+        asked = tools.call("eval", {"code": code, "session": "prompt"})
+        assert asked.facts["err"] == "who? "
+        assert tools.call("stdin", {"session": "prompt", "text": str(n), "wait": 20}).facts["value"] == repr(f"{n}\n")
+
+
+def test_a_page_of_code_that_runs_loses_nothing_of_what_follows_it(tools: Tools) -> None:
+    code = "import time\nfor n in range(3000): print(n)\nwhile not globals().get('go'): time.sleep(.01)"
+    ran = tools.call("eval", {"code": code, "session": "full", "wait": 0.5})
+    page = tools.call("read", {"session": "full", "eval_id": ran.facts["eval_id"], "offset": 0, "wait": 3600})
+    assert page.facts["status"] == "running"
+    assert page.facts["offset"] == 4000
+    tools.call("interrupt", {"session": "full"})
+
+
+def test_an_interrupt_that_hits_nothing_says_what_it_looked_for(tools: Tools) -> None:
+    loop = {"code": "while True: pass", "session": "hits", "wait": 0.1}
+    tools.call("eval", loop)
+    tools.call("eval", loop)
+    missed = tools.call("interrupt", {"session": "hits", "eval_id": 9})
+    assert missed.text == "eval 9 neither runs nor waits in session hits"
+    queued = tools.call("read", {"session": "hits", "eval_id": 2, "wait": 0.1})
+    assert "eval 2 is queued, 1 before it" in queued.text
+    hit = tools.call("interrupt", {"session": "hits", "all": True})
+    assert hit.text == "interrupted eval 1 of session hits and all that waited; its variables stay"
+    tools.call("read", {"session": "hits", "eval_id": 1})
+    assert tools.call("interrupt", {"session": "hits"}).text == "nothing runs in session hits"
+
+
+def test_a_runtime_that_a_session_does_not_have_is_told(tools: Tools) -> None:
+    tools.call("eval", {"code": "1", "session": "kind", "runtime": "python"})
+    assert "runs python" not in tools.call("eval", {"code": "1", "session": "kind", "runtime": "python"}).text
+    answer = tools.call("eval", {"code": "1", "session": "kind", "runtime": "bash"})
+    assert "[session kind runs python; `runtime` counts when a session is opened]" in answer.text
+    opened = tools.call("sessions", {"action": "new", "session": "kind", "runtime": "bash"})
+    assert opened.text.startswith("session kind is there already; session kind runs python")
+
+
+def test_an_eval_whose_session_is_closed_is_not_told_of_a_fresh_worker(tools: Tools, broker: Broker) -> None:
+    with toolset(endpoint=broker.endpoint) as other, ThreadPoolExecutor(1) as pool:
+        call = pool.submit(other.call, "eval", {"code": "while True: pass", "session": "shut"})
+        wait_until(
+            lambda: tools.call("info", {"session": "shut", "what": "jobs"}).text.startswith("1: running"), "it runs"
+        )
+        tools.call("sessions", {"action": "close", "session": "shut"})
+        text = call.result(20).text
+    assert text.startswith("[new session shut]\n[interrupted, session shut, eval 1, ")
+    assert text.endswith(
+        "state lost: closed by loop; variables and imports from before are gone, the session is closed]"
+    )
 
 
 def test_a_session_is_described_without_running_code(tools: Tools) -> None:

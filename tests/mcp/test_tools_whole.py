@@ -61,7 +61,7 @@ def test_a_file_elsewhere_is_refused_with_another_way(tools: Tools, tmp_path: Pa
     (tmp_path / "part.py").write_text("size = 333\n")
     refused = tools.call("load_file", {"file": str(tmp_path / "part.py"), "session": "whole-file"})
     assert refused.facts["status"] == "path-not-allowed"
-    assert "Hint: code reads what its session sees: eval exec(open(path).read())" in refused.text
+    assert "[hint: code reads what its session sees: eval exec(open(path).read())" in refused.text
 
 
 def test_the_environment_is_shown_and_a_session_opened_for_it(tools: Tools) -> None:

@@ -46,6 +46,7 @@ class Job:
     value: Reply | None = None
     images: list[dict[str, object]] = field(default_factory=list)
     done: Reply | None = None
+    need: Reply | None = None  # that its code waits for input, until some is given
 
     @property
     def kept(self) -> int:

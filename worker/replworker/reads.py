@@ -48,20 +48,28 @@ class Reads:
         if job.done is not None:
             self._finish(job, follower)
             return
-        if not request.wait_ms:
+        page = job.output.page(follower.offset, follower.stream, most)
+        full = page.more and request.max_bytes is not None and request.grep is None  # what comes is for the next page
+        if full or not request.wait_ms:
             self._wait_over(job, follower)
             return
         if follower.grep is None:
-            page = job.output.page(follower.offset, follower.stream, most)
             self._send(route, request.id, page, None)
-            if page.more and request.max_bytes is not None:  # the page is full: what comes is for the next
-                self._goes_on(job, follower, page)
-                return
             follower.missing = page.missing + (job.output.total - page.offset if page.more else 0)
             follower.dropped = job.output.dropped(follower.stream)
         when = time.monotonic() + min(request.wait_ms, self._limits.max_wait_ms) / 1000
         follower.deadline = self._timers.at(when, lambda _: self._wait_over(job, follower))
         job.followers.append(follower)
+        self._tell_need(job, follower)
+
+    def needs_input(self, job: Job) -> None:
+        """The eval waits for input: tell who follows it."""
+        for follower in job.followers:
+            self._tell_need(job, follower)
+
+    def _tell_need(self, job: Job, follower: Follower) -> None:
+        if job.need is not None:
+            self._say(follower.route, msgspec.structs.replace(job.need, id=follower.request_id))
 
     def ended(self, job: Job) -> None:
         """The eval has its answer: tell who follows it."""
@@ -95,9 +103,7 @@ class Reads:
         else:
             page = job.output.page(follower.offset, follower.stream, follower.max_bytes)
             self._send(follower.route, follower.request_id, page, follower.grep)
-        self._goes_on(job, follower, page)
-
-    def _goes_on(self, job: Job, follower: Follower, page: Page) -> None:
+            self._tell_need(job, follower)
         reply = Reply(id=follower.request_id, status=["done", "running"], eval_id=job.eval_id)
         self._say(follower.route, self._paged(reply, page), Outcome.OK)
 

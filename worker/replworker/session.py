@@ -272,9 +272,12 @@ class Session:
             self._needs += 1
             if self._needs > _NEED_INPUT_MAX:
                 raise ValueError("asks for input without end")
+            self.drain()  # a prompt on stderr has no order with the frame that says it waits
             need = Reply(id=job.request_id, status=["need-input"], eval_id=job.eval_id)
             need.session, need.name = self._claim.session, self._claim.name
+            job.need = need
             self._voice.say(job.route, need)
+            self._reads.needs_input(job)
             return
         assert isinstance(event, frames.Result)
         self.drain()
@@ -373,6 +376,8 @@ class Session:
                 retry_after_ms=RETRY_AFTER_MS,
             )  # fmt: skip
             return
+        if self.jobs.running is not None:
+            self.jobs.running.need = None
         label = [self._claim.name or self._claim.session]
         where = "delivered" if self.jobs.running is not None else "buffered"
         self._voice.done(route, request.id, **{where: label})

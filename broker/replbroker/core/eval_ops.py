@@ -57,6 +57,8 @@ class EvalOps:
             request.session, self._opening.spec(request.runtime), request, peer, now, request.cwd, request.env,
             ephemeral=request.session is None,
         )  # fmt: skip
+        if found is not None and (notice := self._opening.other(found, request.runtime)) is not None:
+            state.say(peer, request.id, notice=notice)
         opened = found is None and not session.ephemeral
         self._submit(session, request, peer, body, agent, opened, now)
 
@@ -131,7 +133,8 @@ class EvalOps:
     def _still_queued(self, ask: Ask, job: Job, now: float) -> None:
         self._evals.asked(ask, now)
         self._state.say(
-            ask.peer, ask.request_id, status=["done", "running"], eval_id=job.eval_id, epoch=job.session.epoch
+            ask.peer, ask.request_id, status=["done", "running"], eval_id=job.eval_id, epoch=job.session.epoch,
+            queue_position=job.session.position(job, len(self._state.gate)),
         )  # fmt: skip
 
     def interrupt(self, request: wire.Interrupt, peer: Peer, _: bytes, now: float) -> None:

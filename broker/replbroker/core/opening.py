@@ -72,6 +72,14 @@ class Opening:
             raise Refusal("runtime-not-allowed", f"no runtime {runtime[:80]} here: {', '.join(known)}")
         return Spec(runtime)
 
+    @staticmethod
+    def other(session: Session, runtime: str | None) -> str | None:
+        """What a caller is to know who names a runtime that this session, which is there already, does not have."""
+        has = session.spec
+        if runtime is None or (runtime.rstrip("/") or "/") in (has.runtime, has.environment):
+            return None
+        return f"session {session.label} runs {has}; `runtime` counts when a session is opened"
+
     def _check_rule(self, spec: Spec, request: Request) -> None:
         rule = self._state.rule(request)
         if rule is None:

@@ -42,7 +42,7 @@ class SessionOps:
             state.access.check(existing, peer, changes=True)
             state.say(
                 peer, request.id, status=["done"], session=existing.id, name=existing.name,
-                epoch=existing.epoch, created=False,
+                epoch=existing.epoch, created=False, notice=self._opening.other(existing, request.runtime),
             )  # fmt: skip
             return
         session = self._opening.open(

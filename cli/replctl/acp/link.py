@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from replctl.client.start import Started
     from replwire.replies import SessionEntry
 
-_SMALL = 64 * 1024  # characters of code that any broker takes
-
 
 class Link:
     """Knows where the broker is. ZeroMQ is loaded with the first request, so that the handshake waits for nothing."""
@@ -39,14 +37,6 @@ class Link:
             return await self.client.sessions()
         except ReplError as error:
             raise unreachable(error) from None
-
-    async def too_large(self, code: str) -> str | None:
-        """Why the broker would not take this code, or None. Asked before: what is too large ends a connection."""
-        if len(code) < _SMALL:
-            return None
-        most = (await self.client.describe()).limits or {}
-        size, bound = 2 * len(code.encode()) + _SMALL, most.get("max-message-bytes", 0)
-        return None if size <= bound else f"the code is too large: max-message-bytes is {bound}"
 
     async def disconnect(self) -> None:
         """End the connection. The sessions live on."""

@@ -245,9 +245,6 @@ class Turn:
         code = self.text
         if not await self.may(render.title(code), "execute", code):
             return
-        if (why := await self.desk.link.too_large(code)) is not None:
-            self._end_call("failed", f"Not run: {why}.")
-            return
         had_turns = self.session.last is not None
         result = await self._run(code)
         if self._showing is not None:

@@ -47,6 +47,7 @@ class AsyncClient(Plain[Awaitable[Reply]]):
         self._on_start = on_start
         self._talk = talk.Talk(agent, os.urandom(4).hex() + "-")
         self._line: Line | None = None
+        self.connections = 0  # how many there have been: with each the broker may be another
         self._opening = asyncio.Lock()
         self._waiting: dict[str, asyncio.Future[None]] = {}
 
@@ -180,6 +181,10 @@ class AsyncClient(Plain[Awaitable[Reply]]):
         """Send an operation and return what gathers its answer; `finish` waits for it."""
         line = await self._open()
         gathering, body = self._talk.ask(op, fields, on_output, on_status)
+        if len(body) > talk.SMALL:
+            self._talk.check(gathering, body, (await self.describe()).limits)
+            if gathering.cut is not None:  # meanwhile
+                raise gathering.cut
         self._waiting[gathering.request_id] = asyncio.get_running_loop().create_future()
         try:
             if on_request is not None:
@@ -211,11 +216,6 @@ class AsyncClient(Plain[Awaitable[Reply]]):
             raise talk.lost(gathering, gathering.cut)
         return gathering.last is not None
 
-    @property
-    def connected(self) -> bool:
-        """Whether there is a connection; one that broke counts until that is noticed."""
-        return self._line is not None
-
     def leave(self, gathering: Gathering) -> None:
         """Let a `finish` that waits for this request return; what still comes for it is dropped."""
         self._talk.forget(gathering)
@@ -238,6 +238,7 @@ class AsyncClient(Plain[Awaitable[Reply]]):
                 loop = asyncio.get_running_loop()
                 line = await loop.run_in_executor(None, connect, self.address, self._start, self._on_start, self._key)
                 self._line = line
+                self.connections += 1
                 for descriptor in line.descriptors:
                     loop.add_reader(descriptor, self._hear)
             return self._line

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_FOREVER_MS = 1 << 53  # the most that every JSON reader has exactly; no broker lets code run for so long
+
 
 def milliseconds(seconds: float | None) -> int | None:
-    """Seconds as the wire has them; anything above zero is at least 1 ms."""
+    """Seconds as the wire has them; anything above zero is at least 1 ms, infinity a very long time."""
     if seconds is None:
         return None
-    return max(1, round(seconds * 1000)) if seconds > 0 else round(seconds * 1000)
+    most = round(min(seconds * 1000, _FOREVER_MS))
+    return max(1, most) if seconds > 0 else most
 
 
 def env_list(env: Mapping[str, str] | None) -> list[str] | None:

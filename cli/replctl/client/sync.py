@@ -164,6 +164,8 @@ class Client(Plain[Reply]):
             self._drop()
             self._line = connect(self.address, self._start, self._on_start, self._key)
         gathering, body = self._talk.ask(op, fields, on_output, on_status)
+        if len(body) > talk.SMALL:
+            self._talk.check(gathering, body, self.describe().limits)
         if not self._line.send(body):
             self._drop()  # marks it as cut: `finish` says so
         return gathering

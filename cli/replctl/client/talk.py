@@ -11,6 +11,8 @@ from replctl.client.result import Gathering, OnOutput, OnStatus, Result
 from replwire.faults import Exit, exit_of
 from replwire.replies import Reply, decode
 
+SMALL = 64 * 1024  # bytes of a request that no broker hangs up on: what is as much over its bound it answers
+
 _encode = msgspec.json.Encoder().encode
 
 # Ends of an eval that was accepted and ran: they belong into its result, with the output that it made.
@@ -45,6 +47,17 @@ class Talk:
         gathering = Gathering(request_id, fields.get("session"), on_output, on_status)
         self._open[request_id] = gathering
         return gathering, body
+
+    def check(self, gathering: Gathering, body: bytes, limits: dict[str, Any] | None) -> None:
+        """Give up a request that is over the broker's bound, which would end the connection for all that use it.
+
+        Raises ReplError `message-too-large`.
+        """
+        most = (limits or {}).get("max-message-bytes", len(body))
+        if len(body) > most:
+            self.forget(gathering)
+            err = f"a request of {len(body)} bytes exceeds maximum size of {most} bytes (max-message-bytes = {most})"
+            raise ReplError("message-too-large", err)
 
     def hear(self, body: bytes) -> Gathering | None:
         """Give a message to the request it answers. Returns that request's gathering when this ended it.

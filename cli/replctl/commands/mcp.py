@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import MutableMapping
@@ -45,6 +46,8 @@ def mcp(set_name: str, agent: str | None, endpoint: str | None, http: str | None
     except ReplError as error:
         raise click.ClickException(error.err) from None
 
+    gc.disable()  # while the SDK makes its classes: to look through them again and again is a tenth of the start
+
     from replctl.tools.base import Settings
     from replctl.tools.sets import ToolSet
 
@@ -61,17 +64,25 @@ def mcp(set_name: str, agent: str | None, endpoint: str | None, http: str | None
     if http is not None:
         from replctl.mcp.http import serve_http
 
+        _loaded()
         try:
             return serve_http(server, http)
         except ReplError as error:
             raise click.ClickException(error.err) from None
     from replctl.mcp.stdio import serve
 
+    _loaded()
     if os.isatty(0):
         print("replctl: an MCP server on this terminal; Ctrl-D ends it. Clients start it themselves: "
               "replctl install --client NAME", file=sys.stderr)  # fmt: skip
     anyio.run(serve, server)
     return Exit.OK
+
+
+def _loaded() -> None:
+    """Collect garbage from now on, and never look at what is there already: it stays."""
+    gc.freeze()
+    gc.enable()
 
 
 def more_tools() -> list[Tool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Entry = Mapping[str, Any]
@@ -39,7 +39,8 @@ def into_json(text: str, path: Sequence[str], name: str, entry: Entry) -> str:
 
 
 def into_toml(text: str, table: str, name: str, entry: Entry) -> str:
-    """The file with the table `[table.name]` replaced or appended. Comments and all other tables stay as they are.
+    """The file with `entry` in the table `[table.name]`, or with that table at its end. Keys that somebody added to it,
+    comments and all other tables stay as they are.
 
     Raises CannotEdit when the file is no TOML, or has the entry in another form than a table of its own.
     """
@@ -58,15 +59,32 @@ def into_toml(text: str, table: str, name: str, entry: Entry) -> str:
         end = next((n for n in range(begin + 1, len(lines)) if lines[n].lstrip().startswith("[")), len(lines))
         while end > begin + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
             end -= 1  # a comment above the next table is that table's
-        after = "".join(lines[:begin]) + block + "".join(lines[end:])
+        others = (text for keys, text in _statements(lines[begin + 1 : end]) if not keys & entry.keys())
+        after = "".join([*lines[:begin], block, *others, *lines[end:]])
     _check(before, _toml(after), table, name, entry)
     return after
 
 
+def _statements(lines: Sequence[str]) -> Iterator[tuple[set[str], str]]:
+    """The lines of a table in pieces that are TOML by themselves, each with its keys: a comment has none."""
+    piece = ""
+    for line in lines:
+        piece += line
+        try:
+            keys = set(tomllib.loads(piece))
+        except tomllib.TOMLDecodeError:  # a value over several lines
+            continue
+        yield keys, piece
+        piece = ""
+    if piece:
+        raise CannotEdit("where the entry ends cannot be told")
+
+
 def _check(before: dict[str, Any], after: dict[str, Any], table: str, name: str, entry: Entry) -> None:
-    """Nothing but our entry may have changed."""
-    found = after.get(table, {}).get(name, {})
-    if any(found.get(key) != value for key, value in entry.items()):
+    """Nothing but our keys may have changed."""
+    servers = before.get(table, {})
+    mine = servers.get(name, {}) if isinstance(servers, dict) else {}
+    if not isinstance(mine, dict) or after.get(table, {}).get(name) != {**mine, **entry}:
         raise CannotEdit("the entry did not come out as it should")
     for each in (before, after):
         servers = each.get(table)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import os
 import secrets
 import socket
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -32,13 +34,14 @@ def serve_http(server: Server[Any], where: str) -> int:
     listener = bind(where)
     try:
         path = os.path.join(state_dir(os.environ), TOKEN_FILE)
-        guarded = Guard(asgi(server, listener), token(path))
+        guarded = Guard(asgi(server, listener), token(path), lambda: serving.should_exit)
         url = f"http://{_authority(listener)}{PATH}"
         print(f"replctl: MCP at {url}; its bearer token is in {path}", file=sys.stderr, flush=True)
         config = uvicorn.Config(
             guarded, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=CLOSE_SECONDS
         )
-        uvicorn.Server(config).run(sockets=[listener])
+        serving = uvicorn.Server(config)
+        serving.run(sockets=[listener])
     except KeyboardInterrupt:  # uvicorn has ended in good order, and says so with the signal it got
         pass
     finally:
@@ -90,11 +93,12 @@ def token(path: str) -> str:
 
 
 class Guard:
-    """Lets requests through that carry the token."""
+    """Lets requests through that carry the token. `state.ending` tells them whether the server is about to end."""
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    def __init__(self, app: ASGIApp, token: str, ending: Callable[[], bool]) -> None:
         self._app = app
         self._expected = f"Bearer {token}".encode()
+        self._ending = ending
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request. A comparison takes as long whatever was sent."""
@@ -104,7 +108,12 @@ class Guard:
                 refusal = PlainTextResponse("a bearer token is required", 401, {"WWW-Authenticate": "Bearer"})
                 await refusal(scope, receive, send)
                 return
-        await self._app(scope, receive, send)
+            scope.setdefault("state", {})["ending"] = self._ending
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self._ending():
+                raise  # else it was still open when the server had waited long enough: no fault of anything
 
 
 def asgi(server: Server[Any], listener: socket.socket) -> ASGIApp:

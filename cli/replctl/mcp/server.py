@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,6 +18,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from replctl import __version__
 from replctl.client.aio import AsyncClient
+from replctl.client.errors import ReplError
 from replctl.client.result import Gathering
 from replctl.client.start import Started
 from replctl.mcp import prompts, resources
@@ -40,15 +42,14 @@ class Door:
     def __init__(self, tools: ToolSet, client: AsyncClient) -> None:
         self.tools = tools
         self.client = client
-        self._used = False  # whether a broker has answered
-        self._news: str | None = None
+        self._connections = 0  # of the client, as far as it is known which broker they are to
+        self._met: float | None = None  # when that broker was last known to be there
+        self._lost: list[str] = []  # sessions of the one before it
         self._given_up: dict[str, str | None] = {}  # call to the reason its client gave
 
     def on_start(self, started: Started) -> None:
         """A broker had to be started: what the one before it took along is told with the next answer."""
-        if started.lost or self._used:
-            names = f"sessions {', '.join(started.lost)}" if started.lost else "its sessions"
-            self._news = f"a new broker was started; the one before it ended unexpectedly, and {names} with it"
+        self._lost = started.lost
 
     async def list_tools(self, _ctx: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """All tools; the same for everybody, always."""
@@ -73,10 +74,26 @@ class Door:
                 )  # fmt: skip
         except Asks as asked:
             return asked.result
-        self._used = self._used or self.client.connected
-        if self._news is not None:
-            answer.text, self._news = f"{answer.text}\n[{self._news}]", None
+        if (news := await self._news()) is not None:
+            answer.text += f"\n[{news}]"
         return self._result(tool, answer)
+
+    async def _news(self) -> str | None:
+        """That another broker serves than before, whoever started it; once."""
+        if self._connections == self.client.connections:
+            return None
+        self._connections = self.client.connections
+        now, before = time.monotonic(), self._met
+        try:
+            up_ms = (await self.client.stats()).get("uptime-ms")
+        except ReplError:
+            return None
+        self._met, lost, self._lost = time.monotonic(), self._lost, []
+        another = before is not None and up_ms is not None and up_ms / 1000 < now - before
+        if not lost and not another:
+            return None
+        how = f"ended unexpectedly, and sessions {', '.join(lost)}" if lost else "ended, and its sessions"
+        return f"a new broker was started; the one before it {how} with it"
 
     def _result(self, tool: Tool, answer: Answer) -> types.CallToolResult:
         content: list[types.ContentBlock] = [types.TextContent(type="text", text=answer.text)]
@@ -101,6 +118,8 @@ class Door:
         return await call_next(ctx)
 
     def _left(self, ctx: Context, gathering: Gathering) -> None:
+        if (ending := getattr(ctx.request and ctx.request.state, "ending", None)) is not None and ending():
+            return  # it is we who go, and nobody has cancelled anything
         interrupt = {"request_id": gathering.request_id}
         if ctx.request is not None and ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
             self.client.tell("interrupt", interrupt)  # over HTTP, closing the stream is how a call is cancelled

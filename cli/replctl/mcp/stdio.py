@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,9 +16,12 @@ from pydantic import ValidationError
 
 
 async def serve(server: Server[Any]) -> None:
-    """Serve until stdin ends. Nothing but the protocol is written to stdout."""
-    async with stdio_server() as (incoming, outgoing), _answering(incoming, outgoing) as messages:
-        await server.run(messages, outgoing, server.create_initialization_options())
+    """Serve until stdin ends, or nobody reads stdout. Nothing but the protocol is written to it."""
+    try:
+        async with stdio_server() as (incoming, outgoing), _answering(incoming, outgoing) as messages:
+            await server.run(messages, outgoing, server.create_initialization_options())
+    except* BrokenPipeError:
+        pass  # the client has gone; what it asked to run goes on
 
 
 @asynccontextmanager
@@ -42,11 +46,24 @@ async def _answering(incoming: Any, outgoing: Any) -> AsyncIterator[Any]:
 def refusal(error: ValidationError) -> types.JSONRPCError:
     """JSON-RPC's answer to a line that is no message, under its id where it has a usable one (JSON-RPC 2.0, 5)."""
     flaws = error.errors(include_url=False, include_context=False)
-    if any(flaw["type"] == "json_invalid" for flaw in flaws):
-        data = types.ErrorData(code=types.PARSE_ERROR, message="Parse error: not one line of JSON")
-        return types.JSONRPCError(jsonrpc="2.0", id=None, error=data)
-    sent = next((flaw["input"] for flaw in flaws if isinstance(flaw["input"], dict) and "id" in flaw["input"]), {})
-    number = sent.get("id")
-    usable = isinstance(number, str) or (isinstance(number, int) and not isinstance(number, bool))
+    if (broken := next((flaw for flaw in flaws if flaw["type"] == "json_invalid"), None)) is not None:
+        sent = _loosely(broken["input"])
+        why = "Parse error: " + ("not one line of JSON" if sent is None else "half of a surrogate pair is no text")
+        data = types.ErrorData(code=types.PARSE_ERROR, message=why)
+        return types.JSONRPCError(jsonrpc="2.0", id=_usable(sent), error=data)
+    sent = next((flaw["input"] for flaw in flaws if isinstance(flaw["input"], dict) and "id" in flaw["input"]), None)
     data = types.ErrorData(code=types.INVALID_REQUEST, message="Invalid request: not a JSON-RPC 2.0 message")
-    return types.JSONRPCError(jsonrpc="2.0", id=number if usable else None, error=data)
+    return types.JSONRPCError(jsonrpc="2.0", id=_usable(sent), error=data)
+
+
+def _loosely(line: str) -> Any:
+    """The line as a reader takes it that lets lone surrogates pass: models write them, and JSON's grammar has them."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _usable(sent: Any) -> str | int | None:
+    number = sent.get("id") if isinstance(sent, dict) else None
+    return number if isinstance(number, str) or type(number) is int else None

@@ -35,7 +35,7 @@ def sessions(at: Context) -> Steps:
     return _listing(at, "no sessions", lines, "sessions", facts)
 
 
-def clone(session: str, to: str | None) -> Steps:
+def clone(session: str, to: str) -> Steps:
     """A copy of a session."""
     reply = yield from request("clone", session=session, name=to)
     name = reply.get("name") or reply.get("new-session")

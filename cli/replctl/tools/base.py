@@ -58,14 +58,15 @@ class Answer(msgspec.Struct, kw_only=True):
 class Ask(NamedTuple):
     """One request to a broker: what a tool yields, and a driver sends.
 
-    `patience` seconds are waited for its end. `code`: it runs code that live output is wanted of, that is interrupted
-    when the caller gives up, and that may ask for input.
+    `patience` seconds are waited for its end. `code`: it runs code, which is interrupted when the caller gives up.
+    `until_input`: it is not waited for any longer when the code asks for input.
     """
 
     op: str
     fields: dict[str, Any]
     patience: float = PATIENCE
     code: bool = False
+    until_input: bool = False
 
 
 class Got(NamedTuple):

@@ -47,7 +47,7 @@ class Interrupt(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `interrupt`."""
 
     session: Session = DEFAULT_SESSION
-    eval_id: Annotated[int | None, Meta(description="This eval, running or queued.")] = None
+    eval_id: Annotated[Natural | None, Meta(description="This eval, running or queued.")] = None
     all: Annotated[bool, Meta(description="Also those that wait.")] = False
 
 
@@ -122,7 +122,9 @@ def interrupt(a: Interrupt, at: Context) -> Steps:  # noqa: ARG001
     reply = yield from request("interrupt", session=a.session, interrupt_id=a.eval_id, all=a.all or None)
     hit = bool(reply.get("interrupted"))
     which = f"eval {reply['interrupted-id']} of session {a.session}" if reply.get("interrupted-id") else a.session
-    text = f"interrupted {which}; its variables stay" if hit else f"nothing runs in session {a.session}"
+    rest = " and all that waited" if a.all else ""
+    nothing = "nothing runs" if a.eval_id is None else f"eval {a.eval_id} neither runs nor waits"
+    text = f"interrupted {which}{rest}; its variables stay" if hit else f"{nothing} in session {a.session}"
     return Answer(text=text, facts={"status": "ok", "session": a.session, "interrupted": hit})
 
 
@@ -157,6 +159,8 @@ def sessions(a: Sessions, at: Context) -> Steps:
     if a.action == "close":
         yield from request("close", session=a.session)
         return Answer(text=f"session {a.session} is closed", facts={"status": "ok", "session": a.session})
+    if a.to is None:
+        return Answer(text="clone needs `to`, the name of the copy", facts={"status": "bad-arguments"}, error=True)
     return (yield from about.clone(a.session, a.to))
 
 

@@ -62,27 +62,22 @@ def _asked(got: Got) -> Approval | None:
 
 
 def _exchange(client: Client, ask: Ask, on_output: OnOutput | None) -> Got:
-    if not ask.code:
-        gathering = client.begin(ask.op, ask.fields)
-        client.finish(gathering, ask.patience)
-        return Got(gathering)
     asking: list[Reply] = []
     deadline = time.monotonic() + ask.patience
-    gathering = client.begin(ask.op, ask.fields, on_output, _watch(asking.append))
+    gathering = client.begin(ask.op, ask.fields, on_output, _watch(ask, asking.append))
     try:
         while gathering.last is None and gathering.cut is None and not asking and time.monotonic() < deadline:
             client.pump(deadline)
         if not asking:
             client.finish(gathering, 0)
     except KeyboardInterrupt:
-        client.tell("interrupt", {"request_id": gathering.request_id})
+        if ask.code:
+            client.tell("interrupt", {"request_id": gathering.request_id})
         raise
-    return Got(gathering, asking[0] if gathering.last is None else None)
+    return _got(gathering, asking)
 
 
 async def _aexchange(client: AsyncClient, ask: Ask, on_output: OnOutput | None, gone_away: GoneAway | None) -> Got:
-    if not ask.code:
-        return Got(await client.exchange(ask.op, ask.fields, ask.patience))
     asking: list[Reply] = []
     gathering: Gathering | None = None
 
@@ -91,19 +86,28 @@ async def _aexchange(client: AsyncClient, ask: Ask, on_output: OnOutput | None, 
         if gathering is not None:
             client.leave(gathering)
 
-    gathering = await client.begin(ask.op, ask.fields, on_output, _watch(asks))
+    gathering = await client.begin(ask.op, ask.fields, on_output, _watch(ask, asks))
     if asking:  # it came while the request was being sent
         client.leave(gathering)
     try:
-        ended = await client.finish(gathering, ask.patience)
+        await client.finish(gathering, ask.patience)
     except asyncio.CancelledError:
-        if gone_away is not None:
+        if ask.code and gone_away is not None:
             gone_away(gathering)
         raise
-    return Got(gathering, None if ended else asking[0])
+    return _got(gathering, asking)
 
 
-def _watch(asks: Callable[[Reply], None]) -> OnStatus:
+def _got(gathering: Gathering, asking: list[Reply]) -> Got:
+    """What came of it. An eval that has ended since waits no more; one that runs on does."""
+    last = gathering.last
+    return Got(gathering, asking[0] if asking and (last is None or "running" in (last.status or ())) else None)
+
+
+def _watch(ask: Ask, asks: Callable[[Reply], None]) -> OnStatus | None:
+    if not ask.until_input:
+        return None
+
     def on_status(reply: Reply) -> None:
         if "need-input" in (reply.status or ()):
             asks(reply)

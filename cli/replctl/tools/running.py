@@ -45,10 +45,9 @@ def opening(session: str, settings: Settings, steps: Callable[[], Steps]) -> Ste
 
 def ran(op: str, fields: dict[str, Any], wait: float) -> Generator[Ask, Got, tuple[Result, Reply | None]]:
     """Run code and wait for its end at most `wait` seconds: its result, and what it said when it waits for input."""
-    got = yield Ask(op, {**fields, "wait_ms": milliseconds(wait)}, PATIENCE + wait, code=True)
-    if got.asking is not None:
-        return got.gathering.settle(), got.asking
-    return talk.result(got.gathering), None
+    wait_ms = milliseconds(wait) or 0
+    got = yield Ask(op, {**fields, "wait_ms": wait_ms}, PATIENCE + wait_ms / 1000, code=True, until_input=True)
+    return _so_far(got)
 
 
 def run(op: str, fields: dict[str, Any], context: Context, wait: float | None = None) -> Generator[Ask, Got, Answer]:
@@ -66,25 +65,29 @@ def follow(
     fields = {"session": session, "eval_id": eval_id, "grep": grep}
     if offset is not None and grep is None:
         return (yield from _page(context.settings, fields, wait, offset))
-    result = yield from _read({**fields, "offset": offset}, wait)
+    result, asking = yield from _read({**fields, "offset": offset}, wait)
+    if asking is not None:
+        return Told(result, context.settings, wait).answer(asking)
     whole = Pages()
     more = whole.add(result)
     for _ in range(MAX_READS):  # one read gives, or searches, at most what one answer may have
         if more:
-            result = yield from _read({**fields, "offset": whole.offset}, 0)
+            result, _ = yield from _read({**fields, "offset": whole.offset}, 0)
             more = whole.add(result)
     result.out, result.err = "".join(whole.out), "".join(whole.err)
     result.truncated, result.dropped_bytes = bool(whole.missing) or None, whole.missing or None
-    return _and_more(Told(result, context.settings, wait).answer(), more, result)
+    silent = "" if grep is None else f"[no line of its output contains {grep!r}]"
+    return _and_more(Told(result, context.settings, wait, silent=silent).answer(), more, result)
 
 
 def _page(settings: Settings, fields: dict[str, Any], wait: float, offset: int) -> Generator[Ask, Got, Answer]:
-    result = yield from _read({**fields, "offset": offset, "max_bytes": settings.budget}, wait)
+    result, asking = yield from _read({**fields, "offset": offset, "max_bytes": settings.budget}, wait)
     more = bool(result.truncated)
     result.truncated = None  # what follows is on the next page, not lost
     # The page was bounded when it was asked for; nothing more is left out of it.
     whole = structs.replace(settings, budget=10 * settings.budget, line=10 * settings.budget)
-    answer = Told(result, whole, wait).answer()
+    silent = f"[no output from byte {offset} on]"
+    answer = Told(result, whole, wait, silent=silent).answer(None if more else asking)
     return _and_more(answer, more, result)
 
 
@@ -94,9 +97,17 @@ def _and_more(answer: Answer, more: bool, result: Result) -> Answer:
     return answer
 
 
-def _read(fields: dict[str, Any], wait: float) -> Generator[Ask, Got, Result]:
-    got = yield Ask("read", {**fields, "wait_ms": milliseconds(wait) or None}, PATIENCE + wait)
-    return talk.result(got.gathering)
+def _read(fields: dict[str, Any], wait: float) -> Generator[Ask, Got, tuple[Result, Reply | None]]:
+    """One read, and what its eval said when it waits for input."""
+    wait_ms = milliseconds(wait) or 0
+    got = yield Ask("read", {**fields, "wait_ms": wait_ms or None}, PATIENCE + wait_ms / 1000, until_input=True)
+    return _so_far(got)
+
+
+def _so_far(got: Got) -> tuple[Result, Reply | None]:
+    if got.asking is not None:
+        return got.gathering.settle(), got.asking
+    return talk.result(got.gathering), None
 
 
 def _tail(result: Result, settings: Settings) -> Generator[Ask, Got, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -35,6 +36,8 @@ def read_arguments(kind: type[Args], given: Mapping[str, Any] | None) -> Args:
     except msgspec.ValidationError as error:
         names = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
         what = str(error).replace(" - at `$.", " in `").replace("Object ", "")
+        if what.startswith("Invalid enum value") and (named := re.search(r" in `(\w+)`\Z", what)):
+            what += f": {', '.join(schema_of(kind)['properties'][named[1]]['enum'])}"
         raise BadArguments(f"bad arguments: {what}. This tool takes: {names or 'nothing'}") from None
 
 

@@ -17,7 +17,8 @@ _HINTS = {
     "session-not-found": "code that is sent to a session opens it; the list of sessions has those there are",
     "path-not-allowed": "code reads what its session sees: eval exec(open(path).read()); or set session.load-paths",
     "timeout": "ask for more with `timeout`",
-    "eval-not-found": "its output went with the worker, or was given up; run the code again",
+    "eval-not-found": "the list of jobs has the evals there are; what one printed goes with its worker",
+    "broker-lost": "if it has ended, all sessions and variables are gone; the list of sessions has those there are",
     "unknown-op": "the broker that runs is older than this tool: `replctl shutdown` lets a new one start",
 }
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -26,11 +27,18 @@ MIMES = ["image/png", "image/jpeg", "text/markdown", "text/plain"]
 
 
 class Told:
-    """How an eval is told: its session as the caller named it, how long was waited, and what its end is called."""
+    """How an eval is told: its session as the caller named it, how long was waited, and what its end is called.
 
-    def __init__(self, result: Result, settings: Settings, waited: float | None = None, tail: str = "") -> None:
+    `silent` is said when no output is there to be shown.
+    """
+
+    def __init__(
+        self, result: Result, settings: Settings, waited: float | None = None, tail: str = "", silent: str = ""
+    ) -> None:
         self._result, self._settings, self._waited, self._tail = result, settings, waited, tail
+        self._silent = silent
         self._folded = 0
+        self._cut = False  # somewhere, and the text there does not say how to get the rest
 
     def answer(self, asking: Reply | None = None) -> Answer:
         """The text for a model, the facts for a program, the pictures."""
@@ -40,14 +48,13 @@ class Told:
         images, left = _pictures(result, self._settings)
         parts = self._parts()
         rooms = shares([len(text) for _, text in parts], self._settings.budget)
-        shown = {
-            label: fold(text, room, self._settings.line, self._more(label)).text
-            for (label, text), room in zip(parts, rooms, strict=True)
-        }
+        shown = {label: self._fold(label, text, room) for (label, text), room in zip(parts, rooms, strict=True)}
         status = "waiting-for-input" if asking is not None else status_of(result)
         lines = [shown[""]] if "" in shown else []
         lines += [f"{label}:\n{text}" if len(shown) > 1 else text for label, text in shown.items() if label]
-        if not lines and status == "ok":
+        if self._silent and shown.keys() <= {""}:
+            lines.append(self._silent)
+        elif not lines and status == "ok" and not result.repr_error:
             lines.append("done: no value, no output" if not images else f"{len(images)} picture(s)")
         lines += [f"[{note}]" for note in self._notes(status, left)]
         return Answer(text="\n".join(lines), facts=self._facts(status, shown), images=images,
@@ -70,11 +77,17 @@ class Told:
                 parts.append((label, shown))
         return parts
 
-    def _more(self, label: str) -> str:
+    def _fold(self, label: str, text: str, room: int) -> str:
+        more = self._more() if label else ""  # a value has no pages of its own
+        folded = fold(text, room, self._settings.line, more)
+        self._cut = self._cut or (folded.cut > 0 and not (more and more in folded.text))
+        return folded.text
+
+    def _more(self) -> str:
         result = self._result
         if result.ephemeral:
             return "; a throw-away session keeps nothing"
-        if not label or result.eval_id is None or result.state == "lost":
+        if result.eval_id is None or result.state == "lost":
             return ""
         return f"; page or search it: read(session={result.session!r}, eval_id={result.eval_id}, offset=0 or grep=…)"
 
@@ -82,11 +95,14 @@ class Told:
         result = self._result
         name = result.session
         if result.created and not result.ephemeral:
-            yield f"new session {name}" + (f"; the one before it was lost: {result.cause}" if result.cause else "")
+            before = result.cause if result.state != "lost" else None  # else it is how this one went
+            yield f"new session {name}" + (f"; the one before it was lost: {before}" if before else "")
         if result.notice:
             yield result.notice
         if result.repr_error:
             yield f"the value has no text: its repr raised {result.repr_error}"
+        if self._cut and (more := self._more()):
+            yield f"some was cut{more}"
         if self._folded:
             yield f"progress bar updates folded: {self._folded}"
         yield from (f"picture: {note}" for note in result.notes)
@@ -96,13 +112,17 @@ class Told:
             after = f" after {self._waited:g} s" if self._waited else ""
             offset = f", offset={result.offset}" if result.offset else ""
             more = f"read(session={name!r}, eval_id={result.eval_id}{offset})"
-            yield f"still running{after} as eval {result.eval_id}, it goes on; wait for more: {more}"
+            if result.queue_position is None:
+                yield f"still running{after} as eval {result.eval_id}, it goes on; wait for more: {more}"
+            else:
+                yield f"eval {result.eval_id} is queued, {result.queue_position} before it; it will run; wait: {more}"
         elif status == "waiting-for-input":
             yield f"eval {result.eval_id} waits for input: stdin(session={name!r}, text=…)"
         if result.background_bytes:
             yield f"{result.background_bytes} bytes were printed between evals: read(session={name!r}, eval_id=0)"
         if result.truncated:
-            yield f"{result.dropped_bytes or 0} bytes of it were not kept"
+            least = "at least " if (result.value or "").endswith(TRUNCATED) else ""  # the rest was never made
+            yield f"{least}{result.dropped_bytes or 0} bytes of it were not kept"
         if not result.ok and result.hint and status not in ("running", "waiting-for-input"):
             yield f"hint: {_HINTS.get(result.word or '', result.hint)}"
         yield ", ".join(self._footer(status))
@@ -117,8 +137,10 @@ class Told:
         if result.duration_ms is not None:
             yield f"{result.duration_ms:.0f} ms" if result.duration_ms < 1000 else f"{result.duration_ms / 1000:.1f} s"
         if result.state == "lost":
+            closed = "session-closed" in result.status
+            now = "the session is closed" if closed else f"a fresh worker serves the session (epoch {result.epoch})"
             yield (f"state lost: {result.cause or 'the worker is gone'}; variables and imports from before are gone, "
-                   f"a fresh worker serves the session (epoch {result.epoch})")  # fmt: skip
+                   f"{now}")  # fmt: skip
         elif result.state is not None and not result.ephemeral:
             yield f"state {result.state}"
 
@@ -148,17 +170,15 @@ def refused(error: ReplError) -> Answer:
     reply = error.reply
     parts = [error.err if error.word == "error" else f"{error.word}: {error.err}"]
     if reply is not None and reply.cause and reply.cause not in error.err:
-        parts.append(f"({reply.cause})")
-    if error.word == "broker-lost":
-        parts.append("Every session and its variables are gone with it; the next call starts a new broker.")
+        parts[0] += f" ({reply.cause})"
     if (hint := _HINTS.get(error.word, error.hint)) is not None:
-        parts.append(f"Hint: {hint}.")
+        parts.append(f"[hint: {hint}]")
     if error.retry_after_ms is not None:
-        parts.append(f"Try again in {error.retry_after_ms / 1000:g} s.")
+        parts.append(f"[try again in {error.retry_after_ms / 1000:g} s]")
     facts: dict[str, Any] = {"status": error.word, "error": error.err}
     if error.retry_after_ms is not None:
         facts["retry_after_ms"] = error.retry_after_ms
-    return Answer(text=" ".join(parts), facts=facts, error=True)
+    return Answer(text="\n".join(parts), facts=facts, error=True)
 
 
 def _value(result: Result) -> str | None:

@@ -79,7 +79,7 @@ class Read(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
     changes: ClassVar[bool] = False
     returns: ClassVar[tuple[str, ...]] = (
         "out", "err", "value", "ex", "stacktrace", "eval-id", "epoch", "state", "offset", "truncated",
-        "dropped-bytes", "duration-ms",
+        "dropped-bytes", "duration-ms", "queue-position",
     )  # fmt: skip
 
     eval_id: Natural
