@@ -56,7 +56,7 @@ def unix_door(path: str) -> Door:
     """
     place = Path(path).absolute()
     private_folder(place.parent)
-    _make_room(place)
+    make_room(place)
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     mask = os.umask(0o177)
     try:
@@ -69,7 +69,8 @@ def unix_door(path: str) -> Door:
     return Door(door, f"lines+unix://{place}", path=place)
 
 
-def _make_room(place: Path) -> None:
+def make_room(place: Path) -> None:
+    """Take a stale socket file away. Raises StartError for a live one and for another kind of file."""
     try:
         kind = place.lstat().st_mode
     except FileNotFoundError:

@@ -141,14 +141,30 @@ def test_the_pub_socket_has_every_event_by_type(start: Callable[..., Broker]) ->
     assert not (folder / "run/events.sock").exists()
 
 
-@pytest.mark.parametrize("setting", ["broker.publish=tcp://0.0.0.0:0", "metrics.listen=0.0.0.0:0"])
-def test_what_tells_everything_listens_on_loopback_alone(tmp_path: Path, setting: str) -> None:
-    command = [sys.executable, "-m", "replctl", "serve", "--endpoint", f"ipc://{tmp_path}/b.sock", "--set", setting]
-    env = {**os.environ, "REPLCTL_STATE_DIR": str(tmp_path), "REPLCTL_CONFIG": f"{tmp_path}/none.toml"}
-    tmp_path.chmod(0o700)
+def _refusal(folder: Path, setting: str) -> str:
+    """What a broker says that does not start with this setting."""
+    command = [sys.executable, "-m", "replctl", "serve", "--endpoint", f"ipc://{folder}/b.sock", "--set", setting]
+    env = {**os.environ, "REPLCTL_STATE_DIR": str(folder), "REPLCTL_CONFIG": f"{folder}/none.toml"}
+    folder.chmod(0o700)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
     assert done.returncode != 0
-    assert "loopback" in done.stderr
+    return done.stderr
+
+
+def test_a_pub_socket_takes_nobodys_place(start: Callable[..., Broker], tmp_path: Path) -> None:
+    broker = start("broker.publish=ipc:///FOLDER/run/events.sock")
+    taken = broker.folder / "run/events.sock"
+    assert "somebody listens there" in _refusal(tmp_path, f"broker.publish=ipc://{taken}")
+    assert taken.is_socket()
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine")
+    assert "no socket" in _refusal(tmp_path, f"broker.publish=ipc://{notes}")
+    assert notes.read_text() == "mine"
+
+
+@pytest.mark.parametrize("setting", ["broker.publish=tcp://0.0.0.0:0", "metrics.listen=0.0.0.0:0"])
+def test_what_tells_everything_listens_on_loopback_alone(tmp_path: Path, setting: str) -> None:
+    assert "loopback" in _refusal(tmp_path, setting)
 
 
 def _get(port: int, path: str = "/metrics", method: str = "GET") -> tuple[bytes, str]:
