@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -12,6 +11,7 @@ from replctl.client.result import Result
 from replctl.client.sync import Client
 from replctl.commands.common import Face, common
 from replctl.commands.durations import Duration, spoken
+from replctl.commands.screen import Screen
 from replctl.past import export as formats
 from replctl.past.replay import Report
 from replctl.past.replay import replay as run_again
@@ -83,7 +83,7 @@ def export(session: str, kind: str, out: Path | None) -> int:
         make = {"ipynb": formats.notebook, "py": formats.script, "md": formats.page}[kind]
         text = make(fold(store.load(head)), f"{head.label}, {head.created[:19].replace('T', ' ')}", head.runtime)
     if out is None:
-        sys.stdout.write(text)
+        Screen().text("out", text)
     else:
         try:
             out.write_text(text, encoding="utf-8")

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 READER_GONE = 141  # as a shell tells of a program that SIGPIPE ended
+UNWRITTEN = 1  # what cat says of a full disk
 
 
 class Screen:
@@ -80,6 +81,7 @@ class Screen:
         except BrokenPipeError:
             if stream == "out":
                 raise SystemExit(READER_GONE) from None
-        except OSError:  # a full disk behind stderr is no reason to lose the value on stdout
+        except OSError as error:  # a full disk behind stderr is no reason to lose the value on stdout
             if stream == "out":
-                raise
+                self.notice(f"cannot write to stdout: {error.strerror}")
+                raise SystemExit(UNWRITTEN) from None
