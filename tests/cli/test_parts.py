@@ -195,9 +195,8 @@ def test_a_line_of_ours_is_a_fresh_one(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_behind_stdout_is_told_in_a_line(tmp_path: Path) -> None:
-    with open("/dev/full", "wb") as full, open(tmp_path / "e", "wb") as file:
-        with pytest.raises(SystemExit) as ended:
-            Screen(full.fileno(), file.fileno()).line("42")
+    with open("/dev/full", "wb") as full, open(tmp_path / "e", "wb") as file, pytest.raises(SystemExit) as ended:
+        Screen(full.fileno(), file.fileno()).line("42")
     assert ended.value.code == 1
     assert (tmp_path / "e").read_text() == "replctl: cannot write to stdout: No space left on device\n"
 
