@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kit import PATIENCE_S, Broker, LineWire, Wire, wait_until
 from replctl import AsyncClient, Client, ReplError
-from replctl.client import aio
+from replctl.client import aio, line
 from replwire import events
 from replwire.events import BrokerShutdown, EvalFinished
 
@@ -307,6 +308,32 @@ def test_the_libraries_bring_events_and_catch_up(start: Callable[..., Broker]) -
     found = asyncio.run(listen())
     assert found[0] == "session/created"
     assert found[-1] == "session/closed"
+
+
+def test_a_reader_that_lags_before_anything_numbered_came_catches_up(
+    start: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line, "MAX_UNREAD", 1)
+    broker = start("limits.rate-limit-per-min=0")
+    with Client(broker.endpoint, start=False) as client, broker.wire() as worker, ThreadPoolExecutor(1) as pool:
+        client.new("s")
+        listening = client.events("s", types=["eval/interrupt-requested"], output=True)
+        first = pool.submit(next, listening)
+        wait_until(
+            lambda: worker.ask("introspect", name="subscriptions")["snapshots"]["subscriptions"]["total"], "a reader"
+        )
+        worker.run("print('begin')", "s")
+        found = [first.result(PATIENCE_S)]
+        for number in range(1500):  # nobody reads meanwhile
+            worker.run(f"print({number})", "s")
+        running = worker.send("eval", session="s", code="while True: pass")
+        wait_until(lambda: worker.ask("interrupt", session="s")["interrupted"], "an interrupt")
+        assert "interrupted" in worker.answer(running).status
+        worker.run("print('end')", "s")
+        while found[-1].get("reply", {}).get("out") != "end\n":
+            found.append(next(listening))
+    types = {event["type"] for event in found}
+    assert {"bus/lagged", "eval/interrupt-requested"} <= types
 
 
 def _until_finished(broker: Broker, number: int) -> None:
