@@ -290,23 +290,16 @@ def test_a_replay_needs_a_transcript_and_a_session_of_its_runtime(start: Callabl
     _cli(broker, "replay", "nobody", "--into", "more", *to, code=4)
 
 
+def _tail(broker: Broker, *args: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "replctl", "tail", *args, "--endpoint", broker.endpoint]
+    return subprocess.Popen(command, env=broker.environ, stdout=subprocess.PIPE, text=True)
+
+
 def test_tail_follows_a_session_and_ends_with_it(start: Callable[..., Broker]) -> None:
     broker = start()
     with broker.wire() as wire:
         wire.ask("new-session", name="t")
-        command = [
-            sys.executable,
-            "-m",
-            "replctl",
-            "tail",
-            "t",
-            "--output",
-            "--since",
-            "0",
-            "--endpoint",
-            broker.endpoint,
-        ]
-        process = subprocess.Popen(command, env=broker.environ, stdout=subprocess.PIPE, text=True)
+        process = _tail(broker, "t", "--output", "--since", "0")
         assert process.stdout is not None
         assert "session/created" in process.stdout.readline()
         wire.run("print('seen live')", "t")
@@ -318,3 +311,26 @@ def test_tail_follows_a_session_and_ends_with_it(start: Callable[..., Broker]) -
         assert "\x1b" not in rest  # no terminal, no colours
         assert "session/closed" in rest
     assert os.path.isdir(broker.folder)
+
+
+def test_tail_ends_when_its_reader_does_though_nothing_happens(start: Callable[..., Broker]) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        wire.ask("new-session", name="t")
+        process = _tail(broker, "t", "--since", "0")
+        assert process.stdout is not None
+        assert "session/created" in process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(20) == 141
+
+
+def test_tail_names_sessions_whose_opening_it_was_not_to_show(start: Callable[..., Broker]) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        process = _tail(broker, "--types", "eval/finished")
+        assert process.stdout is not None
+        wait_until(lambda: wire.ask("introspect", name="subscriptions")["snapshots"]["subscriptions"]["total"], "tail")
+        wire.run("42", "new")
+        assert " new eval/finished 1 ok " in process.stdout.readline()
+        assert broker.stop() == 0
+        assert process.communicate(timeout=20)[0] == ""
