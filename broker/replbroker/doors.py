@@ -10,6 +10,8 @@ from pathlib import Path
 
 from replbroker.endpoints import StartError, private_folder
 
+_SILENT_S = 60  # after that a line client is asked whether it is there
+
 
 @dataclass(frozen=True, slots=True)
 class Door:
@@ -37,7 +39,12 @@ def tcp_door(address: str) -> Door:
     door = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        door.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # its connections have it from here
+        # Its connections have these from here. A reader of events that is gone looks like one that only says no more,
+        # until it is asked.
+        door.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        door.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT_S)
+        door.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENT_S // 6)
         door.bind((host, int(port)))
     except OSError as error:
         door.close()
@@ -56,7 +63,7 @@ def unix_door(path: str) -> Door:
     """
     place = Path(path).absolute()
     private_folder(place.parent)
-    _make_room(place)
+    make_room(place)
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     mask = os.umask(0o177)
     try:
@@ -69,7 +76,8 @@ def unix_door(path: str) -> Door:
     return Door(door, f"lines+unix://{place}", path=place)
 
 
-def _make_room(place: Path) -> None:
+def make_room(place: Path) -> None:
+    """Take a stale socket file away. Raises StartError for a live one and for another kind of file."""
     try:
         kind = place.lstat().st_mode
     except FileNotFoundError:

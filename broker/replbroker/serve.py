@@ -150,7 +150,8 @@ class Serve:
     def _hear_client(self) -> None:
         peer, body, frame = self._clients.receive()
         if not self._core.knows(peer):
-            self._meet(peer, self._clients.identity(frame))
+            self._count_connections()
+            self._meet(peer, self._clients.meet(peer, frame))
         self._do(self._core.hear(peer, body, time.monotonic()))
 
     def hear(self, peer: bytes, body: bytes) -> None:
@@ -180,6 +181,8 @@ class Serve:
 
     def _count_connections(self) -> None:
         self._core.set_connections(self._clients.count() + len(self.streams))
+        for peer in self._clients.left():
+            self._core.reader_gone(peer)
 
     def _others(self) -> None:
         for fd, _ in self._epoll.poll(0):

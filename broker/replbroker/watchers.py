@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 from replbroker.core.broker import Core
-from replbroker.doors import tcp_door
+from replbroker.doors import make_room, tcp_door
 from replbroker.endpoints import StartError, is_loopback, private_folder
 from replbroker.watch.base import SessionBackend, Watcher
 from replbroker.watch.jsonl import Jsonl
@@ -111,6 +111,7 @@ def _checked(endpoint: str) -> str | None:
         raise StartError(str(error)) from None
     if path is not None:
         private_folder(Path(path).absolute().parent)
+        make_room(Path(path).absolute())  # libzmq would take away whatever is there
     elif not is_loopback(endpoint):
         raise StartError(f"broker.publish {endpoint}: ipc://PATH or a tcp:// address of loopback, nothing else")
     return path

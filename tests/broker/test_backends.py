@@ -118,12 +118,13 @@ def test_text_is_found_in_code_output_values_and_errors_in_any_case(make: Make) 
     backend.create(_head("a"))
     backend.create(_head("b"))
     backend.append("a", [_entry(1, out="A needle here"), _entry(2, agent="needle"), _entry(3, value="'Needle'")])
-    backend.append("b", [_entry(1, error='"quoted" needles é')])
+    backend.append("b", [_entry(1, error='"quoted" needles É Straße')])
     found = [entry["seq"] for entry in backend.search("needle")]
     assert sorted(found) == [1, 1, 3]
     assert [entry["seq"] for entry in backend.search("NEEDLE", "b")] == [1]
     assert [entry["seq"] for entry in backend.search('"quoted" needle')] == [1]
     assert [entry["seq"] for entry in backend.search("é")] == [1]
+    assert [entry["seq"] for entry in backend.search("STRASSE")] == [1]
     assert list(backend.search("needle OR x")) == []
 
 
@@ -186,6 +187,26 @@ def test_a_damaged_line_is_skipped_and_a_strict_reader_is_told(tmp_path: Path) -
         list(backend.load("a", strict=True))
 
 
+def test_a_disk_that_is_full_when_the_older_half_goes_hides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = Jsonl(tmp_path, 2000)
+    backend.create(_head("a"))
+    backend.append("a", [_entry(1, out="x" * 500)])
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("replbroker.watch.jsonl.os.fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            backend.append("a", [_entry(2, out="x" * 500)])
+    assert [head.name for head in backend.find("work")] == ["work"]
+    backend.append("a", [_entry(3, out="x" * 500)])
+    assert [entry["seq"] for entry in backend.load("a")] == [1, 3]
+    backend.shut()
+
+
 def test_no_file_is_there_before_the_first_entry(tmp_path: Path) -> None:
     backend = Jsonl(tmp_path / "t", 1 << 20)
     assert list(backend.list()) == []
@@ -200,6 +221,34 @@ def test_more_sessions_than_descriptors_can_be_written(tmp_path: Path) -> None:
             backend.append(f"s{number}", [_entry(turn)])
     assert all([entry["seq"] for entry in backend.load(f"s{number}")] == [1, 2] for number in range(100))
     backend.shut()
+
+
+class _FullAtFirst:
+    """A storage whose disk is full once."""
+
+    def __init__(self, backend: SessionBackend) -> None:
+        self._backend = backend
+        self._full = True
+
+    def open(self, head: Head) -> None:
+        full, self._full = self._full, False
+        if full:
+            raise OSError("no room")
+        self._backend.open(head)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+
+def test_a_session_keeps_its_name_when_the_event_that_tells_it_is_lost(make: Make) -> None:
+    transcript = Transcript(_FullAtFirst(make()), 1e9, 1 << 30, lambda _: None)  # type: ignore[arg-type]
+    created = json.dumps({"type": "session/created", "seq": 1, "name": "work", "runtime": "bash"}).encode()
+    transcript.happened(Happened("session/created", "a", created, 0.0), 0.0)
+    transcript.flush(1.0)
+    transcript.happened(Happened("eval/finished", "a", _entry(2), 1.0), 1.0)
+    transcript.close()
+    assert transcript.lost == 1
+    assert [(head.session, head.runtime) for head in make().find("work")] == [("a", "bash")]
 
 
 class _Stuck:

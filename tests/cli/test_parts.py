@@ -194,6 +194,13 @@ def test_a_line_of_ours_is_a_fresh_one(tmp_path: Path) -> None:
     assert (tmp_path / "o").read_bytes() == b"no newline \\ud800\n42\n"
 
 
+def test_a_full_disk_behind_stdout_is_told_in_a_line(tmp_path: Path) -> None:
+    with open("/dev/full", "wb") as full, open(tmp_path / "e", "wb") as file, pytest.raises(SystemExit) as ended:
+        Screen(full.fileno(), file.fileno()).line("42")
+    assert ended.value.code == 1
+    assert (tmp_path / "e").read_text() == "replctl: cannot write to stdout: No space left on device\n"
+
+
 def test_notices_show_terminal_control_instead_of_obeying_it(tmp_path: Path) -> None:
     with open(tmp_path / "e", "wb") as file:
         Screen(err=file.fileno()).notice("a\x1b[2Jb")

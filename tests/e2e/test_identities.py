@@ -240,8 +240,8 @@ def test_a_request_that_waits_is_not_taken_for_that_of_who_came_to_its_connectio
         heard: dict[str, tuple[int, str]] = {}
         while len(heard) < 2:
             wait_until(lambda: waits(1), "both requests are there")
-            _, body, frame = clients.receive()
-            heard[body.decode()] = int(frame.get(zmq.SRCFD)), clients.identity(frame)
+            peer, body, frame = clients.receive()
+            heard[body.decode()] = int(frame.get(zmq.SRCFD)), clients.meet(peer, frame)
         own.go_on()
     assert len({descriptor for descriptor, _ in heard.values()}) == 1
     assert {uid: who for uid, (_, who) in heard.items()} == {uid: f"uid:{uid}" for uid in heard}

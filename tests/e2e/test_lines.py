@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kit import PATIENCE_S, Broker, LineWire, wait_until
+from replbroker.doors import tcp_door
 
 Start = Callable[..., Broker]
 
@@ -222,3 +223,14 @@ def test_a_client_that_says_no_more_and_goes_is_let_go(lines_broker: Broker) -> 
             line.socket.shutdown(socket.SHUT_WR)
             line.close()
         wait_until(lambda: wire.ask("stats")["stats"]["connections"] == before, "the connections are gone")
+
+
+def test_a_tcp_client_that_went_without_a_word_is_found_out_by_the_kernel() -> None:
+    door = tcp_door("127.0.0.1:0")
+    try:
+        door.socket.listen()
+        with socket.create_connection(door.socket.getsockname()), door.socket.accept()[0] as connection:
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 60
+    finally:
+        door.remove()

@@ -200,13 +200,69 @@ def test_a_script_of_a_session_can_be_read_by_python_whatever_the_session_was_gi
 ) -> None:
     broker = start()
     with broker.wire() as wire:
-        for code in ("x = 1", "%timeit x", "await __import__('asyncio').sleep(0)", "if x:", "'d'\nx"):
+        for code in (
+            "from __future__ import annotations", "x = 1", "%timeit x", "await __import__('asyncio').sleep(0)", "if x:",
+            "'d'\nx", "return 5", "from __future__ import division", "raise ValueError('a\\0b')",
+        ):  # fmt: skip
             wire.run(code, "odd")
     assert broker.stop() == 0
     text = _cli(broker, "export", "odd", "--format", "py")
-    assert len(ast.parse(text).body) == 4
-    assert "# %timeit x" in text
-    assert "# if x:" in text
+    assert len(ast.parse(text).body) == 6
+    compile(text, "odd.py", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    for line in ("# %timeit x", "# if x:", "# return 5", "# from __future__ import division"):
+        assert line in text
+
+
+PICTURE = """class P:
+    def _repr_html_(self): return '<b>P</b>'
+print('```\\nno end')
+P()"""
+
+
+def test_what_an_export_does_not_have_is_said_in_it(start: Callable[..., Broker], tmp_path: Path) -> None:
+    broker = start("limits.event-text-bytes=1024", "transcript.max-session-bytes=20000")
+    with broker.wire() as wire:
+        for number in range(40):
+            wire.run(f"echo {number} {'x' * 300}", "long", runtime="bash")
+        wire.run("seq 10000", "long")
+        wire.run(PICTURE, "rich", mime=["text/html"])
+    assert broker.stop() == 0
+    book = json.loads(_cli(broker, "export", "long"))
+    nbformat.validate(nbformat.from_dict(book))
+    shown = "".join("".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "markdown")
+    assert "events are missing here" in shown
+    assert "41: output cut" in shown
+    assert "events are missing here" in _cli(broker, "export", "long", "--format", "py")
+    page = _cli(broker, "export", "rich", "--format", "md")
+    assert "text/html" in page
+    assert "\n````text\n```\nno end\n" in page
+    broker.start()
+    lines = tmp_path / "long.jsonl"
+    lines.write_text(_cli(broker, "export", "long", "--format", "jsonl"))
+    report = json.loads(_cli(broker, "replay", str(lines), "--into", "more", "--json", "--endpoint", broker.endpoint))
+    assert report["missing"] > 0
+    assert report["drifted"] == []  # it ran in bash, though no event tells the runtime any more
+
+
+def test_a_replay_compares_values_also_where_output_was_cut(start: Callable[..., Broker]) -> None:
+    broker = start("limits.event-text-bytes=1024")
+    with broker.wire() as wire:
+        wire.run("print('x' * 5000); object().__hash__()", "s")
+        wire.ask("close", session="s")
+    wait_until(lambda: "closed" in _cli(broker, "export", "s", "--format", "jsonl"), "the whole transcript")
+    report = json.loads(_cli(broker, "replay", "s", "--into", "t", "--json", "--endpoint", broker.endpoint, code=1))
+    assert [each["what"] for each in report["drifted"]] == [["value"]]
+
+
+@pytest.mark.parametrize("args", [("history", "--search", "x"), ("export", "s"), ("replay", "s", "--into", "t")])
+def test_transcripts_that_cannot_be_read_are_told_in_a_line(args: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "transcripts").mkdir()
+    (tmp_path / "transcripts/transcripts.db").write_text("no database")
+    env = {**os.environ, "REPLCTL_STATE_DIR": str(tmp_path), "REPLCTL_CONFIG": f"{tmp_path}/none.toml"}
+    command = [sys.executable, "-m", "replctl", *args, *(["--no-start"] if args[0] != "export" else [])]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "Error: transcripts cannot be read: transcripts.db: file is not a database\n"
 
 
 def test_a_replay_needs_a_transcript_and_a_session_of_its_runtime(start: Callable[..., Broker], tmp_path: Path) -> None:
@@ -234,23 +290,16 @@ def test_a_replay_needs_a_transcript_and_a_session_of_its_runtime(start: Callabl
     _cli(broker, "replay", "nobody", "--into", "more", *to, code=4)
 
 
+def _tail(broker: Broker, *args: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "replctl", "tail", *args, "--endpoint", broker.endpoint]
+    return subprocess.Popen(command, env=broker.environ, stdout=subprocess.PIPE, text=True)
+
+
 def test_tail_follows_a_session_and_ends_with_it(start: Callable[..., Broker]) -> None:
     broker = start()
     with broker.wire() as wire:
         wire.ask("new-session", name="t")
-        command = [
-            sys.executable,
-            "-m",
-            "replctl",
-            "tail",
-            "t",
-            "--output",
-            "--since",
-            "0",
-            "--endpoint",
-            broker.endpoint,
-        ]
-        process = subprocess.Popen(command, env=broker.environ, stdout=subprocess.PIPE, text=True)
+        process = _tail(broker, "t", "--output", "--since", "0")
         assert process.stdout is not None
         assert "session/created" in process.stdout.readline()
         wire.run("print('seen live')", "t")
@@ -262,3 +311,26 @@ def test_tail_follows_a_session_and_ends_with_it(start: Callable[..., Broker]) -
         assert "\x1b" not in rest  # no terminal, no colours
         assert "session/closed" in rest
     assert os.path.isdir(broker.folder)
+
+
+def test_tail_ends_when_its_reader_does_though_nothing_happens(start: Callable[..., Broker]) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        wire.ask("new-session", name="t")
+        process = _tail(broker, "t", "--since", "0")
+        assert process.stdout is not None
+        assert "session/created" in process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(20) == 141
+
+
+def test_tail_names_sessions_whose_opening_it_was_not_to_show(start: Callable[..., Broker]) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        process = _tail(broker, "--types", "eval/finished")
+        assert process.stdout is not None
+        wait_until(lambda: wire.ask("introspect", name="subscriptions")["snapshots"]["subscriptions"]["total"], "tail")
+        wire.run("42", "new")
+        assert " new eval/finished 1 ok " in process.stdout.readline()
+        assert broker.stop() == 0
+        assert process.communicate(timeout=20)[0] == ""

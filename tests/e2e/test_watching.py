@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import socket
@@ -17,8 +16,6 @@ import zmq
 from prometheus_client.parser import text_string_to_metric_families
 
 from kit import PATIENCE_S, Broker, LineWire, Wire, wait_until
-from replctl import AsyncClient, Client, ReplError
-from replctl.client import aio
 from replwire import events
 from replwire.events import BrokerShutdown, EvalFinished
 
@@ -141,14 +138,49 @@ def test_the_pub_socket_has_every_event_by_type(start: Callable[..., Broker]) ->
     assert not (folder / "run/events.sock").exists()
 
 
-@pytest.mark.parametrize("setting", ["broker.publish=tcp://0.0.0.0:0", "metrics.listen=0.0.0.0:0"])
-def test_what_tells_everything_listens_on_loopback_alone(tmp_path: Path, setting: str) -> None:
-    command = [sys.executable, "-m", "replctl", "serve", "--endpoint", f"ipc://{tmp_path}/b.sock", "--set", setting]
-    env = {**os.environ, "REPLCTL_STATE_DIR": str(tmp_path), "REPLCTL_CONFIG": f"{tmp_path}/none.toml"}
-    tmp_path.chmod(0o700)
+def _refusal(folder: Path, setting: str) -> str:
+    """What a broker says that does not start with this setting."""
+    command = [sys.executable, "-m", "replctl", "serve", "--endpoint", f"ipc://{folder}/b.sock", "--set", setting]
+    env = {**os.environ, "REPLCTL_STATE_DIR": str(folder), "REPLCTL_CONFIG": f"{folder}/none.toml"}
+    folder.chmod(0o700)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
     assert done.returncode != 0
-    assert "loopback" in done.stderr
+    return done.stderr
+
+
+def test_a_reader_that_goes_is_forgotten_though_nothing_happens(start: Callable[..., Broker]) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        wire.ask("new-session", name="idle")
+
+        def readers() -> int:
+            return int(wire.ask("introspect", name="subscriptions")["snapshots"]["subscriptions"]["total"])
+
+        for _ in range(3):
+            leaving = broker.wire()
+            leaving.until(leaving.send("subscribe", session="idle"), "subscribed")
+            staying = broker.wire()
+            staying.until(staying.send("subscribe", session="idle"), "subscribed")
+            leaving.close()
+            wait_until(lambda: readers() == 1, "the one that stays")
+            staying.close()
+            wait_until(lambda: readers() == 0, "nobody listens")
+
+
+def test_a_pub_socket_takes_nobodys_place(start: Callable[..., Broker], tmp_path: Path) -> None:
+    broker = start("broker.publish=ipc:///FOLDER/run/events.sock")
+    taken = broker.folder / "run/events.sock"
+    assert "somebody listens there" in _refusal(tmp_path, f"broker.publish=ipc://{taken}")
+    assert taken.is_socket()
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine")
+    assert "no socket" in _refusal(tmp_path, f"broker.publish=ipc://{notes}")
+    assert notes.read_text() == "mine"
+
+
+@pytest.mark.parametrize("setting", ["broker.publish=tcp://0.0.0.0:0", "metrics.listen=0.0.0.0:0"])
+def test_what_tells_everything_listens_on_loopback_alone(tmp_path: Path, setting: str) -> None:
+    assert "loopback" in _refusal(tmp_path, setting)
 
 
 def _get(port: int, path: str = "/metrics", method: str = "GET") -> tuple[bytes, str]:
@@ -266,63 +298,3 @@ def test_every_event_in_a_real_transcript_is_declared(start: Callable[..., Broke
     assert [event.seq for event in told] == list(range(1, len(told) + 1))
     ends = [event for event in told if isinstance(event, EvalFinished)]
     assert [(each.status, each.out, each.value) for each in ends] == [("died", "1\n", None), ("ok", "", "1")]
-
-
-def test_the_libraries_bring_events_and_catch_up(start: Callable[..., Broker]) -> None:
-    broker = start()
-    with Client(broker.endpoint, start=False) as client:
-        client.eval("6*7", session="lib")
-        ends = client.events("lib", types=["eval/finished"], since=0)
-        assert next(ends)["value"] == "42"
-        ends.close()  # type: ignore[attr-defined]
-        wait_until(lambda: client.request("introspect").snapshots["subscriptions"]["total"] == 0, "it is unsubscribed")  # type: ignore[index]
-        with pytest.raises(ReplError, match="no event"):
-            next(client.events(types=["nope/"]))
-
-    async def listen() -> list[str]:
-        found = []
-        async with AsyncClient(broker.endpoint, start=False) as client:
-            async for event in client.events("lib", since=0):
-                found.append(event["type"])
-                if event["type"] == "eval/finished":
-                    await client.close("lib")
-        return found
-
-    found = asyncio.run(listen())
-    assert found[0] == "session/created"
-    assert found[-1] == "session/closed"
-
-
-def _until_finished(broker: Broker, number: int) -> None:
-    with Client(broker.endpoint, start=False) as client:
-        events = client.events("lib", types=["eval/finished"], since=0)
-        while next(events)["eval"] != number:
-            pass
-
-
-def test_who_iterates_too_slowly_is_told_what_was_left_out(
-    start: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(aio, "MAX_UNHEARD", 5)
-    monkeypatch.setattr(aio, "AT_ONCE", 3)
-    broker = start()
-
-    async def listen() -> list[dict[str, Any]]:
-        async with AsyncClient(broker.endpoint, start=False) as client:
-            await client.new("lib")
-            events = client.events("lib", types=["eval/"], since=0)
-            begun = asyncio.create_task(anext(events))  # type: ignore[arg-type]
-            for number in range(10):
-                await client.eval(f"{number}", session="lib")
-            await asyncio.to_thread(_until_finished, broker, 10)
-            await client.ping()  # what was told before has come by now
-            found = [await begun]
-            async for event in events:
-                found.append(event)
-                if sum(each.get("missed", 1) for each in found) == 30:
-                    return found
-        return found
-
-    found = asyncio.run(asyncio.wait_for(listen(), PATIENCE_S))  # 10 times accepted, started and finished
-    assert "bus/lagged" in {each["type"] for each in found}
-    assert len(found) < 30

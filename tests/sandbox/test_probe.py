@@ -45,6 +45,19 @@ def test_each_policy_can_be_kept(
     assert ("network" in found.layers) is (network == "none")
 
 
+@pytest.mark.parametrize("mask", [0o027, 0o077])
+def test_a_broker_that_keeps_its_files_to_itself_can_sandbox_as_well(
+    report: Report, machine: Machine, mask: int
+) -> None:
+    del report
+    before = os.umask(mask)
+    try:
+        found = probed(machine)
+    finally:
+        os.umask(before)
+    assert found.ok, found.text()
+
+
 def test_a_layer_that_was_asked_for_and_is_missing_makes_the_sandbox_unavailable(
     report: Report, machine: Machine
 ) -> None:

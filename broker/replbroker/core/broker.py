@@ -182,6 +182,10 @@ class Core:
         text = f"Internal server error: look for {number} in the broker's log"
         return Refusal("internal-error", text, correlation_id=number)
 
+    def reader_gone(self, peer: Peer) -> None:
+        """A connection has ended: nothing more is told to it. What it had asked for is done all the same."""
+        self.state.bus.forget(peer)
+
     def peer_gone(self, peer: Peer) -> None:
         """A client cannot be reached: its evals go on, nobody is told."""
         self.state.access.forget(peer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import struct
 from collections import deque
 
 import zmq
@@ -20,6 +21,7 @@ _MONITOR = "inproc://clients"
 _EVENTS = 500  # from so many messages on that wait, events are left out
 _EVENT_BYTES = 1024 * 1024
 _CREDENTIALS = re.compile(r"localhost:(\d+):\d+:\d+\Z")  # uid, gid and pid of a peer at ipc://, as libzmq writes them
+_EVENT = struct.Struct("=HI")  # of the monitor: what, and for which descriptor
 Body = bytes | memoryview
 RETRY_S = 0.01  # how soon a full client is tried again
 
@@ -60,15 +62,21 @@ class Clients:
         self._monitor.connect(_MONITOR)
         self.monitor_fd: int = self._monitor.fileno()  # readable: call `count`
         self.connections = 0
+        self._at: dict[int, bytes] = {}  # who was met at which descriptor of libzmq's
+        self._left: list[bytes] = []
         self._backlogs: dict[bytes, _Backlog] = {}
 
     def receive(self) -> tuple[bytes, bytes, zmq.Frame]:
         """The request that waits, as peer, body, and what `identity` is asked with."""
         return take(self.socket)
 
-    @staticmethod
-    def identity(frame: zmq.Frame) -> str:
-        """Who sent this: the name of its key, or what the kernel says of its connection."""
+    def meet(self, peer: bytes, frame: zmq.Frame) -> str:
+        """Who sent this: the name of its key, or what the kernel says of its connection. `count` has to be called
+        before: whoever had the descriptor earlier goes first."""
+        try:
+            self._at[int(frame.get(zmq.SRCFD))] = peer
+        except zmq.ZMQError:
+            pass
         try:
             name = frame.get("User-Id")
         except zmq.ZMQError:  # no key
@@ -79,17 +87,24 @@ class Clients:
             # libzmq has asked the kernel at the handshake. The descriptor may be another client's by now.
             if (credentials := _CREDENTIALS.match(str(frame.get("Peer-Address")))) is not None:
                 return f"uid:{credentials[1]}"
-            with socket.socket(fileno=os.dup(int(frame.get(zmq.SRCFD)))) as peer:
-                return identity(peer)
+            with socket.socket(fileno=os.dup(int(frame.get(zmq.SRCFD)))) as end:
+                return identity(end)
         except (OSError, zmq.ZMQError):
             return NOBODY
 
     def count(self) -> int:
         """How many clients are connected."""
         while self._monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
-            event = int.from_bytes(self._monitor.recv_multipart(zmq.NOBLOCK)[0][:2], "little")
+            event, fd = _EVENT.unpack(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
             self.connections += 1 if event == zmq.EVENT_ACCEPTED else -1
+            if event == zmq.EVENT_DISCONNECTED and (peer := self._at.pop(fd, None)) is not None:
+                self._left.append(peer)
         return self.connections
+
+    def left(self) -> list[bytes]:
+        """Whose connections have ended since this was asked last. What they sent before may still come."""
+        left, self._left = self._left, []
+        return left
 
     @property
     def backlogged(self) -> bool:

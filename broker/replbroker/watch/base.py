@@ -48,6 +48,17 @@ class Head(NamedTuple):
         return self.name or self.session
 
 
+HEADER = "transcript/header"
+
+
+def header(head: Head) -> Entry:
+    """The head as the first line of a transcript in JSON lines."""
+    return {
+        "type": HEADER, "v": 1, "session": head.session, "name": head.name, "runtime": head.runtime,
+        "created": head.created,
+    }  # fmt: skip
+
+
 class NoTranscript(LookupError):
     """There is none of this session."""
 

@@ -15,12 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from replbroker.watch.base import Damaged, Entry, Head, NoTranscript, TranscriptExists, text_of
+from replbroker.watch.base import HEADER, Damaged, Entry, Head, NoTranscript, TranscriptExists, header, text_of
 from replwire.events import BROKER
 
 _MAX_OPEN = 32  # descriptors
 _ID = re.compile(r"[A-Za-z0-9_-]{1,256}\Z")
-_HEADER = "transcript/header"
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, object]).decode
 
@@ -47,11 +46,9 @@ class Jsonl:
             fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:
             raise TranscriptExists(head.session) from None
-        header = {"type": _HEADER, "v": 1, "session": head.session, "name": head.name, "runtime": head.runtime,
-                  "created": head.created}  # fmt: skip
         try:
             self._adopt(head.session, fd)
-            self._write(fd, _encode(header) + b"\n")
+            self._write(fd, _encode(header(head)) + b"\n")
             os.fsync(fd)
         except OSError:
             self.close(head.session)
@@ -100,11 +97,15 @@ class Jsonl:
         self._write(self._open[session], data)
 
     def _rotate(self, session: str) -> None:
-        head = self.get(session)
+        head, older = self.get(session), self._path(session, ".1")
         assert head is not None
-        os.replace(self._path(session), self._path(session, ".1"))
+        os.replace(self._path(session), older)
         self.close(session)
-        self.create(head)
+        try:
+            self.create(head)
+        except OSError:  # a full disk: what is there can be found again
+            os.replace(older, self._path(session))
+            raise
 
     @staticmethod
     def _write(fd: int, data: bytes) -> None:
@@ -149,7 +150,7 @@ class Jsonl:
             if strict and line.strip():
                 raise Damaged(f"not an entry: {line[:80]!r}") from None
             return None
-        return entry if entry.get("type") != _HEADER else None
+        return entry if entry.get("type") != HEADER else None
 
     def entries_since(self, session: str, seq: int) -> Iterator[Entry]:
         return (entry for entry in self.load(session) if entry.get("seq", 0) > seq)
@@ -157,15 +158,15 @@ class Jsonl:
     def get(self, session: str) -> Head | None:
         try:
             with self._path(session).open("rb") as file:
-                header = _decode(file.readline())
+                found = _decode(file.readline())
                 stat = os.fstat(file.fileno())
         except (FileNotFoundError, NoTranscript, msgspec.DecodeError):
             return None
-        if header.get("type") != _HEADER:
+        if found.get("type") != HEADER:
             return None
-        name = header.get("name")
-        return Head(session, None if name is None else str(name), str(header.get("runtime")),
-                    str(header.get("created")), stat.st_mtime, stat.st_size + self._older_bytes(session))  # fmt: skip
+        name = found.get("name")
+        return Head(session, None if name is None else str(name), str(found.get("runtime")),
+                    str(found.get("created")), stat.st_mtime, stat.st_size + self._older_bytes(session))  # fmt: skip
 
     def _older_bytes(self, session: str) -> int:
         try:

@@ -122,7 +122,7 @@ class Sqlite:
                 seq = entry.get("seq", 0)
                 at = db.execute("insert into entries (session, seq, body) values (?, ?, ?)", (session, seq, body))
                 if text := text_of(entry):
-                    db.execute("insert into texts (rowid, text) values (?, ?)", (at.lastrowid, text))
+                    db.execute("insert into texts (rowid, text) values (?, ?)", (at.lastrowid, text.casefold()))
             size = sum(len(body) for _, body in rows)
             db.execute(
                 "update transcripts set updated = ?, bytes = bytes + ? where session = ?", (time.time(), size, session)
@@ -192,11 +192,11 @@ class Sqlite:
         return next(iter(self._heads()), None)
 
     def search(self, text: str, session: str | None = None) -> Iterator[Entry]:
-        query = "select body, session from entries join texts on texts.rowid = entries.n where "
+        query, text = "select body, session from entries join texts on texts.rowid = entries.n where ", text.casefold()
         if len(text) >= _SHORTEST:
             rows = self._rows(query + "texts match ? order by n", '"' + text.replace('"', '""') + '"')
         else:
-            rows = self._rows(query + "instr(lower(text), lower(?)) order by n", text)
+            rows = self._rows(query + "instr(text, ?) order by n", text)
         for body, whose in rows:
             if session in (None, whose) and (entry := _read(body)) is not None:
                 yield entry

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from replbroker.core.effects import Happened
-from replbroker.watch.base import Drop, NoTranscript, Register, SessionBackend, head_of
+from replbroker.watch.base import Drop, Head, NoTranscript, Register, SessionBackend, head_of
 from replbroker.watch.behind import Behind, Bundle
 from replwire.events import BROKER
 
@@ -38,6 +38,7 @@ class Transcript:
         self._told = False
         self._pruned: float | None = None
         self._unwritten = 0
+        self._heads: dict[str, Head] = {}  # of sessions that live: the entry that tells may be lost
         self.written = 0
 
     @property
@@ -102,9 +103,14 @@ class Transcript:
         self._trouble = trouble
 
     def _append(self, book: str, entries: list[bytes]) -> None:
-        self._backend.open(head_of(book, _decode(entries[0])))
+        first = _decode(entries[0])
+        if first["type"] == "session/created":
+            self._heads[book] = head_of(book, first)
+        ends = b'"type":"session/closed"' in entries[-1][:40]
+        head = (self._heads.pop if ends else self._heads.get)(book, head_of(book, first))
+        self._backend.open(head)
         self._backend.append(book, entries)
-        if b'"type":"session/closed"' in entries[-1][:40]:
+        if ends:
             self._backend.close(book)
 
     def _prune(self) -> None:

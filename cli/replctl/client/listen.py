@@ -10,6 +10,7 @@ from replctl.client import talk
 from replwire.replies import Reply
 
 if TYPE_CHECKING:
+    from replctl.client.result import Gathering
     from replctl.client.sync import Client
 
 Event = dict[str, Any]
@@ -24,28 +25,51 @@ def listen(
     client: Client, session: str | None, types: Sequence[str], since: int | None, output: bool
 ) -> Iterator[Event]:  # fmt: skip
     """See `Client.events`."""
-    while True:
-        waiting: deque[Reply] = deque()
-        fields = subscription(session, types, since, output)
-        gathering = client.begin("subscribe", fields, on_status=waiting.append)
-        again = False
-        try:
-            while gathering.last is None and not again:
-                if gathering.cut is not None:
-                    raise talk.lost(gathering, gathering.cut)
-                client.pump(None)
-                while waiting and not again:
-                    for event in events_in(waiting.popleft()):
-                        since = event.get("seq", since)
-                        again = session is not None and event["type"] == "bus/lagged" and since is not None
+    waiting: deque[Reply] = deque()
+    gathering = client.begin("subscribe", subscription(session, types, since, output), on_status=waiting.append)
+    last = since or 0  # the number that has been told of
+    try:
+        while gathering.last is None:
+            _hear(client, gathering)
+            while waiting:
+                reply = waiting.popleft()
+                lagged = session is not None and reply.event is not None and reply.event["type"] == "bus/lagged"
+                for event in events_in(reply):
+                    last = max(last, event.get("seq", 0))
+                    yield event
+                if lagged:
+                    for event in _between(client, subscription(session, types, last, False), waiting):
+                        last = max(last, event.get("seq", 0))
                         yield event
-        finally:
-            if gathering.last is None and gathering.cut is None:
-                client.tell("unsubscribe", {"subscription": gathering.request_id})
-                client.leave(gathering)
-        if not again:
-            talk.answer(gathering)
-            return
+                last = max(last, reply.seq or 0)
+    finally:
+        _end(client, gathering)
+    talk.answer(gathering)
+
+
+def _between(client: Client, fields: dict[str, Any], waiting: deque[Reply]) -> list[Event]:
+    """The events after `since_seq` that are in none of those that wait: the broker still has the newest."""
+    got: deque[Reply] = deque()
+    gathering = client.begin("subscribe", fields, on_status=got.append)
+    try:
+        while not got and gathering.last is None:
+            _hear(client, gathering)
+    finally:
+        _end(client, gathering)
+    numbers = [event["seq"] for reply in waiting for event in events_in(reply) if "seq" in event]
+    return [event for event in events_in(got[0]) if event.get("seq", 0) < min(numbers, default=1 << 62)] if got else []
+
+
+def _hear(client: Client, gathering: Gathering) -> None:
+    if gathering.cut is not None:
+        raise talk.lost(gathering, gathering.cut)
+    client.pump(None)
+
+
+def _end(client: Client, gathering: Gathering) -> None:
+    if gathering.last is None and gathering.cut is None:
+        client.tell("unsubscribe", {"subscription": gathering.request_id})
+        client.leave(gathering)
 
 
 def events_in(reply: Reply) -> Iterator[Event]:

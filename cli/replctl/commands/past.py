@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -12,24 +13,34 @@ from replctl.client.result import Result
 from replctl.client.sync import Client
 from replctl.commands.common import Face, common
 from replctl.commands.durations import Duration, spoken
+from replctl.commands.screen import Screen
 from replctl.past import export as formats
 from replctl.past.replay import Report
 from replctl.past.replay import replay as run_again
-from replctl.past.store import Head, Store
+from replctl.past.store import Head, Store, header
 from replctl.past.turns import Past, Turn, fold, lines, only_turns, past
 from replwire.faults import Exit
 
 
+@contextmanager
+def _transcripts() -> Iterator[Store]:
+    """This user's. What cannot be read is told in a line."""
+    try:
+        yield Store()
+    except OSError as error:
+        raise click.ClickException(f"transcripts cannot be read: {error}") from None
+
+
 def search(face: Face, session: str | None, text: str, limit: int | None) -> int:
     """Turns with this text in code, output, value or error: of all transcripts of a session's name, or of all."""
-    store = Store()
-    heads = store.heads(session)
     wanted: dict[str, set[int]] = {}
-    for head in heads if session is not None else [None]:
-        for entry in store.search(text, head):
-            wanted.setdefault(str(entry.get("session")), set()).add(entry.get("eval", 0))
-    found = [(head, turn) for head in reversed(heads) if head.session in wanted
-             for turn in only_turns(fold(store.load(head))) if turn.eval_id in wanted[head.session]]  # fmt: skip
+    with _transcripts() as store:
+        heads = store.heads(session)
+        for head in heads if session is not None else [None]:
+            for entry in store.search(text, head):
+                wanted.setdefault(str(entry.get("session")), set()).add(entry.get("eval", 0))
+        found = [(head, turn) for head in reversed(heads) if head.session in wanted
+                 for turn in only_turns(fold(store.load(head))) if turn.eval_id in wanted[head.session]]  # fmt: skip
     shown = found[-limit:] if limit else found
     if face.json:
         rows = [{"session": head.session, "name": head.name} | msgspec.to_builtins(turn) for head, turn in shown]
@@ -75,15 +86,16 @@ def _head(store: Store, session: str) -> Head:
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Where to. [stdout]")
 def export(session: str, kind: str, out: Path | None) -> int:
     """The transcript of SESSION (name or id; of several the newest) as a notebook, script, page or its events."""
-    store = Store()
-    head = _head(store, session)
+    with _transcripts() as store:
+        head = _head(store, session)
+        entries = list(store.load(head))
     if kind == "jsonl":
-        text = "".join(msgspec.json.encode(entry).decode() + "\n" for entry in store.load(head))
+        text = "".join(msgspec.json.encode(entry).decode() + "\n" for entry in (header(head), *entries))
     else:
         make = {"ipynb": formats.notebook, "py": formats.script, "md": formats.page}[kind]
-        text = make(fold(store.load(head)), f"{head.label}, {head.created[:19].replace('T', ' ')}", head.runtime)
+        text = make(fold(entries), f"{head.label}, {head.created[:19].replace('T', ' ')}", head.runtime)
     if out is None:
-        sys.stdout.write(text)
+        Screen().text("out", text)
     else:
         try:
             out.write_text(text, encoding="utf-8")
@@ -126,11 +138,12 @@ def void(_: object) -> None:
 def _read(file: str) -> Past:
     path = Path(file)
     try:
-        if path.is_file():
-            with path.open("rb") as data:
-                return past(lines(data))
-        store = Store()
-        return past(store.load(_head(store, file)))
+        with _transcripts() as store:
+            if path.is_file():
+                with path.open("rb") as data:
+                    return past(lines(data))
+            head = _head(store, file)
+            return past([header(head), *store.load(head)])
     except ValueError:
         raise click.UsageError(f"{file} is no transcript: make one with replctl export --format jsonl") from None
 
@@ -142,11 +155,14 @@ def _tell(face: Face, report: Report, into: str) -> None:
             for each in report.drifted
         ]
         skipped = [{"eval-id": number, "why": why} for number, why in report.skipped]
-        face.screen.json({"status": ["done"], "into": into, "ran": report.ran, "drifted": drifted, "skipped": skipped})
+        facts = {"ran": report.ran, "drifted": drifted, "skipped": skipped, "missing": report.missing}
+        face.screen.json({"status": ["done"], "into": into, **facts})
         return
     for drift in report.drifted:
         face.screen.line(f"eval {drift.eval_id}: {', '.join(drift.what)} differ\n" + "\n".join(drift.diff))
     for number, why in report.skipped:
         face.screen.notice(f"eval {number} was not run again: {why}")
+    if report.missing:
+        face.screen.notice(f"{report.missing} events are missing in the transcript: what they ran was not run again")
     count = len(report.drifted)
     face.screen.line(f"{report.ran} evals run again in {into!r}: {count or 'none'} came out differently")

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 READER_GONE = 141  # as a shell tells of a program that SIGPIPE ended
+UNWRITTEN = 1  # what cat says of a full disk
 
 
 class Screen:
@@ -29,6 +31,12 @@ class Screen:
             return
         self._write(stream, text.encode("utf-8", "backslashreplace"))
         self._at_margin(stream, text.endswith("\n"))
+
+    def leave_with_the_reader(self) -> None:
+        """From here on the process ends when nobody reads stdout any more, also while there is nothing to write."""
+        gone = select.poll()
+        gone.register(self._files["out"], 0)  # an error is told unasked
+        threading.Thread(target=lambda: gone.poll() and os._exit(READER_GONE), daemon=True).start()
 
     def typed(self, line: bool) -> None:
         """The terminal has shown what a person typed: a line, or something that did not end it (`^C`)."""
@@ -80,6 +88,7 @@ class Screen:
         except BrokenPipeError:
             if stream == "out":
                 raise SystemExit(READER_GONE) from None
-        except OSError:  # a full disk behind stderr is no reason to lose the value on stdout
+        except OSError as error:  # a full disk behind stderr is no reason to lose the value on stdout
             if stream == "out":
-                raise
+                self.notice(f"cannot write to stdout: {error.strerror}")
+                raise SystemExit(UNWRITTEN) from None

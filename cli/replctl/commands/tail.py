@@ -17,6 +17,7 @@ from replctl.top.sequences import Harmless
 
 _COLOURS = {"eval": "36", "session": "32", "worker": "35", "broker": "34"}
 _BAD = "31"
+_CREATED = "session/created"
 _LINE = 100  # characters of code, value or error on a line
 _ENVELOPE = frozenset({"v", "id", "seq", "time", "session", "eval", "agent", "owner", "type", "words", "images",
                        "traceback", "request-id", "out", "err", "mime", "ns"})  # fmt: skip
@@ -31,11 +32,15 @@ _ENVELOPE = frozenset({"v", "id", "seq", "time", "session", "eval", "agent", "ow
 def tail(face: Face, session: str | None, types: tuple[str, ...], output: bool, since: int | None) -> int:
     """Events of SESSION, or of all sessions, until Ctrl-C or the end of the session."""
     with face.client() as client:
+        face.screen.leave_with_the_reader()
         teller = Teller(face, _coloured(os.environ, sys.stdout.isatty()))
         teller.names = {entry.session: entry.name or entry.session for entry in client.sessions()}
+        for_names = types and session is None and not {_CREATED, "session/"} & {*types}
         try:
-            for event in client.events(session, types, since, output):
-                teller.tell(event)
+            for event in client.events(session, (*types, _CREATED) if for_names else types, since, output):
+                teller.learn(event)
+                if not (for_names and event["type"] == _CREATED):
+                    teller.tell(event)
         except KeyboardInterrupt:
             return 0
         except ReplError as error:
@@ -58,11 +63,14 @@ class Teller:
         self.names: dict[str, str] = {}
         self._texts: dict[tuple[str | None, str], Harmless] = {}  # by session and stream
 
+    def learn(self, event: dict[str, Any]) -> None:
+        """What a new session is called."""
+        if event["type"] == _CREATED:
+            self.names[event["session"]] = event.get("name") or event["session"]
+
     def tell(self, event: dict[str, Any]) -> None:
         """Show one."""
         kind, session = event["type"], event.get("session")
-        if kind == "session/created" and session is not None:
-            self.names[session] = event.get("name") or session
         if self._face.json:
             self._face.screen.json(event)
         elif kind == "eval/output":

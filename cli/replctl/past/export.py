@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from replctl.past.turns import CODE_OPS, Break, Turn
+from replctl.past.turns import CODE_OPS, Part, Turn
 
 FORMATS = ("ipynb", "py", "md", "jsonl")
 _KERNELS = {"python": ("Python 3", "python3", "python"), "node": ("JavaScript", "javascript", "javascript"),
@@ -16,13 +16,13 @@ _KERNELS = {"python": ("Python 3", "python3", "python"), "node": ("JavaScript", 
 _NOTE = "What is shown was true when it ran. Opening this brings no variable back."
 
 
-def notebook(found: Sequence[Turn | Break], title: str, runtime: str) -> str:
+def notebook(found: Sequence[Part], title: str, runtime: str) -> str:
     """Jupyter's format, version 4.5: a cell for each eval, with its output, value and error."""
     shown, name, language = _KERNELS.get(runtime, _KERNELS["python"])
     cells = [_markdown("head", f"# {title}\n\n{_NOTE}")]
     for at, each in enumerate(found):
-        if isinstance(each, Break):
-            cells.append(_markdown(f"break-{at}", f"*Variables from above are gone: {each.why}*"))
+        if not isinstance(each, Turn):
+            cells.append(_markdown(f"note-{at}", _aside(str(each))))
         elif each.op not in CODE_OPS:
             cells.append(_markdown(f"turn-{at}", f"`{each.code}` ({each.status or 'not ended'})"))
         else:
@@ -30,12 +30,18 @@ def notebook(found: Sequence[Turn | Break], title: str, runtime: str) -> str:
                 "cell_type": "code", "id": f"eval-{at}", "metadata": {}, "source": _source(each.code),
                 "execution_count": each.eval_id or None, "outputs": list(_outputs(each)),
             })  # fmt: skip
+            if each.marks:
+                cells.append(_markdown(f"note-{at}", _aside(f"{each.eval_id}: {', '.join(each.marks)}")))
     meta = {"kernelspec": {"display_name": shown, "name": name}, "language_info": {"name": language}}
     return json.dumps({"cells": cells, "metadata": meta, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
 
 
 def _markdown(name: str, text: str) -> dict[str, Any]:
     return {"cell_type": "markdown", "id": name, "metadata": {}, "source": _source(text)}
+
+
+def _aside(text: str) -> str:
+    return f"*{text[:1].upper()}{text[1:]}*"
 
 
 def _source(text: str) -> list[str]:
@@ -61,16 +67,18 @@ def _outputs(turn: Turn) -> list[dict[str, Any]]:
     return found
 
 
-def script(found: Sequence[Turn | Break], title: str, runtime: str) -> str:
+def script(found: Sequence[Part], title: str, runtime: str) -> str:
     """The code alone, each eval a `# %%` cell, what came of it as comments; and code that would spoil the rest."""
     sign = "//" if runtime == "node" else "#"
     parts = [_comment(sign, f"{title}\n{_NOTE}")]
+    begun = False
     for each in found:
-        if isinstance(each, Break):
-            parts.append(_comment(sign, f"variables from above are gone: {each.why}"))
+        if not isinstance(each, Turn):
+            parts.append(_comment(sign, str(each)))
             continue
         head = f"{sign} %% {each.eval_id} ({_how(each)})"
-        whole = each.op in CODE_OPS and (runtime != "python" or _parses(each.code))
+        whole = each.op in CODE_OPS and (runtime != "python" or _fits(each.code, begun))
+        begun = begun or whole
         code = each.code if whole else _comment(sign, each.code)
         came = [f"-> {each.shown}"] if each.shown is not None else []
         came += [each.error] if each.error else []
@@ -78,32 +86,32 @@ def script(found: Sequence[Turn | Break], title: str, runtime: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _parses(code: str) -> bool:
+def _fits(code: str, begun: bool) -> bool:
+    """Whether python can read a script with this in it; from the future comes what stands at its beginning alone."""
     try:
         with warnings.catch_warnings(action="ignore"):  # `"\d"` and the like are not ours to tell
-            ast.parse(code)
+            tree = ast.parse(code)
+            compile(tree, "", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    return True
+    return not begun or not any(isinstance(each, ast.ImportFrom) and each.module == "__future__" for each in tree.body)
 
 
 def _comment(sign: str, text: str) -> str:
-    return "\n".join(f"{sign} {line}".rstrip() for line in text.splitlines())
+    """Each line of it; a NUL would end the script."""
+    return "\n".join(f"{sign} {line}".rstrip() for line in text.replace("\0", "␀").splitlines())
 
 
 def _how(turn: Turn) -> str:
-    marks = [turn.status or "not ended"]
-    marks += ["code cut"] if turn.code_truncated else []
-    marks += ["output cut"] if turn.truncated else []
-    return ", ".join(marks)
+    return ", ".join([*filter(None, [turn.status]), *turn.marks])
 
 
-def page(found: Sequence[Turn | Break], title: str, runtime: str) -> str:
+def page(found: Sequence[Part], title: str, runtime: str) -> str:
     """Markdown: code, output, value."""
     parts = [f"# {title}", _NOTE]
     for each in found:
-        if isinstance(each, Break):
-            parts.append(f"---\n\n*Variables from above are gone: {each.why}*")
+        if not isinstance(each, Turn):
+            parts.append(f"---\n\n{_aside(str(each))}")
             continue
         parts.append(f"## {each.eval_id} ({_how(each)})")
         parts.append(_fenced(each.code, runtime if each.op in CODE_OPS else ""))
@@ -113,6 +121,9 @@ def page(found: Sequence[Turn | Break], title: str, runtime: str) -> str:
             text += part or ""
         if text.strip():
             parts.append(_fenced(text, "text"))
+        rich = [kind for data in (*each.images, each.mime or {}) for kind in data]
+        if rich:
+            parts.append(_aside(f"shown as {', '.join(rich)}: a notebook (ipynb) has it"))
     return "\n\n".join(parts) + "\n"
 
 

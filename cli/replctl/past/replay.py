@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from replctl.client.result import Result
-from replctl.past.turns import CODE_OPS, Break, Turn
+from replctl.past.turns import CODE_OPS, Break, Gap, Part, Turn
 
 _ADDRESS = r"\b0x[0-9a-f]{6,}\b"
 _MOST_LINES = 20  # of a difference that is shown
@@ -25,24 +25,29 @@ class Drift(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What came of a replay. `skipped` are evals that could not be run again, with why."""
+    """What came of a replay. `skipped` are evals that could not be run again, with why; `missing` is how many events
+    the transcript has not."""
 
     ran: int
     drifted: list[Drift]
     skipped: list[tuple[int, str]]
+    missing: int
 
 
 def replay(
-    found: Sequence[Turn | Break], run: Callable[[str], Result], forget: Callable[[], None], *, names: Sequence[str],
+    found: Sequence[Part], run: Callable[[str], Result], forget: Callable[[], None], *, names: Sequence[str],
     exact: bool = False,
 ) -> Report:  # fmt: skip
     """Run each again with `run(code)`, and `forget()` the variables where they were lost then. Memory addresses, and
     what evals are called in errors (`<NAME:3>`, for the sessions' `names`) may differ unless `exact`."""
     anyway = None if exact else re.compile("|".join([_ADDRESS, *(rf"<{re.escape(name)}:\d+>" for name in names)]))
-    drifted, skipped, ran = [], [], 0
+    drifted, skipped, ran, missing = [], [], 0, 0
     for turn in found:
         if isinstance(turn, Break):
             forget()
+            continue
+        if isinstance(turn, Gap):
+            missing += turn.events
             continue
         if (why := _why_not(turn)) is not None:
             skipped.append((turn.eval_id, why))
@@ -51,7 +56,7 @@ def replay(
         drift = _compare(turn, run(turn.code), anyway)
         if drift is not None:
             drifted.append(drift)
-    return Report(ran, drifted, skipped)
+    return Report(ran, drifted, skipped, missing)
 
 
 def _why_not(turn: Turn) -> str | None:
@@ -78,7 +83,6 @@ def _compare(turn: Turn, result: Result, anyway: re.Pattern[str] | None) -> Drif
     if turn.truncated:  # the transcript has the ends alone
         for stream in ("out", "err"):
             after[stream] = after[stream][len(after[stream]) - len(before[stream]) :] if before[stream] else ""
-        before.pop("value")
     what = [key for key in before if _same(before[key], anyway) != _same(after[key], anyway)]
     if not what:
         return None

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from replbroker.watch.base import Damaged, Entry, Head, SessionBackend
+from replbroker.watch.base import Damaged, Entry, Head, SessionBackend, header
 from replbroker.watch.jsonl import Jsonl
 from replwire.events import BROKER
 from replwire.places import state_dir
 
-__all__ = ["Damaged", "Entry", "Head", "Store"]
+__all__ = ["Damaged", "Entry", "Head", "Store", "header"]
 
 _NO_BOUND = 1 << 40  # nothing is written
 

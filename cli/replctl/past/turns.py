@@ -40,6 +40,13 @@ class Turn(msgspec.Struct, rename="kebab"):
         """The value when there is one to show, or how a shell's command failed."""
         return shown(self.value, self.ns) or exit_status(self.value, self.ns)
 
+    @property
+    def marks(self) -> list[str]:
+        """What there is to say where it did not end, or is not whole here."""
+        found = [] if self.status else ["not ended"]
+        found += ["code cut"] if self.code_truncated else []
+        return found + (["output cut"] if self.truncated else [])
+
 
 @dataclass(slots=True)
 class Break:
@@ -47,14 +54,29 @@ class Break:
 
     why: str
 
+    def __str__(self) -> str:
+        return f"variables from above are gone: {self.why}"
+
+
+@dataclass(slots=True)
+class Gap:
+    """Events that the transcript does not have: the older half went to make room, or they could not be written."""
+
+    events: int
+
+    def __str__(self) -> str:
+        return f"{self.events} events are missing here: no room was left for them"
+
+
+Part = Turn | Break | Gap
+
 
 class Past(NamedTuple):
-    """A transcript: of which session, what it ran, and what. `label` and `runtime` are empty where its beginning was
-    given up to make room."""
+    """A transcript: of which session, what it ran, and what. `label` and `runtime` are empty where nothing tells."""
 
     label: str
     runtime: str
-    found: list[Turn | Break]
+    found: list[Part]
 
 
 def past(entries: Iterable[dict[str, Any]]) -> Past:
@@ -62,17 +84,21 @@ def past(entries: Iterable[dict[str, Any]]) -> Past:
     kept = [entry for entry in entries if "/" in str(entry.get("type"))]
     if not kept:
         raise ValueError("no events")
-    created = next((entry for entry in kept if entry["type"] == "session/created"), {})
+    created = next((entry for entry in kept if entry["type"] in ("transcript/header", "session/created")), {})
     label = created.get("name") or kept[0].get("session") or ""
     return Past(str(label), str(created.get("runtime", "")), fold(kept))
 
 
-def fold(entries: Iterable[dict[str, Any]]) -> list[Turn | Break]:
-    """Turns and breaks, in the order in which they began."""
-    found: list[Turn | Break] = []
+def fold(entries: Iterable[dict[str, Any]]) -> list[Part]:
+    """Turns, and what is between them, in the order in which they began."""
+    found: list[Part] = []
     turns: dict[int, Turn] = {}
+    last = 0
     for entry in entries:
-        kind, number = entry.get("type"), entry.get("eval", 0)
+        kind, number, seq = entry.get("type"), entry.get("eval", 0), entry.get("seq", 0)
+        if seq > last + 1:
+            found.append(Gap(seq - last - 1))
+        last = max(last, seq)
         if kind == "eval/accepted":
             turns[number] = turn = Turn(
                 number, entry.get("code", ""), entry.get("op", "eval"), entry.get("epoch", 1), entry.get("time", ""),
@@ -98,8 +124,8 @@ def _finish(turn: Turn, entry: dict[str, Any]) -> None:
     turn.duration_ms = entry.get("duration-ms")
 
 
-def only_turns(found: Iterable[Turn | Break]) -> Iterator[Turn]:
-    """Without the breaks."""
+def only_turns(found: Iterable[Part]) -> Iterator[Turn]:
+    """The turns alone."""
     return (each for each in found if isinstance(each, Turn))
 
 

@@ -30,10 +30,12 @@ def open_way(paths: Iterable[str], owned: Iterable[str], uid: int) -> None:
     trees = {path: _tree(path, owners if mine else None) for path, mine in everything.items() if mine or covers[path]}
     for folder in sorted({cover for cover in covers.values() if cover}):
         mounts.tmpfs(folder, "mode=755,size=64k")
+    mask = os.umask(0o022)  # the user has to pass what is made, whatever the broker's mask closes
     for path, tree in trees.items():
         _make(path, stat.S_ISDIR(os.fstat(tree).st_mode))
         mounts.attach(tree, path)
         os.close(tree)
+    os.umask(mask)
 
 
 class Owners:
