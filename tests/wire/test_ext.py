@@ -214,6 +214,8 @@ def replctl_register(register, settings):
         ("def replctl_register(register, settings): pass", "no @hookimpl function replctl_register"),
         ("@hookimpl\ndef replctl_register(register, settings, more): pass", "more"),
         ("1/0", "ZeroDivisionError"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        (HALF.format(then="raise SystemExit('gone')"), "SystemExit: gone"),
         ("def f(:", "SyntaxError"),
         ("import nothing_like_this", "ModuleNotFoundError"),
     ],
