@@ -225,6 +225,7 @@ SECRETS = {
     "GitHub token": "ghp_" + "a" * 36,
     "Slack token": "xoxb-" + "1" * 12,
     "API key": "sk-" + "a" * 40,
+    "JSON web token": "eyJ" + "a" * 20 + ".eyJ" + "b" * 20 + "." + "c" * 20,
     "password in an address": "postgres://me:hunter22@db/x",
 }
 
@@ -236,6 +237,7 @@ def test_the_guard_of_secrets_keeps_them_out_of_session_history_and_transcript(s
             answer = wire.run(f"x = 1\nkey = {secret!r}")
             assert answer["status"] == ["done", "error", "hook-blocked"]
             assert f"line 2 has what looks like a secret ({name})" in answer["err"]
+        assert "(password in an address)" in wire.run("u = 'redis://:hunter22@db/0'")["err"], "without a user"
         assert wire.run("x = 'https://user@host/ and sk-short'; 7", "s").value == "7"
         assert wire.ask("info", session="s")["info"]["eval-count"] >= 1
     assert broker.stop() == 0
