@@ -138,6 +138,13 @@ def test_no_color_is_respected_by_screen_and_tail(busy: Broker, terminal: Run) -
     assert "\x1b" not in at.whole
 
 
+def test_lines_are_drawn_in_utf_8_whatever_the_locale(busy: Broker, terminal: Run) -> None:
+    at = terminal(busy, "top", LC_ALL="POSIX", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    at.sees("──")
+    at.types("q")
+    assert at.ended() == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_and_the_terminal_is_as_before(busy: Broker, terminal: Run, number: signal.Signals) -> None:
     at = terminal(busy, "top")
