@@ -105,6 +105,7 @@ def test_what_misses_a_required_field_is_refused_when_it_is_registered(
     "wrong",
     [
         _make("hook", "Not-A-Name"), _make("hook", "x" * 65), _make("hook", ""), _make("control", key="kk"),
+        _make("control", key="\x1b"),
         _make("panel", height=0), _make("panel", height=21), _make("panel", height=True), _make("hook", order="1"),
         _make("runtime", arguments=["a"]), _make("session-backend", backend=type("Half", (), {"open": _nothing})),
         "a text", None, types.SimpleNamespace(kind="hook", name="x"),
