@@ -77,7 +77,7 @@ def run(
             listening = [*(each.url for each in held), *(door.url for door in doors)]
             warnings = [*_unsandboxed(sandbox), *(door.warning for door in doors if door.warning)]
             if background:  # nobody else sees what is announced
-                log(f"listening on {', '.join(listening)}, pid {os.getpid()}; {'; '.join(warnings)}")
+                log("; ".join([f"listening on {', '.join(listening)}, pid {os.getpid()}", *warnings]))
             announce({"listening": listening, "pid": os.getpid(), "lost": lost, "warnings": warnings})
             log(f"ended: {serve.run(signals)}")
     return 0

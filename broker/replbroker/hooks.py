@@ -85,7 +85,7 @@ class Hooks:
         if self._at_work.left:
             self._report(Judged(judge.route, judge.question, Block("too many of them do not come back"), None, ()))
             return
-        self._at_work.questions.put(judge)
+        self._at_work.questions.put((time.monotonic() + self._patience_s, judge))
 
     def _leave_behind(self) -> None:
         old = self._at_work
@@ -131,12 +131,12 @@ class _HookThread:
     def __init__(self, registry: Registry, report: Callable[[Judged], None]) -> None:
         self._registry = registry
         self._report = report
-        self.questions: SimpleQueue[Judge | None] = SimpleQueue()
+        self.questions: SimpleQueue[tuple[float, Judge] | None] = SimpleQueue()  # with the end of their time
         self.since: float | None = None  # when the question that it is at began
         self.left = False
         self.thread = threading.Thread(target=self._work, name="hooks", daemon=True)
 
-    def take(self) -> Judge | None:
+    def take(self) -> tuple[float, Judge] | None:
         """A question that it has not begun with."""
         try:
             return self.questions.get_nowait()
@@ -144,7 +144,10 @@ class _HookThread:
             return None
 
     def _work(self) -> None:
-        while not self.left and (asked := self.questions.get()) is not None:
+        while not self.left and (found := self.questions.get()) is not None:
+            until, asked = found
+            if time.monotonic() >= until:  # the core has blocked it: judging it would only hold up the next one
+                continue
             self.since = time.monotonic()
             verdict, hook, failed = judge(self._registry, asked.question)
             self.since = None

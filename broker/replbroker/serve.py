@@ -328,6 +328,7 @@ class Signals:
 def log(text: str) -> None:
     """A line in the broker's log, which is its stderr. A log that cannot be written must not stop the broker."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)  # errors of others, in one line
     try:
         sys.stderr.write(f"{stamp} {text}\n")
         sys.stderr.flush()

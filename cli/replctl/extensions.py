@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from replctl.client.errors import ReplError
@@ -23,10 +25,25 @@ def load_all(extensions: Sequence[Extension], on_error: OnError | None = None) -
         from replwire.ext.loading import CannotLoad, load  # most have none, and need no pluggy
 
         try:
-            load([extension], registry)
+            with stdout_is_ours():
+                load([extension], registry)
         except CannotLoad as error:
             _say(str(error))
     return registry
+
+
+@contextmanager
+def stdout_is_ours() -> Iterator[None]:
+    """What extensions print in the meantime goes to stderr: stdout is for answers, often read by a program."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _say(text: str) -> None:

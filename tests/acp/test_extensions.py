@@ -11,11 +11,16 @@ from typing import Any
 import pytest
 
 from acp_kit import Agent, environ
-from ext_kit import entry, hook, write
+from ext_kit import SHOUT, entry, hook, write
 from kit import Broker
 
 ASKS = hook("return Ask('Delete?', 'it says rm') if 'rm' in q.code else None")
-COMMANDS = """
+COMMANDS = (
+    f"""
+import sys
+SHOUT = {SHOUT!r}
+"""
+    + """
 @hookimpl
 def replctl_register(register, settings):
     def say(client, session, text):
@@ -24,7 +29,19 @@ def replctl_register(register, settings):
     register(Command(name="peek", summary="Looks", run=lambda client, session, text: session, changes=False))
     register(Command(name="fails", summary="Fails", run=lambda client, session, text: 1/0))
     register(Command(name="help", summary="not ours", run=lambda *_: "stolen"))
+    register(Command(name="much", run=lambda *_: "z" * 40_000_000))
+    def leave(*_):
+        raise KeyboardInterrupt
+    register(Command(name="leave", run=leave))
+    def stay(client, session, text):
+        while not pathlib.Path(text).exists():
+            time.sleep(0.01)
+        return ""
+    register(Command(name="stay", run=stay))
+    register(Runtime(name="shout", interpreter=lambda: sys.executable, arguments=("-c", SHOUT),
+                     reads=(sys.prefix, sys.base_prefix)))
 """
+)
 Outcome = dict[str, Any]
 
 
@@ -68,7 +85,8 @@ def test_anything_but_a_clear_yes_is_a_no(agent: Agent, outcome: Outcome) -> Non
     agent.decide = lambda _: outcome
     turn = agent.prompt(session, "rm = 1")
     assert (turn.stop, turn.tool["status"]) == ("end_turn", "failed")
-    assert "hook guard/words: it says rm; the code did not run" in turn.text
+    assert turn.text.startswith("Not run: ")
+    assert "approval" not in turn.text, "nobody here sends a request of the wire again"
     assert "NameError" in agent.prompt(session, "'r' 'm' in dir() or missing").text
 
 
@@ -91,6 +109,32 @@ def test_commands_of_extensions_are_listed_and_run(agent: Agent) -> None:
     failed = agent.prompt(session, "/fails")
     assert (failed.stop, failed.tool["status"]) == ("end_turn", "failed")
     assert "extension more/fails: ZeroDivisionError" in failed.text
+
+
+def test_what_an_extensions_command_does_ends_no_door(agent: Agent, tmp_path: Path) -> None:
+    session = agent.new()
+    assert "characters are left out" in agent.prompt(session, "/much").text
+    assert "extension command leave: KeyboardInterrupt" in agent.prompt(session, "/leave").text
+    release = tmp_path / "release"
+    name = agent.begin(session, f"/stay {release}")
+    agent.update("tool_call")
+    agent.cancel(session)
+    turn = agent.turn(name)
+    release.touch()
+    assert (turn.stop, turn.text) == ("cancelled", "The command cannot be stopped and goes on.")
+    assert "5" in agent.prompt(session, "5").text
+
+
+def test_a_language_of_an_extension_can_be_chosen_and_its_session_is_closed_with_the_others(agent: Agent) -> None:
+    session = agent.new()
+    answer = agent.result("session/set_config_option", sessionId=session, configId="runtime", value="shout")
+    runtime = next(each for each in answer["configOptions"] if each["id"] == "runtime")
+    assert runtime["currentValue"] == "shout"
+    assert "shout" in [each["value"] for each in runtime["options"]]
+    assert "HELLO" in agent.prompt(session, "hello").text
+    assert f"{session}-shout: shout" in agent.prompt(session, "/sessions").text
+    agent.result("session/close", sessionId=session)
+    assert f"{session}-shout" not in agent.prompt(agent.new(), "/sessions").text
 
 
 def test_plan_mode_has_only_commands_that_look(agent: Agent) -> None:

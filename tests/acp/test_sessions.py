@@ -11,7 +11,7 @@ import pytest
 from acp_kit import Agent, Start
 from kit import Broker, Wire
 
-HOSTILE = ["../../../outside;PWN", "a/b", "..", "", "a" * 300, "a\0b", "é", "acp-\n"]
+HOSTILE = ["../../../outside;PWN", "a/b", "..", "", "a" * 201, "a\0b", "é", "acp-\n"]
 
 
 def texts(updates: list[dict[str, Any]], kind: str) -> list[str]:
@@ -90,8 +90,9 @@ def test_the_broker_session_has_the_same_name_and_any_client_can_use_it(
         assert wire.run("x + 1", session).value == "42"
 
 
-def test_an_unknown_session_is_not_found(agent: Agent) -> None:
-    missing = "acp-" + "0" * 32
+@pytest.mark.parametrize("missing", ["acp-" + "0" * 32, "a" * 200])
+def test_an_unknown_session_is_not_found(agent: Agent, missing: str) -> None:
+    assert agent.result("session/delete", sessionId=missing) == {}
     more = {"prompt": [], "cwd": "/tmp", "modeId": "auto", "configId": "mode", "value": "auto"}
     for method in ("prompt", "load", "resume", "close", "set_mode", "set_config_option"):
         error = agent.error(f"session/{method}", sessionId=missing, **more)

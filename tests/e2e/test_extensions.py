@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -101,7 +102,7 @@ def test_a_hook_that_does_not_come_back_blocks_its_eval_and_nobody_else(start: S
     release = tmp_path / "release"
     with broker.wire() as wire, broker.wire() as other:
         wire.run("x = 1", "s")
-        for _ in range(7):  # more than the broker leaves behind at once
+        for _ in range(12):  # more than the broker leaves behind at once, though one may come just before it does
             answer = wire.run(f"hang {release}")
             assert answer["status"] == ["done", "error", "hook-blocked"], answer
             assert other.ask("ping")["status"] == ["done", "pong"]
@@ -109,6 +110,21 @@ def test_a_hook_that_does_not_come_back_blocks_its_eval_and_nobody_else(start: S
         release.touch()
         wait_until(lambda: wire.run("x").value == "1", "evals run again when the hooks have come back")
     assert broker.stop() == 0
+
+
+def test_what_was_blocked_because_it_waited_too_long_is_judged_no_more(start: Start, tmp_path: Path) -> None:
+    judged, release = tmp_path / "judged", tmp_path / "release"
+    body = f"""with open({str(judged)!r}, 'a') as file:
+            file.write(q.code[:4] + ' ')
+        while 'hang' in q.code and not pathlib.Path({str(release)!r}).exists():
+            time.sleep(0.01)"""
+    broker = _with(start, tmp_path, {"guard": hook(body)}, "limits.hook-time-ms=300")
+    with broker.wire() as wire:
+        for name in [wire.send("eval", session="s", code=code, if_missing="create") for code in ("hang", "late")]:
+            assert "hook-blocked" in wire.answer(name)["status"]
+        release.touch()
+        assert wire.run("1+1", "s").value == "2"
+    assert judged.read_text() == "hang 1+1 "
 
 
 def test_many_evals_at_once_are_all_judged(start: Start, tmp_path: Path) -> None:
@@ -154,6 +170,24 @@ def test_the_command_asks_who_sits_at_the_terminal(start: Start, tmp_path: Path,
     os.close(ours)
 
 
+def test_ctrl_c_at_the_question_is_a_no(start: Start, tmp_path: Path) -> None:
+    title = "return Ask('Clear \\x1b[2J?', 'it says rm') if 'rm' in q.code else None"
+    broker = _with(start, tmp_path, {"guard": hook(title)})
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "eval", "--endpoint", broker.endpoint, "rm = 42; rm"], env=broker.environ,
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    assert "Clear \\x1b[2J? it says rm" in _until(ours, "Run it? [y/N]"), "a hook's words cannot touch the terminal"
+    state = Path(f"/proc/{process.pid}/task/{process.pid}/stat")
+    wait_until(lambda: state.read_text().rpartition(")")[2].split()[0] == "S", "it reads")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE_S) == 5
+    assert "the code did not run" in _rest(ours)
+    os.close(ours)
+
+
 def _until(fd: int, text: str) -> str:
     seen = ""
     deadline = time.monotonic() + PATIENCE_S
@@ -181,46 +215,6 @@ def test_the_command_asks_nobody_where_there_is_no_terminal(start: Start, tmp_pa
     assert "hook guard/words: it says rm; the code did not run" in done.stderr
     told = json.loads(_cli(broker, "eval", "--json", "rm = 1", stdin=subprocess.DEVNULL).stdout)
     assert (told["word"], told["approval"]["title"]) == ("approval-needed", "Delete?")
-
-
-# --- the guards that come along ---
-
-SECRETS = {
-    "private key": "-----BEGIN RSA PRIVATE KEY-----",
-    "AWS access key": "AKIA" + "ABCDEFGHIJKLMNOP",
-    "GitHub token": "ghp_" + "a" * 36,
-    "Slack token": "xoxb-" + "1" * 12,
-    "API key": "sk-" + "a" * 40,
-    "password in an address": "postgres://me:hunter22@db/x",
-}
-
-
-def test_the_guard_of_secrets_keeps_them_out_of_session_history_and_transcript(start: Start) -> None:
-    broker = start(config=entry(name="secrets"))
-    with broker.wire() as wire:
-        for name, secret in SECRETS.items():
-            answer = wire.run(f"x = 1\nkey = {secret!r}")
-            assert answer["status"] == ["done", "error", "hook-blocked"]
-            assert f"line 2 has what looks like a secret ({name})" in answer["err"]
-        assert wire.run("x = 'https://user@host/ and sk-short'; 7", "s").value == "7"
-        assert wire.ask("info", session="s")["info"]["eval-count"] >= 1
-    assert broker.stop() == 0
-    kept = b"".join(path.read_bytes() for path in broker.folder.rglob("*") if path.is_file())
-    assert not [name for name, secret in SECRETS.items() if secret.encode() in kept]
-    assert b"sk-short" in kept, "nothing was kept at all"
-
-
-def test_the_guard_of_imports_knows_each_agent(start: Start) -> None:
-    settings = {"allow": {"*": ["math", "os.path"], "ada": ["*"], "bob": []}}
-    broker = start(config=entry(name="imports", settings=settings))
-    with broker.wire() as wire:
-        assert wire.run("import math, os.path", "s")["status"] == ["done"]
-        assert wire.run("import socket", "s", agent="ada")["status"] == ["done"]
-        for code in ("import os", "from os import path, system", "import math, socket", "__import__('os')",
-                     "exec('import os')", "import importlib", "from . import x"):  # fmt: skip
-            assert wire.run(code)["status"] == ["done", "error", "hook-blocked"], code
-        assert "agent bob may not import math; allowed: nothing" in wire.run("import math", agent="bob")["err"]
-        assert "its imports cannot be told (SyntaxError" in wire.run("def f(:")["err"]
 
 
 @pytest.mark.parametrize(
@@ -338,6 +332,38 @@ def test_commands_of_extensions_stand_beside_the_others(kinds: Broker) -> None:
     assert {(each["name"], each["loaded"]) for each in told if each["kind"] == "command"} == {
         (name, loaded) for name in ("louder", "fails", "leaves") for loaded in ("here", "broker")
     }  # fmt: skip
+
+
+NOISY = """
+import os
+os.write(1, b"raw\\n")
+print("import", flush=True)
+@hookimpl
+def replctl_register(register, settings):
+    print("register", flush=True)
+    def judge(q):
+        print("judging", flush=True)
+    def hum(client, session, text):
+        os.write(1, b"raw\\n")
+        print("humming", flush=True)
+        return "hm"
+    register(Hook(name="noisy", before_eval=judge))
+    register(Command(name="hum", run=hum))
+"""
+
+
+def test_what_an_extension_prints_stays_out_of_answers(start: Start, tmp_path: Path) -> None:
+    broker = _with(start, tmp_path, {"noisy": NOISY})
+    assert json.loads(_cli(broker, "extensions", "--json").stdout)["status"] == ["done"]
+    assert json.loads(_cli(broker, "tools").stdout)
+    hummed = _cli(broker, "hum", "--json")
+    assert (json.loads(hummed.stdout)["text"], "raw\nhumming" in hummed.stderr) == ("hm", True)
+    broker.stop()
+    assert _cli(broker, "eval", "6*7").stdout == "42\n", "one is started in the background"
+    log = Path(broker.environ["REPLCTL_STATE_DIR"], "broker.log").read_text()
+    assert "raw\nimport\nregister\n" in log
+    assert "judging\n" in log
+    _cli(broker, "shutdown")
 
 
 def test_a_command_works_although_an_extension_cannot_be_loaded(start: Start, tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kit import Broker, alive, processes_with, wait_until
+from kit import PATIENCE_S, Broker, alive, processes_with, wait_until
 from top_kit import Terminal
 
 Start = Callable[..., Broker]
@@ -136,6 +138,13 @@ def test_no_color_is_respected_by_screen_and_tail(busy: Broker, terminal: Run) -
     assert "\x1b" not in at.whole
 
 
+def test_lines_are_drawn_in_utf_8_whatever_the_locale(busy: Broker, terminal: Run) -> None:
+    at = terminal(busy, "top", LC_ALL="POSIX", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    at.sees("──")
+    at.types("q")
+    assert at.ended() == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_and_the_terminal_is_as_before(busy: Broker, terminal: Run, number: signal.Signals) -> None:
     at = terminal(busy, "top")
@@ -190,6 +199,26 @@ def test_a_signal_while_it_is_attached_ends_both(busy: Broker, terminal: Run) ->
     assert at.ended() == 128 + signal.SIGTERM
     assert at.is_restored()
     wait_until(lambda: not any(map(alive, family)), "both are gone")
+
+
+def test_a_screen_that_is_killed_takes_its_attach_along(busy: Broker) -> None:
+    ours, theirs = pty.openpty()
+    code = f"import os; from replctl.top.attaching import attach; attach('done', {busy.endpoint!r}, 'cli', os.environ)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        env={**busy.environ, "TEST_WHO": "orphan", "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"},
+    )  # fmt: skip
+    shown = b""
+    while b"done>" not in shown:
+        assert select.select([ours], [], [], PATIENCE_S)[0], shown
+        shown += os.read(ours, 65536)
+    family = processes_with("TEST_WHO=orphan")
+    assert len(family) == 2
+    process.kill()
+    process.wait()
+    wait_until(lambda: not any(map(alive, family)), "both are gone")
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_an_attach_that_fails_can_be_read_before_the_screen_comes_back(start: Start, terminal: Run) -> None:

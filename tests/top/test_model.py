@@ -183,6 +183,16 @@ def test_processor_time_is_a_share_between_two_looks() -> None:
     assert usage.percent == 0.0
 
 
+def test_memory_of_a_session_that_rests_follows_its_beats() -> None:
+    usage = Usage()
+    usage.beat(1, 0.0, 464_000)  # its interpreter was just being started
+    usage.beat(2, 0.0, 9_500_000)
+    assert (usage.memory_bytes, usage.percent) == (9_500_000, None)
+    usage.told(3, 0.2, 9_600_000)
+    usage.beat(4, 0.1, 5)  # older than what is known
+    assert usage.memory_bytes == 9_600_000
+
+
 def test_a_rate_forgets_what_is_older_than_its_window() -> None:
     rate = Rate(60)
     for at, total in ((0, 0), (10, 100), (60, 100), (120, 100)):
@@ -284,3 +294,43 @@ def test_an_end_that_is_heard_before_the_answer_of_a_read_is_shown_after_its_out
     shown = [plain(line) for line in session.output.backwards(80)]
     assert shown[0].startswith("-- cancelled")
     assert (shown.count("x"), reads) == (2, 2)
+
+
+def test_an_end_that_an_answer_told_first_still_stands_once_in_the_output(model: Model, hear: Hear) -> None:
+    hear("eval/accepted", eval=1, code="loop()")
+    hear("eval/started", eval=1)
+    hear("eval/accepted", eval=2, code="2")
+    model.told_jobs("s", [job(1, "done", ["done", "interrupted"], 1.0), job(2, "done", ["done"], 5.0)])
+    hear("eval/finished", eval=1, status="cancelled")
+    hear("eval/started", eval=2, code="2")
+    hear("eval/finished", eval=2, status="ok", value="2")
+    assert printed(model) == ["[1] loop()", "-- cancelled", "[2] code 2", "= 2"]
+    before = model.last_job("s")
+    assert before is not None
+    model.told_output(before, [("out", "x\n")], 0, {"status": "ok", "value": "2"})
+    hear("eval/finished", eval=2, status="ok", value="2")
+    assert printed(model) == ["[2] code 2", "x", "= 2"]
+
+
+def test_a_look_back_takes_nothing_from_an_eval_that_has_begun_since(model: Model, hear: Hear) -> None:
+    hear("eval/accepted", eval=1, code="loop()")
+    hear("eval/started", eval=1)
+    session, first = model.sessions["s"], model.last_job("s")
+    assert first is not None
+
+    class Client:
+        async def read(self, *_: Any, on_output: Callable[[str, str], None], **__: Any) -> Result:
+            on_output("out", "x\n")
+            if "s:2" in model.active:
+                return Result(status=["done", "interrupted"])
+            model.told_jobs("s", [job(1, "running")])  # which makes its entry anew
+            hear("eval/finished", eval=1, status="cancelled")
+            hear("eval/accepted", eval=2, code="2")
+            hear("eval/started", eval=2)
+            return Result(status=["done", "running"])
+
+    feed = Feed(model, Client, 1.0)  # type: ignore[arg-type]
+    feed.client = Client()  # type: ignore[assignment]
+    session.output_known = False
+    asyncio.run(feed.look_back(session, first))
+    assert printed(model) == ["[1] loop()", "-- cancelled", "[2] 2"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from ext_kit import entry, write
-from kit import Broker
+from kit import PATIENCE_S, Broker, wait_until
 from replctl.client.aio import AsyncClient
 from replctl.top.app import Top
 from replctl.top.model import Model
@@ -120,8 +121,12 @@ def test_a_key_does_something_at_a_real_broker(start: Start) -> None:
     def grow(client: Any, session: str | None) -> str:
         return f"{session}: x is {client.eval('x = x + 1; x', session or '').value}"
 
+    def leave(*_: Any) -> str:
+        raise KeyboardInterrupt
+
     parts = _parts(
         Control(name="grow", key="x", run=grow), Control(name="fails", key="X", run=lambda *_: 1 // 0),
+        Control(name="leaves", key=",", run=leave), Control(name="at", key="@", run=lambda *_: "at once"),
         Control(name="refused", key="Y", run=lambda client, _: client.reset("not-there")),
     )  # fmt: skip
 
@@ -137,9 +142,34 @@ def test_a_key_does_something_at_a_real_broker(start: Start) -> None:
             await sees(pilot, "extension demo/fails: ZeroDivisionError")
             await pilot.press("Y")
             await sees(pilot, "Session not found: not-there")
+            await pilot.press(",")
+            await sees(pilot, "extension demo/leaves: KeyboardInterrupt")
+            await pilot.press("@")
+            await sees(pilot, "at once")
             await pilot.press("q")
 
     asyncio.run(run())
+
+
+def test_a_key_that_does_not_come_back_keeps_nobody_from_quitting(broker: Broker) -> None:
+    begun, release, ended = threading.Event(), threading.Event(), []
+
+    def hang(*_: Any) -> str:
+        begun.set()
+        ended.append(release.wait(PATIENCE_S))
+        return ""
+
+    async def run() -> None:
+        app = Top(Model(broker.endpoint), parts=_parts(Control(name="hangs", key="x", run=hang)))
+        async with app.run_test() as pilot:
+            await pilot.press("x")
+            await sees(pilot, lambda _: begun.is_set())
+            await pilot.press("q")
+
+    asyncio.run(run())
+    assert ended == []
+    release.set()
+    wait_until(lambda: ended == [True], "its thread has ended")
 
 
 PRESENTER = """
@@ -149,6 +179,7 @@ def replctl_register(register, settings):
         print("sessions:", len(client.sessions()))
         return 3
     register(Presenter(name="plain", run=show))
+    register(Presenter(name="broken", run=lambda client: 1 // 0))
 """
 
 
@@ -162,6 +193,9 @@ def test_another_screen_is_chosen_by_its_name(start: Start, tmp_path: Path) -> N
 
     shown = top("plain")
     assert (shown.returncode, shown.stdout) == (3, "sessions: 0\n")
+    broken = top("broken")
+    assert (broken.returncode, "Traceback" in broken.stderr) == (2, False)
+    assert "extension presenter broken: ZeroDivisionError" in broken.stderr
     missing = top("fancy")
     assert missing.returncode == 2
     assert "no extension has a presenter fancy" in missing.stderr

@@ -105,6 +105,7 @@ def test_what_misses_a_required_field_is_refused_when_it_is_registered(
     "wrong",
     [
         _make("hook", "Not-A-Name"), _make("hook", "x" * 65), _make("hook", ""), _make("control", key="kk"),
+        _make("control", key="\x1b"),
         _make("panel", height=0), _make("panel", height=21), _make("panel", height=True), _make("hook", order="1"),
         _make("runtime", arguments=["a"]), _make("session-backend", backend=type("Half", (), {"open": _nothing})),
         "a text", None, types.SimpleNamespace(kind="hook", name="x"),
@@ -214,6 +215,8 @@ def replctl_register(register, settings):
         ("def replctl_register(register, settings): pass", "no @hookimpl function replctl_register"),
         ("@hookimpl\ndef replctl_register(register, settings, more): pass", "more"),
         ("1/0", "ZeroDivisionError"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        (HALF.format(then="raise SystemExit('gone')"), "SystemExit: gone"),
         ("def f(:", "SyntaxError"),
         ("import nothing_like_this", "ModuleNotFoundError"),
     ],

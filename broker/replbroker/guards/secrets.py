@@ -22,8 +22,8 @@ SHAPES = {
     "Google API key": r"\bAIza[0-9A-Za-z_-]{35}",
     "Stripe key": r"\b[rs]k_live_[0-9A-Za-z]{20,255}",
     "API key": r"\bsk-[A-Za-z0-9_-]{32,255}",
-    "JSON web token": r"\beyJ[A-Za-z0-9_-]{10,2000}\.eyJ[A-Za-z0-9_-]{10,4000}\.[A-Za-z0-9_-]{10,2000}",
-    "password in an address": r"\b[a-z][a-z0-9+.-]{1,20}://[^\s:/@\"']{1,100}:[^\s:/@\"']{3,200}@",
+    "JSON web token": r"(?<![\w-])eyJ[A-Za-z0-9_-]{10,2000}\.eyJ[A-Za-z0-9_-]{10,4000}\.[A-Za-z0-9_-]{10,2000}",
+    "password in an address": r"\b[a-z][a-z0-9+.-]{1,20}://[^\s:/@\"']{0,100}:[^\s:/@\"']{3,200}@",
 }
 
 

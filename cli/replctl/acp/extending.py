@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from replctl import extensions as ext
 from replctl.acp.commands import Command, Run
+from replctl.acp.records import bounded
+from replctl.client.errors import ReplError
 from replwire.ext.registry import Registry
 
 if TYPE_CHECKING:
@@ -28,7 +30,12 @@ def _runner(registry: Registry, name: str, agent: str) -> Run:
         from replctl.client.sync import Client
 
         with Client(endpoint, agent, start=False) as client:
-            return ext.run(registry, name, client, session, argument)
+            try:
+                return bounded(ext.run(registry, name, client, session, argument))
+            except ReplError:
+                raise
+            except BaseException as error:  # noqa: BLE001 - in this thread nobody else's: it must not end the process
+                raise ReplError("not-supported", f"extension command {name}: {type(error).__name__}") from None
 
     async def begin(turn: Turn, argument: str) -> str:
         return await asyncio.to_thread(run, turn.desk.link.endpoint, turn.session.home, argument)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from replctl.acp.options import RUNTIMES, Seen
 from replctl.acp.rpc import INTERNAL_ERROR, RpcError, one_line
 from replctl.client.errors import ReplError
 
 if TYPE_CHECKING:
     from replctl.client.aio import AsyncClient
     from replctl.client.start import Started
-    from replwire.replies import SessionEntry
 
 
 class Link:
@@ -31,10 +31,10 @@ class Link:
             self._client = AsyncClient(self.endpoint, self._agent, start=self._start, on_start=self._started)
         return self._client
 
-    async def sessions(self) -> list[SessionEntry]:
-        """The broker's sessions. Raises RpcError when no broker can be reached."""
+    async def look(self) -> Seen:
+        """What the broker has. Raises RpcError when none can be reached."""
         try:
-            return await self.client.sessions()
+            return Seen(await self.client.sessions(), (await self.client.describe()).runtimes or RUNTIMES)
         except ReplError as error:
             raise unreachable(error) from None
 

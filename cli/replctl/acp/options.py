@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from replctl.acp import modes
 from replctl.acp.rpc import INVALID_PARAMS, RpcError
@@ -12,9 +12,16 @@ if TYPE_CHECKING:
     from replctl.acp.records import Record
     from replwire.replies import SessionEntry
 
-RUNTIMES = ("python", "node", "bash")  # the first is the default; a broker without one refuses it by name
+RUNTIMES = ("python", "node", "bash")  # of every broker, as far as its machine has them; the first is the default
 OWN = "own"
 _MAX_LISTED = 50
+
+
+class Seen(NamedTuple):
+    """What the broker had when it was last looked at."""
+
+    sessions: Sequence[SessionEntry] = ()
+    runtimes: Sequence[str] = RUNTIMES
 
 
 def home(record: Record) -> str:
@@ -27,21 +34,22 @@ def own(session_id: str, runtime: str) -> str:
     return session_id if runtime == RUNTIMES[0] else f"{session_id}-{runtime}"
 
 
-def every(record: Record, sessions: Iterable[SessionEntry]) -> list[dict[str, Any]]:
+def every(record: Record, seen: Seen) -> list[dict[str, Any]]:
     """ACP's `configOptions`."""
+    runtimes = list(dict.fromkeys([*seen.runtimes, record.runtime]))  # its own also where the broker has it no more
     return [
         {**_select("mode", "Mode", "What a prompt may do", record.mode, modes.choices()), "category": "mode"},
         _select("runtime", "Runtime", "What runs the code; each has a session of its own",
-                record.runtime, [{"value": each, "name": each} for each in RUNTIMES]),
+                record.runtime, [{"value": each, "name": each} for each in runtimes]),
         _select("session", "Session", "The live session that prompts run in; others are shared",
-                record.session or OWN, _sessions(record, sessions)),
+                record.session or OWN, _sessions(record, seen.sessions)),
     ]  # fmt: skip
 
 
-def choose(record: Record, option: str, value: str, sessions: Iterable[SessionEntry]) -> None:
+def choose(record: Record, option: str, value: str, seen: Seen) -> None:
     """Set an option in the record. Raises RpcError for an option or a value that there is not."""
-    sessions = list(sessions)
-    known = {each["id"]: each for each in every(record, sessions)}
+    sessions = seen.sessions
+    known = {each["id"]: each for each in every(record, seen)}
     if option not in known:
         raise RpcError(INVALID_PARAMS, "unknown config option", {"configId": option[:100]})
     values = [each["value"] for each in known[option]["options"]]
@@ -62,7 +70,7 @@ def choose(record: Record, option: str, value: str, sessions: Iterable[SessionEn
         )  # fmt: skip
 
 
-def _sessions(record: Record, sessions: Iterable[SessionEntry]) -> list[dict[str, str]]:
+def _sessions(record: Record, sessions: Sequence[SessionEntry]) -> list[dict[str, str]]:
     mine = own(record.id, record.runtime)
     choices = [{"value": OWN, "name": "Own", "description": mine}]
     live = [each for each in sessions if (each.name or each.session) != mine and each.name != OWN]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +78,7 @@ def decode(line: bytes) -> Message | None:
     try:
         message = _decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return Invalid(RpcError(PARSE_ERROR, "Parse error: not one JSON value in UTF-8"))
+        return Invalid(RpcError(PARSE_ERROR, "Parse error: not one JSON value in UTF-8"), _id_in(line))
     if not isinstance(message, dict):
         return _invalid("a message is one JSON object; batches are not part of ACP")
     method = message.get("method")
@@ -93,6 +94,17 @@ def decode(line: bytes) -> Message | None:
     if legal and "error" in message:
         return Response(name, error=message["error"])
     return None if "result" in message or "error" in message else _invalid("no method, result or error")
+
+
+def _id_in(line: bytes) -> Id | None:
+    """The id of a request that only a laxer reader takes (half an emoji, a number that is too large): who sent it
+    waits for an answer."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    name = message.get("id") if isinstance(message, dict) and "method" in message else None
+    return name if _is_id(name) and str(name).isprintable() else None  # half an emoji could not be sent back
 
 
 def _call(method: Any, name: Any, legal: bool, message: dict[str, Any]) -> Message:

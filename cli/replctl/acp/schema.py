@@ -11,8 +11,8 @@ import msgspec
 from replctl.acp.rpc import INVALID_PARAMS, NOT_FOUND, RpcError
 
 PROTOCOL_VERSION = 1
-MAX_ID_BYTES = 256
-_ID = re.compile(r"[A-Za-z0-9_-]{1,256}\Z")
+MAX_ID_BYTES = 200  # it names files, with endings
+_ID = re.compile(r"[A-Za-z0-9_-]{1,200}\Z")
 
 T = TypeVar("T")
 

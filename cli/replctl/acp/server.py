@@ -148,9 +148,9 @@ class Server:
 
     async def _new(self, params: Params) -> Answer:
         cwd = schema.check_cwd(schema.read(schema.NewSession, params).cwd)
-        live = await self._desk.link.sessions()
+        seen = await self._desk.link.look()
         session = self.sessions.new(cwd)
-        session.seen = live
+        session.seen = seen
         return {"sessionId": session.id, **self._posture(session)}, lambda: self._commands(session)
 
     async def _load(self, params: Params) -> Answer:
@@ -170,7 +170,7 @@ class Server:
         wanted = schema.read(schema.OpenSession, params)
         name, cwd = schema.check_id(wanted.session_id), schema.check_cwd(wanted.cwd)
         session, turns = self.sessions.open(name, cwd)
-        session.seen = await self._desk.link.sessions()
+        session.seen = await self._desk.link.look()
         state = session.state()
         return session, turns, {**self._posture(session), "_meta": {"replctl": state}}
 
@@ -217,7 +217,7 @@ class Server:
         wanted = schema.read(schema.SetConfigOption, params)
         session = self.sessions.get(schema.check_id(wanted.session_id))
         async with session.settling:
-            session.seen = await self._desk.link.sessions()
+            session.seen = await self._desk.link.look()
             session.choose(wanted.config_id, wanted.value)
         then = (lambda: self._mode_changed(session)) if wanted.config_id == "mode" else None
         return {"configOptions": self._options(session)}, then

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ class Session:
         self.record = record
         self.turn: Turn | None = None  # the prompt under way
         self.last: records.Turn | None = None  # the latest one that ran something
-        self.seen: list[SessionEntry] = []  # the broker's sessions when they were last listed
+        self.seen = options.Seen()
         self.home_id: str | None = None  # the broker's id of the session it works in, as far as it is known
         self.settling = asyncio.Lock()  # held while an option is being set: prompts wait for it
         self._background: set[asyncio.Task[Any]] = set()
@@ -80,12 +80,12 @@ class Session:
         save(self._desk, changed)
         self.record = changed
         if self.home != before:
-            entry = find(self.home, self.seen)
+            entry = find(self.home, self.seen.sessions)
             self.home_id, self.last = entry.session if entry else None, None
 
     def state(self) -> dict[str, Any]:
         """What became of its variables: `kept`, `lost`, or `new` when there have been none."""
-        entry = find(self.home, self.seen)
+        entry = find(self.home, self.seen.sessions)
         if entry is not None:
             self.home_id = entry.session
         if entry is None:
@@ -170,11 +170,14 @@ class Sessions:
             session.turn.cancel()
             await session.turn.ended()
         self._open.pop(session_id, None)
-        for runtime in options.RUNTIMES:
+        client = self._desk.link.client
+        for entry in await client.sessions():
+            if entry.name != session_id and not (entry.name or "").startswith(f"{session_id}-"):  # one for each runtime
+                continue
             try:
-                await self._desk.link.client.close(options.own(session_id, runtime))
+                await client.close(entry.session)
             except ReplError as error:
-                if error.exit is not Exit.NAME:  # it never ran anything, or is gone
+                if error.exit is not Exit.NAME:  # it is gone meanwhile
                     raise
 
     async def delete(self, session_id: str) -> None:
@@ -223,7 +226,7 @@ class Sessions:
             return []
 
 
-def find(name: str, sessions: list[SessionEntry]) -> SessionEntry | None:
+def find(name: str, sessions: Sequence[SessionEntry]) -> SessionEntry | None:
     """The broker's session of this name or id."""
     return next((each for each in sessions if name in (each.name, each.session)), None)
 

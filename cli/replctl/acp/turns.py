@@ -81,13 +81,14 @@ class Turn:
                 raise
             self._task.uncancel()
             self._end_call("failed")
-            self.say("The code does not obey the interrupt and runs on; `/jobs` shows it, `/reset` ends it.")
+            self.say("The code does not obey the interrupt and runs on; `/jobs` shows it, `/reset` ends it."
+                     if self._request is not None else "The command cannot be stopped and goes on.")  # fmt: skip
         except ReplError as error:
             self._end_call("failed")
             if error.word == "no-broker" and not self._cancelled:
                 self._record.messages.append(one_line(error.err))
                 raise unreachable(error) from None
-            self.say(render.refusal(error))
+            self.say(self._denied(error) or render.refusal(error))
             if error.word == "broker-lost":
                 self.say("The variables are lost with the broker; the next prompt starts a new one.")
         finally:
@@ -228,6 +229,11 @@ class Turn:
         if decision is Decision.ALLOWED:
             self._change_call(title=render.title(self.text), status="in_progress")
         return decision is Decision.ALLOWED
+
+    def _denied(self, error: ReplError) -> str | None:
+        """What is told who was asked for a hook, and said no."""
+        decided = self._record.permission if error.approval is not None else None
+        return None if decided is None else permissions.WHY_NOT.get(Decision(decided))
 
     async def _ask(self, code: str) -> Decision:
         if self._cancelled:

@@ -48,7 +48,7 @@ def as_command(name: str) -> click.Command | None:
     @click.argument("arguments", nargs=-1, metavar=found.hint or "[ARGUMENTS]...")
     @common
     def command(face: Face, session: str, arguments: tuple[str, ...]) -> None:
-        with face.client() as client:
+        with face.client() as client, ext.stdout_is_ours():
             text = ext.run(registry, name, client, session, ext.words(arguments))
         face.show({"status": ["done"], "text": text}, text)
 

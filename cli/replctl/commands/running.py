@@ -16,6 +16,7 @@ from replctl.client.errors import ReplError
 from replctl.client.result import Gathering, OnOutput, Result
 from replctl.client.sync import Client
 from replctl.commands.common import Face
+from replctl.commands.screen import visible
 from replctl.commands.told import end_notices, opening_notices, status_notice, waits_for_input
 from replwire.faults import Exit
 from replwire.replies import Approval, Reply
@@ -44,7 +45,7 @@ TERMINAL = Answer(typed_line, watch=0)
 
 def at_terminal(approval: Approval) -> bool:
     """Ask who sits at the terminal. Anything but a clear yes is a no."""
-    click.echo(f"{approval.title} {approval.reason} (hook {approval.hook})", err=True)
+    click.echo(visible(f"{approval.title} {approval.reason} (hook {approval.hook})"), err=True)
     try:
         return click.confirm("Run it?", default=False, err=True)
     except click.Abort:
@@ -116,6 +117,7 @@ class Running:
         try:
             result = talk.result(gathering)
         except ReplError as error:
+            self._gathering = None  # nothing runs while somebody is asked: Ctrl-C is a no
             if error.approval is None or self._decide is None or not self._decide(error.approval):
                 raise
             self._fields["approval"] = error.approval.id

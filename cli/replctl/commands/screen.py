@@ -17,6 +17,11 @@ READER_GONE = 141  # as a shell tells of a program that SIGPIPE ended
 UNWRITTEN = 1  # what cat says of a full disk
 
 
+def visible(text: str) -> str:
+    """Text of others in our own lines: what a terminal would obey is shown."""
+    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
+
+
 class Screen:
     """Standard output and standard error of one command."""
 
@@ -54,8 +59,7 @@ class Screen:
 
     def notice(self, text: str) -> None:
         """Something that replctl itself has to say. Terminal control in it is shown, not obeyed."""
-        self.line("replctl: " + "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1]
-                                        for char in text), "err")  # fmt: skip
+        self.line(f"replctl: {visible(text)}", "err")
 
     def json(self, data: Any) -> None:
         """One object on one line."""

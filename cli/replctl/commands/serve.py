@@ -47,11 +47,12 @@ def serve(
 
     from replbroker.app import StartError, run
 
+    listener = _listener() if background or json else None
+
     def announce(ready: dict[str, object]) -> None:
-        if background or json:
-            Screen().json(ready)
-            if background:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the starter stops listening here
+        if listener is not None:
+            Screen(listener).json(ready)
+            os.close(listener)  # who started us stops listening here
         else:
             _tell(ready)
 
@@ -63,6 +64,13 @@ def serve(
     except StartError as error:
         Screen().notice(str(error))
         return Exit.NO_BROKER
+
+
+def _listener() -> int:
+    """Whoever listens on stdout, for one line of ours; what extensions print goes to stderr, which is the log."""
+    listener = os.dup(1)
+    os.dup2(2, 1)
+    return listener
 
 
 def _leave_family() -> None:

@@ -13,6 +13,7 @@ from replctl.client.errors import ReplError
 from replctl.commands.common import Face, common
 from replctl.commands.completion import SessionName
 from replctl.commands.durations import spoken
+from replctl.commands.screen import visible
 from replctl.top.sequences import Harmless
 
 _COLOURS = {"eval": "36", "session": "32", "worker": "35", "broker": "34"}
@@ -117,6 +118,5 @@ def _facts(event: dict[str, Any]) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    text = " ".join(str(value).split())
-    text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    text = visible(" ".join(str(value).split()))
     return text if len(text) <= _LINE else text[: _LINE - 1] + "…"

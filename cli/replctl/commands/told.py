@@ -13,6 +13,7 @@ from replwire.replies import Reply
 _HINTS = {
     "session-not-found": "replctl ls lists the sessions, replctl new NAME opens one",
     "session-already-exists": "replctl new --reuse takes the one there is",
+    "approval-needed": "a person has to allow it: replctl eval asks at a terminal",
     "plan-mode": "look and ask; replctl mode SESSION normal lets a session change again",
     "timeout": "--timeout asks for more time; with --wait it goes on and can be read later",
 }

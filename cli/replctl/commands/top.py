@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 import click
 
+from replctl.client.errors import ReplError
 from replctl.commands.common import Face, common
 from replctl.commands.configured import configured
 from replctl.commands.durations import Duration
@@ -73,7 +74,12 @@ def _present(face: Face, name: str) -> int:
     if found is None:
         raise click.BadParameter(f"no extension has a presenter {name}", param_hint="--presenter")
     with face.client() as client:
-        return int(found.run(client) or Exit.OK)
+        try:
+            return int(found.run(client) or Exit.OK)
+        except ReplError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise ReplError("not-supported", f"extension presenter {name}: {type(error).__name__}: {error}") from error
 
 
 def _no_screen() -> str | None:

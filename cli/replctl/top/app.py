@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
+from textual.events import Key
 from textual.widgets import Input
 from textual.worker import Worker, WorkerCancelled
 
@@ -96,8 +99,6 @@ class Top(App[int]):
     def on_mount(self) -> None:
         """Begin to listen and to draw."""
         self.query_one("#filter").display = False
-        for key in self.parts.controls:
-            self.bind(key, f"control({key!r})")
         self.action_pane("output")
         self.action_pane("sessions")
         self.set_interval(DRAW_SECONDS, self._tick)
@@ -280,24 +281,35 @@ class Top(App[int]):
 
         self.run_worker(run(), group="do")
 
-    def action_control(self, key: str) -> None:
-        """A key of an extension: in a thread, over a connection of its own."""
+    def on_key(self, event: Key) -> None:
+        """A key that nobody here has: an extension's, perhaps."""
+        if len(self.screen_stack) == 1 and event.character in self.parts.controls:
+            event.stop()
+            self._control(event.character)
+
+    def _control(self, key: str) -> None:
+        """In a thread, over a connection of its own; one that does not come back keeps nobody from quitting."""
         session = self.chosen
+        label = session.label if session is not None else None
+        loop = asyncio.get_running_loop()
 
-        def work() -> str:
-            from replctl.client.sync import Client
-
-            with Client(self.model.endpoint, self._agent, start=False) as client:
-                return self.parts.run(key, client, session.label if session is not None else None)
-
-        async def run() -> None:
-            try:
-                self.tell(await asyncio.to_thread(work))
-            except ReplError as error:
-                self.tell(error.err, "bold red")
+        def told(*what: str) -> None:
+            self.tell(*what)
             self.draw()
 
-        self.run_worker(run(), group="do")
+        def work() -> None:
+            from replctl.client.sync import Client
+
+            what: tuple[str, ...]
+            try:
+                with Client(self.model.endpoint, self._agent, start=False) as client:
+                    what = (self.parts.run(key, client, label),)
+            except ReplError as error:
+                what = (error.err, "bold red")
+            with contextlib.suppress(RuntimeError):  # the screen has ended
+                loop.call_soon_threadsafe(told, *what)
+
+        threading.Thread(target=work, name=f"key {key}", daemon=True).start()
 
     def action_interrupt(self) -> None:
         """What the session runs, or the eval under the cursor."""

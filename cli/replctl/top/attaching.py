@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
 import subprocess
 import sys
 import termios
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from replctl.top.cells import shown
 
+_PR_SET_PDEATHSIG = 1
 READ_SECONDS = 60  # that an error of attach is left on the screen for, if nobody presses Enter
 
 
@@ -26,7 +28,7 @@ def attach(session: str, endpoint: str, agent: str, environ: Mapping[str, str]) 
     for number in signals:  # not ignored: that would be inherited
         signal.signal(number, _nothing)
     ended = False
-    child = subprocess.Popen(command, env=dict(environ))
+    child = subprocess.Popen(command, env=dict(environ), preexec_fn=_ends_with(os.getpid()))
 
     def end(number: int, frame: Any) -> None:
         nonlocal ended
@@ -49,6 +51,18 @@ def attach(session: str, endpoint: str, agent: str, environ: Mapping[str, str]) 
         for number, handler in before.items():
             signal.signal(number, handler)
         termios.tcsetattr(0, termios.TCSADRAIN, saved)  # a child that was killed leaves it as it was using it
+
+
+def _ends_with(parent: int) -> Callable[[], None]:
+    """What the child does first: when we are killed it must not stay, at a terminal that the shell has taken back."""
+    prctl = ctypes.CDLL(None).prctl
+
+    def begin() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:  # it was too late for that
+            os._exit(1)
+
+    return begin
 
 
 def _nothing(*_: Any) -> None:

@@ -130,11 +130,13 @@ class Feed:
         try:
             # What came live in the meantime is part of the answer: it went the same way, before it.
             result = await self._read(self.client, session, job, pieces)
-            if result.running and job.state == "done":  # its end was heard before this answer, and is not in it
+            if result.running and job.key not in self.model.active:  # its end was heard before this answer
                 pieces.clear()
                 result = await self._read(self.client, session, job, pieces)
         except ReplError:
             return  # its worker has gone, or the connection: there is nothing to look back at
+        if (last := self.model.last_job(session.id)) is not None and last.key != job.key:
+            return  # another one has begun, and what it shows stands there
         end: Event | None = None
         if not result.running:
             end = {"status": job.end or "ok", "value": result.value, "traceback": result.traceback,

@@ -84,8 +84,8 @@ class Usage:
         """The same from a beat, which may be older than what is known."""
         if self.cpu_seconds is None or cpu > self.cpu_seconds:
             self.told(now, cpu, memory)
-        elif self.memory_bytes is None and memory:
-            self.memory_bytes = memory
+        elif memory and (self.memory_bytes is None or cpu == self.cpu_seconds):  # it rests: the first beat, which came
+            self.memory_bytes = memory  # while it was starting, is not to stay
 
     def rests(self) -> None:
         """Nothing runs any more."""

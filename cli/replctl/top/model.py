@@ -128,8 +128,11 @@ class Model:
             return
         job = self.active.get(key)
         if what in ("started", "finished") and job is None:  # it was accepted before we listened
-            if any(each.key == key for each in self.recent):
-                return  # late: an answer has told its end before
+            if (late := self._ended(key)) is not None:  # an answer has told its end before
+                self._begin(session, late)
+                if what == "finished":
+                    self._close(session, late, event)
+                return
             job = self.active[key] = Job(session.id, event["eval"], session.label, agent=event.get("agent"))
             job.submitted = unix(event["time"])
         if what == "started" and job is not None:
@@ -154,9 +157,19 @@ class Model:
             if (quiet := self.sessions.get(self._printing.popitem(last=False)[0])) is not None:
                 quiet.output, quiet.output_known = Scrollback(), False
 
+    def _ended(self, key: str) -> Job | None:
+        return next((job for job in self.recent if job.key == key), None)
+
     def _begin(self, session: Session, job: Job) -> None:
         self._keep(session)
-        session.output.note(f"[{job.eval_id}] {job.code}", "bold cyan")
+        if not job.begun:
+            job.begun = True
+            session.output.note(f"[{job.eval_id}] {job.code}", "bold cyan")
+
+    def _close(self, session: Session, job: Job, event: Event) -> None:
+        if not job.closed:
+            job.closed = True
+            _ending(session.output, event)
 
     def _shown(self, session: Session, reply: dict[str, Any], now: float) -> None:
         self._keep(session)
@@ -180,7 +193,7 @@ class Model:
         self.recent.appendleft(job)
         if session.running == job.eval_id:
             self._rests(session)
-        _ending(session.output, event)
+        self._close(session, job, event)
 
     # --- answers ---
 
@@ -214,10 +227,10 @@ class Model:
         known = {job.eval_id for job in self.recent if job.session == session}
         found = self.sessions.get(session)
         name = session[:8] if found is None else found.label
-        for job in [job for job in self.active.values() if job.session == session]:
-            del self.active[job.key]
+        before = {job.key: self.active.pop(job.key) for job in self.jobs_of(session)}
         for entry in list(entries)[-MAX_RECENT:]:
             job = Job(session, entry.eval_id, name, brief(entry.code, _JOBS_CHARS), entry.agent)
+            job.begun = job.key in before and before[job.key].begun
             job.submitted = unix(entry.submitted)
             job.started = None if entry.started is None else unix(entry.started)
             job.state = "running" if entry.state in ("starting", "running") else entry.state
@@ -267,13 +280,15 @@ class Model:
         self.changes += 1
         output = Scrollback()
         session.output = output
+        job = self.active.get(job.key) or self._ended(job.key) or job  # an answer makes them anew
+        job.begun = job.closed = False
         self._begin(session, job)
         if left_out:
             output.note(f"-- {left_out} bytes are not shown here: replctl read {session.label} {job.eval_id}", "dim")
         for stream, text in pieces:
             output.text(text, stream, "yellow" if stream == "err" else "")
         if end is not None:
-            _ending(output, end)
+            self._close(session, job, end)
 
     # --- what is asked of it ---
 

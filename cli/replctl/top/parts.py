@@ -86,7 +86,7 @@ class Parts:
             return one_line(str(control.run(client, session)))
         except ReplError:
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is somebody else's code, whatever it raises
+        except BaseException as error:  # noqa: BLE001 - somebody else's code, in a thread of its own, whatever it raises
             return f"extension {record.label}: {type(error).__name__}: {error}"
 
     def keys(self) -> Sequence[tuple[str, str]]:

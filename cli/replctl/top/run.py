@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +24,8 @@ END_SECONDS = 5  # for a screen that was told to end, before it is ended as it i
 def watch(screen: Screen, endpoint: str, agent: str, interval: float, parts: Parts) -> int:
     """Run the screen until somebody quits; the exit code."""
     environ = dict(os.environ)  # textual takes NO_COLOR away
+    if isinstance(sys.__stderr__, io.TextIOWrapper):  # where textual writes: in UTF-8, as `Screen` does
+        sys.__stderr__.reconfigure(encoding="utf-8")
     app = Top(Model(endpoint), lambda: AsyncClient(endpoint, agent, start=False), interval, agent, environ, parts)
     before = {number: signal.signal(number, _ender(app)) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:

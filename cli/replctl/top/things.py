@@ -30,6 +30,8 @@ class Job:
     duration: float | None = None  # seconds
     position: int | None = None
     stopping: bool = False  # an interrupt was asked for
+    begun: bool = False  # its first line stands in its session's output
+    closed: bool = False  # its last one does
 
     @property
     def key(self) -> str:

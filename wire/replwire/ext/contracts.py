@@ -156,7 +156,7 @@ class Control(Contribution):
     kind: ClassVar[str] = "control"
     home: ClassVar[Home] = "client"
 
-    key: Annotated[str, "one character that no other control has"]
+    key: Annotated[str, "one printable character that no other control has"]
     run: Annotated[Callable[[Any, str | None], str], "(client, chosen session) -> text for the footer"]
 
 

@@ -48,7 +48,7 @@ def load(extensions: Iterable[Extension], registry: Registry) -> list[str]:
             try:
                 manager.register(plugin, owner)
                 _let_register(manager, owner, plugin, extension.settings, registry)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 registry.unregister_owner(owner)
                 raise CannotLoad(f"extension {owner}: {_told(error)}") from error
             owners.append(owner)
@@ -68,7 +68,7 @@ def _let_register(
     manager.subset_hook_caller("replctl_register", others)(register=register, settings=settings)
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     return str(error) if isinstance(error, Incomplete) else f"{type(error).__name__}: {error}"
 
 
@@ -89,7 +89,7 @@ def _installed(name: str) -> object:
     for point in importlib.metadata.entry_points(group=GROUP, name=name):
         try:
             return point.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise CannotLoad(f"extension {name}: {type(error).__name__}: {error}") from error
     there = sorted({point.name for point in importlib.metadata.entry_points(group=GROUP)})
     raise CannotLoad(f"extension {name} is not installed; there are: {', '.join(there) or 'none'}")
@@ -112,6 +112,6 @@ def _from_file(file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CannotLoad(f"extension {file}: {type(error).__name__}: {error}") from error
     return module

@@ -111,8 +111,8 @@ def check(what: Any) -> None:
         missing = [each for each in what.methods if not callable(getattr(what.backend, each, None))]
         if missing:
             raise Incomplete(f"{what.kind} {what.name}: backend has no {', '.join(missing)}")
-    if (key := _key(what)) is not None and len(key) != 1:
-        raise Incomplete(f"{what.kind} {what.name}: key is one character")
+    if (key := _key(what)) is not None and not (len(key) == 1 and key.isprintable()):
+        raise Incomplete(f"{what.kind} {what.name}: key is one printable character")
     height = getattr(what, "height", 1)
     if not 1 <= height <= 20:
         raise Incomplete(f"{what.kind} {what.name}: height is from 1 to 20 lines")
