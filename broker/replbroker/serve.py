@@ -326,9 +326,11 @@ class Signals:
 
 
 def log(text: str) -> None:
-    """A line in the broker's log, which is its stderr. A log that cannot be written must not stop the broker."""
+    """A line in the broker's log, which is its stderr; further lines are indented, so that no text of others can look
+    like one of ours. A log that cannot be written must not stop the broker."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)  # errors of others, in one line
+    text = "\n  ".join("".join(char if char.isprintable() else repr(char)[1:-1] for char in line)
+                       for line in text.rstrip("\n").split("\n"))  # fmt: skip
     try:
         sys.stderr.write(f"{stamp} {text}\n")
         sys.stderr.flush()

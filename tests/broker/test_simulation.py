@@ -75,6 +75,13 @@ class Broker(RuleBasedStateMachine):
         session = self._some_session(pick)
         self.table.ask(op, self.peers[peer], session=session, eval_id=eval_id, input="x", wait_ms=eval_id * 1000)
 
+    @precondition(lambda self: list(self.table.state.sessions))
+    @rule(peer=PEERS, pick=PICK, back=st.integers(0, 2), wait_ms=st.sampled_from([0, 100, 2000]))
+    def reads(self, peer: int, pick: int, back: int, wait_ms: int) -> None:
+        sessions = list(self.table.state.sessions)
+        session = sessions[pick % len(sessions)]
+        self.table.ask("read", self.peers[peer], session=session.id, eval_id=session.eval_count - back, wait_ms=wait_ms)
+
     @rule(peer=PEERS, pick=PICK | st.none(), since=st.none() | st.integers(0, 9), output=st.booleans())
     def subscribes(self, peer: int, pick: int | None, since: int | None, output: bool) -> None:
         session = None if pick is None else self._some_session(pick)

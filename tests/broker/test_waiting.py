@@ -109,6 +109,25 @@ def test_a_read_of_an_eval_whose_worker_is_not_there_yet_is_held(new_table: Call
     assert table.quiet()
 
 
+def test_a_read_of_an_eval_whose_worker_takes_longer_than_the_wait_says_that_it_runs(
+    new_table: Callable[..., Table],
+) -> None:
+    table = new_table(auto=False)
+    asked = table.eval(wait_ms=0)
+    table.wait(0)
+    read = table.ask("read", session="work", eval_id=1, wait_ms=100)
+    table.wait(0.1)
+    for request in (asked, read):
+        assert table.end(request)["status"] == ["done", "running"]
+        assert "queue-position" not in table.end(request)
+    worker = table.workers[1]
+    worker.ready()
+    worker.claimed()
+    worker.answers(asked)
+    assert table.notes == []
+    assert table.quiet()
+
+
 def test_output_that_went_with_its_worker_cannot_be_read(table: Table) -> None:
     table.finish(table.eval())
     table.worker().dies()

@@ -38,9 +38,13 @@ def _work(wire: Wire, resets: int, evals: int) -> None:
         assert wire.run(f"{number}", session="w").value == str(number)
 
 
+def _pool_full(wire: Wire) -> None:
+    wait_until(lambda: wire.ask("stats")["stats"]["workers"] == {"starting": 0, "warm": 2, "claimed": 1}, "pool full")
+
+
 def _calm(broker: Broker, wire: Wire) -> dict[str, object]:
     """What is held once the pool is full again and nothing is dying."""
-    wait_until(lambda: wire.ask("stats")["stats"]["workers"] == {"starting": 0, "warm": 2, "claimed": 1}, "pool full")
+    _pool_full(wire)
     wait_until(lambda: not _zombies(broker), "no zombies")
     stats = wire.ask("stats")["stats"]
     return {
@@ -124,6 +128,7 @@ def test_clients_that_come_and_go_leave_nothing_in_the_broker(start: Start) -> N
     broker = start("limits.rate-limit-per-min=0", "transcript.backend=off", "broker.audit=false")
     with broker.wire() as wire:
         wire.run("1")
+        _pool_full(wire)
         before = _fds(broker.pid)
     for _ in range(200):
         with broker.wire() as passing:

@@ -134,7 +134,7 @@ class EvalOps:
         self._evals.asked(ask, now)
         self._state.say(
             ask.peer, ask.request_id, status=["done", "running"], eval_id=job.eval_id, epoch=job.session.epoch,
-            queue_position=job.session.position(job, len(self._state.gate)),
+            queue_position=self._evals.position(job),
         )  # fmt: skip
 
     def interrupt(self, request: wire.Interrupt, peer: Peer, _: bytes, now: float) -> None:

@@ -251,14 +251,15 @@ class Evals:
         self._close_job(job, status, now)
 
     def _wait_over(self, job: Job) -> None:
-        position = None
-        if job.state is Job.QUEUED:
-            position = job.session.position(job, len(self._state.gate))
         self._state.say(
             job.peer, job.request_id, status=["done", "running"], eval_id=job.eval_id, epoch=job.session.epoch,
-            session=job.session.id, name=job.session.name, queue_position=position,
+            session=job.session.id, name=job.session.name, queue_position=self.position(job),
         )  # fmt: skip
         self.detach(job)
+
+    def position(self, job: Job) -> int | None:
+        """How many evals go before it; None when it has its slot, though its worker may still be starting."""
+        return job.session.position(job, len(self._state.gate)) if job.state is Job.QUEUED else None
 
     def asked(self, ask: Ask, now: float) -> None:
         """A request that the worker answers is over."""
