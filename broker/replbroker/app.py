@@ -32,6 +32,7 @@ from replbroker.watchers import records, watchers
 from replwire.agents import Agents
 from replwire.config import Config, Loaded
 from replwire.keys import KeyFault, Keys
+from replwire.places import ipc_path, runtime_dir
 
 __all__ = ["StartError", "run"]
 
@@ -62,7 +63,7 @@ def run(
             stack.callback(door.remove)
         roster = Roster(state_dir, endpoints[0])
         lost = roster.previous()
-        sandbox = _probe(loaded.config, Path(state_dir))
+        sandbox = _probe(loaded, held, doors, Path(state_dir))
         signals = Signals()
         stack.callback(signals.close)
         _tune_collector()
@@ -81,10 +82,21 @@ def run(
     return 0
 
 
-def _probe(config: Config, state_dir: Path) -> Probed:
+def _probe(loaded: Loaded, held: list[Held], doors: list[Door], state_dir: Path) -> Probed:
     """Find out what this machine can do, before there is a second thread or a socket."""
+    config = loaded.config
     env = _session_env(os.environ, config.session.pass_env)
-    return Probed(config.sandbox, sys.executable, env, [str(state_dir)])
+    hidden = [str(state_dir), runtime_dir(os.environ, os.getuid()), *_socket_files(config, held, doors)]
+    protected = [*([loaded.file] if loaded.file else []), *(each.path for each in config.extensions if each.path)]
+    return Probed(config.sandbox, sys.executable, env, hidden, protected)
+
+
+def _socket_files(config: Config, held: list[Held], doors: list[Door]) -> Iterator[str]:
+    """By which a session in that folder would come in as our user."""
+    yield from (str(door.path) for door in doors if door.path is not None)
+    for url in (*(each.url for each in held), config.broker.publish):
+        if path := ipc_path(url):
+            yield from (path, f"{path}.workers", f"{path}.lock", f"{path}.start.lock")
 
 
 def _unsandboxed(sandbox: Probed) -> list[str]:

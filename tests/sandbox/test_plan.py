@@ -82,7 +82,7 @@ def test_each_own_file_system_has_its_size() -> None:
 
 def test_made_files_have_the_descriptors_that_their_contents_come_on() -> None:
     found = planned()
-    files = pairs(found, "--ro-bind-data")
+    files = pairs(found, "--file") + pairs(found, "--ro-bind-data")
     assert [int(fd) for fd, _ in files] == list(range(FIRST_TEXT_FD, FIRST_TEXT_FD + len(found.texts)))
     by_path = {path: found.texts[int(fd) - FIRST_TEXT_FD] for fd, path in files}
     assert "localhost" in by_path["/etc/hosts"]

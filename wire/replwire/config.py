@@ -116,7 +116,10 @@ class SandboxSection(Usage, frozen=True, kw_only=True, rename="kebab", forbid_un
         Read, Meta(description="what sessions may read beyond their runtime and their folder: nothing, or this machine")
     ] = "minimal"
     workspaces: Annotated[
-        list[str], Meta(description="where sessions' folders may lie; empty: anywhere but homes and system folders")
+        list[str],
+        Meta(
+            description="where sessions' folders may lie; empty: anywhere but homes, what they hide, and system folders"
+        ),
     ] = field(default_factory=list)
     writable_paths: Annotated[list[str], Meta(description="what sessions may write beside their folder")] = field(
         default_factory=list
@@ -216,10 +219,11 @@ class Config(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The settings in force, and for each dotted key that is not a default, where it came from."""
+    """The settings in force, for each dotted key that is not a default where it came from, and the file, if any."""
 
     config: Config
     sources: dict[str, str]
+    file: str | None = None
 
 
 _LISTS = ("agents", "extensions")

@@ -55,7 +55,7 @@ class Plan:
     run_as: int | None  # the host's user, when the broker is root
     open_way: tuple[str, ...]  # host paths that this user must be able to reach
     owned: tuple[str, ...]  # and those whose owner it is to stand for
-    reached: tuple[str, ...]  # what the runtime reads
+    kept: tuple[str, ...]  # what nobody writes, wherever it lies
     late: bool  # the workspace can be given to it while it runs
 
 
@@ -88,7 +88,7 @@ def plan(
         run_as=run_as,
         open_way=needs.paths,
         owned=tuple(mount.path for mount in (*granted, *workspace) if not mount.kind.startswith("hidden")),
-        reached=needs.paths,
+        kept=needs.kept,
         late=machine.late_mounts and not workspace,
     )  # fmt: skip
 
@@ -176,7 +176,8 @@ def _texts(policy: Policy) -> dict[str, str]:
 
 def _files(texts: Iterable[str]) -> Iterator[str]:
     for fd, path in enumerate(texts, FIRST_TEXT_FD):
-        yield from ("--perms", "0444", "--ro-bind-data", str(fd), path)
+        # What `--ro-bind-data` mounts is unlinked, and the kernel lets nobody mount that a second time.
+        yield from ("--perms", "0444", "--file" if path == EMPTY_FILE else "--ro-bind-data", str(fd), path)
 
 
 def _runtime(policy: Policy, needs: Needs) -> Iterator[str]:
