@@ -76,7 +76,7 @@ class Keys:
 
     def set_server(self, pair: Pair) -> None:
         """Keep it."""
-        self._make(self._folder)
+        self._make()
         write_secret(self._folder / "server.toml", pair)
         self._give(self._folder / "server.toml")
 
@@ -94,7 +94,7 @@ class Keys:
         if (why := name_error("key", name)) is not None:
             raise KeyFault(why)
         folder = self._folder / kind
-        self._make(self._folder, folder)
+        self._make(folder)
         try:
             fd = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:
@@ -104,7 +104,8 @@ class Keys:
         self._give(folder / name)
 
     def _make(self, *folders: Path) -> None:
-        for folder in folders:
+        """The state folder may be made here for the first time: a broker takes none that others may enter."""
+        for folder in (self._folder.parent, self._folder, *folders):
             if not folder.is_dir():
                 folder.mkdir(mode=0o700, parents=True)
                 self._give(folder)
