@@ -134,7 +134,8 @@ def _serve(
     stack = ExitStack()
     try:
         keys = Keys(str(state_dir))
-        zap = Zap(context, keys.name_of)
+        audit = _audit(config, state_dir)
+        zap = Zap(context, keys.name_of, lambda address: audit.kept_out(address, time.monotonic()))
         clients = Clients(context, limits.max_message_bytes)
         for each in held:
             _lock(clients.socket, keys, each.url)
@@ -148,7 +149,7 @@ def _serve(
         core = Core(_setup(config, idle_exit, tuple(interpreters), keys, sandbox, extending))
         looking_on = watchers(config, core, context, state_dir, log, stack, extending.backend)
         serve = Serve(
-            core, clients, workers, zap, launcher, roster, _audit(config, state_dir), _token,
+            core, clients, workers, zap, launcher, roster, audit, _token,
             lambda name: keys.allows(name) or extending.vouches(name), looking_on, extending, limits,
         )  # fmt: skip
         try:
