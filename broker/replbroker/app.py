@@ -18,7 +18,7 @@ import zmq
 from replbroker.core.broker import Core
 from replbroker.core.state import Setup
 from replbroker.doors import Door, tcp_door, unix_door
-from replbroker.endpoints import Held, StartError, hold, is_loopback, passed, private_folder
+from replbroker.endpoints import Held, StartError, hold, is_loopback, listening, passed, private_folder, workers_path
 from replbroker.extending import Extending
 from replbroker.launch.local import Local
 from replbroker.launch.sandbox import Probed
@@ -32,7 +32,7 @@ from replbroker.watchers import records, watchers
 from replwire.agents import Agents
 from replwire.config import Config, Loaded
 from replwire.keys import KeyFault, Keys
-from replwire.places import ipc_path, runtime_dir
+from replwire.places import runtime_dir
 
 __all__ = ["StartError", "run"]
 
@@ -95,7 +95,8 @@ def _socket_files(config: Config, held: list[Held], doors: list[Door]) -> Iterat
     """By which a session in that folder would come in as our user."""
     yield from (str(door.path) for door in doors if door.path is not None)
     for url in (*(each.url for each in held), config.broker.publish):
-        if path := ipc_path(url):
+        if url.startswith("ipc://"):
+            path = url.removeprefix("ipc://")
             yield from (path, f"{path}.workers", f"{path}.lock", f"{path}.start.lock")
 
 
@@ -159,7 +160,8 @@ def _serve(
     finally:
         stack.close()
         context.destroy(linger=0)  # `term` would wait for ever for sockets of a start that failed half-way
-        Path(inner.removeprefix("ipc://")).unlink(missing_ok=True)
+        if not any(each.path is not None for each in held):
+            Path(inner.removeprefix("ipc://")).unlink(missing_ok=True)
 
 
 def _token() -> str:
@@ -215,7 +217,7 @@ def _inner_endpoint(held: list[Held], state_dir: Path) -> str:
     """Where workers connect: a socket file beside ours, in a folder that is ours alone."""
     for each in held:
         if each.path is not None:
-            return f"{each.url}.workers"
+            return f"ipc://{workers_path(each.path)}"
     private_folder(state_dir / "run")
     return f"ipc://{state_dir}/run/{os.getpid()}.workers"
 
@@ -237,9 +239,11 @@ def _lock(socket: zmq.Socket[bytes], keys: Keys, url: str) -> None:
 def _bind(socket: zmq.Socket[bytes], url: str, fd: int = -1) -> None:
     """Listen there; with `fd` by a descriptor that listens already."""
     try:
+        if fd < 0 and url.startswith("ipc://"):
+            fd = listening(url.removeprefix("ipc://"))
         socket.setsockopt(zmq.USE_FD, fd)
         socket.bind(url)
-    except zmq.ZMQError as error:
+    except (OSError, zmq.ZMQError) as error:
         raise StartError(f"cannot listen on {url}: {error.strerror}") from None
 
 
