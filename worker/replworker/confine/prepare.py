@@ -37,6 +37,9 @@ def prepare(
         )  # fmt: skip
     except FileNotFoundError as error:
         raise Unavailable(f"{error.filename}: {error.strerror}", "name an interpreter that exists") from None
+    for path in (*policy.readable_paths, *policy.writable_paths):
+        if not os.path.exists(path):
+            raise Unavailable(f"{path}, which sessions are to have, does not exist", "make it, or correct the setting")
     granted = [
         mount
         for path in (*policy.readable_paths, *policy.writable_paths)
