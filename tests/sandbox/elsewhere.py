@@ -45,6 +45,8 @@ ELSEWHERE = [
     Elsewhere("session", "the broker's config or extension in its folder", "workspace", "sandbox/test_places.py::test_what_the_broker_obeys_at_its_next_start_is_not_written"),
     Elsewhere("session", "the broker's socket in its folder", "workspace", "sandbox/test_places.py::test_a_socket_of_the_broker_is_not_in_the_folder_where_it_is"),
     Elsewhere("session", "an environment that names files of others", "checks of what it names", "sandbox/test_places.py::test_an_environment_that_a_session_has_made_shows_it_nothing_of_others"),
+    Elsewhere("session", "a program in the place of its python", "the broker's python sets the limits", "sandbox/test_places.py::test_a_program_in_the_place_of_a_python_does_not_get_around_the_limits"),
+    Elsewhere("session", "a folder of its environment swapped for a symlink", "a second look from inside", "sandbox/test_child.py::test_a_folder_of_an_environment_that_was_swapped_before_it_is_mounted_stops_the_start"),
     Elsewhere("session", "a broker that is killed", "all die with it", "e2e/test_faults.py::test_a_killed_broker_takes_workers_and_all_they_started_along"),
     Elsewhere("start-up", "no bubblewrap", "nothing is opened", "sandbox/test_probe.py::test_no_bubblewrap_says_what_to_install"),
     Elsewhere("start-up", "a bubblewrap that others may change", "owner and mode", "sandbox/test_probe.py::test_a_bubblewrap_that_others_may_change_is_not_used"),

@@ -13,6 +13,7 @@ import pytest
 
 import replwire
 from kit import Broker, Wire
+from replwire.policy import Policy
 from replworker.confine.report import Report
 from sites import USERS, begin, end, uid_of
 
@@ -91,6 +92,20 @@ def test_a_socket_of_the_broker_is_not_in_the_folder_where_it_is(wire: Wire, wor
         refused = wire.run(f"import socket; socket.socket(socket.AF_UNIX).connect({path!r})")
         assert refused["ex"]["type"] == "PermissionError", path  # what is there is an empty file, to be read
         wire.ask("close", session="s")
+
+
+def test_a_program_in_the_place_of_a_python_does_not_get_around_the_limits(wire: Wire, work: Path, who: str) -> None:
+    (work / "sly/bin").mkdir(parents=True)
+    (program := work / "sly/bin/python").write_text(
+        '#!/bin/sh\nfor word; do case "$word" in *harness.py) break;; esac; shift; done\nexec /usr/bin/python3 "$@"\n'
+    )
+    program.chmod(0o755)
+    for path in (program.parent.parent, program.parent, program):
+        os.chown(path, uid_of(who), uid_of(who))
+    opened = wire.ask("new-session", name="s", runtime=str(program), cwd=str(work))
+    assert opened.status == ["done"], opened.messages
+    bound = wire.run("import resource; resource.getrlimit(resource.RLIMIT_NOFILE)[1]").value
+    assert bound == str(Policy().limits.open_files)
 
 
 def test_an_environment_that_a_session_has_made_shows_it_nothing_of_others(

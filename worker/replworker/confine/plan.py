@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from replwire.policy import Policy
 from replworker.confine import identity, landlock, rlimits, seccomp
@@ -61,13 +62,15 @@ class Plan:
 
 def plan(
     policy: Policy, machine: Machine, needs: Needs, *, runtime: str, python: str, inner: str, env: dict[str, str],
-    hidden: Sequence[Mount] = (), granted: Sequence[Mount] = (), workspace: Sequence[Mount] = (), slot: int = 0,
+    hidden: Sequence[Mount] = (), granted: Sequence[Mount] = (), workspace: Sequence[Mount] = (),
+    found: Sequence[tuple[str, str]] = (), slot: int = 0,
 ) -> Plan:  # fmt: skip
     """How to confine `runtime`. Raises Unavailable.
 
     `python` runs `inner` (the path of inner.py) in the sandbox; `needs` covers both and the runtime. `granted` are
     the mounts of the policy's own paths, `hidden` those over secrets, as found on the disk by `workspace.mounts`.
-    `workspace` is for a folder that is known at the start, where it cannot be mounted later.
+    `workspace` is for a folder that is known at the start, where it cannot be mounted later. `found` are paths with
+    what stood there, to be compared when they are mounted: bubblewrap follows symlinks.
     """
     assert policy.profile != "off", "nothing to plan"
     bwrap = _usable(machine)
@@ -83,7 +86,7 @@ def plan(
         ),
         texts=tuple(texts.values()),
         filter=seccomp.program(machine.arch, unix_sockets=not no_unix),
-        step=(python, "-I", "-S", inner, *_order(policy, machine, runtime)),
+        step=(python, "-I", "-S", inner, *_order(policy, machine, runtime), str(len(found)), *chain(*found)),
         env=environment(env),
         run_as=run_as,
         open_way=needs.paths,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from replwire.policy import Policy, within
-from replworker.confine import identity, reach, stage, workspace
+from replworker.confine import identity, mounts, reach, stage, workspace
 from replworker.confine import plan as plans
 from replworker.confine.machine import Machine
 from replworker.confine.plan import Plan, Unavailable
@@ -25,11 +25,11 @@ def prepare(
 
     `slot` tells sessions of a root broker apart: each number has a host user of its own. `folder` (a real path that
     `workspace.check` let through) is mounted at the start: only for machines where `Plan.late` is False. `also` are
-    further paths that the runtime reads. `trusted`: the operator chose the interpreter, so whatever folders its
-    installation names may be read.
+    further paths that the runtime reads. `trusted`: the operator chose the interpreter. Else it may be a session's
+    work: it does not run before the limits are set, and brings along what the session could have as a folder.
     """
     home = home or os.path.expanduser("~")
-    python = interpreter if runtime == "python" else os.path.realpath(sys.executable)
+    python = interpreter if runtime == "python" and trusted else os.path.realpath(sys.executable)
     try:
         needs = reach.needs(
             interpreter, python, more=(INNER, _RUNTIMES, *also),
@@ -48,9 +48,22 @@ def prepare(
     run_as = identity.uid_for(slot) if machine.uid == 0 else None
     return plans.plan(
         policy, machine, needs, runtime=runtime, python=python, inner=INNER, env=env, granted=granted,
+        found=() if trusted else [(path, _identity(path)) for path in needs.paths],
         hidden=_hidden(policy, home, run_as, needs.paths),
         workspace=workspace.mounts(policy, folder, needs.kept) if folder is not None else [], slot=slot,
     )  # fmt: skip
+
+
+def _identity(path: str) -> str:
+    try:
+        fd = mounts.open_strictly(path)
+    except OSError as error:
+        raise Unavailable(f"{path}: {error.strerror}", "name an environment that nobody changes meanwhile") from None
+    try:
+        status = os.fstat(fd)
+    finally:
+        os.close(fd)
+    return f"{status.st_dev}:{status.st_ino}"
 
 
 def _may_work_in(policy: Policy, path: str, home: str) -> bool:
