@@ -18,7 +18,7 @@ import zmq
 from replbroker.core.broker import Core
 from replbroker.core.state import Setup
 from replbroker.doors import Door, tcp_door, unix_door
-from replbroker.endpoints import Held, StartError, hold, is_loopback, passed, private_folder
+from replbroker.endpoints import Held, StartError, hold, is_loopback, listening, passed, private_folder
 from replbroker.extending import Extending
 from replbroker.launch.local import Local
 from replbroker.launch.sandbox import Probed
@@ -33,6 +33,7 @@ from replbroker.watchers import records, watchers
 from replwire.agents import Agents
 from replwire.config import Config, Loaded
 from replwire.keys import KeyFault, Keys
+from replwire.places import runtime_dir
 
 __all__ = ["StartError", "run"]
 
@@ -64,7 +65,7 @@ def run(
         roster = Roster(state_dir, endpoints[0])
         lost = roster.previous()
         own = stack.enter_context(scratch())
-        sandbox = _probe(loaded.config, [state_dir, str(own), *_sockets(loaded.config, held, doors)])
+        sandbox = _probe(loaded, held, doors, [state_dir, str(own)])
         signals = Signals()
         stack.callback(signals.close)
         _tune_collector()
@@ -83,19 +84,22 @@ def run(
     return 0
 
 
-def _sockets(config: Config, held: list[Held], doors: list[Door]) -> Iterator[str]:
-    """The files that clients connect to. A session that reached one would be its owner, or worse an admin."""
-    urls = [*(each.url for each in held), *(door.url.removeprefix("lines+") for door in doors), config.broker.publish]
-    for url in urls:
-        scheme, _, path = url.partition("://")
-        if scheme in ("ipc", "unix"):
-            yield from (path, f"{path}.lock", f"{path}.start.lock")
-
-
-def _probe(config: Config, hidden: Sequence[str]) -> Probed:
+def _probe(loaded: Loaded, held: list[Held], doors: list[Door], folders: Sequence[str]) -> Probed:
     """Find out what this machine can do, before there is a second thread or a socket."""
+    config = loaded.config
     env = _session_env(os.environ, config.session.pass_env)
-    return Probed(config.sandbox, sys.executable, env, hidden)
+    hidden = [*folders, runtime_dir(os.environ, os.getuid()), *_socket_files(config, held, doors)]
+    protected = [*([loaded.file] if loaded.file else []), *(each.path for each in config.extensions if each.path)]
+    return Probed(config.sandbox, sys.executable, env, hidden, protected)
+
+
+def _socket_files(config: Config, held: list[Held], doors: list[Door]) -> Iterator[str]:
+    """By which a session in that folder would come in as our user."""
+    yield from (str(door.path) for door in doors if door.path is not None)
+    for url in (*(each.url for each in held), config.broker.publish):
+        if url.startswith("ipc://"):
+            path = url.removeprefix("ipc://")
+            yield from (path, f"{path}.lock", f"{path}.start.lock")
 
 
 def _unsandboxed(sandbox: Probed) -> list[str]:
@@ -133,7 +137,8 @@ def _serve(
     stack = ExitStack()
     try:
         keys = Keys(str(state_dir))
-        zap = Zap(context, keys.name_of)
+        audit = _audit(config, state_dir)
+        zap = Zap(context, keys.name_of, lambda address: audit.kept_out(address, time.monotonic()))
         clients = Clients(context, limits.max_message_bytes)
         for each in held:
             _lock(clients.socket, keys, each.url)
@@ -149,7 +154,7 @@ def _serve(
         core = Core(_setup(config, idle_exit, tuple(interpreters), keys, sandbox, extending))
         looking_on = watchers(config, core, context, state_dir, log, stack, extending.backend)
         serve = Serve(
-            core, clients, workers, zap, launcher, roster, _audit(config, state_dir), _token,
+            core, clients, workers, zap, launcher, roster, audit, _token,
             lambda name: keys.allows(name) or extending.vouches(name), looking_on, extending, limits,
         )  # fmt: skip
         try:
@@ -227,9 +232,11 @@ def _lock(socket: zmq.Socket[bytes], keys: Keys, url: str) -> None:
 def _bind(socket: zmq.Socket[bytes], url: str, fd: int = -1) -> None:
     """Listen there; with `fd` by a descriptor that listens already."""
     try:
+        if fd < 0 and url.startswith("ipc://"):
+            fd = listening(url.removeprefix("ipc://"))
         socket.setsockopt(zmq.USE_FD, fd)
         socket.bind(url)
-    except zmq.ZMQError as error:
+    except (OSError, zmq.ZMQError) as error:
         raise StartError(f"cannot listen on {url}: {error.strerror}") from None
 
 

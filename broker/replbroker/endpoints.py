@@ -14,6 +14,7 @@ from replwire.places import ipc_path
 
 _LOOPBACK = ("127.", "localhost", "[::1]")
 _RETRY_S = 0.02
+_BACKLOG = 100  # connections that were not taken yet
 _FIRST_PASSED = 3  # sd_listen_fds(3)
 
 
@@ -30,10 +31,18 @@ class Held:
     lock: int = -1
     fd: int = -1  # listens already
 
+    def is_ours(self) -> bool:
+        """Whether the files are still those that we made: when the folder was cleared, another broker may be there."""
+        try:
+            return os.path.samestat(os.fstat(self.lock), os.stat(f"{self.path}.lock"))
+        except OSError:
+            return False
+
     def let_go(self) -> None:
         """Remove the socket file. The lock file stays: without it two brokers could hold two locks."""
         if self.path is not None:
-            self.path.unlink(missing_ok=True)
+            if self.is_ours():
+                self.path.unlink(missing_ok=True)
             os.close(self.lock)
 
 
@@ -59,6 +68,16 @@ def hold(url: str, patience_s: float) -> Held:
             raise StartError(f"{url}: another broker has it")
         time.sleep(_RETRY_S)
     return Held(url, Path(path), lock)
+
+
+def listening(path: str) -> int:
+    """A descriptor that listens at this path, in the place of what is there. libzmq could make one, but takes the file
+    away at its end, whosoever it is by then. Raises OSError."""
+    Path(path).unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as listener:
+        listener.bind(path)
+        listener.listen(_BACKLOG)
+        return listener.detach()
 
 
 def passed(environ: Mapping[str, str], pid: int) -> list[Held]:

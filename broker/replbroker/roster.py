@@ -29,10 +29,13 @@ class Roster:
 
     def previous(self) -> list[str]:
         """Sessions of a broker at this endpoint that never said goodbye."""
+        return self._kept().sessions
+
+    def _kept(self) -> Kept:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Kept).sessions
+            return msgspec.json.decode(self._path.read_bytes(), type=Kept)
         except (OSError, msgspec.MsgspecError):
-            return []
+            return Kept(0, [])
 
     def save(self, sessions: list[str]) -> str | None:
         """Write the list; why it could not be written, or None."""
@@ -46,6 +49,8 @@ class Roster:
         return None
 
     def remove(self) -> None:
-        """A clean end: nothing was lost that nobody was told about."""
+        """A clean end: nothing was lost that nobody was told about. A list that another broker keeps by now stays."""
+        if self._kept().pid not in (0, os.getpid()):
+            return
         for path in (self._path, self._path.with_suffix(".new")):
             path.unlink(missing_ok=True)

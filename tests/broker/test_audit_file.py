@@ -9,7 +9,7 @@ from pathlib import Path
 from replbroker.core.effects import Audit
 from replbroker.watch.audit import AuditFile
 
-AUDIT = Audit(b"p", 1.0, "r1", "eval", "ä" * 20, "s", "ok", None, 0.5)
+AUDIT = Audit(b"p", "uid:1", 1.0, "r1", "eval", "ä" * 20, "s", "ok", None, 0.5)
 
 
 def test_after_half_a_line_the_next_one_is_whole(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -88,6 +89,16 @@ def test_a_reset_forgets_everything_and_counts_up(live: Shell) -> None:
     live.run("eval", "-s", "reset", "x = 1")
     assert asked(live, "reset", "reset")["epoch"] == 2
     assert live.run("eval", "-s", "reset", "x").returncode == 1
+
+
+def test_a_reset_and_a_clone_say_that_the_folder_is_gone(live: Shell, tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    assert live.start("new", "astray", cwd=tmp_path / "gone").wait(PATIENCE) == 0
+    assert "folder" not in live.run("reset", "astray").stderr
+    (tmp_path / "gone").rmdir()
+    assert "has no folder" in live.run("reset", "astray").stderr
+    assert "has no folder" in asked(live, "reset", "astray")["notice"]
+    assert "has no folder" in live.run("clone", "astray", "astray-2").stderr
 
 
 def test_sessions_are_opened_listed_told_of_and_closed(live: Shell) -> None:

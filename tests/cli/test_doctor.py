@@ -31,10 +31,15 @@ ALL_HOLD = Report(dict.fromkeys(LAYERS, True))
 
 
 def checks(shell: Shell, *args: str, **env: str) -> tuple[int, list[dict[str, Any]]]:
-    """Exit code and findings."""
+    """Exit code and findings. Doctor looks at every broker of this user: other tests clear the folders of theirs."""
     ran = shell.run("doctor", "--json", *args, **env)
     assert "Traceback" not in ran.stderr
-    return ran.returncode, json.loads(ran.stdout)["checks"]
+    found = json.loads(ran.stdout)["checks"]
+    return ran.returncode, [each for each in found if not _is_strange(each["seen"], str(shell.state))]
+
+
+def _is_strange(seen: str, state: str) -> bool:
+    return "whose folder was cleared" in seen and state not in seen
 
 
 def bad(found: list[dict[str, Any]], name: str) -> dict[str, Any]:

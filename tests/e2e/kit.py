@@ -73,14 +73,16 @@ class Broker:
     def __init__(
         self, folder: Path, *settings: str, warm: int = 2, max_file_bytes: int | None = None, config: str = "",
         more_endpoints: Sequence[str] = (), keys: Sequence[str] = (), sandbox: bool = False,
-        through: Sequence[str] = (), uid: int | None = None,
+        through: Sequence[str] = (), uid: int | None = None, config_in: Path | None = None,
     ) -> None:  # fmt: skip
-        """`through`: what starts the command, given it as its arguments. `uid`: whose folder it is to be."""
+        """`through`: what starts the command, given it as its arguments. `uid`: whose folder it is to be. `config_in`:
+        where its config file lies, instead."""
         self.folder = folder
         self._through = through
         self.environ = {**os.environ, "REPLCTL_STATE_DIR": str(folder)}
         self._max_file_bytes = max_file_bytes
-        (folder / "config.toml").write_text(config if sandbox else UNSANDBOXED + config)
+        self._config = (config_in or folder) / "config.toml"
+        self._config.write_text(config if sandbox else UNSANDBOXED + config)
         self._more = [word for url in more_endpoints for word in ("--endpoint", url)]
         for name in keys:
             command = [sys.executable, "-m", "replctl", "keys", "new", name]
@@ -96,7 +98,7 @@ class Broker:
     def start(self) -> None:
         pairs = [word for setting in self._settings for word in ("--set", setting)]
         command = [sys.executable, "-m", "replctl", "serve", "--json", "--endpoint", self.endpoint, *pairs]
-        command += [*self._more, "--config", str(self.folder / "config.toml")]
+        command += [*self._more, "--config", str(self._config)]
         self.log = (self.folder / "log").open("ab")
         if self._max_file_bytes is not None:  # what a full disk does to every write, without filling one
             command = ["prlimit", f"--fsize={self._max_file_bytes}", *command]

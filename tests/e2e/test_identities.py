@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -130,6 +131,20 @@ def test_a_key_that_was_revoked_is_nobodys(start: Callable[..., Broker]) -> None
         with pytest.raises(ReplError) as gone:
             again.ping()
         assert gone.value.word == "unauthorized"
+    wait_until(lambda: ("tcp:127.0.0.1", None) in unauthorized(broker), "who was not let in is in the audit")
+
+
+def unauthorized(broker: Broker) -> list[tuple[Any, Any]]:
+    """Client and identity of what the audit says of those that were not let in."""
+    found = [json.loads(line) for line in (broker.folder / "audit.ndjson").read_text().splitlines()]
+    return [(each["client"], each["identity"]) for each in found if each["outcome"] == "unauthorized"]
+
+
+def test_a_first_key_leaves_a_folder_that_a_broker_takes(tmp_path: Path) -> None:
+    environ = {**os.environ, "REPLCTL_STATE_DIR": str(tmp_path / "state")}
+    command = [sys.executable, "-m", "replctl", "keys", "new", "ada"]
+    subprocess.run(command, env=environ, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL, timeout=20)
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
 
 
 def test_beyond_loopback_a_broker_needs_keys(start: Callable[..., Broker]) -> None:
@@ -221,7 +236,7 @@ def test_a_request_that_waits_is_not_taken_for_that_of_who_came_to_its_connectio
         path = f"{folder}/b.sock"
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         stack.callback(context.destroy, 0)
-        zap, clients = Zap(context, lambda _: None), Clients(context, 1000)
+        zap, clients = Zap(context, lambda _: None, lambda _: None), Clients(context, 1000)
         stack.callback(clients.close, 0)
         clients.socket.bind(f"ipc://{path}")
         os.chmod(path, 0o666)

@@ -112,7 +112,9 @@ def test_what_is_refused_to_somebody_is_in_the_audit(people: tuple[Person, Perso
         return [json.loads(line) for line in told.splitlines()]
 
     found = wait_until(records, "the refusal is written down")
-    assert [(each["op"], each["session"]) for each in found] == [("eval", "work")]
+    assert [(each["op"], each["session"], each["identity"]) for each in found] == [("eval", "work", "bob")]
+    table = subprocess.run(audit[:4], env=ada.broker.environ, capture_output=True, timeout=20, check=True).stdout
+    assert b" bob " in table
 
 
 def test_both_clients_share_and_hand_over(people: tuple[Person, Person]) -> None:

@@ -115,6 +115,20 @@ def test_a_program_with_more_than_a_thousand_descriptors_starts_a_broker(home: H
     assert (done.returncode, done.stdout) == (0, "42\n")
 
 
+def test_a_broker_whose_folder_was_cleared_takes_nothing_of_its_successor_along(home: Home) -> None:
+    home.run("eval", "-s", "old", "1")
+    (old,) = home.brokers()
+    shutil.rmtree(home.folder / "run")
+    assert home.run("eval", "-s", "new", "x = 41").returncode == 0
+    os.kill(old, signal.SIGTERM)
+    wait_until(lambda: not alive(old), "the old broker has ended")
+    assert home.run("eval", "--no-start", "-s", "new", "x + 1").stdout == "42\n"
+    (pid,) = home.brokers()
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not alive(pid), "the new broker is dead")
+    assert "sessions lost with it: new" in home.run("eval", "1").stderr
+
+
 def test_no_start_means_exit_3(home: Home) -> None:
     done = home.run("eval", "--no-start", "1")
     assert done.returncode == 3

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kit import Broker, wait_until
+from replctl import Client
 from replctl.tools import Settings, Tools, toolset
 
 
@@ -174,6 +176,16 @@ def test_a_reset_says_what_is_gone(tools: Tools) -> None:
     answer = tools.call("reset", {"session": "again"})
     assert answer.facts == {"status": "ok", "session": "again", "epoch": 2, "state": "lost"}
     assert "NameError" in tools.call("eval", {"code": "x", "session": "again"}).text
+
+
+def test_a_reset_says_that_the_folder_is_gone(tools: Tools, broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    with Client(broker.endpoint, start=False) as client:
+        client.new("astray", cwd=str(tmp_path / "gone"), cwd_needed=False)
+    (tmp_path / "gone").rmdir()
+    assert "has no folder" in tools.call("reset", {"session": "astray"}).text
+    with toolset("agentrepl", endpoint=broker.endpoint) as others:
+        assert "has no folder" in others.call("reset", {"session": "astray"}).text
 
 
 def test_sessions_are_opened_listed_and_closed(tools: Tools) -> None:

@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -226,6 +227,32 @@ def test_a_folder_that_was_swapped_for_a_symlink_is_refused(live: Start, workspa
     error = session.confined.attach(session.policy, str(workspace))
     assert error is not None
     assert "Too many levels of symbolic links" in error
+
+
+def test_a_folder_of_an_environment_that_was_swapped_before_it_is_mounted_stops_the_start(machine: Machine) -> None:
+    """bubblewrap follows symlinks, so the step inside looks at what it mounted before the environment is run."""
+    with tempfile.TemporaryDirectory(prefix="rpl-env-", dir="/tmp") as name:
+        home = Path(name)
+        home.chmod(0o755)
+        (packages := home / "env/lib/python3.11/site-packages").mkdir(parents=True)
+        for folder in ("env/bin", "src", "secret"):
+            (home / folder).mkdir()
+        (home / "env/bin/python").symlink_to("/usr/bin/python3")
+        (home / "env/pyvenv.cfg").write_text("home = /usr/bin\n")
+        (packages / "x.pth").write_text(f"{home}/src\n")
+        python = str(home / "env/bin/python")
+        plan = prepare(Policy(), machine, "python", python, {"PATH": "/usr/bin"}, slot=os.getpid(), trusted=False)
+        assert f"{home}/src" in plan.open_way
+        (home / "src").rmdir()
+        (home / "src").symlink_to(home / "secret")
+        confined = Confined(plan)
+        child = Child(pick("python", python, plan.env, confined))
+        try:
+            how = wait_until(child.died, "it has ended")
+        finally:
+            confined.close()
+            child.close()
+    assert how == f"the interpreter exited with code 1 at its start: sandbox: {home}/src is another one than it was"
 
 
 def test_a_folder_can_be_mounted_at_the_start_where_it_cannot_be_later(live: Start, workspace: Path) -> None:

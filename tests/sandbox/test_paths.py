@@ -21,6 +21,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for folder in ("bin", "lib/python3.12"):
         (base / folder).mkdir(parents=True)
     (base / "bin/python3.12").write_text("")
+    (base / "bin/python3.12").chmod(0o755)
     (base / "bin/python3").symlink_to("python3.12")
     venv = tmp_path / "venv"
     (venv / "bin").mkdir(parents=True)
@@ -41,6 +42,29 @@ def test_packages_that_are_developed_elsewhere_are_read_too(home: Path) -> None:
     (home / "venv/lib/python3.12/site-packages/dev.pth").write_text(f"{home}/project/src\nimport os\n{home}\n/\n")
     assert f"{home}/project/src" in needs(str(home / "venv/bin/python")).paths
     assert str(home) not in needs(str(home / "venv/bin/python")).paths
+
+
+def test_packages_that_are_developed_in_the_workspace_can_be_written(home: Path) -> None:
+    (home / "project/src").mkdir(parents=True)
+    (home / "venv/lib/python3.12/site-packages/dev.pth").write_text(f"{home}/project/src\n{home}\n")
+    assert needs(str(home / "venv/bin/python")).kept == (f"{home}/pythons/3.12", f"{home}/venv")
+
+
+def test_an_environment_brings_no_folder_along_that_its_session_may_not_read(home: Path) -> None:
+    (home / "project/src").mkdir(parents=True)
+    (home / ".ssh").mkdir()
+    (home / "venv/lib/python3.12/site-packages/dev.pth").write_text(f"{home}/project/src\n{home}/.ssh\n")
+    found = needs(str(home / "venv/bin/python"), may_read=lambda path: "/." not in path)
+    assert f"{home}/project/src" in found.paths
+    assert f"{home}/.ssh" not in found.paths
+
+
+def test_an_environment_builds_on_a_program_and_on_no_other_file(home: Path) -> None:
+    (home / "lies").mkdir()
+    (home / "id_rsa").write_text("for nobody")
+    (home / "lies/python3").symlink_to(home / "id_rsa")
+    (home / "venv/pyvenv.cfg").write_text(f"home = {home}/lies\n")
+    assert f"{home}/id_rsa" not in needs(str(home / "venv/bin/python")).paths
 
 
 def test_a_lone_link_does_not_bring_the_home_along(home: Path) -> None:
@@ -150,6 +174,72 @@ def test_a_home_is_no_workspace_unless_it_is_named(tmp_path: Path) -> None:
             check(Policy(), str(folder), str(ada))
     assert check(Policy(), str(ada / "project"), str(ada)) == str(ada / "project")
     assert check(Policy(workspaces=[str(ada)]), str(ada), str(ada)) == str(ada)
+
+
+@pytest.mark.parametrize("name", [".ssh", ".config/systemd/user", ".local/bin", "bin"])
+def test_what_a_home_keeps_for_its_owner_is_no_workspace_unless_it_is_named(tmp_path: Path, name: str) -> None:
+    place = tmp_path / name
+    (place / "work").mkdir(parents=True)
+    for folder in (place, place / "work"):
+        with pytest.raises(Refused, match="settings or programs of a home"):
+            check(Policy(), str(folder), str(tmp_path))
+        assert check(Policy(workspaces=[str(place)]), str(folder), str(tmp_path)) == str(folder)
+        with pytest.raises(Refused, match="settings or programs of a home"):
+            check(Policy(workspaces=[str(tmp_path)]), str(folder), str(tmp_path))
+
+
+def test_what_programs_of_the_machine_obey_is_no_workspace_unless_it_is_named() -> None:
+    for folder in ("/usr/local/bin", "/usr/lib", "/var/lib", "/var/spool"):
+        with pytest.raises(Refused, match="system folder"):
+            check(Policy(), folder, "/nowhere")
+        with pytest.raises(Refused, match="system folder"):
+            check(Policy(workspaces=["/"]), folder, "/nowhere")
+        assert check(Policy(workspaces=[folder]), folder, "/nowhere") == folder
+    assert check(Policy(workspaces=["/usr/local"]), "/usr/local/bin", "/nowhere") == "/usr/local/bin"
+
+
+@pytest.mark.parametrize("name", [".git/hooks", ".git/hooks/deep", ".claude", ".claude/commands"])
+def test_what_is_protected_in_a_project_is_no_workspace_to_write(project: Path, name: str) -> None:
+    (project / name).mkdir(parents=True, exist_ok=True)
+    with pytest.raises(Refused, match="is protected"):
+        check(Policy(), f"{project}/{name}", "/nowhere")
+    assert check(Policy(profile="read-only"), f"{project}/{name}", "/nowhere") == f"{project}/{name}"
+    assert check(Policy(workspaces=[f"{project}/{name}"]), f"{project}/{name}", "/nowhere") == f"{project}/{name}"
+
+
+def test_a_folder_on_the_way_to_what_is_protected_has_it_read_only(project: Path) -> None:
+    git = project / ".git"
+    assert kinds(mounts(Policy(), check(Policy(), str(git), "/nowhere")), git) == {
+        ".": "writable", "hooks": "readable", "config": "readable",
+    }  # fmt: skip
+
+
+def test_a_repository_inside_of_what_is_protected_is_a_project_of_its_own(project: Path) -> None:
+    tree = project / ".claude/worktrees/one"
+    (tree / "src").mkdir(parents=True)
+    (tree / ".git").write_text("gitdir: ../../../.git/worktrees/one")
+    assert check(Policy(), str(tree / "src"), "/nowhere") == str(tree / "src")
+
+
+def test_a_protected_path_of_the_machine_and_all_in_it_is_no_workspace_to_write(project: Path) -> None:
+    (project / "golden/data").mkdir(parents=True)
+    policy = Policy(protected_paths=[f"{project}/golden"])
+    with pytest.raises(Refused, match="is protected"):
+        check(policy, f"{project}/golden/data", "/nowhere")
+    assert kinds(mounts(policy, str(project)), project) == {".": "writable", "golden": "readable"}
+
+
+def test_a_hidden_folder_and_all_in_it_is_no_workspace(tmp_path: Path) -> None:
+    (tmp_path / "state/run").mkdir(parents=True)
+    for folder in (tmp_path / "state", tmp_path / "state/run"):
+        with pytest.raises(Refused, match="hidden from sessions"):
+            check(Policy(hidden_paths=[f"{tmp_path}/state"], workspaces=[str(folder)]), str(folder), "/nowhere")
+
+
+def test_what_lies_in_a_hidden_folder_is_hidden_with_it(project: Path) -> None:
+    (project / "state/run").mkdir(parents=True)
+    policy = Policy(protected_paths=[], hidden_paths=[f"{project}/state/run", f"{project}/state"])
+    assert kinds(mounts(policy, str(project)), project) == {".": "writable", "state": "hidden-folder"}
 
 
 def test_a_workspace_is_known_by_its_real_path(tmp_path: Path) -> None:

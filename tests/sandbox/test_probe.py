@@ -77,6 +77,14 @@ def test_no_bubblewrap_says_what_to_install() -> None:
     )
 
 
+def test_a_path_of_the_policy_that_does_not_exist_is_named(report: Report) -> None:
+    assert report.ok
+    found = probes.probe(Policy(writable_paths=["/nowhere/data"]), look(), sys.executable, {})
+    assert found.text() == (
+        "sandbox: /nowhere/data, which sessions are to have, does not exist (make it, or correct the setting)"
+    )
+
+
 @pytest.fixture
 def script() -> Iterator[Callable[[str], str]]:
     """A program in the place of bubblewrap, where a root broker's sessions can reach it."""

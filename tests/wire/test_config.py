@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def _other(key: str, default: object) -> str:
         return OTHER[key]
     if isinstance(default, int):
         return str(HIGHEST.get(key, 5000 if default < 2000 else default + 1))
-    return '["X", "Y"]' if isinstance(default, list) else '"x"'
+    return '["/X", "/Y"]' if isinstance(default, list) else '"x"'
 
 
 @pytest.mark.parametrize(
@@ -162,3 +163,21 @@ def test_a_socket_path_has_to_fit() -> None:
     for path in ("/" + "x" * 99, "/" + "é" * 50):
         with pytest.raises(ValueError, match="socket path longer than 99 bytes"):
             ipc_path("ipc://" + path)
+
+
+@pytest.mark.parametrize("setting", ["workspaces", "writable-paths", "readable-paths", "hidden-paths"])
+def test_a_path_of_the_sandbox_is_absolute(setting: str) -> None:
+    with pytest.raises(ConfigError, match=f"my.toml: sandbox.{setting}: 'here' is not an absolute path"):
+        load(f'[sandbox]\n{setting} = ["here"]', "my.toml")
+
+
+def test_a_protected_path_that_is_no_plain_path_is_an_error_of_the_config() -> None:
+    with pytest.raises(ConfigError, match=r"my.toml: sandbox.protected-paths: '\.\./x' is not"):
+        load('[sandbox]\nprotected-paths = ["../x"]', "my.toml")
+
+
+def test_an_absolute_protected_path_is_protected_where_it_really_is(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    config = load(f'[sandbox]\nprotected-paths = ["{tmp_path}/link/golden", "rel"]').config
+    assert config.sandbox.policy().protected_paths == [f"{tmp_path}/link/golden", f"{tmp_path}/real/golden", "rel"]

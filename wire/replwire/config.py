@@ -116,7 +116,10 @@ class SandboxSection(Usage, frozen=True, kw_only=True, rename="kebab", forbid_un
         Read, Meta(description="what sessions may read beyond their runtime and their folder: nothing, or this machine")
     ] = "minimal"
     workspaces: Annotated[
-        list[str], Meta(description="where sessions' folders may lie; empty: anywhere but homes and system folders")
+        list[str],
+        Meta(
+            description="where sessions' folders may lie; empty: anywhere but homes, what they hide, and system folders"
+        ),
     ] = field(default_factory=list)
     writable_paths: Annotated[list[str], Meta(description="what sessions may write beside their folder")] = field(
         default_factory=list
@@ -133,14 +136,26 @@ class SandboxSection(Usage, frozen=True, kw_only=True, rename="kebab", forbid_un
         """The same as the sandbox takes it, links in paths resolved. Raises ValueError for a path that is none."""
         limits = Usage(**{name: getattr(self, name) for name in Usage.__struct_fields__})
         return Policy(
-            profile=self.profile, network=self.network, read=self.read, workspaces=_real(self.workspaces),
-            writable_paths=_real(self.writable_paths), readable_paths=_real(self.readable_paths),
-            protected_paths=self.protected_paths, hidden_paths=_real(self.hidden_paths), limits=limits,
+            profile=self.profile, network=self.network, read=self.read, limits=limits,
+            protected_paths=[each for path in self.protected_paths for each in _with_real(path)],
+            **{name: [_real(name, path) for path in getattr(self, name)] for name in _ABSOLUTE},
         )  # fmt: skip
 
 
-def _real(paths: list[str]) -> list[str]:
-    return [os.path.realpath(os.path.expanduser(path)) for path in paths]
+_ABSOLUTE = ("workspaces", "writable_paths", "readable_paths", "hidden_paths")
+
+
+def _real(name: str, path: str) -> str:
+    found = os.path.expanduser(path)
+    if not found.startswith("/"):
+        raise ValueError(f"{name.replace('_', '-')}: {path!r} is not an absolute path")
+    return os.path.realpath(found)
+
+
+def _with_real(path: str) -> list[str]:
+    """A relative one as it is; an absolute one as it is named and as it is, since paths are compared as text."""
+    found = os.path.expanduser(path)
+    return list(dict.fromkeys((found, os.path.realpath(found)))) if found.startswith("/") else [path]
 
 
 class SessionSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
@@ -216,10 +231,11 @@ class Config(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The settings in force, and for each dotted key that is not a default, where it came from."""
+    """The settings in force, for each dotted key that is not a default where it came from, and the file, if any."""
 
     config: Config
     sources: dict[str, str]
+    file: str | None = None
 
 
 _LISTS = ("agents", "extensions")
@@ -305,6 +321,11 @@ def _build(merged: dict[str, Any], sources: dict[str, str]) -> Config:
         Agents(config.agents)
     except ValueError as error:
         raise ConfigError(f"{sources['agents']}: {error}") from None
+    try:
+        config.sandbox.policy()
+    except ValueError as error:
+        setting = f"sandbox.{str(error).partition(':')[0]}"
+        raise ConfigError(f"{sources.get(setting, 'settings')}: sandbox.{error}") from None
     return config
 
 

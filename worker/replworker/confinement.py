@@ -68,7 +68,8 @@ def confine(runtime: str, told: Confine, found: Found, reads: tuple[str, ...] = 
     folder = _granted(told)
     also = (f"{folder_of('dill')}/dill",) if runtime == "python" else reads
     plan = prepare(
-        told.policy, told.machine, runtime, found.executable, found.env, slot=told.slot, folder=folder, also=also
+        told.policy, told.machine, runtime, found.executable, found.env, slot=told.slot, folder=folder, also=also,
+        trusted=not found.named,
     )  # fmt: skip
     return Confinement(told.policy, Confined(plan), plan.env, folder)
 

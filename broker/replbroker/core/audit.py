@@ -13,6 +13,7 @@ _NO_FAULT = ("done", "error")
 
 class _Open(NamedTuple):
     since: float
+    identity: str
     op: str | None
     agent: str | None
     session: str | None
@@ -21,8 +22,9 @@ class _Open(NamedTuple):
 class Trail:
     """Requests that are not answered yet. A request that uses an id again before its answer ends the earlier one."""
 
-    def __init__(self, emit: Callable[[Effect], None], enabled: bool) -> None:
+    def __init__(self, emit: Callable[[Effect], None], who: Callable[[Peer], str], enabled: bool) -> None:
         self._emit = emit
+        self._who = who
         self._enabled = enabled
         self._open: dict[tuple[Peer, str], _Open] = {}
         self._now = 0.0
@@ -48,7 +50,8 @@ class Trail:
         key = peer, raw["id"]
         if key in self._open:
             self._tell(key, "id-used-again", None)
-        self._open[key] = _Open(self._now, _text(raw.get("op")), _text(raw.get("agent")), _text(raw.get("session")))
+        asked = _text(raw.get("op")), _text(raw.get("agent")), _text(raw.get("session"))
+        self._open[key] = _Open(self._now, self._who(peer), *asked)
 
     def about(self, peer: Peer, request_id: str, session: str) -> None:
         """The session that it is about, where `session` does not say it: `close` and `clone` know older words."""
@@ -66,12 +69,12 @@ class Trail:
             self._tell(key, "client-gone", None)
 
     def _tell(self, key: tuple[Peer, str], outcome: str, err: str | None) -> None:
-        begun = self._open.pop(key, None) or _Open(self._now, None, None, None)
+        begun = self._open.pop(key, None) or _Open(self._now, self._who(key[0]), None, None, None)
         if not self._enabled:
             return
         latency = round((self._now - begun.since) * 1000, 3)
         asked = (key[1][:_MAX_TEXT], begun.op, begun.agent, begun.session)
-        self._emit(Audit(key[0], self._now, *asked, outcome, _text(err), latency))
+        self._emit(Audit(key[0], begun.identity, self._now, *asked, outcome, _text(err), latency))
 
 
 def _text(value: object) -> str | None:

@@ -86,6 +86,7 @@ class Audit(msgspec.Struct, frozen=True, gc=False):
     """A request was answered for good: a line for the audit. `outcome` is `ok`, a status word or a fault word."""
 
     peer: Peer
+    identity: str
     when: float
     request_id: str
     op: str | None

@@ -63,7 +63,7 @@ class State:
         self.out: list[Effect] = []
         self.sessions = Registry()
         self.access = Access(setup.own, setup.admins)
-        self.trail = Trail(lambda effect: self.out.append(effect), setup.audit)
+        self.trail = Trail(lambda effect: self.out.append(effect), self.access.of, setup.audit)
         self.bus = Bus(
             setup.limits, self.access, lambda effect: self.out.append(effect), lambda: self.trail.now, self.iso,
             boot=setup.boot, record=setup.record,

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 
+import replbroker
+import replwire
 from replbroker.core.effects import Spec
 from replbroker.core.sandbox import Sandbox
 from replwire.config import SandboxSection
-from replwire.policy import Policy, Tighter, tighten
+from replwire.policy import Policy, Tighter, tighten, within
 from replworker.confine.cgroup import sweep
 from replworker.confine.machine import Machine, look
+from replworker.confine.prepare import INNER
 from replworker.confine.probe import probe
 from replworker.confinement import Confine
 
@@ -40,9 +45,13 @@ class Slots:
 
 
 class Probed:
-    """What this machine can do for the policy of the config. `hidden` are paths that no session is to see."""
+    """What this machine can do for the policy of the config. `hidden` are paths that no session is to see,
+    `protected` those that none is to write, beside the broker's own code."""
 
-    def __init__(self, section: SandboxSection, python: str, env: dict[str, str], hidden: Sequence[str]) -> None:
+    def __init__(
+        self, section: SandboxSection, python: str, env: dict[str, str], hidden: Iterable[str],
+        protected: Iterable[str] = (),
+    ) -> None:  # fmt: skip
         self._machine: Machine | None = None
         self._policy: Policy | None = None
         self._slots = Slots()
@@ -51,7 +60,10 @@ class Probed:
             self.core = Sandbox(trouble=trouble)
             return
         policy = section.policy()
-        policy = msgspec.structs.replace(policy, hidden_paths=[*policy.hidden_paths, *map(os.path.realpath, hidden)])
+        policy = msgspec.structs.replace(
+            policy, hidden_paths=[*policy.hidden_paths, *map(os.path.realpath, hidden)],
+            protected_paths=[*policy.protected_paths, *_own_code(), *_both(protected)],
+        )  # fmt: skip
         machine = look()
         report = probe(policy, machine, python, env)
         missing = tuple(str(gap.layer) for gap in report.missing)
@@ -77,3 +89,19 @@ class Probed:
         self._slots.give_back(worker)
         if self._machine is not None:
             sweep(self._machine.cgroups)
+
+
+def _own_code() -> list[str]:
+    """Where the broker's python and packages lie: what a session wrote there would run as the broker."""
+    packages = (
+        Path(str(replwire.__file__)).parents[1],
+        Path(str(replbroker.__file__)).parents[1],
+        Path(INNER).parents[2],
+    )
+    places = (sys.prefix, sys.base_prefix, *map(str, packages))
+    return [path for path in _both(places) if not within(path, ["/usr"])]
+
+
+def _both(paths: Iterable[str]) -> list[str]:
+    """As they are named and as they are: a symlink that leads there could be replaced."""
+    return list(dict.fromkeys(each for path in paths for each in (os.path.abspath(path), os.path.realpath(path))))

@@ -19,8 +19,13 @@ _VERSION = b"1.0"
 class Zap:
     """The handler. Must be bound before the sockets that ask it."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], name_of: Callable[[str], str | None]) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], name_of: Callable[[str], str | None],
+        kept_out: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        """`kept_out` is told the address of who is not let in."""
         self._name_of = name_of
+        self._kept_out = kept_out
         self.socket: zmq.Socket[bytes] = context.socket(zmq.REP)
         self.socket.linger = 0
         self.socket.bind("inproc://zeromq.zap.01")
@@ -31,6 +36,8 @@ class Zap:
             request = self.socket.recv_multipart(zmq.NOBLOCK)
             request_id = request[1] if len(request) > 1 else b""
             name = self._name(request)
+            if name is None:
+                self._kept_out(request[3].decode(errors="replace") if len(request) > 3 else "")
             code, text = (b"200", b"OK") if name is not None else (b"400", b"not accepted")
             self.socket.send_multipart([_VERSION, request_id, code, text, (name or "").encode(), b""], zmq.NOBLOCK)
 

@@ -42,15 +42,25 @@ class AuditFile:
         if self._path is None:
             return
         record = {
-            "time": round(self._wall() + audit.when, 3), "client": client, "agent": audit.agent, "op": audit.op,
-            "session": audit.session, "id": audit.request_id, "outcome": audit.outcome, "err": audit.err,
-            "latency-ms": audit.latency_ms,
+            "time": round(self._wall() + audit.when, 3), "client": client, "identity": audit.identity,
+            "agent": audit.agent, "op": audit.op, "session": audit.session, "id": audit.request_id,
+            "outcome": audit.outcome, "err": audit.err, "latency-ms": audit.latency_ms,
         }  # fmt: skip
+        self._take(record, audit.when)
+
+    def kept_out(self, address: str, now: float) -> None:
+        """Take in that somebody at this address came with a key that is not let in."""
+        if self._path is not None:
+            record = dict.fromkeys(("identity", "agent", "op", "session", "id"))
+            known = {"time": round(self._wall() + now, 3), "client": f"tcp:{address}", "outcome": "unauthorized"}
+            self._take({**known, **record, "err": "no key that is let in", "latency-ms": 0.0}, now)
+
+    def _take(self, record: dict[str, object], when: float) -> None:
         line = _encode(record) + b"\n"
         self._pending.append(line)
         self._bytes += len(line)
         if self.due is None or self._bytes > _MOST_PENDING:
-            self.due = audit.when + (0 if self._bytes > _MOST_PENDING else _PAUSE_S)
+            self.due = when + (0 if self._bytes > _MOST_PENDING else _PAUSE_S)
 
     def flush(self, now: float) -> None:
         """Write what waits, if it is time."""

@@ -102,7 +102,8 @@ async def _clear(turn: Turn, _: str) -> str:
 
 async def _reset(turn: Turn, _: str) -> str:
     reply = await turn.desk.link.client.reset(turn.session.home)
-    return f"fresh worker, epoch {reply.epoch}; the variables from before are gone"
+    told = f"; {reply.notice}" if reply.notice else ""
+    return f"fresh worker, epoch {reply.epoch}; the variables from before are gone{told}"
 
 
 COMMANDS = (

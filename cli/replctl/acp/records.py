@@ -84,7 +84,8 @@ class Records:
 
     def save(self, record: Record) -> None:
         """Write a session's record; a reader sees the old one or the new one, never half of it."""
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        for folder in (os.path.dirname(self._folder), self._folder):  # a broker takes no state folder that others enter
+            os.makedirs(folder, mode=0o700, exist_ok=True)
         path = self._record(record.id)
         fresh = f"{path}.{os.getpid()}"  # its own name: another adapter may save the same session
         _write(fresh, _encode(record), os.O_TRUNC)

@@ -16,7 +16,7 @@ from replctl.commands.screen import Screen
 from replwire.places import state_dir
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
-_HEAD = ("TIME", "AGENT", "OP", "SESSION", "OUTCOME", "TOOK", "CLIENT")
+_HEAD = ("TIME", "WHO", "AGENT", "OP", "SESSION", "OUTCOME", "TOOK", "CLIENT")
 
 
 @click.command()
@@ -75,4 +75,5 @@ def _parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 def _row(record: dict[str, Any]) -> tuple[Any, ...]:
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["time"]))
     took = spoken(record["latency-ms"])
-    return stamp, record["agent"], record["op"], record["session"], record["outcome"], took, record["client"]
+    keys = ("identity", "agent", "op", "session", "outcome")
+    return stamp, *(record.get(key) for key in keys), took, record["client"]

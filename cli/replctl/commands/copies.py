@@ -22,11 +22,13 @@ def clone(face: Face, session: str, to: str) -> None:
     left = reply.left_behind or []
     data = {
         "status": reply.status, "session": reply.session, "name": reply.name, "count": reply.count,
-        "bytes": reply.bytes, "left-behind": left,
+        "bytes": reply.bytes, "left-behind": left, "notice": reply.notice,
     }  # fmt: skip
     face.show(data, reply.name or "")
     if not face.json:
         face.screen.notice(f"{reply.count} names copied, {reply.bytes} bytes")
+        if reply.notice:
+            face.screen.notice(reply.notice)
         for each in left:
             face.screen.notice(f"left behind: {each.name}: {each.why}")
 

@@ -34,7 +34,7 @@ def new(
         reply = client.new(name, wanted, folder, parse_env(env), reuse, cwd_needed=cwd is not None)
         if share:
             client.share(reply.session or "", share)
-    face.show(_plain(reply, "session", "name", "epoch", "created"), reply.name or reply.session or "")
+    face.show(_plain(reply, "session", "name", "epoch", "created", "notice"), reply.name or reply.session or "")
     if reply.notice:
         _say(face, reply.notice)
     if found and reply.created:
@@ -48,8 +48,10 @@ def reset(face: Face, session: str) -> None:
     """Kill SESSION's worker and give it a fresh one. Name, folder and environment stay."""
     with face.client() as client:
         reply = client.reset(session)
-    face.show(_plain(reply, "session", "name", "epoch", "state"))
+    face.show(_plain(reply, "session", "name", "epoch", "state", "notice"))
     _say(face, f"session {session!r} has a fresh worker (epoch {reply.epoch}); its state is gone")
+    if reply.notice:
+        _say(face, reply.notice)
 
 
 @click.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 
 import click
 
@@ -24,7 +25,7 @@ def read_settings(path: str | None, flags: dict[str, str]) -> Loaded:
     except (OSError, UnicodeDecodeError) as error:
         raise click.UsageError(f"cannot read {origin}: {error}") from None
     try:
-        return load(text, origin, os.environ, flags)
+        return replace(load(text, origin, os.environ, flags), file=None if text is None else origin)
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
 

@@ -62,6 +62,8 @@ def reset(a: Just, at: Context) -> Steps:
             f"- New worker (epoch {epoch}) spawned\n"
             "- All variables, functions, and types cleared\n- Packages will need to be imported again\n"
             "- Folder and environment stay")  # fmt: skip
+    if reply.get("notice"):
+        text += f", but {reply['notice']}"
     return Answer(text=text, facts={"status": "ok", "session": a.session, "epoch": epoch, "state": "lost"})
 
 

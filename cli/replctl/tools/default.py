@@ -137,7 +137,8 @@ def reset(a: Reset, at: Context) -> Steps:  # noqa: ARG001
 def reset_answer(reply: dict[str, Any], session: str) -> Answer:
     """What is told of a reset."""
     epoch = reply.get("epoch")
-    text = f"session {session} has a fresh worker (epoch {epoch}); variables and imports are gone, name and folder stay"
+    stay = f"its name stays; {reply['notice']}" if reply.get("notice") else "name and folder stay"
+    text = f"session {session} has a fresh worker (epoch {epoch}); variables and imports are gone, {stay}"
     return Answer(text=text, facts={"status": "ok", "session": session, "epoch": epoch, "state": "lost"})
 
 

@@ -94,7 +94,16 @@ class Clone(Run, frozen=True, kw_only=True, rename="kebab"):
     """Open a session `name` with copies of all that `session` (or `source`) has; what cannot be copied is listed
     with the reason. It waits for the running eval of the source."""
 
-    returns: ClassVar[tuple[str, ...]] = ("new-session", "session", "name", "epoch", "count", "bytes", "left-behind")
+    returns: ClassVar[tuple[str, ...]] = (
+        "new-session",
+        "session",
+        "name",
+        "epoch",
+        "count",
+        "bytes",
+        "left-behind",
+        "notice",
+    )
 
     long: ClassVar[bool] = True
 
@@ -114,7 +123,7 @@ class Reset(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
     """Kill the session's worker and give it a fresh one. Name, id, runtime, folder and environment stay."""
 
     changes: ClassVar[bool] = True
-    returns: ClassVar[tuple[str, ...]] = ("session", "name", "epoch", "state")
+    returns: ClassVar[tuple[str, ...]] = ("session", "name", "epoch", "state", "notice")
 
 
 class Close(Request, frozen=True, kw_only=True, rename="kebab"):

@@ -65,7 +65,7 @@ class Confined:
             return "this sandbox was started without a way to mount a folder later"
         usher, self._usher = self._usher, None
         try:
-            wanted = workspace.mounts(policy, folder, self._plan.reached)
+            wanted = workspace.mounts(policy, folder, self._plan.kept)
         except (workspace.Refused, OSError) as error:
             usher.dismiss()
             return str(error)

@@ -1,10 +1,11 @@
 """The step inside the sandbox, before the runtime: Landlock and the limits that count per namespace, then exec.
 
-`python -I -S inner.py LIMITS HANDLED SCOPED RIGHTS COMMAND...`; python 3.8 and later, and of its library only what
-loads in a moment: every millisecond here is one of each start. bubblewrap cannot do this for us: under Landlock it
-could not mount, and a limit on processes set outside would count the user's others.
+`python -I -S inner.py LIMITS HANDLED SCOPED RIGHTS N PATH ID... COMMAND...`; python 3.8 and later, and of its library
+only what loads in a moment: every millisecond here is one of each start. bubblewrap cannot do this for us: under
+Landlock it could not mount, and a limit on processes set outside would count the user's others.
 
-LIMITS is `which=value,...`, RIGHTS is `path=rights,...`; HANDLED 0 stands for a kernel without Landlock.
+LIMITS is `which=value,...`, RIGHTS is `path=rights,...`; HANDLED 0 stands for a kernel without Landlock. N pairs say
+what was found at paths that somebody may have put something else in the place of before they were mounted.
 """
 
 from __future__ import annotations
@@ -54,7 +55,13 @@ def main() -> None:
         resource.setrlimit(int(which), (most, most))
     if int(handled):
         restrict(int(handled), int(scoped), [(path, int(right)) for path, right in pairs(rights)])
-    os.execv(sys.argv[5], sys.argv[5:])
+    end = 6 + 2 * int(sys.argv[5])
+    command = sys.argv[end:]
+    for at in range(6, end, 2):
+        path, status = sys.argv[at], os.stat(sys.argv[at])
+        if f"{status.st_dev}:{status.st_ino}" != sys.argv[at + 1]:
+            sys.exit(f"sandbox: {path} is another one than it was")
+    os.execv(command[0], command)
 
 
 main()

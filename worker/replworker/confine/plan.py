@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from replwire.policy import Policy
 from replworker.confine import identity, landlock, rlimits, seccomp
@@ -56,19 +57,21 @@ class Plan:
     run_as: int | None  # the host's user, when the broker is root
     open_way: tuple[str, ...]  # host paths that this user must be able to reach
     owned: tuple[str, ...]  # and those whose owner it is to stand for
-    reached: tuple[str, ...]  # what the runtime reads
+    kept: tuple[str, ...]  # what nobody writes, wherever it lies
     late: bool  # the workspace can be given to it while it runs
 
 
 def plan(
     policy: Policy, machine: Machine, needs: Needs, *, runtime: str, python: str, inner: str, env: dict[str, str],
-    hidden: Sequence[Mount] = (), granted: Sequence[Mount] = (), workspace: Sequence[Mount] = (), slot: int = 0,
+    hidden: Sequence[Mount] = (), granted: Sequence[Mount] = (), workspace: Sequence[Mount] = (),
+    found: Sequence[tuple[str, str]] = (), slot: int = 0,
 ) -> Plan:  # fmt: skip
     """How to confine `runtime`. Raises Unavailable.
 
     `python` runs `inner` (the path of inner.py) in the sandbox; `needs` covers both and the runtime. `granted` are
     the mounts of the policy's own paths, `hidden` those over secrets, as found on the disk by `workspace.mounts`.
-    `workspace` is for a folder that is known at the start, where it cannot be mounted later.
+    `workspace` is for a folder that is known at the start, where it cannot be mounted later. `found` are paths with
+    what stood there, to be compared when they are mounted: bubblewrap follows symlinks.
     """
     assert policy.profile != "off", "nothing to plan"
     bwrap = _usable(machine)
@@ -84,12 +87,12 @@ def plan(
         ),
         texts=tuple(texts.values()),
         filter=seccomp.program(machine.arch, unix_sockets=not no_unix),
-        step=(python, "-I", "-S", inner, *_order(policy, machine, runtime)),
+        step=(python, "-I", "-S", inner, *_order(policy, machine, runtime), str(len(found)), *chain(*found)),
         env=environment(env),
         run_as=run_as,
         open_way=needs.paths,
         owned=tuple(mount.path for mount in (*granted, *workspace) if not mount.kind.startswith("hidden")),
-        reached=needs.paths,
+        kept=needs.kept,
         late=machine.late_mounts and not workspace,
     )  # fmt: skip
 

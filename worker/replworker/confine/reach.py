@@ -8,7 +8,7 @@ whole, at its own path (a binary may know that path); a lone link or program is 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,20 +20,32 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64")  # there anyway
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Folders and files to be seen as they are, and symlinks (path to target) to be made again."""
+    """Folders and files to be seen as they are, and symlinks (path to target) to be made again.
+
+    `kept` are those that nobody is to write, also where they lie in a workspace: all but what is developed there.
+    """
 
     paths: tuple[str, ...]
     links: tuple[tuple[str, str], ...] = ()
+    kept: tuple[str, ...] = ()
 
     def and_also(self, more: Needs) -> Needs:
         """Both."""
         paths = (*self.paths, *more.paths)
-        return Needs(_outermost(paths), tuple(dict.fromkeys((*self.links, *more.links))))
+        links = tuple(dict.fromkeys((*self.links, *more.links)))
+        return Needs(_outermost(paths), links, _outermost((*self.kept, *more.kept)))
 
 
-def needs(*programs: str, more: tuple[str, ...] = ()) -> Needs:
-    """What these programs need, and `more` paths, beyond what every sandbox has. Raises FileNotFoundError."""
+def needs(
+    *programs: str, more: tuple[str, ...] = (), may_read: Callable[[str], bool] = lambda _: True
+) -> Needs:  # fmt: skip
+    """What these programs need, and `more` paths, beyond what every sandbox has. Raises FileNotFoundError.
+
+    An environment may be a session's work. So the python that it says it builds on has to be a program, and a folder
+    that it says its packages lie in has to be one that `may_read` lets through.
+    """
     paths: list[str] = []
+    developed: list[str] = []
     links: list[tuple[str, str]] = []
     todo = [*programs]
     for program in todo:  # grows: an environment builds on another installation
@@ -43,14 +55,16 @@ def needs(*programs: str, more: tuple[str, ...] = ()) -> Needs:
         for place in (*(path for path, _ in found), end):
             folder = _installation(Path(place))
             if folder is not None:
-                paths += [str(folder), *_named_by(folder)]
+                paths.append(str(folder))
+                developed += filter(may_read, _named_by(folder))
                 todo += [base for base in _bases(folder) if base not in todo]
     for path in more:
         found, end = _links(os.path.abspath(path))
         links += found
         paths.append(_existing(end, path))
-    wanted = _outermost(paths)
-    return Needs(wanted, tuple(link for link in dict.fromkeys(links) if not _inside(link[0], wanted)))
+    wanted = _outermost([*paths, *developed])
+    links = [link for link in dict.fromkeys(links) if not _inside(link[0], wanted)]
+    return Needs(wanted, tuple(links), _outermost(paths))
 
 
 def _existing(path: str, asked: str) -> str:
@@ -90,7 +104,11 @@ def _bases(prefix: Path) -> Iterator[str]:
     """The python that a virtual environment builds on."""
     for key, value in _pairs(prefix / "pyvenv.cfg"):
         if key == "home" and value.startswith("/"):
-            yield from (str(python) for python in sorted(Path(value).glob("python3*"))[:1])
+            yield from (str(python) for python in sorted(Path(value).glob("python3*"))[:1] if _is_program(python))
+
+
+def _is_program(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
 
 
 def _pairs(file: Path) -> Iterator[tuple[str, str]]:

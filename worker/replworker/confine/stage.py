@@ -12,7 +12,9 @@ import os
 import signal
 import stat
 from collections.abc import Iterable
+from pathlib import Path
 
+from replwire.policy import within
 from replworker.confine import mounts
 
 _PR_SET_PDEATHSIG = 1
@@ -70,14 +72,14 @@ def _tree(path: str, owners: Owners | None) -> int:
     return tree
 
 
-def closed(path: str, uid: int) -> str | None:
-    """The first folder on the way that this user may not pass."""
-    here = ""
-    for name in path.strip("/").split("/")[:-1]:
-        here = f"{here}/{name}"
-        found = os.stat(here)
+def closed(path: str, uid: int, root: str = "/") -> str | None:
+    """The first folder on the way from `root` that this user may not pass."""
+    for folder in reversed(Path(path).parents):
+        if str(folder) == "/" or not within(str(folder), [root]):
+            continue
+        found = os.stat(folder)
         if not found.st_mode & (0o100 if found.st_uid == uid else 0o001):
-            return here
+            return str(folder)
     return None
 
 

@@ -19,10 +19,10 @@ Kind = Literal["writable", "readable", "hidden-folder", "hidden-file"]
 
 # Nothing in these is a place to work in; the second list means the folders themselves, not what lies in them.
 _SYSTEM = (
-    "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin", "/sys",
-    "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/libexec", "/usr/sbin", "/usr/share", "/usr/include",
+    "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin", "/sys", "/usr",
+    "/var/cache", "/var/lib", "/var/log", "/var/mail", "/var/spool",
 )  # fmt: skip
-_TOP = ("/", "/home", "/mnt", "/media", "/opt", "/srv", "/tmp", "/usr", "/usr/local", "/var", "/var/tmp")
+_TOP = ("/", "/home", "/mnt", "/media", "/opt", "/srv", "/tmp", "/var", "/var/tmp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,32 +44,79 @@ def check(policy: Policy, folder: str, home: str) -> str:
         raise Refused(f"{folder} is not a folder")
     if not may_work_in(policy, real):
         raise Refused(f"{real} is not in one of the broker's workspaces ({', '.join(policy.workspaces)})")
-    if real in policy.workspaces:
-        return real  # named: whoever wrote it meant it
-    if real in _TOP or within(real, _SYSTEM):
-        raise Refused(f"{real} is a system folder")
-    if within(home, [real]) or os.path.dirname(real) == "/home" or real == "/root":
-        raise Refused(f"{real} is a home or holds one: what is written there (.bashrc, .ssh) acts as its owner later")
+    if real not in policy.workspaces:  # named: whoever wrote it meant it
+        _check_place(policy, real, home)
+    if within(real, policy.hidden_paths):
+        raise Refused(f"{real} is hidden from sessions")
     return real
 
 
-def mounts(policy: Policy, root: str, reached: Iterable[str] = (), *, writable: bool = True) -> list[Mount]:
+def _check_place(policy: Policy, real: str, home: str) -> None:
+    if real in _TOP or _unnamed(policy, real, _SYSTEM):
+        raise Refused(f"{real} is a system folder")
+    if within(home, [real]) or os.path.dirname(real) == "/home" or real == "/root":
+        raise Refused(f"{real} is a home or holds one: what is written there (.bashrc, .ssh) acts as its owner later")
+    if _unnamed(policy, real, _settings(real, home)):
+        raise Refused(f"{real} holds settings or programs of a home: what is written there acts as its owner later")
+    for path in _taboo(policy, real) if policy.profile == "workspace-write" else ():
+        if within(real, [path]):
+            raise Refused(f"{path} is protected: what is written there acts as its owner later")
+
+
+def _unnamed(policy: Policy, real: str, places: Iterable[str]) -> bool:
+    """Whether a folder lies in one of these places, and in no workspace that the operator has named there."""
+    named = [path for path in policy.workspaces if within(real, [path])]
+    return any(within(real, [place]) and not any(within(path, [place]) for path in named) for place in places)
+
+
+def _settings(real: str, home: str) -> list[str]:
+    """The folder of a home where its owner's settings and programs are (`.ssh`, `bin`), if this lies in one."""
+    found = []
+    for above in (home, "/root", "/".join(real.split("/")[:3]) if real.startswith("/home/") else home):
+        if within(real, [above]):
+            first = os.path.relpath(real, above).split("/")[0]
+            found += [os.path.join(above, first)] if first.startswith(".") or first == "bin" else []
+    return found
+
+
+def _taboo(policy: Policy, root: str) -> list[str]:
+    """What is not to be written, as absolute paths. A relative one counts from the folder and, where that is a part
+    of a project, from those around it, up to one with a `.git`: `.git` itself has hooks as well."""
+    found = [path for path in policy.protected_paths if path.startswith("/")]
+    here = root
+    while here != "/":
+        found += [f"{here}/{path}" for path in policy.protected_paths if not path.startswith("/")]
+        if os.path.lexists(f"{here}/.git"):
+            break
+        here = os.path.dirname(here)
+    return found
+
+
+def mounts(policy: Policy, root: str, kept: Iterable[str] = (), *, writable: bool = True) -> list[Mount]:
     """The mounts that make `root` (a real path) a place to work in, in order; or to read, which the profile may say.
 
-    `reached` are paths that the runtime needs: where they lie inside, they stay read-only. Raises Refused when a
-    protected path goes through a symlink, which anybody could put something else in the place of.
+    `kept` are paths of the runtime: where they lie inside, they stay read-only. Raises Refused when a protected path
+    goes through a symlink, which anybody could put something else in the place of.
     """
     writable = writable and policy.profile == "workspace-write"
     found = {root: Mount(root, "writable" if writable else "readable")}
-    taboo = [path if path.startswith("/") else f"{root}/{path}" for path in policy.protected_paths]
-    for path in (*taboo, *reached) if writable else ():
+    for path in (*_taboo(policy, root), *kept) if writable else ():
         if within(path, [root]) and path != root:
             _keep(found, root, path)
-    for path in policy.hidden_paths:
-        if within(path, [root]) and os.path.lexists(path):
+    for path in to_hide(policy.hidden_paths):
+        if within(path, [root]):
             _pin(found, root, os.path.dirname(path)) if writable else None
             found[path] = hidden(path)
     return list(found.values())
+
+
+def to_hide(paths: Iterable[str]) -> list[str]:
+    """Those that exist, without what lies in another: that is gone with it."""
+    kept: list[str] = []
+    for path in sorted(paths):
+        if os.path.lexists(path) and not within(path, kept):
+            kept.append(path)
+    return kept
 
 
 def hidden(path: str) -> Mount:

@@ -336,6 +336,7 @@ def _become(command: Command, inner: list[int]) -> NoReturn:
             os._exit(127)
         os.execve(argv[0], argv, command.env)
     except OSError as error:
-        os.write(2, f"{doing}: {error.strerror}\n".encode())
+        named = f" {error.filename}:" if error.filename not in (None, doing) else ""
+        os.write(2, f"{doing}:{named} {error.strerror}\n".encode(errors="replace"))
     finally:
         os._exit(127)

@@ -17,10 +17,11 @@ class NoEnvironment(Exception):
 
 
 class Found(NamedTuple):
-    """An interpreter, and the variables that go with it."""
+    """An interpreter, the variables that go with it, and whether the session named it: the operator did not."""
 
     executable: str
     env: dict[str, str]
+    named: bool = False
 
 
 def find(environment: str | None, interpreter: str, kept: str, env: dict[str, str]) -> Found:
@@ -35,7 +36,7 @@ def find(environment: str | None, interpreter: str, kept: str, env: dict[str, st
     more = {"PATH": f"{os.path.dirname(executable)}{os.pathsep}{env.get('PATH', os.defpath)}"}
     if os.path.exists(os.path.join(home, "pyvenv.cfg")):
         more["VIRTUAL_ENV"] = home
-    return Found(executable, env | more)
+    return Found(executable, env | more, named=True)
 
 
 def _executable(path: str) -> str:
