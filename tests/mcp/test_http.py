@@ -113,7 +113,7 @@ async def test_the_end_of_the_server_is_not_the_end_of_the_code(broker: Broker) 
         for mode in ("legacy", "auto"):
             pool.submit(anyio.run, _one_call, served, mode, code, f"http-end-{mode}")
         with broker.wire() as wire:
-            wait_until(lambda: sum(entry["name"].startswith("http-end-") and entry["state"] == "busy"
+            wait_until(lambda: sum(str(entry["name"]).startswith("http-end-") and entry["state"] == "busy"
                                    for entry in wire.ask("ls-sessions")["sessions"]) == 2, "both run")  # fmt: skip
             served.process.send_signal(signal.SIGTERM)
             _, err = served.process.communicate(timeout=20)
