@@ -20,6 +20,15 @@ from stream_rules import Rules
 PATIENCE_S = 20.0
 UNSANDBOXED = '[sandbox]\nallow-unsandboxed = true\nprofile = "off"\n'  # tests that look into /proc, or kill by pid
 
+# A program that makes way for another, which finds more than a thousand descriptors open.
+CROWDED = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+for fd in range(3, 1200):
+    os.dup2(2, fd)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
 
 def wait_until(what: Callable[[], Any], why: str, patience_s: float = PATIENCE_S) -> Any:
     """Poll until it holds; the last value. Fails with `why` when it never does."""

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from kit import Broker, Wire, wait_until
+from kit import CROWDED, Broker, Wire, wait_until
 
 Start = Callable[..., Broker]
 
@@ -78,17 +78,8 @@ def test_a_clean_end_leaves_no_process_and_no_socket(start: Start) -> None:
     assert _files(broker.folder) == ["audit.ndjson", "config.toml", "log", "run", "run/b.sock.lock"]
 
 
-CROWD = """
-import os, resource, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
-for fd in range(3, 1200):
-    os.dup2(2, fd)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-
-
 def test_a_broker_with_more_than_a_thousand_descriptors_ends_as_cleanly(start: Start) -> None:
-    broker = start(through=[sys.executable, "-c", CROWD])
+    broker = start(through=[sys.executable, "-c", CROWDED])
     with broker.wire() as wire:
         wire.run("1")
         family = broker.family()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kit import PATIENCE_S, Broker, alive, wait_until
+from kit import CROWDED, PATIENCE_S, Broker, alive, wait_until
 from replwire import places
 
 Start = Callable[..., Broker]
@@ -100,17 +100,8 @@ def test_after_a_killed_broker_the_next_command_starts_one_and_says_what_was_los
     assert "new session 'work'; the one before it was lost" in after.stderr
 
 
-CROWD = """
-import os, resource, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
-for fd in range(3, 1200):
-    os.dup2(2, fd)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-
-
 def test_a_program_with_more_than_a_thousand_descriptors_starts_a_broker(home: Home) -> None:
-    command = [sys.executable, "-c", CROWD, *home.command("eval", "6*7")]
+    command = [sys.executable, "-c", CROWDED, *home.command("eval", "6*7")]
     done = subprocess.run(command, env=home.env, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout) == (0, "42\n")
 
