@@ -35,6 +35,7 @@ def test_a_stranger_cannot_see_or_touch_a_session(two: Table, op: str) -> None:
     answer = two.said(op, OTHER, **fields)
     assert answer["status"] == ["done", "error", "forbidden"]
     assert "belongs to somebody else" in answer["err"]
+    assert "choose another" in answer["hint"]
     two.finish(two.eval())
 
 

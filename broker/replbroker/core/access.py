@@ -74,7 +74,8 @@ class Access:
         """Raises Refusal `forbidden`."""
         level = self.level(session, peer)
         if level == "none":
-            raise Refusal("forbidden", f"session {session.label} belongs to somebody else")
+            hint = "a name is one session's for all users: choose another, or have its owner share it"
+            raise Refusal("forbidden", f"session {session.label} belongs to somebody else", hint=hint)
         if changes and level == "read":
             raise Refusal("forbidden", f"session {session.label} is shared with {self.of(peer)} to read, not to change")
 
