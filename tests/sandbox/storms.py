@@ -25,7 +25,7 @@ class Storm:
     control: str | None = None
     group: bool = False  # ends so by a control group alone, so only where there is one
     endless: bool = False  # but for its time limit, although that is not how it is said to end
-    as_user: str = ""  # how it ends without control groups, when that is another way
+    or_else: str = ""  # another way: which of its bounds it meets first is chance, or there are no control groups
 
     @property
     def id(self) -> str:
@@ -76,7 +76,7 @@ STORMS = [
     Storm("node", "promise without end", ("broker",), "timeout, state kept", "for (;;) await null"),
     Storm("node", "print and print", ("worker",), "timeout, state kept, output dropped", "for (;;) console.log('x'.repeat(1e6))"),
     Storm("node", "start threads and more threads", ("limits", "pids"), "Error, state kept",
-          "const { Worker } = require('worker_threads'); for (;;) new Worker('setInterval(() => {}, 1000)', { eval: true })", "python: start threads without end", as_user="worker-lost, state lost"),
+          "const { Worker } = require('worker_threads'); for (;;) new Worker('setInterval(() => {}, 1000)', { eval: true })", "python: start threads without end", or_else="worker-lost, state lost"),
     Storm("node", "leave in the middle", ("broker",), "worker-lost, state lost: the interpreter exited with code 7", "process.reallyExit(7)"),
     Storm("node", "crash", ("broker",), "worker-lost, state lost: the interpreter was killed by SIGABRT (signal 6)", "process.abort()"),
     Storm("node", "say nonsense to the worker", ("worker",), "worker-lost, state lost", "const fs = require('fs'); for (let fd = 3; fd < 60; fd++) try { if (fs.fstatSync(fd).isSocket()) fs.writeSync(fd, Buffer.alloc(1000, 255)) } catch {}"),
