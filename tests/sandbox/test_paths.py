@@ -198,6 +198,22 @@ def test_what_programs_of_the_machine_obey_is_no_workspace_unless_it_is_named() 
     assert check(Policy(workspaces=["/usr/local"]), "/usr/local/bin", "/nowhere") == "/usr/local/bin"
 
 
+def test_sources_and_a_home_of_a_service_are_places_to_work_in_all_the_same() -> None:
+    assert check(Policy(), "/usr/src", "/nowhere") == "/usr/src"
+    assert check(Policy(), "/var/lib/dpkg/info", "/var/lib/dpkg") == "/var/lib/dpkg/info"  # as if that were its home
+    with pytest.raises(Refused, match="system folder"):
+        check(Policy(), "/usr/lib/python3", "/usr/lib")
+
+
+def test_what_agents_check_out_in_a_home_is_a_place_to_work_in(tmp_path: Path) -> None:
+    tree = tmp_path / ".codex/worktrees/1f/project"
+    (tree / ".git").mkdir(parents=True)
+    assert check(Policy(), str(tree), str(tmp_path)) == str(tree)
+    for folder in (tmp_path / ".codex", tmp_path / ".codex/worktrees"):
+        with pytest.raises(Refused, match="settings or programs of a home"):
+            check(Policy(), str(folder), str(tmp_path))
+
+
 @pytest.mark.parametrize("name", [".git/hooks", ".git/hooks/deep", ".claude", ".claude/commands"])
 def test_what_is_protected_in_a_project_is_no_workspace_to_write(project: Path, name: str) -> None:
     (project / name).mkdir(parents=True, exist_ok=True)

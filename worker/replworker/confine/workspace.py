@@ -22,6 +22,7 @@ _SYSTEM = (
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin", "/sys", "/usr",
     "/var/cache", "/var/lib", "/var/log", "/var/mail", "/var/spool",
 )  # fmt: skip
+_SOURCES = ("/usr/src", "/usr/local/src")  # in there all the same: where containers like to have a project
 _TOP = ("/", "/home", "/mnt", "/media", "/opt", "/srv", "/tmp", "/var", "/var/tmp")
 
 
@@ -52,7 +53,8 @@ def check(policy: Policy, folder: str, home: str) -> str:
 
 
 def _check_place(policy: Policy, real: str, home: str) -> None:
-    if real in _TOP or _unnamed(policy, real, _SYSTEM):
+    allowed = (*_SOURCES, home) if within(home, ["/var/lib"]) else _SOURCES  # a CI's builds lie in such a home
+    if real in _TOP or (_unnamed(policy, real, _SYSTEM) and not within(real, allowed)):
         raise Refused(f"{real} is a system folder")
     if within(home, [real]) or os.path.dirname(real) == "/home" or real == "/root":
         raise Refused(f"{real} is a home or holds one: what is written there (.bashrc, .ssh) acts as its owner later")
@@ -70,12 +72,14 @@ def _unnamed(policy: Policy, real: str, places: Iterable[str]) -> bool:
 
 
 def _settings(real: str, home: str) -> list[str]:
-    """The folder of a home where its owner's settings and programs are (`.ssh`, `bin`), if this lies in one."""
+    """The folder of a home where its owner's settings and programs are (`.ssh`, `bin`), if this lies in one. What
+    agents check out below `.NAME/worktrees` is none of them."""
     found = []
     for above in (home, "/root", "/".join(real.split("/")[:3]) if real.startswith("/home/") else home):
         if within(real, [above]):
-            first = os.path.relpath(real, above).split("/")[0]
-            found += [os.path.join(above, first)] if first.startswith(".") or first == "bin" else []
+            first, *rest = os.path.relpath(real, above).split("/")
+            worktree = rest[:1] == ["worktrees"] and len(rest) > 1
+            found += [f"{above}/{first}"] if first == "bin" or (first.startswith(".") and not worktree) else []
     return found
 
 
