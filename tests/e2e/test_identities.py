@@ -147,6 +147,25 @@ def test_a_first_key_leaves_a_folder_that_a_broker_takes(tmp_path: Path) -> None
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.parametrize("kind", ["new", "token"])
+def test_a_clients_file_and_its_place_with_the_broker_are_made_both_or_neither(tmp_path: Path, kind: str) -> None:
+    def keys_command(*args: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "replctl", "keys", *args]
+        environ = {**os.environ, "REPLCTL_STATE_DIR": str(tmp_path / "state")}
+        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=20, check=False)
+
+    nowhere = keys_command(kind, "ada", "--out", str(tmp_path / "no/ada"))
+    assert (nowhere.returncode, "cannot write" in nowhere.stderr, "Traceback" in nowhere.stderr) == (1, True, False)
+    assert "ada" not in keys_command("list").stdout
+    assert keys_command(kind, "ada", "--out", str(tmp_path / "ada")).returncode == 0
+    again = keys_command(kind, "ada", "--out", str(tmp_path / "second"))
+    assert (again.returncode, "revoke it first" in again.stderr) == (1, True)
+    assert not (tmp_path / "second").exists()
+    there = keys_command(kind, "bob", "--out", str(tmp_path / "ada"))
+    assert (there.returncode, "is there already" in there.stderr) == (1, True)
+    assert keys_command("list").stdout.count("ada") == 1
+
+
 def test_beyond_loopback_a_broker_needs_keys(start: Callable[..., Broker]) -> None:
     broker = start()
     command = [sys.executable, "-m", "replctl", "serve", "--endpoint", free_tcp("0.0.0.0")]

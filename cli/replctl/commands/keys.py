@@ -36,10 +36,8 @@ def new(name: str, out: str | None, as_json: bool) -> None:
     path = Path(out or f"{name}.key").absolute()
     server = folder.server() or _new_server(folder)
     pair = _new_pair()
-    if path.exists():
-        raise click.ClickException(f"{path} is there already")
-    _told(folder.allow, name, pair.public)
-    write_secret(path, ClientKey(name, server.public, pair.public, pair.secret))
+    key = ClientKey(name, server.public, pair.public, pair.secret)
+    _hand_out(path, lambda: write_secret(path, key), lambda: _told(folder.allow, name, pair.public))
     _tell(as_json, {"name": name, "public": pair.public, "file": str(path)}, str(path))
 
 
@@ -63,13 +61,29 @@ def token(name: str, out: str | None, as_json: bool) -> None:
     """Make a token for the line client NAME: it sends {"op": "hello", "token": …} first."""
     path = Path(out or f"{name}.token").absolute()
     text = secrets.token_urlsafe(32)
-    if path.exists():
-        raise click.ClickException(f"{path} is there already")
-    _told(_folder().add_token, name, text)
+    _hand_out(path, lambda: _write(path, text + "\n"), lambda: _told(_folder().add_token, name, text))
+    _tell(as_json, {"name": name, "file": str(path)}, str(path))
+
+
+def _hand_out(path: Path, write: Callable[[], None], let_in: Callable[[], None]) -> None:
+    """Write a client's file and let the client in: both, or neither."""
+    try:
+        write()
+    except FileExistsError:
+        raise click.ClickException(f"{path} is there already") from None
+    except OSError as error:
+        raise click.ClickException(f"cannot write {path}: {error.strerror}") from None
+    try:
+        let_in()
+    except BaseException:
+        path.unlink()
+        raise
+
+
+def _write(path: Path, text: str) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(fd, "w") as file:
-        file.write(text + "\n")
-    _tell(as_json, {"name": name, "file": str(path)}, str(path))
+        file.write(text)
 
 
 @keys.command("list")
