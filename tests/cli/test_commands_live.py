@@ -196,5 +196,11 @@ def test_every_setting_is_shown_with_its_source(shell: Shell) -> None:
     assert settings["broker.endpoint"]["source"] == "default"
 
 
+def test_identities_are_shown_with_their_file(shell: Shell, tmp_path: Path) -> None:
+    (file := tmp_path / "config.toml").write_text('[[identities]]\nname = "ada"\nuser = "root"\n')
+    listed = json.loads(shell.run("config", "show", "--json", "--config", str(file)).stdout)["settings"]["identities"]
+    assert (listed["value"][0]["name"], listed["value"][0]["user"], listed["source"]) == ("ada", "root", str(file))
+
+
 def test_a_wrong_setting_is_a_usage_error(shell: Shell) -> None:
     assert shell.run("serve", "--set", "limits.max-sesions=5").returncode == 2

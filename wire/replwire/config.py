@@ -18,6 +18,7 @@ from msgspec import Meta, field
 
 from replwire.agents import Agent, Agents
 from replwire.extensions import Extension
+from replwire.identities import Identities, Identity
 from replwire.limits import DAY_MS, MINUTE_MS, Limits
 from replwire.policy import PROTECTED, Network, Policy, Profile, Read, Usage
 
@@ -226,6 +227,7 @@ class Config(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown
     trace: TraceSection = TraceSection()
     limits: Limits = Limits()
     agents: list[Agent] = []
+    identities: list[Identity] = []
     extensions: list[Extension] = []
 
 
@@ -238,11 +240,11 @@ class Loaded:
     file: str | None = None
 
 
-_LISTS = ("agents", "extensions")
+_LISTS = ("agents", "identities", "extensions")
 
 
 def keys() -> Iterator[tuple[str, str, Any]]:
-    """Every setting that has one value: section, key, default. `[[agents]]` and `[[extensions]]` are not among them."""
+    """Every setting that has one value: section, key, default. The lists of the file are not among them."""
     for section in msgspec.structs.fields(Config):
         if not isinstance(section.default, msgspec.Struct):
             continue
@@ -321,6 +323,10 @@ def _build(merged: dict[str, Any], sources: dict[str, str]) -> Config:
         Agents(config.agents)
     except ValueError as error:
         raise ConfigError(f"{sources['agents']}: {error}") from None
+    try:
+        Identities(config.identities)
+    except ValueError as error:
+        raise ConfigError(f"{sources['identities']}: identities: {error}") from None
     try:
         config.sandbox.policy()
     except ValueError as error:

@@ -27,6 +27,7 @@ def show(path: str | None, pairs: tuple[str, ...], json: bool) -> None:
         (f"{section}.{key}", values[section][key], loaded.sources.get(f"{section}.{key}", "default"))
         for section, key, _ in keys()
     ]
+    rows += [(name, values[name], loaded.sources[name]) for name in ("agents", "identities") if values[name]]
     screen = Screen()
     if json:
         settings = {dotted: {"value": value, "source": source} for dotted, value, source in rows}
