@@ -41,10 +41,12 @@ from replbroker.transports.streams import PREFIX, Streams
 from replbroker.transports.workers import Workers
 from replbroker.watch.audit import AuditFile
 from replbroker.watch.base import Watcher
+from replwire.deadlines import GapDetector
 from replwire.limits import Limits
 
 _POLLIN = int(zmq.POLLIN)
 _LONG_S = 3600.0  # the longest sleep
+_SHORT_S = 1.0  # the longest while evals run: a suspend within a sleep is known as exactly as this
 _SAVE_PAUSE_S = 0.02  # the list of sessions is written behind the answer, and once for a burst
 _TELL_PAUSE_S = 0.01  # how long an event may wait for others
 _TOLD_AT_ONCE = 100  # effects of events between two looks at what has come in
@@ -109,8 +111,14 @@ class Serve:
         # libzmq tells of messages at edges, and what it takes in while sending it does not tell at all; its own
         # poll knows. Everything that is not hot stands behind the one descriptor of the epoll.
         items: Any = [(workers, _POLLIN), (clients, _POLLIN), (self._epoll.fileno(), _POLLIN)]
+        gaps = GapDetector(time.monotonic(), time.thread_time())
         while self._exit is None:
-            for ready, _ in zmq.zmq_poll(items, self._timeout_ms()):
+            wait_ms = self._timeout_ms()
+            gaps.sleeps(wait_ms / 1000, time.monotonic(), time.thread_time())
+            come = zmq.zmq_poll(items, wait_ms)
+            if gap := gaps.wakes(time.monotonic(), time.thread_time()):
+                self._core.suspended(gap)
+            for ready, _ in come:
                 if ready is workers:
                     self._hear_worker()
                 elif ready is clients:
@@ -119,7 +127,7 @@ class Serve:
                     self._others()
             if self._clients.backlogged:
                 for peer in self._clients.retry():
-                    self._core.peer_gone(peer)
+                    self.gone(peer)
             now = time.monotonic()
             due = self._core.next_deadline()
             if due is not None and due <= now:
@@ -139,7 +147,8 @@ class Serve:
         for at in (self._tell_at, self._save_at, self._audit.due, *(watcher.due for watcher in self._watchers)):
             if at is not None:
                 due = at if due is None else min(due, at)
-        wait = _LONG_S if due is None else max(0.0, due - time.monotonic())
+        longest = _SHORT_S if self._core.state.gate.taken else _LONG_S
+        wait = longest if due is None else min(longest, max(0.0, due - time.monotonic()))
         return math.ceil(1000 * (min(wait, RETRY_S) if self._clients.backlogged else wait))
 
     def _hear_worker(self) -> None:
@@ -170,8 +179,8 @@ class Serve:
         return self._core.awaits(peer)
 
     def gone(self, peer: bytes) -> None:
-        """A line client has gone."""
-        self._core.peer_gone(peer)
+        """A client has gone."""
+        self._do(self._core.peer_gone(peer, time.monotonic()))
         self._count_connections()
 
     def admit(self) -> bytes | None:
@@ -182,7 +191,7 @@ class Serve:
     def _count_connections(self) -> None:
         self._core.set_connections(self._clients.count() + len(self.streams))
         for peer in self._clients.left():
-            self._core.reader_gone(peer)
+            self._do(self._core.reader_gone(peer, time.monotonic()))
 
     def _others(self) -> None:
         for fd, _ in self._epoll.poll(0):
@@ -205,7 +214,7 @@ class Serve:
                     continue
                 transport = self.streams if effect.peer[:1] == PREFIX else self._clients
                 if not transport.send(effect.peer, effect.body, effect.output_of, before, effect.event):
-                    self._core.peer_gone(effect.peer)
+                    self.gone(effect.peer)
                 before = None
             elif kind is ToWorker:
                 self._workers.send(effect.worker, effect.frame)  # type: ignore[union-attr]

@@ -225,6 +225,10 @@ class Table:
             self.core.meet(peer, "self")
         self.do(self.core.hear(peer, body, self.now))
 
+    def leaves(self, peer: bytes = b"p1") -> None:
+        """A client's connection has ended."""
+        self.do(self.core.peer_gone(peer, self.now))
+
     def eval(self, session: str | None = "work", code: str = "1", **fields: Any) -> str:
         """Send an eval; the session is opened when there is none."""
         named = {} if session is None else {"session": session, "if-missing": "create"}

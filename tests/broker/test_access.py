@@ -117,7 +117,7 @@ def test_an_identity_has_one_rate_for_all_its_connections(new_table: Callable[..
     assert [table.said("ping", peer)["status"][-1] for peer in (b"q1", b"q2", b"q1", b"q2")] == [
         "pong", "pong", "pong", "rate-limited",
     ]  # fmt: skip
-    table.core.peer_gone(b"q1")
+    table.leaves(b"q1")
     assert table.said("ping", b"q2")["status"][-1] == "rate-limited"
     assert [table.said("ping", peer)["status"][-1] for peer in (b"p1", b"p5")] == ["pong", "pong"]
 

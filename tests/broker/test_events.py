@@ -224,7 +224,7 @@ def test_every_subscription_ends_with_the_broker(table: Table) -> None:
 
 def test_a_peer_that_is_gone_has_no_subscriptions(table: Table) -> None:
     table.ask("subscribe", OTHER)
-    table.core.peer_gone(OTHER)
+    table.leaves(OTHER)
     assert len(table.state.bus) == 0
 
 

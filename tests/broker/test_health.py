@@ -67,7 +67,7 @@ def test_a_client_that_vanishes_hears_nothing_more_and_its_eval_goes_on(table: T
     table.eval(peer=b"p2")
     info = table.ask("info", session="work")
     reset = table.ask("new-session", name="other")
-    table.core.peer_gone(b"p1")
+    table.leaves(b"p1")
     before = len(table.answers[asked])
     worker = table.worker()
     worker.answers(asked)
@@ -86,7 +86,7 @@ def test_a_client_that_vanishes_hears_nothing_more_and_its_eval_goes_on(table: T
 def test_who_vanishes_before_the_session_is_ready_is_not_answered(new_table: Callable[..., Table]) -> None:
     table = new_table(auto=False)
     opening = table.ask("new-session", name="work")
-    table.core.peer_gone(b"p1")
+    table.leaves(b"p1")
     table.workers[1].ready()
     table.workers[1].claimed()
     assert opening not in table.answers
@@ -98,7 +98,7 @@ def test_one_id_may_be_used_for_two_evals_at_once(table: Table) -> None:
     table.eval("b", id="same")
     table.worker("a").answers("same")
     assert table.said("interrupt", request_id="same")["interrupted"] == ["b"]
-    table.core.peer_gone(b"p1")
+    table.leaves(b"p1")
     before = len(table.received)
     table.worker("b").answers("same")
     assert len(table.received) == before

@@ -154,7 +154,7 @@ def test_the_audit_names_the_session_that_an_older_word_meant(new_table: Callabl
 def test_a_client_that_goes_is_audited_with_what_it_left(new_table: Callable[..., Table]) -> None:
     table = new_table(audit=True)
     running = table.eval()
-    table.core.peer_gone(b"p1")
+    table.leaves(b"p1")
     table.do(table.core.tick(table.now))
     assert [each.outcome for each in table.audited] == ["client-gone"]
     table.finish_quietly(running)

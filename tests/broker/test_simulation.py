@@ -136,7 +136,7 @@ class Broker(RuleBasedStateMachine):
     @rule(peer=PEERS)
     def vanishes(self, peer: int) -> None:
         self.table.gone.add(self.peers[peer])
-        self.table.core.peer_gone(self.peers[peer])
+        self.table.leaves(self.peers[peer])
         self.peers[peer] = b"p%d" % self.count
         self.count += 1
 
@@ -254,9 +254,11 @@ class Broker(RuleBasedStateMachine):
     def time_passes(self, seconds: float, beats: bool) -> None:
         self.table.wait(seconds, beats=beats)
 
-    @rule(seconds=st.sampled_from([5, 100]))
-    def broker_is_stopped(self, seconds: float) -> None:
+    @rule(seconds=st.sampled_from([5, 100]), noticed=st.booleans())
+    def broker_is_stopped(self, seconds: float, noticed: bool) -> None:
         self.table.now += seconds
+        if noticed:
+            self.table.core.suspended(seconds)
         self.table.do(self.table.core.tick(self.table.now))
 
     # --- what must hold ---

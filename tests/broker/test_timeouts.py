@@ -164,3 +164,35 @@ def test_an_answer_that_comes_after_the_kill_is_not_heard(table: Table) -> None:
     worker.answers(asked)
     assert len(table.received) == before
     table.end(asked)
+
+
+def test_no_limit_counts_the_time_in_which_the_broker_did_not_run(table: Table) -> None:
+    running, waiting = table.eval(timeout_ms=2000), table.eval(timeout_ms=3000)
+    later = table.eval("other", wait_ms=2500)
+    table.open("idle")
+    table.wait(1)
+    table.now += 7200
+    table.core.suspended(7200)
+    table.do(table.core.tick(table.now))
+    table.wait(0.999)
+    assert table.cancels() == []
+    assert [table.pending(each) for each in (running, waiting, later)] == [True] * 3
+    assert table.session("idle").state == "idle"
+    table.wait(0.001, beats=False)
+    assert table.cancels() == [{"limit_ms": 2000}]
+    table.wait(1)
+    assert table.end(waiting)["err"] == "eval timed out after 3000 ms in the queue and never ran"
+    assert table.end(later)["status"] == ["done", "running"]
+    assert any("the broker did not run for 7200.0 s" in note for note in table.notes)
+
+
+def test_a_worker_is_not_silent_while_nobody_listens(table: Table) -> None:
+    table.open("work")
+    table.wait(50, beats=False)
+    table.now += 1000
+    table.core.suspended(1000)
+    table.do(table.core.tick(table.now))
+    table.wait(9, beats=False)
+    assert table.killed == []
+    table.wait(20, beats=False)
+    assert len(table.killed) == 1

@@ -155,7 +155,7 @@ class Memory:
 
     def gone(self, peer: bytes) -> None:
         if self._wires.pop(peer, None) is not None:
-            self.core.peer_gone(peer)
+            self.do(self.core.peer_gone(peer, time.monotonic()))
             self.core.set_connections(len(self._wires))
 
     # --- the pump ---

@@ -8,7 +8,7 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replwire.deadlines import Deadline, Deadlines
+from replwire.deadlines import Deadline, Deadlines, GapDetector
 
 
 def _append(ran: list[int], index: int, _: float) -> None:
@@ -99,3 +99,34 @@ def test_the_heap_agrees_with_a_list(steps: list[tuple[str, int]]) -> None:
                 del waiting[index]
         assert ran == expected
         assert (deadlines.next(), len(deadlines)) == (min(waiting.values(), default=None), len(waiting))
+
+
+def test_what_is_put_off_keeps_its_order_and_can_still_be_cancelled() -> None:
+    deadlines, ran = Deadlines(), list[str]()
+    for name, when in (("b", 2.0), ("a", 1.0), ("also-a", 1.0)):
+        deadlines.at(when, note(ran, name))
+    cancelled = deadlines.at(1.5, note(ran, "cancelled"))
+    deadlines.shift(10.0)
+    deadlines.at(11.5, note(ran, "new"))
+    deadlines.cancel(cancelled)
+    assert (deadlines.next(), len(deadlines), cancelled.when) == (11.0, 4, 11.5)
+    deadlines.run_due(12.0)
+    assert ran == ["a@12", "also-a@12", "new@12", "b@12"]
+
+
+def test_a_sleep_that_lasts_longer_than_was_asked_for_is_a_gap() -> None:
+    gaps = GapDetector(now=100.0, computed=5.0)
+    gaps.sleeps(1.0, now=100.0, computed=5.0)
+    assert gaps.wakes(now=100.5, computed=5.0) == 0
+    gaps.sleeps(1.0, now=100.5, computed=5.0)
+    assert gaps.wakes(now=121.5, computed=5.0) == 20.0
+    gaps.sleeps(1.0, now=121.5, computed=5.0)
+    assert gaps.wakes(now=122.6, computed=5.0) == 0  # a busy machine wakes its sleepers late
+
+
+def test_time_between_two_sleeps_is_a_gap_unless_it_was_computed_in() -> None:
+    gaps = GapDetector(now=0.0, computed=0.0)
+    gaps.sleeps(1.0, now=30.0, computed=29.9)  # a flood of requests
+    assert gaps.wakes(now=30.0, computed=29.9) == 0
+    gaps.sleeps(1.0, now=70.0, computed=30.9)
+    assert gaps.wakes(now=70.0, computed=30.9) == 39.0

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable
 
 _SMALL = 64  # below this many dead entries the heap is left alone
+_SHORTEST_GAP_S = 0.25  # a shorter one is a busy machine's, and nothing is forgiven for it
 
 
 class Deadline:
@@ -47,6 +48,12 @@ class Deadlines:
             heapq.heapify(self._heap)
             self._dead = 0
 
+    def shift(self, seconds: float) -> None:
+        """Put all of them off: nothing could be done about any of them for this long."""
+        for _, _, deadline in self._heap:
+            deadline.when += seconds
+        self._heap = [(when + seconds, count, deadline) for when, count, deadline in self._heap]  # in the same order
+
     def next(self) -> float | None:
         """When the earliest one is due, or None."""
         heap = self._heap
@@ -62,3 +69,34 @@ class Deadlines:
             action, deadline.action = deadline.action, None
             if action is not None:
                 action(now)
+
+
+class GapDetector:
+    """Time in which this process did not run: stopped by a signal, frozen, or its machine suspended.
+
+    A loop tells before and after each of its sleeps what the time is (monotonic) and how long its thread has computed.
+    A sleep that lasted longer than was asked for is a gap, and so is time between two sleeps in which nothing was
+    computed: a loop that is merely busy has none. A gap within a sleep that something ended early is not seen, so
+    sleeps are to be short while limits run.
+    """
+
+    def __init__(self, now: float, computed: float) -> None:
+        self._since, self._computed = now, computed
+        self._asked_s: float | None = None  # None: awake
+        self._gap_s = 0.0
+
+    def sleeps(self, seconds: float, now: float, computed: float) -> None:
+        """Before a sleep of this length."""
+        self._gap_s = _gap(now - self._since - (computed - self._computed))
+        self._since, self._asked_s = now, seconds
+
+    def wakes(self, now: float, computed: float) -> float:
+        """After it: the seconds in which the process did not run since the last call; mostly 0."""
+        assert self._asked_s is not None, "it did not sleep"
+        gap = self._gap_s + _gap(now - self._since - self._asked_s)
+        self._since, self._computed, self._asked_s = now, computed, None
+        return gap
+
+
+def _gap(seconds: float) -> float:
+    return seconds if seconds >= _SHORTEST_GAP_S else 0.0

@@ -13,12 +13,13 @@ import traceback
 import msgspec
 
 from replbroker.core.access import ANYBODY
+from replbroker.core.disconnects import abandon_evals, forget_peer
 from replbroker.core.effects import Effect, HangUp, Note, Peer, ToClient
 from replbroker.core.evals import Evals
 from replbroker.core.judging import Judging
 from replbroker.core.ops import Ops
 from replbroker.core.rate import Window
-from replbroker.core.session import IDLE, STARTING, VACANT, Job
+from replbroker.core.session import IDLE, STARTING, VACANT
 from replbroker.core.staff import Worker
 from replbroker.core.state import Setup, State
 from replbroker.core.watch_ops import end_subscriptions
@@ -182,27 +183,24 @@ class Core:
         text = f"Internal server error: look for {number} in the broker's log"
         return Refusal("internal-error", text, correlation_id=number)
 
-    def reader_gone(self, peer: Peer) -> None:
-        """A connection has ended: nothing more is told to it. What it had asked for is done all the same."""
+    def reader_gone(self, peer: Peer, now: float) -> list[Effect]:
+        """A connection has ended: nothing more is told to it. What it had sent before may still come, and is done."""
+        self.state.trail.at(now)
         self.state.bus.forget(peer)
+        abandon_evals(self.state, self.evals, peer, now)
+        return self._effects(now)
 
-    def peer_gone(self, peer: Peer) -> None:
-        """A client cannot be reached: its evals go on, nobody is told."""
+    def peer_gone(self, peer: Peer, now: float) -> list[Effect]:
+        """A client cannot be reached: its evals in sessions go on, nobody is told."""
+        self.state.trail.at(now)
+        abandon_evals(self.state, self.evals, peer, now)
         self.state.access.forget(peer)
         self.state.bus.forget(peer)
         self.state.trail.gone(peer)
         self.state.peers.pop(peer, None)  # that of an identity stays: it has other connections, or comes back
         self.state.strikes.pop(peer, None)
-        for target in self.state.routes.values():
-            if target.peer == peer:
-                if isinstance(target, Job):
-                    self.evals.detach(target)
-                target.peer = None
-        stand_ins = [session.stand_in for session in self.state.sessions if session.stand_in is not None]
-        for session in [*self.state.sessions, *stand_ins]:
-            for waiter in session.waiters:
-                if waiter.peer == peer:
-                    waiter.peer = None
+        forget_peer(self.state, self.evals, peer)
+        return self._effects(now)
 
     # --- workers ---
 
@@ -250,6 +248,18 @@ class Core:
         except Exception:  # noqa: BLE001 - what else is due is done by the next tick
             self._defect()
         return self._effects(now)
+
+    def suspended(self, seconds: float) -> None:
+        """The broker itself did not run for this long: no limit counts it, and nobody was idle or silent."""
+        state = self.state
+        state.deadlines.shift(seconds)
+        state.last_request += seconds
+        self._swept += seconds
+        for worker in self.staff.workers.values():
+            worker.heard += seconds
+        for session in state.sessions:
+            session.active += seconds
+        state.note(f"the broker did not run for {seconds:.1f} s: every time limit is put off by that")
 
     def next_deadline(self) -> float | None:
         """When `tick` is wanted next."""

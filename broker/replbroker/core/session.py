@@ -41,8 +41,8 @@ class Job:
 
     __slots__ = (
         "agent", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "heard", "identity",
-        "judging", "label", "limit_ms", "notice", "peer", "request", "request_id", "route", "session", "started",
-        "state", "status", "submitted", "wait_deadline", "withheld",
+        "judging", "label", "limit_ms", "notice", "peer", "repeatable", "request", "request_id", "route", "session",
+        "started", "state", "status", "submitted", "wait_deadline", "withheld",
     )  # fmt: skip
 
     QUEUED: Final = "queued"
@@ -64,6 +64,7 @@ class Job:
         self.code = request.summary()[:CODE_SHOWN]
         self.request: Runs | None = request  # until it runs
         self.limit_ms = 0
+        self.repeatable = getattr(request, "idempotency_key", None) is not None  # whoever repeats it is to be answered
         self.state: str = self.QUEUED
         self.status: list[str] = []
         self.submitted = now

@@ -209,7 +209,7 @@ class AsyncClient(Plain[Awaitable[Reply]]):
             async with asyncio.timeout(patience):
                 await self._waiting[gathering.request_id]
         except TimeoutError:
-            raise talk.lost(gathering, ReplError("no-broker", f"no answer in {patience:g} s")) from None
+            raise talk.lost(gathering, talk.unanswered(self.address.endpoint, patience)) from None
         finally:
             self._forget(gathering)
         if gathering.cut is not None:

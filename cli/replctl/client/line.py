@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 # A connection that broke has lost what was under way, and its caller must hear of it: a line never reconnects, it is
 # closed long before this. Not -1: libzmq then throws away what had come and was not yet taken.
 _RECONNECT_MS = 3_600_000
-HEARTBEAT_MS = 5_000
-SILENCE_MS = 15_000  # a host that vanished without a word is noticed after this long
+# A host that vanished without a word is noticed after this long, by the kernel's own probes: they are answered for a
+# broker that is stopped, which a heartbeat of ZeroMQ would call gone.
+_PROBE_S = 5
+_PROBES = 2
+SILENCE_MS = 15_000
 MAX_UNREAD = 100_000  # messages; a burst of live output waits here, while the broker drops what it cannot hand on
 LINGER_MS = 1_000  # what was sent last (an interrupt, say) still leaves when the program ends right after it
 
@@ -59,8 +62,11 @@ class Line:
         socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         socket.setsockopt(zmq.LINGER, LINGER_MS)
         socket.setsockopt(zmq.RCVHWM, MAX_UNREAD)
-        socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS)
+        socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+        socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, _PROBE_S)
+        socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, _PROBE_S)
+        socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, _PROBES)
+        socket.setsockopt(zmq.TCP_MAXRT, SILENCE_MS)
         socket.setsockopt(zmq.IPV6, 1)
         socket.monitor("inproc://events", _GONE | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._watch.setsockopt(zmq.LINGER, 0)

@@ -189,7 +189,7 @@ class Client(Plain[Reply]):
             if deadline is None or time.monotonic() < deadline:
                 return False
             self._talk.forget(gathering)
-            raise talk.lost(gathering, ReplError("no-broker", f"no answer in {patience:g} s"))
+            raise talk.lost(gathering, talk.unanswered(self.address.endpoint, patience))
         return True
 
     def pump(self, deadline: float | None, watch: int | None = None) -> bool:

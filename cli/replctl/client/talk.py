@@ -118,3 +118,9 @@ def result(gathering: Gathering) -> Result:
 def lost(gathering: Gathering, error: ReplError) -> ReplError:
     """`error`, with what had come for this request until then."""
     return ReplError(error.word, error.err, error.reply, error.exit, gathering.settle())
+
+
+def unanswered(endpoint: str, seconds: float | None) -> ReplError:
+    """The error for a broker that is connected and says nothing."""
+    what = "it is stopped or overloaded, and what it was asked may still be done"
+    return ReplError("no-broker", f"no answer in {seconds or 0:g} s from the broker at {endpoint}: {what}")
