@@ -11,7 +11,8 @@ install: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "replctl needs python >= 3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'  # knows dependency groups
+	$(BIN)/pip install --quiet --editable . --group dev
 	touch $@
 
 # Sessions are confined by bubblewrap. Where we may, it is installed; else its absence is told, and sessions refuse.
@@ -55,7 +56,7 @@ docs: install
 	$(BIN)/python -m docs.generate
 
 bench: install
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(BIN)/pip install --quiet --group bench
 	$(PYTHON) -m venv .bench/pykernel
 	.bench/pykernel/bin/pip install --quiet --disable-pip-version-check -r bench/pykernel.txt
 	$(BIN)/python -m bench
