@@ -21,6 +21,7 @@ from replbroker.doors import Door, tcp_door, unix_door
 from replbroker.endpoints import Held, StartError, hold, is_loopback, listening, passed, private_folder
 from replbroker.extending import Extending
 from replbroker.launch.local import Local
+from replbroker.launch.memory import MachineMemory
 from replbroker.launch.sandbox import Probed
 from replbroker.launch.scratch import scratch
 from replbroker.roster import Roster
@@ -154,7 +155,7 @@ def _serve(
         core = Core(_setup(config, idle_exit, tuple(interpreters), keys, sandbox, extending))
         looking_on = watchers(config, core, context, state_dir, log, stack, extending.backend)
         serve = Serve(
-            core, clients, workers, zap, launcher, roster, audit, _token,
+            core, clients, workers, zap, launcher, MachineMemory(), roster, audit, _token,
             lambda name: keys.allows(name) or extending.vouches(name), looking_on, extending, limits,
         )  # fmt: skip
         try:

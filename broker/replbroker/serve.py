@@ -14,6 +14,7 @@ from typing import Any
 
 import zmq
 
+from replbroker.core.audit import BROKER
 from replbroker.core.broker import Core
 from replbroker.core.effects import (
     Audit,
@@ -25,6 +26,7 @@ from replbroker.core.effects import (
     Judge,
     Kill,
     Known,
+    LookAtMemory,
     Note,
     Spawn,
     ToClient,
@@ -33,6 +35,7 @@ from replbroker.core.effects import (
 from replbroker.core.effects import Roster as RosterChanged
 from replbroker.extending import Extending
 from replbroker.launch.base import Launcher
+from replbroker.launch.memory import MachineMemory
 from replbroker.roster import Roster
 from replbroker.transports.auth import Zap
 from replbroker.transports.identity import NOBODY
@@ -59,7 +62,7 @@ class Serve:
 
     def __init__(
         self, core: Core, clients: Clients, workers: Workers, zap: Zap, launcher: Launcher,
-        roster: Roster, audit: AuditFile, token: Callable[[], str],
+        machine_memory: MachineMemory, roster: Roster, audit: AuditFile, token: Callable[[], str],
         allows: Callable[[str], bool], watchers: Sequence[Watcher], extending: Extending, limits: Limits,
     ) -> None:  # fmt: skip
         self._core = core
@@ -67,6 +70,7 @@ class Serve:
         self._workers = workers
         self._zap = zap
         self._launcher = launcher
+        self._machine_memory = machine_memory
         self._roster = roster
         self._audit = audit
         self._token = token
@@ -261,6 +265,8 @@ class Serve:
             self._audit.write(effect, self._describe(effect.peer))
         elif isinstance(effect, Discard):
             self._discard(Path(effect.path))
+        elif isinstance(effect, LookAtMemory):
+            self._do(self._core.machine_seen(self._machine_memory.look(), time.monotonic()))
         elif isinstance(effect, Note):
             log(effect.text)
         elif isinstance(effect, Exit):
@@ -274,7 +280,9 @@ class Serve:
             log(f"a snapshot is left behind: {file}: {error.strerror}")
 
     def _describe(self, peer: bytes) -> str:
-        """Who a peer is, for the audit."""
+        """Who a peer is, for the audit. Nobody stands behind what the broker did by itself."""
+        if not peer:
+            return BROKER
         return (self.streams if peer[:1] == PREFIX else self._clients).describe(peer)
 
     def _save(self) -> None:

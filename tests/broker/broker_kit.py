@@ -21,6 +21,7 @@ from replbroker.core.effects import (
     Happened,
     Judge,
     Kill,
+    LookAtMemory,
     Note,
     Roster,
     Spawn,
@@ -28,6 +29,7 @@ from replbroker.core.effects import (
     ToClient,
     ToWorker,
 )
+from replbroker.core.memory import Machine
 from replbroker.core.session import Session
 from replbroker.core.state import Setup
 from replwire import events
@@ -137,6 +139,8 @@ class Table:
         self.discarded: list[str] = []
         self.audited: list[Audit] = []
         self.happened: list[Event] = []
+        self.machine: Machine | None = None  # what a look at its memory gives
+        self.looks = 0
         self.judges: list[Judge] = []  # what hooks are asked, the oldest first
         setup = Setup(
             limits=Limits(**limits), warm_workers=warm, idle_exit_ms=idle_exit_ms, started=self.now,
@@ -173,6 +177,10 @@ class Table:
                 self.audited.append(effect)
             elif isinstance(effect, Happened):
                 self._heard_of(declared(effect))
+            elif isinstance(effect, LookAtMemory):
+                self.looks += 1
+                if self.machine is not None:
+                    self.do(self.core.machine_seen(self.machine, self.now))
             elif isinstance(effect, Note):
                 self.notes.append(effect.text)
             elif isinstance(effect, HangUp):

@@ -9,7 +9,7 @@ from broker_kit import Table
 from replbroker.core.gate import Gate
 from replbroker.core.session import BUSY, IDLE, MOVES, STARTING, VACANT, Job, Session
 from replwire.events import EvalAccepted, EvalFinished, Event, SessionClosed
-from replwire.link import Kind
+from replwire.link import Kind, unpack
 
 STARTING_AT_ONCE = 8
 LIMITS = {
@@ -18,6 +18,7 @@ LIMITS = {
     "max_job_time_ms": 30_000, "interrupt_grace_ms": 1000, "max_wait_ms": 8000, "max_queue_wait_ms": 20_000,
     "ask_timeout_ms": 3000, "worker_start_ms": 5000, "worker_silence_ms": 30_000, "session_idle_timeout_ms": 60_000,
     "close_grace_ms": 4000, "hook_time_ms": 700,
+    "max_memory_bytes": 1000, "max_identity_memory_bytes": 800, "min_free_memory_bytes": 100,
 }  # fmt: skip
 WARM = 1
 
@@ -67,8 +68,14 @@ class WatchedTable(Table):
         self.open: set[tuple[str | None, int]] = set()  # evals whose end no event has told
         self.closed: set[str | None] = set()
         self.speaker: tuple[int, int] | None = None  # the worker that speaks, and its session's epoch
+        self.told_memory = 0.0
         super().__init__(auto=False, warm=WARM, hooks=True, **LIMITS)
         self.state.gate = FairGate(LIMITS["max_concurrent_evals"])
+
+    @property
+    def sums_due(self) -> bool:
+        """Whether a worker has told of its memory so lately that the core need not have looked at the sum."""
+        return self.now <= self.told_memory + 0.05
 
     def _heard_of(self, event: Event) -> None:
         assert not event.canonical or event.seq == self.seqs[event.session] + 1, "an event is missing"
@@ -87,6 +94,8 @@ class WatchedTable(Table):
 
     def worker_says(self, number: int, frame: bytes) -> None:
         self.frames = [*self.frames[-30:], (number, frame)]
+        if unpack(frame).kind == Kind.BEAT:
+            self.told_memory = self.now
         worker = self.core.staff.workers.get(number)
         before, self.speaker = self.speaker, None
         if worker is not None and worker.session is not None:
@@ -137,7 +146,7 @@ def check(table: WatchedTable) -> None:
     assert len(state.keys) <= LIMITS["max_idempotency_keys"]
     assert len(sessions) <= LIMITS["max_sessions"]
     starting = sum(session.start_deadline is not None for session in [*sessions, *_stand_ins(sessions)])
-    assert len(state.deadlines) <= 2 + 4 * len(jobs) + len(asks) + starting + len(table.core.staff.workers)
+    assert len(state.deadlines) <= 4 + 4 * len(jobs) + len(asks) + starting + len(table.core.staff.workers)
     assert not [note for note in table.notes if "internal error" in note]
 
 
@@ -189,5 +198,7 @@ def _workers(table: WatchedTable, sessions: list[Session]) -> None:
     assert counts["claimed"] == sum(session.worker is not None for session in every)
     assert counts["starting"] <= STARTING_AT_ONCE
     assert counts["warm"] <= WARM + STARTING_AT_ONCE
+    used = sum(worker.usage.memory_bytes for worker in staff.workers.values() if worker.session is not None)
+    assert used <= LIMITS["max_identity_memory_bytes"] or table.sums_due, "an identity uses more than it may"
     for session in every:
         assert session.worker is None or staff.workers[session.worker].session is session

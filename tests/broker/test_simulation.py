@@ -24,8 +24,9 @@ from hypothesis.stateful import (
 
 from broker_kit import Worker
 from broker_sim import WatchedTable, check
+from replbroker.core.memory import Machine
 from replwire.ext.verdicts import Allow, Ask, Block, Verdict
-from replwire.link import Kind, Outcome
+from replwire.link import Kind, Outcome, Usage
 
 SOAK = os.environ.get("REPLCTL_SOAK") == "1"
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -185,6 +186,19 @@ class Broker(RuleBasedStateMachine):
     def becomes_ready(self, pick: int) -> None:
         workers = self._unready()
         self._become_ready(workers[pick % len(workers)])
+
+    @precondition(lambda self: self._claimed())
+    @rule(pick=PICK, used=st.sampled_from([10, 300, 600, 900]))
+    def uses_memory(self, pick: int, used: int) -> None:
+        workers = self._claimed()
+        workers[pick % len(workers)].says(Kind.BEAT, Usage(1.0, used))
+
+    def _claimed(self) -> list[Worker]:
+        return [worker for worker in self.table.workers.values() if worker.heard(Kind.CLAIM)]
+
+    @rule(left=st.sampled_from([20, 70, 5000, 5000]))
+    def memory_of_the_machine_changes(self, left: int) -> None:
+        self.table.machine = Machine(10_000, left)
 
     @precondition(lambda self: self._claims())
     @rule(pick=PICK, error=st.sampled_from([None, None, None, "no such folder"]))

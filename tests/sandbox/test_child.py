@@ -50,7 +50,7 @@ def test_the_interpreters_own_pid_is_known_outside(live: Start) -> None:
 
 def test_no_credential_of_the_hosts_root_is_inside(live: Start) -> None:
     session = live()
-    inside = {os.stat(f"/proc/{pid}").st_uid for pid in below(session.child._outer)}
+    inside = {os.stat(f"/proc/{pid}").st_uid for pid in below(session.child.outer)}
     assert inside
     assert 0 not in inside
     assert session.value("__import__('os').getuid()") == "1000"
@@ -109,7 +109,7 @@ os.wait()[1]
 def test_a_kill_leaves_nothing_not_even_a_daemon(live: Start) -> None:
     session = live()
     assert session.value(DAEMON) == "0"
-    everything = [session.child._outer, *below(session.child._outer)]
+    everything = [session.child.outer, *below(session.child.outer)]
     assert len(everything) == 4  # bubblewrap twice, the interpreter, the daemon
     session.child.kill()
     assert session.death() == "the interpreter was killed by SIGKILL (signal 9)"
@@ -119,7 +119,7 @@ def test_a_kill_leaves_nothing_not_even_a_daemon(live: Start) -> None:
 def test_everything_dies_when_the_interpreter_ends(live: Start) -> None:
     session = live()
     session.value(DAEMON)
-    everything = below(session.child._outer)
+    everything = below(session.child.outer)
     session.start("import os; os._exit(7)")
     assert session.death() == "the interpreter exited with code 7"
     assert all(gone(pid) for pid in everything)
@@ -132,7 +132,7 @@ def test_a_worker_that_is_killed_takes_its_sandbox_along(machine: Machine, repor
     if worker == 0:
         plan = prepare(Policy(), machine, "python", sys.executable, {"PATH": "/usr/bin"})
         child = Child(pick("python", sys.executable, plan.env, Confined(plan)))
-        while child.pid == child._outer:
+        while child.pid == child.outer:
             child.receive()
         os.write(tell, b"up")
         signal.pause()

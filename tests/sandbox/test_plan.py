@@ -164,11 +164,11 @@ def test_the_environment_has_a_home_of_its_own_and_no_agents() -> None:
     }
 
 
-def test_python_meets_its_memory_limit_before_the_group_does() -> None:
+def test_python_meets_its_memory_limit_before_its_session_is_ended() -> None:
     usage = Usage(memory_bytes=800 << 20)
     limits = {grouped: dict(rlimits.limits(usage, "python", grouped=grouped)) for grouped in (True, False)}
     assert limits[True][2] == 700 << 20  # RLIMIT_DATA
-    assert limits[False][2] == 800 << 20
+    assert limits[False][2] == 700 << 20
     assert 2 not in dict(rlimits.limits(usage, "node", grouped=True))
     assert dict(rlimits.limits(usage, "node", grouped=False))[2] == 800 << 20
 

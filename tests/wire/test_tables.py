@@ -63,7 +63,7 @@ def test_who_must_retry_is_not_told_to_repair_the_request() -> None:
     hopeless = {"malformed-request", "invalid-request", "missing-code", "unknown-op", "session-not-found"}
     assert not any(FAULTS[word].retry for word in hopeless)
     limits = [fault for word, fault in FAULTS.items() if word.endswith("-limit-reached") or word == "rate-limited"]
-    assert len(limits) == 4
+    assert len(limits) == 5
     assert all(fault.retry and fault.exit is Exit.REFUSED for fault in limits)
 
 

@@ -85,6 +85,8 @@ FAULTS: dict[str, Fault] = {
         Fault("epoch-conflict", "the session is not in the epoch that `expect-epoch` names", _CALLER, False, Exit.NAME),
         Fault("idempotency-conflict", "the key was used for other code", _CALLER, False, Exit.NAME),
         Fault("session-limit-reached", "as many sessions as `max-sessions` allows", _CALLER, True, Exit.REFUSED),
+        Fault("memory-limit-reached", "sessions use the memory that they may, or the machine has too little left",
+              _CALLER, True, Exit.REFUSED),
         Fault("concurrency-limit-reached", "the queue for evals is full", _CALLER, True, Exit.REFUSED),
         Fault("rate-limited", "more requests in a minute than `rate-limit-per-min`", _CALLER, True, Exit.REFUSED),
         Fault("connection-limit-reached", "as many clients as `max-connections` allows", _CALLER, True, Exit.REFUSED),

@@ -115,6 +115,36 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
     ] = 1_000_000
     max_images: Annotated[int, _bound("images", 0, 100, "images in the answers of one eval")] = 8
     max_sessions: Annotated[int, _bound("sessions", 0, 100_000, "live sessions, throw-away ones included")] = 100
+    max_memory_bytes: Annotated[
+        int,
+        _bound(
+            "bytes",
+            0,
+            1 << 50,
+            "memory of all sessions together; past it the one that uses most is ended. 0: nine tenths of what this "
+            "machine, or the broker's control group, has",
+        ),
+    ] = 0
+    max_identity_memory_bytes: Annotated[
+        int,
+        _bound(
+            "bytes",
+            0,
+            1 << 50,
+            "the same of one identity's sessions. 0: half of what all may use; for the broker's own user no less than "
+            "all",
+        ),
+    ] = 0
+    min_free_memory_bytes: Annotated[
+        int,
+        _bound(
+            "bytes",
+            0,
+            1 << 50,
+            "memory that must be available for a session or an eval to begin; below half of it the session that uses "
+            "most is ended. 0: a 32nd of what there is, 64 MiB to 512 MiB",
+        ),
+    ] = 0
     max_concurrent_evals: Annotated[
         int, _bound("evals", 0, 10_000, "evals that run at once in the whole broker; 0 refuses all")
     ] = 10

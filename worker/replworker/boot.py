@@ -21,13 +21,15 @@ from replworker.confine.workspace import Refused
 from replworker.confinement import Confine, Confinement, confine
 from replworker.link import Link
 from replworker.loop import Loop
-from replworker.runtimes.child import Child, Command
+from replworker.memory import watch
+from replworker.runtimes.child import Child, Command, raise_oom_score
 from replworker.runtimes.environments import Found, NoEnvironment, find
 from replworker.runtimes.pick import pick
 from replworker.session import Session, Settings
 from replworker.snapshots import sweep
 
 CANNOT_START = (NoEnvironment, Unavailable, Refused, OSError)
+_OOM_SCORE = 250  # between the broker and interpreters
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -64,6 +66,7 @@ def main(order: Order) -> None:
     """Be a worker until the broker is gone. Everything the session started dies with this process."""
     gc.set_threshold(20_000, 20, 100)
     os.setsid()  # a Ctrl-C at the broker's terminal is the broker's
+    raise_oom_score(_OOM_SCORE)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.stdin.close()
@@ -111,8 +114,9 @@ def start_interpreter(order: Order) -> tuple[Child, Confinement | None]:
 def keep(order: Order, link: Link, child: Child, confinement: Confinement | None, timers: Deadlines) -> Loop:
     """All that stands between a link and an interpreter, put together."""
     settings = Settings(_shelf(order.folder), order.load_paths, confinement)
-    session = Session(link, child, timers, order.limits, settings)
-    return Loop(link, child, session, timers, order.limits.worker_silence_ms / 3000)
+    memory = watch(child, confinement)
+    session = Session(link, child, timers, order.limits, settings, memory)
+    return Loop(link, child, session, timers, order.limits.worker_silence_ms / 3000, memory)
 
 
 def tidy(folder: str) -> None:

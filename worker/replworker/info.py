@@ -11,6 +11,7 @@ from replwire.ops import Stack
 from replwire.replies import Frame, Process, Thread
 from replworker.interpreter import Interpreter
 from replworker.jobs import Jobs
+from replworker.memory import MemoryWatch
 from replworker.names import Names
 from replworker.output import Background
 from replworker.runtimes import frames
@@ -38,13 +39,15 @@ class Inspector:
     """Looks at the interpreter from outside, and asks it for variables when it is idle."""
 
     def __init__(
-        self, voice: Voice, interpreter: Interpreter, child: Child, names: Names, timers: Deadlines
+        self, voice: Voice, interpreter: Interpreter, child: Child, names: Names, timers: Deadlines,
+        memory: MemoryWatch,
     ) -> None:  # fmt: skip
         self._voice = voice
         self._interpreter = interpreter
         self._child = child
         self._names = names
         self._timers = timers
+        self._memory = memory
         self._started = time.monotonic()
         self._stack_asked: list[tuple[int, str]] = []  # routes and ids
 
@@ -53,6 +56,7 @@ class Inspector:
         request, ready = _decode_info(body), self._interpreter.ready
         info = request.base | {
             "pid": self._child.pid,
+            "memory": self._memory.shown(msgspec.convert(request.base.get("memory"), dict[str, int | None])),
             "memory-bytes": self._child.memory_bytes(),
             "cpu-seconds": self._child.cpu_seconds(),
             "uptime-ms": round((time.monotonic() - self._started) * 1000),

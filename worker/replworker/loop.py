@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 import zmq
 
-from replwire.deadlines import Deadlines
+from replwire.deadlines import Deadline, Deadlines
 from replwire.link import unpack
 from replworker.link import Link
+from replworker.memory import MemoryWatch
 from replworker.output import Stream
 from replworker.runtimes.child import Child, ProtocolError
 from replworker.session import Session
@@ -30,12 +31,16 @@ _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 class Loop:
     """Runs until the broker is gone, or kills this worker, which is the normal end."""
 
-    def __init__(self, link: Link, child: Child, session: Session, timers: Deadlines, beat_s: float) -> None:
+    def __init__(
+        self, link: Link, child: Child, session: Session, timers: Deadlines, beat_s: float, memory: MemoryWatch
+    ) -> None:  # fmt: skip
         self._link = link
         self._child = child
         self._session = session
         self._timers = timers
         self._beat_s = beat_s
+        self._memory = memory
+        self._memory_look: Deadline | None = None
         self._epoll = select.epoll()
         self._watched: dict[int, int] = {}
         self._paused = False
@@ -93,6 +98,7 @@ class Loop:
 
     def begin(self) -> None:
         """Say that this worker lives, and watch what is to be watched."""
+        self._look_at_memory(time.monotonic())
         self._beat(time.monotonic())
         self._arrange()
 
@@ -101,6 +107,9 @@ class Loop:
         frame = self._link.receive()
         if frame is not None:
             self._session.hear(unpack(frame), frame)
+            if self._memory.rests and self._session.jobs.running is not None:
+                self._timers.cancel(self._memory_look)
+                self._memory_look = self._timers.at(time.monotonic() + self._memory.wake(), self._look_at_memory)
 
     def others(self) -> bool:
         """Handle everything but the link's frames; False when the broker is gone."""
@@ -140,6 +149,17 @@ class Loop:
     def _beat(self, now: float) -> None:
         self._session.beat()
         self._timers.at(now + self._beat_s, self._beat)
+
+    def _look_at_memory(self, _: float) -> None:
+        if self._dead:
+            return
+        look = self._memory.look(time.monotonic)
+        if look.cause is not None:
+            self._die(look.cause)
+            return
+        if look.changed:
+            self._session.beat()
+        self._memory_look = self._timers.at(time.monotonic() + look.pause_s, self._look_at_memory)
 
     def _control(self) -> None:
         self._child.flush()

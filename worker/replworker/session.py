@@ -26,6 +26,7 @@ from replworker.info import Inspector
 from replworker.interpreter import Interpreter
 from replworker.jobs import Job, Jobs
 from replworker.link import Link
+from replworker.memory import MemoryWatch
 from replworker.names import Names
 from replworker.output import Background, Stream
 from replworker.reads import Reads
@@ -79,8 +80,11 @@ def _plain(body: bytes) -> bytes:
 class Session:
     """One worker's session, from before it is claimed to the interpreter's death."""
 
-    def __init__(self, link: Link, child: Child, timers: Deadlines, limits: Limits, settings: Settings) -> None:
+    def __init__(
+        self, link: Link, child: Child, timers: Deadlines, limits: Limits, settings: Settings, memory: MemoryWatch
+    ) -> None:  # fmt: skip
         self._child = child
+        self._memory = memory
         self._timers = timers
         self._settings = settings
         self._voice = Voice(link)
@@ -91,7 +95,7 @@ class Session:
         self._notice: str | None = None  # why the session has no folder although one was wished for
         self._names = Names(self._voice, self._interpreter, timers, lambda: self.jobs)
         self._snapshots = Snapshots(self._voice, self._interpreter, settings.snapshots, folder_of("dill"))
-        self._inspector = Inspector(self._voice, self._interpreter, child, self._names, timers)
+        self._inspector = Inspector(self._voice, self._interpreter, child, self._names, timers, memory)
         self.interpreter_said = self._interpreter.said
         self._runs: dict[str, Callable[[Header, bytes], None]] = {
             "eval": self._eval,
@@ -125,7 +129,7 @@ class Session:
 
     def beat(self) -> None:
         """Tell the broker that this worker lives."""
-        usage = Usage(self._child.cpu_seconds() or 0.0, self._child.memory_bytes() or 0)
+        usage = Usage(self._child.cpu_seconds() or 0.0, self._memory.used)
         self._voice.frame(Kind.BEAT, encode(usage))
 
     def gone(self, cause: str) -> None:

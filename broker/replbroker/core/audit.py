@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from replbroker.core.effects import Audit, Effect, Peer
 
+BROKER = "broker"  # who did what no client asked for
 _MAX_TEXT = 256  # of what a client chose: an op, a name, a sentence
 _NO_FAULT = ("done", "error")
 
@@ -67,6 +68,11 @@ class Trail:
         """Nobody is there to be answered any more."""
         for key in [key for key in self._open if key[0] == peer]:
             self._tell(key, "client-gone", None)
+
+    def ended(self, agent: str | None, session: str, outcome: str, err: str) -> None:
+        """The broker has ended a session that nobody asked to end."""
+        if self._enabled:
+            self._emit(Audit(b"", BROKER, self._now, "", None, agent, session, outcome, _text(err), 0.0))
 
     def _tell(self, key: tuple[Peer, str], outcome: str, err: str | None) -> None:
         begun = self._open.pop(key, None) or _Open(self._now, self._who(key[0]), None, None, None)

@@ -17,6 +17,8 @@ from replbroker.core.disconnects import abandon_evals, forget_peer
 from replbroker.core.effects import Effect, HangUp, Note, Peer, ToClient
 from replbroker.core.evals import Evals
 from replbroker.core.judging import Judging
+from replbroker.core.memory import Machine
+from replbroker.core.memory_watch import MemoryWatch
 from replbroker.core.ops import Ops
 from replbroker.core.rate import Window
 from replbroker.core.session import IDLE, STARTING, VACANT
@@ -50,7 +52,8 @@ class Core:
         self.staff = self.evals.staff
         self._judging = Judging(self.state, self.evals)
         self._ops = Ops(self.state, self.evals)
-        self._frames = WorkerFrames(self.state, self.evals, self._ops.dumped, self._worker_lost)
+        self._memory = MemoryWatch(self.state, self.staff, self._worker_lost)
+        self._frames = WorkerFrames(self.state, self.evals, self._memory, self._ops.dumped, self._worker_lost)
         self._swept = setup.started
         limits = setup.limits
         paces = [limits.worker_silence_ms / 3, limits.session_idle_timeout_ms / 4, setup.idle_exit_ms / 4, 15_000]
@@ -63,6 +66,7 @@ class Core:
         self._swept = now
         self.state.deadlines.at(now + self._sweep_s, self._sweep)
         self._say_started()
+        self._memory.start()
         self.staff.refill(now)
         return self._effects(now)
 
@@ -237,6 +241,12 @@ class Core:
             self.state.note(f"session {session.label}: worker {worker.number} lost: {cause}")
             self.evals.lose(session, cause, now)
         self.staff.refill(now)
+
+    def machine_seen(self, machine: Machine, now: float) -> list[Effect]:
+        """What memory there is: the answer to LookAtMemory."""
+        self.state.trail.at(now)
+        self._memory.seen(machine, now)
+        return self._effects(now)
 
     # --- time ---
 

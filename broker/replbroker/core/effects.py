@@ -114,6 +114,10 @@ class Known(msgspec.Struct, frozen=True, gc=False):
     identity: str
 
 
+class LookAtMemory(msgspec.Struct, frozen=True, gc=False):
+    """See what memory the machine has left, and tell `machine_seen`."""
+
+
 class Note(msgspec.Struct, frozen=True, gc=False):
     """A line for the broker's log."""
 
@@ -126,4 +130,19 @@ class Exit(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-Effect = ToClient | ToWorker | HangUp | Spawn | Judge | Kill | Roster | Discard | Audit | Happened | Known | Note | Exit
+Effect = (
+    ToClient
+    | ToWorker
+    | HangUp
+    | Spawn
+    | Judge
+    | Kill
+    | Roster
+    | Discard
+    | Audit
+    | Happened
+    | Known
+    | LookAtMemory
+    | Note
+    | Exit
+)

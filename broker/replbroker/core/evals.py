@@ -39,8 +39,10 @@ class Evals:
     # --- in ---
 
     def submit(self, session: Session, request: Runs, peer: Peer, body: bytes, agent: str, now: float) -> Job:
-        """Take an eval in. Raises Refusal `concurrency-limit-reached` when it would wait and may not."""
+        """Take an eval in. Raises Refusal: `memory-limit-reached`, or `concurrency-limit-reached` when it would wait
+        and may not."""
         state, limits = self._state, self._state.limits
+        state.memory.check(session.identity)
         would_wait = session.occupied or state.gate.taken >= state.gate.slots or self.judge is not None
         if would_wait:
             state.check_queue(agent)

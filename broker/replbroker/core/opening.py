@@ -51,12 +51,14 @@ class Opening:
         if len(state.sessions) >= state.limits.max_sessions:
             raise state.full("session-limit-reached", "max-sessions", "Session limit reached")
         self._check_rule(spec, request)
+        who = state.access.of(peer) if identity is None else identity
+        state.memory.check(who)
         session = Session(state.setup.new_id(), name, spec, request.agent, self._limits(request), now)
         if cwd is not None and not state.setup.sandbox.late_folders:
             session.spec = spec._replace(folder=cwd)
         session.cwd_needed = not isinstance(request, Opens) or request.cwd_needed
         session.cwd, session.env, session.ephemeral = cwd, env or [], ephemeral
-        session.identity = state.access.of(peer) if identity is None else identity
+        session.identity = who
         state.sessions.add(session)
         state.news.created(session)
         return session

@@ -9,9 +9,10 @@ import msgspec
 
 from replwire.faults import Refusal
 from replwire.ops import Opens
-from replwire.policy import Policy, tighten
+from replwire.policy import Policy, Tighter, tighten
 
 _MAX_CAUSE = 2000
+_decode_tighter = msgspec.json.Decoder(Tighter).decode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,13 @@ class Sandbox:
         except ValueError as error:
             raise Refusal("invalid-request", str(error)) from None
         return msgspec.json.encode(asked)
+
+    def memory_limit(self, tighter: bytes | None) -> int | None:
+        """What one session may use, of which `tighter` was asked; None where it has no sandbox."""
+        if self.policy is None:
+            return None
+        asked = None if tighter is None else _decode_tighter(tighter).memory_bytes
+        return self.policy.limits.memory_bytes if asked is None else asked
 
     def show(self) -> dict[str, Any] | str:
         """For `describe` and `info`."""

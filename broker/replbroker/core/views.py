@@ -53,7 +53,7 @@ def info(state: State, session: Session, now: float) -> dict[str, Any]:
         "cwd": session.cwd,
         "env": [pair.split("=", 1)[0] for pair in session.env], "epoch": session.epoch,
         "state": session.state, "eval-count": session.eval_count, "queued": len(session.waiting_jobs()),
-        "running": _running(session), "sandbox": _sandbox(state, session),
+        "running": _running(session), "sandbox": _sandbox(state, session), "memory": _memory(state, session),
         "created": state.iso(session.created),
         "last-activity": _last_activity(state, session, now), "limits": msgspec.to_builtins(session.limits),
     }  # fmt: skip
@@ -67,6 +67,7 @@ def stats(state: State, staff: Staff, now: float) -> dict[str, Any]:
         "slots": {"taken": state.gate.taken, "of": state.gate.slots},
         "queued": {"total": state.queued.total(), "by-agent": dict(state.queued)},
         "workers": staff.counts(),
+        "memory": state.memory.shown(),
         "counts": dict(state.counts),
         "deadlines": len(state.deadlines),
         "routes": len(state.routes),
@@ -90,3 +91,12 @@ def _sandbox(state: State, session: Session) -> Any:
         return shown
     asked = msgspec.json.decode(session.spec.tighter)
     return shown | {"tighter": {key: value for key, value in asked.items() if value is not None}}
+
+
+def _memory(state: State, session: Session) -> dict[str, int | None]:
+    """What the worker cannot know: the session's limit, and what is left beyond it. It adds what is used."""
+    return {
+        "used": 0,  # a session without a worker has no process
+        "limit": state.setup.sandbox.memory_limit(session.spec.tighter),
+        "available": state.memory.available(session.identity),
+    }

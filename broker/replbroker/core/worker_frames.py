@@ -8,6 +8,7 @@ import msgspec
 
 from replbroker.core.effects import Discard, ToClient
 from replbroker.core.evals import Evals
+from replbroker.core.memory_watch import MemoryWatch
 from replbroker.core.outcomes import STATUS_OF
 from replbroker.core.session import Ask, Job
 from replbroker.core.staff import Worker
@@ -42,10 +43,12 @@ class WorkerFrames:
     """`snapshot` is told of a dump that a clone asked for, `lost` of a worker that is gone."""
 
     def __init__(
-        self, state: State, evals: Evals, snapshot: Callable[[Job, Dumped, float], None], lost: Callable[..., None]
+        self, state: State, evals: Evals, memory: MemoryWatch, snapshot: Callable[[Job, Dumped, float], None],
+        lost: Callable[..., None],
     ) -> None:  # fmt: skip
         self._state = state
         self._evals = evals
+        self._memory = memory
         self._snapshot = snapshot
         self._lost = lost
 
@@ -67,15 +70,16 @@ class WorkerFrames:
             self._lost(worker, clip(_decode_gone(frame[HEADER_BYTES:]).cause), now, dead=False)
         elif kind == Kind.BEAT:
             if len(frame) > HEADER_BYTES:
-                self._used(worker, _decode_usage(frame[HEADER_BYTES:]))
+                self._used(worker, _decode_usage(frame[HEADER_BYTES:]), now)
         elif kind != Kind.HELLO:
             raise ValueError(f"a worker does not say {kind}")
 
-    def _used(self, worker: Worker, usage: Usage) -> None:
+    def _used(self, worker: Worker, usage: Usage, now: float) -> None:
         """What a worker's session has used so far; its processes may have ended, so that it is less than before."""
         if worker.session is not None:
             more = usage.cpu_seconds - worker.usage.cpu_seconds
             self._state.news.figures.used(worker.session.owner, max(0.0, more))
+            self._memory.told(worker.usage, usage, now)
         worker.usage = usage
 
     def _pass_on(self, worker: Worker, header: Header, frame: bytes, now: float) -> None:

@@ -267,7 +267,8 @@ class Model:
         if session is None or info.get("epoch") != session.epoch:
             return
         self.changes += 1
-        session.usage.told(now, info.get("cpu-seconds"), info.get("memory-bytes"))
+        memory = info.get("memory") or {}
+        session.usage.told(now, info.get("cpu-seconds"), memory.get("used") or info.get("memory-bytes"))
         session.usage_due = session.running is not None
         if session.running is None:
             session.usage.rests()

@@ -55,6 +55,19 @@ def find(proc: Path = Path("/proc/self")) -> Home:
     return Home(problem=f"{next(iter(first.values()))} may not be written" if first else _NONE)
 
 
+def memory_group(proc: Path = Path("/proc/self")) -> tuple[Path, int] | None:
+    """The group that counts this process's memory, whoever may write there, and its version."""
+    mounts = _mounted((proc / "mountinfo").read_text().splitlines())
+    own = [line.split(":", 2) for line in (proc / "cgroup").read_text().splitlines()]
+    for _, names, path in own:
+        if "memory" in names.split(",") and "memory" in mounts:
+            return Path(_below(mounts["memory"], path)), 1
+    for _, names, path in own:
+        if names == "" and "" in mounts:
+            return Path(_below(mounts[""], path)), 2
+    return None
+
+
 Mount = tuple[str, str]  # which folder of the tree is mounted, and where
 
 

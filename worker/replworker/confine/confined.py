@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from replwire.limits import MIB
 from replwire.policy import Policy
@@ -52,6 +53,11 @@ class Confined:
         if self.group.out_of_memory():
             return f"out of memory: {self._plan.policy.limits.memory_bytes // MIB} MB"
         return None
+
+    def memory_group(self) -> tuple[Path, int] | None:
+        """The control group that counts and bounds its memory, and its version; None where there is none."""
+        folder = self.group.folders.get("memory")
+        return None if folder is None else (folder, self._plan.machine.cgroups.version)
 
     # --- a session's folder ---
 

@@ -26,7 +26,8 @@ def limits(usage: Usage, runtime: str, *, grouped: bool) -> list[Limit]:
 
 
 def _data(usage: Usage, runtime: str, grouped: bool) -> int | None:
-    """Node aborts at it, where the group's kill at least names its cause: there it is for want of a group alone."""
-    if runtime == "python" and grouped:
-        return usage.memory_bytes * 7 // 8  # the rest of the group is for code, page tables and /tmp
+    """Python is let raise before its session is ended: the rest is for code, page tables and /tmp. Node aborts at it,
+    where the end by the sum at least names its cause: there it is for want of a group alone."""
+    if runtime == "python":
+        return usage.memory_bytes * 7 // 8
     return None if grouped else usage.memory_bytes

@@ -38,7 +38,7 @@ _CREDENTIALS = struct.Struct("=3i")  # pid, uid, gid
 _PR_SET_PDEATHSIG = 1
 _MAX_FAMILY = 100
 _COMMAND_BYTES = 1000
-_OOM_SCORE = "500"  # when memory runs out the interpreter goes before its worker and the broker
+_OOM_SCORE = 500  # when memory runs out the interpreter goes before its worker, and that before the broker
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -89,15 +89,15 @@ class Child:
                 pass
         inner = [stdin[0], out[1], err[1], theirs.fileno(), late[1], trace[1], parcel.fileno()]
         self._wrapping = command.wrapping
-        self._outer = os.fork()
-        if self._outer == 0:
+        self.outer = os.fork()  # the interpreter, or its wrapping
+        if self.outer == 0:
             _become(command, inner)
         for fd in (stdin[0], out[1], err[1], late[1], trace[1]):
             os.close(fd)
         theirs.close()
         parcel.close()
-        self.pidfd = os.pidfd_open(self._outer)
-        self.pid, self._inside = self._outer, self.pidfd  # the interpreter's, once it has spoken
+        self.pidfd = os.pidfd_open(self.outer)
+        self.pid, self._inside = self.outer, self.pidfd  # the interpreter's, once it has spoken
         self._spoke = False
         self.control = ours
         self.stdin, self.out, self.err, self.late, self.trace = stdin[1], out[0], err[0], late[0], trace[0]
@@ -110,7 +110,7 @@ class Child:
         self._nudge = command.nudge
         self._unsent = bytearray()
         if self._wrapping is not None:
-            self._wrapping.started(self._outer)
+            self._wrapping.started(self.outer)
 
     # --- control channel ---
 
@@ -162,11 +162,16 @@ class Child:
         self._spoke = True
         for _, kind, payload in ancillary:
             pid = _CREDENTIALS.unpack(payload)[0] if kind == socket.SCM_CREDENTIALS else 0
-            if pid not in (0, self._outer):
+            if pid not in (0, self.outer):
                 with suppress(ProcessLookupError):  # it has ended since, as its wrapping will tell
                     self._inside, self.pid = os.pidfd_open(pid), pid
         self.control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
         return data
+
+    @property
+    def confined(self) -> int | None:
+        """The pid of an interpreter that has spoken from inside its wrapping."""
+        return self.pid if self.pid != self.outer else None
 
     # --- streams ---
 
@@ -231,13 +236,13 @@ class Child:
         signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def _kill_group(self) -> None:
-        os.killpg(self._outer, signal.SIGKILL)  # which it does not lead yet when it was just forked
+        os.killpg(self.outer, signal.SIGKILL)  # which it does not lead yet when it was just forked
 
     def died(self) -> str | None:
         """How it ended, in words, or None while it lives. Reaps it."""
         if not select.select([self.pidfd], [], [], 0)[0]:
             return None
-        _, status = os.waitpid(self._outer, 0)
+        _, status = os.waitpid(self.outer, 0)
         code = os.waitstatus_to_exitcode(status)
         if self._wrapping is not None and code > 128:  # how a wrapping says that a signal ended what is in it
             code = 128 - code
@@ -310,14 +315,22 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def raise_oom_score(least: int) -> None:
+    """Have the kernel prefer this process when memory runs out. To raise the score is allowed to everybody; it is not
+    lowered, which is not. Raises OSError."""
+    with open("/proc/self/oom_score_adj", "r+") as file:
+        if int(file.read()) < least:
+            file.seek(0)
+            file.write(str(least))
+
+
 def _become(command: Command, inner: list[int]) -> NoReturn:
     """In the forked child: arrange descriptors and execute. Nothing of the worker's runs after this."""
     doing = command.argv[0]
     try:
         parent = os.getppid()
         os.setsid()
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write(_OOM_SCORE)
+        raise_oom_score(_OOM_SCORE)
         wrapping = command.wrapping
         wanted = [*inner, *(wrapping.fds if wrapping else ())]
         high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 64) for fd in wanted]

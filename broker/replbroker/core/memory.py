@@ -1,0 +1,154 @@
+"""Memory in sum: who may begin something, and who is ended when there is too little.
+
+What the machine has left is told by the shell, what sessions use by their workers. Sums are made once for a burst of
+such reports; to ask whether something may begin looks at the last sums and walks nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from replbroker.core.session import Session
+from replwire.faults import Refusal
+from replwire.limits import MIB, Limits
+
+_FREE_SHARE, _LEAST_FREE, _MOST_FREE = 32, 64 * MIB, 512 * MIB
+
+
+class Machine(NamedTuple):
+    """What this machine, or the broker's control group where that is less, has in all and has left, in bytes."""
+
+    total: int
+    available: int
+
+
+class Use(NamedTuple):
+    """A worker, by its number, whose processes those are, and the bytes that they use."""
+
+    worker: int
+    session: Session
+    used: int
+
+
+class Excess(NamedTuple):
+    """What has to end, and why."""
+
+    worker: int
+    session: Session
+    cause: str
+
+
+class Memory:
+    """The figures that count now. Before the first look at the machine nothing is bounded that is derived from it."""
+
+    def __init__(self, limits: Limits, own: str) -> None:
+        self.limits = limits
+        self._own = own
+        self.machine: Machine | None = None
+        self.used = 0
+        self._used_by: Counter[str] = Counter()
+        self._largest: dict[str, Use] = {}
+
+    # --- bounds ---
+
+    @property
+    def most(self) -> int | None:
+        """What all sessions may use together."""
+        if self.limits.max_memory_bytes or self.machine is None:
+            return self.limits.max_memory_bytes or None
+        return self.machine.total * 9 // 10
+
+    def most_of(self, identity: str) -> int | None:
+        """What this identity's sessions may use together, where that is less than all may."""
+        if self.limits.max_identity_memory_bytes:
+            return self.limits.max_identity_memory_bytes
+        most = self.most
+        return None if most is None or identity == self._own else most // 2
+
+    @property
+    def least_free(self) -> int:
+        """What has to be available for something to begin."""
+        if self.limits.min_free_memory_bytes or self.machine is None:
+            return self.limits.min_free_memory_bytes
+        return min(_MOST_FREE, max(_LEAST_FREE, self.machine.total // _FREE_SHARE))
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the machine has less left than what has to stay so."""
+        return self.machine is not None and self.machine.available < self.least_free
+
+    def available(self, identity: str) -> int | None:
+        """What this identity's sessions can still take, all bounds together; None when nothing is known."""
+        rest = []
+        if self.machine is not None:
+            rest.append(self.machine.available - self.least_free)
+        for most, used in ((self.most, self.used), (self.most_of(identity), self._used_by[identity])):
+            if most is not None:
+                rest.append(most - used)
+        return max(0, min(rest)) if rest else None
+
+    # --- figures ---
+
+    def sum_up(self, uses: Iterable[Use]) -> None:
+        """What sessions use now."""
+        self.used = 0
+        self._used_by.clear()
+        self._largest.clear()
+        for use in uses:
+            identity = use.session.identity
+            self.used += use.used
+            self._used_by[identity] += use.used
+            if identity not in self._largest or use.used > self._largest[identity].used:
+                self._largest[identity] = use
+
+    def check(self, identity: str) -> None:
+        """Whether this identity may begin something. Raises Refusal `memory-limit-reached`."""
+        if self.is_short:
+            assert self.machine is not None
+            err = f"The machine has {_mib(self.machine.available)} of memory left"
+            raise _refusal("min-free-memory-bytes", self.least_free, err)
+        if (most := self.most_of(identity)) is not None and self._used_by[identity] >= most:
+            err = f"The sessions of {identity} use {_mib(self._used_by[identity])} of memory"
+            raise _refusal("max-identity-memory-bytes", most, err)
+        if (most := self.most) is not None and self.used >= most:
+            raise _refusal("max-memory-bytes", most, f"All sessions use {_mib(self.used)} of memory")
+
+    def excess(self, *, fresh: bool) -> Excess | None:
+        """What to end first: of an identity that uses too much, then of all, then where the machine runs out. `fresh`:
+        the machine was looked at since the last end."""
+        for identity, use in self._largest.items():
+            most, used = self.most_of(identity), self._used_by[identity]
+            if most is not None and used > most:
+                return _excess(use, f"the sessions of {identity} used {_mib(used)}, limit {_mib(most)}")
+        largest = max(self._largest.values(), key=lambda use: use.used, default=None)
+        if largest is None or not largest.used:
+            return None
+        if self.most is not None and self.used > self.most:
+            return _excess(largest, f"all sessions used {_mib(self.used)}, limit {_mib(self.most)}")
+        if fresh and self.machine is not None and self.machine.available < self.least_free // 2:
+            return _excess(largest, f"the machine had {_mib(self.machine.available)} of memory left")
+        return None
+
+    def shown(self) -> dict[str, int | None]:
+        """For `stats`."""
+        machine = self.machine
+        return {
+            "used": self.used, "limit": self.most, "least-free": self.least_free,
+            "available": None if machine is None else machine.available,
+            "total": None if machine is None else machine.total,
+        }  # fmt: skip
+
+
+def _excess(use: Use, why: str) -> Excess:
+    return Excess(use.worker, use.session, f"killed: {why}, and this one most of it: {_mib(use.used)}")
+
+
+def _refusal(limit: str, value: int, err: str) -> Refusal:
+    hint = "close or reset a session, or wait until others end"
+    return Refusal("memory-limit-reached", f"{err} ({limit} = {value})", limit=limit, limit_value=value, hint=hint)
+
+
+def _mib(value: int) -> str:
+    return f"{value // MIB} MiB"
