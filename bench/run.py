@@ -18,7 +18,7 @@ if not __package__:  # run as a file: the package's parent takes the place of it
 
 from bench import machine, ours
 from bench.procs import deadline
-from bench.stats import Table
+from bench.stats import Facts, Table
 from bench.turns import Plan
 
 README = Path(__file__).with_name("README.md")
@@ -51,6 +51,9 @@ MEASUREMENTS = {
     "clone": Measurement("clone", 500),
     "lines": Measurement("lines", 300),
     "mcp": Measurement("mcp", 500, usual=False),
+    "neighbours": Measurement("neighbours", 900),
+    "fairness": Measurement("fairness", 200),
+    "survival": Measurement("survival", 400, usual=False),
 }
 
 
@@ -60,7 +63,7 @@ def main(argv: list[str] | None = None) -> None:
     plan = Plan(quick=options.quick)
     before = machine.load()
     sessions = ours.sessions_are()
-    tables: list[Table] = []
+    tables: list[Table | Facts] = []
     failed: list[str] = []
     for name in options.only or MEASUREMENTS:
         try:
@@ -95,22 +98,21 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _measure(name: str, plan: Plan, sessions: str) -> list[Table]:
+def _measure(name: str, plan: Plan, sessions: str) -> list[Table | Facts]:
     measurement = MEASUREMENTS[name]
     print(f"measuring {name} ...", file=sys.stderr, flush=True)
     module = importlib.import_module(f"bench.{measurement.module}")
     with deadline(measurement.patience, name):
-        tables: list[Table] = module.measure(plan)
+        tables: list[Table | Facts] = module.measure(plan)
     for table in tables:
         table.sessions = table.sessions or (sessions if measurement.usual else "")
     return tables
 
 
-def _page(tables: list[Table], facts: list[str], command: str, failed: list[str]) -> str:
+def _page(tables: list[Table | Facts], facts: list[str], command: str, failed: list[str]) -> str:
     """What goes between the markers."""
     checks = [check for table in tables for check in table.checks]
-    lost = [f"{table.title}: {row.who} loses to {', '.join(table.losses(row))}"
-            for table in tables for row in table.rows if table.losses(row)]  # fmt: skip
+    lost = [line for table in tables for line in table.lost()]
     parts = [f"`{command}` on", "", *(f"- {fact}" for fact in facts), ""]
     if checks:
         parts += ["**Targets**", "", *(f"- {check.text()}" for check in checks), ""]

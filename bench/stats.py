@@ -88,6 +88,12 @@ class Table:
         """How many times the figure of `other` this one is."""
         return self.row(who).p50 / self.row(other).p50
 
+    def lost(self) -> list[str]:
+        """Rows of ours that a peer beats, and which."""
+        return [
+            f"{self.title}: {row.who} loses to {', '.join(self.losses(row))}" for row in self.rows if self.losses(row)
+        ]
+
     def losses(self, row: Row) -> list[str]:
         """Peers that do better than this row of ours."""
         if row.role != "ours":
@@ -123,12 +129,39 @@ class Table:
                  "n": len(row.samples), "note": row.note, "loses-to": self.losses(row)}
                 for row in self.rows
             ],
-            "checks": [
-                {"what": check.what, "value": check.value, "target": check.target, "at-most": check.at_most,
-                 "met": check.met}
-                for check in self.checks
-            ],
+            "checks": _told(self.checks),
         }  # fmt: skip
+
+
+def _told(checks: list[Check]) -> list[dict[str, Any]]:
+    return [
+        {"what": check.what, "value": check.value, "target": check.target, "at-most": check.at_most, "met": check.met}
+        for check in checks
+    ]
+
+
+@dataclass(slots=True)
+class Facts:
+    """A measurement whose outcome is told in words and counts. It stands among tables."""
+
+    name: str
+    title: str
+    rows: list[tuple[str, str]] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+    sessions: str = ""
+
+    def lost(self) -> list[str]:
+        """Nothing: there are no peers here."""
+        return []
+
+    def markdown(self) -> str:
+        """Heading, rows, verdicts."""
+        lines = [f"### {self.title}", "", "| | |", "|---|---|", *(f"| {what} | {found} |" for what, found in self.rows)]
+        return "\n".join([*lines, "", *(f"- {check.text()}" for check in self.checks)]) + "\n"
+
+    def data(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {"name": self.name, "title": self.title, "rows": self.rows, "checks": _told(self.checks)}
 
 
 def number(value: float) -> str:
