@@ -39,7 +39,9 @@ from replwire.events import Event
 from replwire.ext.verdicts import Verdict
 from replwire.limits import Limits
 from replwire.link import HEADER_BYTES, Claimed, Dumped, Gone, Header, Kind, Outcome, pack, unpack
+from replwire.ops import Request
 from replwire.replies import LeftBehind
+from replwire.requests import typed
 
 Answer = dict[str, Any]
 WALL = 1_700_000_000.0  # Unix time of the table's moment zero
@@ -52,7 +54,7 @@ def declared(effect: Happened) -> Event:
     event = events.decode(effect.body)
     assert events.encode(event) == effect.body, "an event has fields that are not declared"
     assert event.v == events.VERSION
-    assert (event.owner == events.BROKER) != isinstance(event, events.ExtensionLoaded | events.ExtensionError)
+    assert (event.emitter == events.BROKER) != isinstance(event, events.ExtensionLoaded | events.ExtensionError)
     assert event.canonical == bool(event.seq)
     assert effect.book in (None, events.BROKER if event.session is None else event.session)
     return event
@@ -223,7 +225,7 @@ class Table:
     def ask(self, op: str, peer: bytes = b"p1", id: str | None = None, **fields: Any) -> str:
         """Send a request (`wait_ms` is `wait-ms` on the wire) and return its id."""
         request_id = id or f"r{next(self._numbers)}"
-        kebab = {key.replace("_", "-"): value for key, value in fields.items()}
+        kebab = {key.replace("_", "-"): value for key, value in fields.items() if value is not None}
         self.hear(_encode({"id": request_id, "op": op} | kebab), peer)
         return request_id
 
@@ -267,7 +269,16 @@ class Table:
 
     def session(self, name: str = "work") -> Session:
         """What the core knows of a session."""
-        return self.state.sessions.get(name)
+        return next(each for each in self.state.sessions if name in (each.id, each.name))
+
+    def session_of(self, owner: str, name: str) -> Session:
+        """The same, of one of several owners."""
+        return next(each for each in self.state.sessions if (each.owner, each.name) == (owner, name))
+
+    @staticmethod
+    def request(op: str, **fields: Any) -> Request:
+        """A request as the core sees it."""
+        return typed({"id": "r", "op": op} | {key: value for key, value in fields.items() if value is not None})
 
     def worker(self, name: str = "work") -> Worker:
         """The worker that a session has."""

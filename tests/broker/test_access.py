@@ -1,4 +1,4 @@
-"""Who may see and touch a session: its owner, those it is shared with, admins."""
+"""Who may see and touch a session: its owner, those it is shared with, admins. What one may not see is not there."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from broker_kit import Table
+from broker_kit import Answer, Table
 from replwire.ops import OPS
 from test_rules import FIELDS
 
 OTHER = b"p2"
+NOT_ABOUT_A_SESSION = ("describe", "hello", "ping", "stats", "shutdown", "unsubscribe", "introspect", "new-session")
+NOT_FOUND = ["done", "error", "session-not-found"]
+FORBIDDEN = ["done", "error", "forbidden"]
 
 
 @pytest.fixture
@@ -22,92 +25,193 @@ def two(new_table: Callable[..., Table]) -> Table:
     return table
 
 
-@pytest.mark.parametrize(
-    "op",
-    [op for op, kind in OPS.items() if op not in ("describe", "hello", "ping", "stats", "shutdown", "unsubscribe")],
-)
-def test_a_stranger_cannot_see_or_touch_a_session(two: Table, op: str) -> None:
-    fields = {"session": "work", "eval_id": 0, "to": "plan", "symbol": "a", "code": "1", "pos": 0} | FIELDS.get(op, {})
-    if op == "new-session":
-        fields = {"name": "work", "if_exists": "reuse"}
-    elif op == "close-session":
-        fields = {"name": "work"}
-    answer = two.said(op, OTHER, **fields)
-    assert answer["status"] == ["done", "error", "forbidden"]
-    assert "belongs to somebody else" in answer["err"]
-    assert "choose another" in answer["hint"]
-    two.finish(two.eval())
+def about(op: str, reference: str) -> dict[str, object]:
+    """Fields of an op about this session, whatever it calls it."""
+    usual = {"eval_id": 0, "to": "plan", "symbol": "a", "code": "1", "pos": 0} | FIELDS.get(op, {})
+    old_word = {"close-session": "name", "clone-session": "source"}.get(op)
+    return usual | ({"session": reference} if old_word is None else {old_word: reference})
 
 
-def test_a_stranger_does_not_see_a_session_in_the_list(two: Table) -> None:
+def refused(table: Table, op: str, reference: str, peer: bytes = OTHER) -> Answer:
+    """The refusal of an op, with the reference it was for taken out."""
+    answer = table.said(op, peer, **about(op, reference))
+    assert answer["status"] == NOT_FOUND
+    assert reference in answer["err"]
+    return {
+        key: value.replace(reference, "…") for key, value in answer.items() if isinstance(value, str) and key != "id"
+    }
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op not in NOT_ABOUT_A_SESSION])
+def test_to_a_stranger_a_session_looks_like_one_that_does_not_exist(two: Table, op: str) -> None:
+    two.eval("work", id="runs")
+    id = two.session().id
+    nothing = refused(two, op, "nothing")
+    assert [refused(two, op, reference) for reference in ("work", "self/work", id)] == [nothing] * 3
+    assert nothing == refused(two, op, "nobody/nothing") == refused(two, op, "uid:1001/work")
     assert two.said("ls-sessions", OTHER)["sessions"] == []
-    opened = two.said("new-session", OTHER, name="theirs")
-    assert opened["created"] is True
-    assert [each["name"] for each in two.said("ls-sessions", OTHER)["sessions"]] == ["theirs"]
-    listed = two.said("ls-sessions")["sessions"]
-    assert [(each["name"], each["identity"]) for each in listed] == [("work", "self"), ("theirs", "uid:1001")]
+    two.finish("runs")
+
+
+@pytest.mark.parametrize("reference", ["work", "self/work", "id-1"])
+def test_an_eval_opens_no_session_of_somebody_else(two: Table, reference: str) -> None:
+    asked = two.ask("eval", OTHER, session=reference, code="1", **{"if-missing": "create"})
+    if "/" in reference:
+        assert two.end(asked)["status"] == NOT_FOUND
+    else:
+        two.finish(asked)
+        assert [each["owner"] for each in two.said("ls-sessions", OTHER)["sessions"]] == ["uid:1001"]
+    assert two.session("id-1").owner == "self"
+
+
+def test_each_identity_has_its_own_names(two: Table) -> None:
+    assert two.said("new-session", OTHER, name="work", if_exists="reuse")["created"] is True
+    hers = two.ask("eval", OTHER, session="work", code="1")
+    mine = two.eval("work")
+    assert two.runner(hers) is not two.runner(mine)
+    for asked in (hers, mine):
+        two.finish(asked)
+    two.said("close", OTHER, session="work")
+    two.finish(two.eval("work"))
+
+
+def test_a_bare_name_is_an_admins_own_and_never_anybody_elses(two: Table) -> None:
+    two.open("hers", peer=OTHER)
+    assert refused(two, "info", "hers", b"p1")
+    two.finish(two.eval("hers"))
+    assert sorted(each["ref"] for each in two.said("ls-sessions")["sessions"]) == ["hers", "uid:1001/hers", "work"]
+    running = two.ask("eval", session="uid:1001/hers", code="1")
+    assert two.runner(running) is two.workers[two.session_of("uid:1001", "hers").worker or 0]
+    two.finish(running)
+
+
+def test_what_the_list_calls_a_session_means_it_in_a_request(two: Table) -> None:
+    two.open("hers", peer=OTHER)
+    two.said("share", OTHER, session="hers", level="read")
+    for project in ("/a", "/b"):
+        two.open("default", peer=OTHER, project=project)
+        two.open("default", project=project)
+    for project in (None, "/a"):
+        listed = two.said("ls-sessions", project=project)["sessions"]
+        asked = [
+            two.state.lookup.get(two.request("info", session=each["ref"], project=project), b"p1") for each in listed
+        ]
+        assert [each["session"] for each in listed] == [session.id for session in asked]
+    assert {each["ref"] for each in listed} >= {"work", "uid:1001/hers", "default", "uid:1001/default"}
+
+
+def test_an_owner_with_a_slash_ends_at_the_last_one(two: Table) -> None:
+    two.core.meet(b"p3", "sso:team/ada")
+    two.open("lab", peer=b"p3")
+    two.said("share", b"p3", session="lab", level="read")
+    assert two.said("jobs", OTHER, session="sso:team/ada/lab")["jobs"] == []
+
+
+@pytest.mark.parametrize("reference", ["/work", "self/", "a/b c", "x" * 300 + "/work", "a\nb/work"])
+def test_a_reference_that_can_mean_nothing_is_refused_as_such(two: Table, reference: str) -> None:
+    assert two.said("jobs", session=reference)["status"] == ["done", "error", "invalid-request"]
+
+
+def test_no_session_is_opened_under_a_name_with_a_slash(two: Table) -> None:
+    for op, fields in (("new-session", {"name": "a/b"}), ("clone", {"session": "work", "name": "a/b"})):
+        assert two.said(op, **fields)["status"] == ["done", "error", "invalid-request"]
+    own = two.ask("eval", OTHER, session="uid:1001/mine", code="1", **{"if-missing": "create"})
+    two.finish(own)
+    assert two.session("mine").owner == "uid:1001"
 
 
 def test_a_session_that_is_shared_to_read_can_be_looked_at_and_not_changed(two: Table) -> None:
+    id = two.session().id
     assert two.said("share", session="work", who="uid:1001", level="read")["shares"] == {"uid:1001": "read"}
-    assert two.said("jobs", OTHER, session="work")["jobs"] == []
-    for op in ("eval", "reset", "close", "interrupt", "stdin", "clear-bindings"):
-        answer = two.said(op, OTHER, **({"session": "work"} | FIELDS.get(op, {})))
-        assert answer["status"][-1] == "forbidden"
-    assert "forbidden" in two.said("share", OTHER, session="work", level="write")["status"]
+    for reference in ("self/work", id):
+        assert two.said("jobs", OTHER, session=reference)["jobs"] == []
+        for op in ("eval", "reset", "close", "interrupt", "stdin", "clear-bindings"):
+            assert two.said(op, OTHER, **about(op, reference))["status"] == FORBIDDEN
+        assert two.said("share", OTHER, session=reference, level="write")["status"] == FORBIDDEN
+        assert two.said("hand-over", OTHER, session=reference, who="uid:1001")["status"] == FORBIDDEN
+        assert two.said("set-mode", OTHER, session=reference, to="plan")["status"] == FORBIDDEN
+    assert [each["ref"] for each in two.said("ls-sessions", OTHER)["sessions"]] == ["self/work"]
+    assert refused(two, "jobs", "work")
     two.said("share", session="work", who="uid:1001", level="none")
-    assert "forbidden" in two.said("jobs", OTHER, session="work")["status"]
+    assert refused(two, "jobs", "self/work")
 
 
 @pytest.mark.parametrize(
-    ("op", "fields"), [("close-session", {"name": "work"}), ("clone-session", {"source": "work", "name": "copy"})]
+    ("op", "fields"),
+    [("close-session", {"name": "self/work"}), ("clone-session", {"source": "self/work", "name": "copy"})],
 )
 def test_a_session_of_ones_own_opens_no_way_to_somebody_elses(two: Table, op: str, fields: dict[str, str]) -> None:
     two.said("new-session", OTHER, name="theirs")
-    assert two.said(op, OTHER, session="theirs", **fields)["status"] == ["done", "error", "forbidden"]
+    assert two.said(op, OTHER, session="theirs", **fields)["status"] == NOT_FOUND
     two.finish(two.eval())
 
 
-def test_a_stranger_does_not_learn_why_a_session_is_in_plan_mode(two: Table) -> None:
-    two.said("set-mode", session="work", to="plan", reason="the merger")
-    answer = two.said("reset", OTHER, session="work")
-    assert answer["status"] == ["done", "error", "forbidden"]
-    assert "entered-reason" not in answer
+def test_how_a_session_ended_is_told_to_its_owner_alone(two: Table) -> None:
+    id = two.session().id
+    two.worker().gone("the merger")
+    two.said("close", session="work")
+    assert two.said("jobs", session="work")["cause"] == "closed"
+    assert two.said("jobs", session=id)["cause"] == "closed"
+    for reference in ("work", "self/work", id):
+        assert refused(two, "jobs", reference) == refused(two, "jobs", "nothing")
+    opened = two.ask("eval", OTHER, session="work", code="1", **{"if-missing": "create"})
+    assert "cause" not in two.finish(opened)
+    assert all("cause" not in each for each in two.answers[opened])
 
 
-def test_a_reader_does_not_change_the_mode(two: Table) -> None:
-    two.said("share", session="work", who="uid:1001", level="read")
-    assert two.said("set-mode", OTHER, session="work", to="plan")["status"] == ["done", "error", "forbidden"]
-    two.finish(two.eval())
+def test_a_key_for_idempotency_is_ones_own(two: Table) -> None:
+    two.core.meet(b"p3", "ada")
+    two.eval("work", agent="ada", idempotency_key="k", id="mine")
+    two.finish("mine")
+    hers = two.ask("eval", b"p3", session="work", code="1", **{"if-missing": "create", "idempotency-key": "k"})
+    assert two.session_of("ada", "work").worker == two.runner(hers).number  # type: ignore[union-attr]
+    two.finish(hers)
 
 
 def test_a_session_that_is_shared_with_everybody_to_write_can_be_used(two: Table) -> None:
     two.said("share", session="work", level="write")
-    running = two.ask("eval", OTHER, session="work", code="1")
+    running = two.ask("eval", OTHER, session="self/work", code="1")
     two.finish(running)
-    assert "forbidden" in two.said("hand-over", OTHER, session="work", who="uid:1001")["status"]
+    assert two.said("hand-over", OTHER, session="self/work", who="uid:1001")["status"] == FORBIDDEN
 
 
 def test_a_session_that_is_shared_to_read_can_be_copied_by_who_reads_it(two: Table) -> None:
     two.said("share", session="work", level="read")
-    asked = two.ask("clone", OTHER, session="work", name="copy")
+    asked = two.ask("clone", OTHER, session="self/work", name="work")
     two.worker("work").dumped(asked)
-    assert two.end(asked)["name"] == "copy"
-    assert two.session("copy").identity == "uid:1001"
+    assert two.end(asked)["name"] == "work"
+    assert two.session_of("uid:1001", "work").eval_count == 0
 
 
 def test_a_session_that_was_handed_over_is_somebody_elses(two: Table) -> None:
     two.core.meet(b"p3", "uid:1002")
-    two.said("hand-over", session="work", who="uid:1001")
+    assert two.said("hand-over", session="work", who="uid:1001")["owner"] == "uid:1001"
     two.finish(two.ask("eval", OTHER, session="work", code="1"))
-    assert "forbidden" in two.said("jobs", b"p3", session="work")["status"]
-    assert two.said("jobs", session="work")["jobs"]  # the broker's own user is an admin
+    assert refused(two, "jobs", "uid:1001/work", b"p3")
+    assert refused(two, "jobs", "work", b"p1")
+    assert two.said("jobs", session="uid:1001/work")["jobs"]  # the broker's own user is an admin
+    two.finish(two.eval("work"))
+
+
+def test_a_session_is_not_handed_to_an_owner_who_has_one_of_its_name(two: Table) -> None:
+    two.open("work", peer=OTHER)
+    answer = two.said("hand-over", session="work", who="uid:1001")
+    assert answer["status"] == ["done", "error", "session-already-exists"]
+    assert two.session_of("self", "work").owner == "self"
+    assert two.said("hand-over", session="work", who="self")["owner"] == "self"
 
 
 def test_only_admins_end_the_broker(two: Table) -> None:
-    assert "forbidden" in two.said("shutdown", OTHER)["status"]
+    assert two.said("shutdown", OTHER)["status"] == FORBIDDEN
     two.core.meet(b"p4", "uid:0")
     assert two.said("shutdown", b"p4")["status"] == ["done", "shutdown-started"]
+
+
+def test_stats_tell_a_stranger_nothing_of_the_others(two: Table) -> None:
+    two.eval("work", agent="ada", id="runs")
+    two.eval("work", agent="ada")
+    assert two.said("stats")["stats"]["queued"] == {"total": 1, "by-agent": {"ada": 1}}
+    assert two.said("stats", OTHER)["stats"]["queued"] == {"total": 1, "by-agent": {}}
 
 
 def test_an_identity_has_one_rate_for_all_its_connections(new_table: Callable[..., Table]) -> None:

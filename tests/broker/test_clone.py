@@ -76,7 +76,7 @@ def test_a_source_that_cannot_be_copied_says_so_and_there_is_no_new_session(tabl
     asked = table.ask("clone", session="work", name="copy")
     answer = table.finish(asked, Outcome.ERROR, status=["done", "error", "clone-failed"], err="no")
     assert answer["status"][-1] == "clone-failed"
-    assert table.state.sessions.find("copy") is None
+    assert not table.state.sessions.all_named("self", "copy")
     assert table.quiet()
 
 
@@ -100,7 +100,7 @@ def test_names_that_cannot_be_read_end_the_new_session_and_the_file_goes(new_tab
     table.workers[2].claimed("torn")
     answer = table.end(asked)
     assert answer["status"] == ["done", "error", "clone-failed"]
-    assert table.state.sessions.find("copy") is None
+    assert not table.state.sessions.all_named("self", "copy")
     assert set(table.discarded) == {"/shelf/3"}
     assert table.quiet()
 

@@ -170,7 +170,7 @@ def test_a_subscription_outlives_the_forgetting_of_silent_peers(new_table: Calla
     sent = table.ask("subscribe", OTHER, session="theirs")
     table.wait(120)
     assert not table.core.knows(OTHER)
-    table.eval("theirs")
+    table.eval("uid:1001/theirs")
     assert _types(_heard(table, sent))[:1] == ["eval/accepted"]
 
 

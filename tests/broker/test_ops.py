@@ -55,7 +55,7 @@ def test_sessions_are_listed_with_what_they_do(table: Table) -> None:
     idle, work = table.said("ls-sessions")["sessions"]
     assert (idle["name"], idle["state"], idle["running"], idle["queued"]) == ("idle", "idle", None, 0)
     assert (work["name"], work["state"], work["running"], work["queued"]) == ("work", "busy", 1, 1)
-    assert (work["owner"], work["cwd"], work["eval-count"], work["runtime"]) == ("ada", "/src", 2, "python")
+    assert (work["agent"], work["cwd"], work["eval-count"], work["runtime"]) == ("ada", "/src", 2, "python")
     assert work["created"] == "2023-11-14T22:30:00.000+00:00"
     assert work["created-at"] == 1_700_001_000.0
     assert table.pending(queued)
@@ -117,7 +117,7 @@ def test_an_eval_opens_its_session_and_says_so(table: Table) -> None:
     table.finish(asked)
     again = table.eval("work")
     assert again not in table.answers
-    assert table.session().owner == "ada"
+    assert table.session().agent == "ada"
 
 
 def test_an_eval_without_a_session_leaves_nothing_behind(table: Table) -> None:

@@ -90,7 +90,7 @@ def test_a_hook_that_fails_blocks_and_is_told_and_the_rest_goes_on(
         wire.run("1", "s")
         assert wire.run("bad")["status"] == ["done", "error", "hook-blocked"]
         event = listener.receive()["event"]
-        assert (event["owner"], event["contribution"]) == ("guard", "hook words")
+        assert (event["emitter"], event["contribution"]) == ("guard", "hook words")
         assert why in event["error"]
         assert wire.run("1+1", "s").value == "2"
     assert "extension guard: hook words" in broker.log_text()

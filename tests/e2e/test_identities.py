@@ -92,7 +92,7 @@ def test_another_user_of_the_machine_is_known_by_the_kernels_word(start: Callabl
         )  # fmt: skip
         answers = [json.loads(line) for line in told.stdout.splitlines()]
         assert answers[0]["identity"] == f"uid:{OTHER_UID}"
-        assert [answer["status"][-1] for answer in answers[1:]] == ["forbidden", "done", "forbidden", "done"]
+        assert [answer["status"][-1] for answer in answers[1:]] == ["session-not-found", "done", "forbidden", "done"]
         assert answers[2]["sessions"] == []
         assert wire.run("x").value == "1"
 
@@ -107,7 +107,7 @@ def test_a_client_with_a_key_comes_in_over_tcp_and_one_without_does_not(start: C
             client.shutdown()
         assert ended.value.word == "forbidden"
     with broker.wire() as wire:
-        assert [each["identity"] for each in wire.ask("ls-sessions")["sessions"]] == ["ada"]
+        assert [each["owner"] for each in wire.ask("ls-sessions")["sessions"]] == ["ada"]
     with Client(tcp, start=False) as stranger, pytest.raises(ReplError) as refused:
         stranger.ping()
     assert refused.value.word == "unauthorized"
@@ -213,8 +213,8 @@ def test_sharing_is_said_and_seen(wire: Wire) -> None:
     wire.run("1")
     assert wire.ask("share", session="s", who="uid:7", level="read")["shares"] == {"uid:7": "read"}
     assert wire.ask("info", session="s")["info"]["shares"] == {"uid:7": "read"}
-    assert wire.ask("hand-over", session="s", who="uid:7")["identity"] == "uid:7"
-    assert wire.run("2").value == "2"  # the broker's own user is an admin
+    assert wire.ask("hand-over", session="s", who="uid:7")["owner"] == "uid:7"
+    assert wire.run("2", "uid:7/s").value == "2"  # the broker's own user is an admin
 
 
 def test_key_files_are_for_their_owner_alone(start: Callable[..., Broker]) -> None:

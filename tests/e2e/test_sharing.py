@@ -41,7 +41,7 @@ class Person:
         return json.loads(self.run(*args, "--json").stdout)
 
     def sees(self) -> list[str]:
-        return [each["name"] for each in self.told("ls")["sessions"]]
+        return [each["ref"] for each in self.told("ls")["sessions"]]
 
 
 @pytest.fixture
@@ -60,23 +60,50 @@ def test_a_session_is_nobody_elses_until_it_is_shared(people: tuple[Person, Pers
     ada, bob = people
     ada.run("new", "work")
     assert ada.run("eval", "-s", "work", "x = 6").returncode == 0
-    refused = bob.run("eval", "-s", "work", "x")
-    assert (refused.returncode, "belongs to somebody else" in refused.stderr) == (5, True)
-    assert (bob.sees(), bob.run("info", "work").returncode) == ([], 5)
+    for reference in ("work", "ada/work", ada.told("ls")["sessions"][0]["session"]):
+        missing, nothing = bob.run("info", reference), bob.run("info", "nothing")
+        assert (missing.returncode, nothing.returncode) == (4, 4)
+        assert missing.stderr == nothing.stderr.replace("nothing", reference)
+    assert (bob.sees(), bob.run("eval", "-s", "ada/work", "x").returncode) == ([], 4)
 
     assert ada.run("share", "work", "read", "--with", "bob").stdout == "bob: read\n"
-    assert (bob.sees(), bob.told("info", "work")["info"]["shares"]) == (["work"], {"bob": "read"})
-    assert bob.told("history", "work")["count"] == 1
-    assert bob.run("eval", "-s", "work", "x").returncode == 5
-    assert bob.run("reset", "work").returncode == 5
+    assert (bob.sees(), bob.told("info", "ada/work")["info"]["shares"]) == (["ada/work"], {"bob": "read"})
+    assert bob.told("history", "ada/work")["count"] == 1
+    assert bob.run("eval", "-s", "ada/work", "x").returncode == 5
+    assert bob.run("reset", "ada/work").returncode == 5
 
     assert ada.told("share", "work", "write", "--with", "bob")["shares"] == {"bob": "write"}
-    assert bob.run("eval", "-s", "work", "x * 7").stdout == "42\n"
-    assert bob.run("share", "work", "write").returncode == 5
+    assert bob.run("eval", "-s", "ada/work", "x * 7").stdout == "42\n"
+    assert bob.run("share", "ada/work", "write").returncode == 5
+    assert bob.run("eval", "-s", "ada/work", "input()", "--stdin", "hello").stdout == "'hello'\n"
 
     taken = ada.run("share", "work", "none", "--with", "bob")
     assert (taken.stdout, taken.stderr) == ("", "replctl: session 'work' is its owner's alone\n")
-    assert (bob.sees(), bob.run("eval", "-s", "work", "x").returncode) == ([], 5)
+    assert (bob.sees(), bob.run("eval", "-s", "ada/work", "x").returncode) == ([], 4)
+
+
+def test_each_has_its_own_names_and_an_admin_falls_into_nobodys(people: tuple[Person, Person]) -> None:
+    ada, _ = people
+    for session in ("work", "default"):
+        for person in people:
+            assert person.run("eval", "-s", session, f"x = {person.name!r}").returncode == 0
+        assert [person.run("eval", "-s", session, "x").stdout for person in people] == ["'ada'\n", "'bob'\n"]
+    with Client(ada.broker.endpoint, agent="cli", start=False) as admin:
+        assert admin.eval("'x' in globals()").value == "False"
+        assert admin.eval("x", session="bob/work").value == "'bob'"
+        assert sorted(each.ref for each in admin.sessions() if each.name == "work") == ["ada/work", "bob/work"]
+    shown = ada.run("ls").stdout
+    assert "bob" not in shown
+    assert [" ada " in line for line in shown.splitlines()] == [False, True, True]
+
+
+def test_a_session_is_not_handed_to_who_has_one_of_its_name(people: tuple[Person, Person]) -> None:
+    ada, bob = people
+    for person in people:
+        person.run("new", "work")
+    refused = ada.run("hand-over", "work", "--to", "bob")
+    assert (refused.returncode, "bob has one named work" in refused.stderr) == (4, True)
+    assert (ada.sees(), bob.sees()) == (["work"], ["work"])
 
 
 @pytest.mark.parametrize(("level", "exit_code"), [("read", 5), ("write", 0)])
@@ -86,25 +113,25 @@ def test_a_session_can_be_opened_shared_with_everybody(
     ada, bob = people
     assert ada.run("new", "open", "--share", level).stdout == "open\n"
     assert ada.told("share", "open", level)["shares"] == {"*": level}
-    assert (bob.sees(), bob.run("eval", "-s", "open", "1").returncode) == (["open"], exit_code)
+    assert (bob.sees(), bob.run("eval", "-s", "ada/open", "1").returncode) == (["ada/open"], exit_code)
 
 
 def test_a_session_that_is_handed_over_is_the_others(people: tuple[Person, Person]) -> None:
     ada, bob = people
     ada.run("new", "work")
     ada.run("eval", "-s", "work", "x = 42")
-    assert bob.run("hand-over", "work", "--to", "bob").returncode == 5
+    assert bob.run("hand-over", "ada/work", "--to", "bob").returncode == 4
     assert ada.run("hand-over", "work", "--to", "bob").stdout == "bob\n"
     assert bob.run("eval", "-s", "work", "x").stdout == "42\n"
-    assert ada.run("eval", "-s", "work", "x").returncode == 5
-    assert bob.told("hand-over", "work", "--to", "ada")["identity"] == "ada"
+    assert ada.run("eval", "-s", "bob/work", "x").returncode == 4
+    assert bob.told("hand-over", "work", "--to", "ada")["owner"] == "ada"
     assert (ada.sees(), bob.sees()) == (["work"], [])
 
 
 def test_what_is_refused_to_somebody_is_in_the_audit(people: tuple[Person, Person]) -> None:
     ada, bob = people
-    ada.run("new", "work")
-    assert bob.run("eval", "-s", "work", "1").returncode == 5
+    ada.run("new", "work", "--share", "read")
+    assert bob.run("eval", "-s", "ada/work", "1").returncode == 5
     audit = [sys.executable, "-m", "replctl", "audit", "--json", "--outcome", "forbidden"]
 
     def records() -> list[Any]:
@@ -112,7 +139,7 @@ def test_what_is_refused_to_somebody_is_in_the_audit(people: tuple[Person, Perso
         return [json.loads(line) for line in told.splitlines()]
 
     found = wait_until(records, "the refusal is written down")
-    assert [(each["op"], each["session"], each["identity"]) for each in found] == [("eval", "work", "bob")]
+    assert [(each["op"], each["session"], each["identity"]) for each in found] == [("eval", "ada/work", "bob")]
     table = subprocess.run(audit[:4], env=ada.broker.environ, capture_output=True, timeout=20, check=True).stdout
     assert b" bob " in table
 
@@ -123,10 +150,10 @@ def test_both_clients_share_and_hand_over(people: tuple[Person, Person]) -> None
     async def awaited() -> tuple[Any, Any]:
         async with AsyncClient(ada.endpoint, key=ada.key, start=False) as client:
             shares = (await client.share("work", "write", "bob")).shares
-            return shares, (await client.hand_over("work", "bob")).identity
+            return shares, (await client.hand_over("work", "bob")).owner
 
     with Client(ada.endpoint, key=ada.key, start=False) as client:
         client.new("work")
         assert client.share("work", "read").shares == {"*": "read"}
         assert asyncio.run(awaited()) == ({"*": "read", "bob": "write"}, "bob")
-        assert [each.identity for each in client.sessions()] == ["bob"]  # everybody may still read it
+        assert [each.owner for each in client.sessions()] == ["bob"]  # everybody may still read it

@@ -101,8 +101,8 @@ async def test_agents_with_sessions_of_their_own_never_meet(connect: Connect, br
             a, b = await asyncio.gather(run(ada, "x", "ada-1"), run(bob, "x", "bob-1"))
             assert (text(a)[:3], text(b)[:3]) == ("'a'", "'b'")
     with broker.wire() as wire:
-        owners = {entry["name"]: entry["owner"] for entry in wire.ask("ls-sessions")["sessions"]}
-    assert (owners["ada-1"], owners["bob-1"]) == ("ada", "bob")
+        agents = {entry["name"]: entry["agent"] for entry in wire.ask("ls-sessions")["sessions"]}
+    assert (agents["ada-1"], agents["bob-1"]) == ("ada", "bob")
 
 
 async def test_a_session_outlives_the_connection(connect: Connect) -> None:

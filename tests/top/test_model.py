@@ -64,7 +64,7 @@ def test_an_eval_is_queued_runs_and_ends(model: Model, hear: Hear) -> None:
     assert jobs(model, 3)[0][0] == "queued 2"
     hear("eval/started", 4, eval=1)
     row = cells(model, 14)
-    assert [row[head] for head in ("STATE", "WAIT", "FOR", "RUNS", "OWNER")] == ["busy", "-", "10s", "x = 1 x", "ada"]
+    assert [row[head] for head in ("STATE", "WAIT", "FOR", "RUNS", "AGENT")] == ["busy", "-", "10s", "x = 1 x", "ada"]
     hear("eval/finished", 64, eval=1, status="ok", value="1", duration_ms=60_000.0)
     assert (cells(model)["STATE"], cells(model)["RUNS"]) == ("idle", "")
     assert jobs(model, 99) == [("ok", "1m00s", "work", "1", "ada", "x = 1 x")]
@@ -261,7 +261,7 @@ def test_a_snapshot_as_data_has_what_the_tables_have() -> None:
 
 def entry(key: str, **more: Any) -> SessionEntry:
     facts: dict[str, Any] = {"name": None, "state": "busy", "runtime": "python", "epoch": 1, "eval_count": 4, "queued": 0,
-                             "running": None, "owner": "ada", "cwd": None}  # fmt: skip
+                             "running": None, "owner": "uid:1000", "agent": "ada", "cwd": None, "ref": key}  # fmt: skip
     return SessionEntry(session=key, created=STARTED, created_at=0.0, last_activity=STARTED, **(facts | more))
 
 

@@ -155,9 +155,10 @@ def moment(seconds: float) -> str:
 
 
 def _entry(*facts: Any) -> SessionEntry:
-    key, name, state, runtime, epoch, evals, queued, running, owner = facts
+    key, name, state, runtime, epoch, evals, queued, running, agent = facts
     return SessionEntry(session=key, name=name, state=state, runtime=runtime, epoch=epoch, created=STARTED, created_at=0.0,
-                        last_activity=STARTED, eval_count=evals, queued=queued, running=running, owner=owner, cwd=None)  # fmt: skip
+                        last_activity=STARTED, eval_count=evals, queued=queued, running=running, owner="uid:1000", agent=agent,
+                        cwd=None, ref=name or key)  # fmt: skip
 
 
 def _stats(seconds: int, evals: int) -> dict[str, Any]:

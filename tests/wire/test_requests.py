@@ -108,7 +108,7 @@ def test_an_id_may_have_256_bytes() -> None:
         ({"op": "reset", "session": None}, "session: expected `str`, got `null`"),
         ({"op": "close", "session": ""}, "session name must not be blank"),
         ({"op": "close", "session": "a b"}, f"session {LETTERS}"),
-        ({"op": "close", "session": "a/../b"}, f"session {LETTERS}"),
+        ({"op": "close", "session": "a/b b"}, f"session {LETTERS}"),
         ({"op": "close", "session": "naïve"}, f"session {LETTERS}"),
         ({"op": "close", "session": LONG}, "session name exceeds maximum length of 256"),
         ({"op": "ping", "agent": "\n"}, "agent name must not be blank"),

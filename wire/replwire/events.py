@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 VERSION = 1
-BROKER = "broker"  # `owner` of an event that the broker itself makes, and the transcript of those without a session
+BROKER = "broker"  # `emitter` of an event that the broker itself makes, and the transcript of those without a session
 
 End = Literal["ok", "error", "cancelled", "timeout", "died", "refused"]
 
@@ -34,7 +34,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defa
     session: Annotated[str | None, _says("id of the session; absent in events of the broker as a whole")] = None
     eval: Annotated[int, _says("eval-id, where it is about an eval")] = 0
     agent: Annotated[str | None, _says("label of the agent that it was done for")] = None
-    owner: Annotated[str, _says("who made the event: `broker`, or an extension")] = ""
+    emitter: Annotated[str, _says("what made the event: `broker`, or an extension")] = ""
 
 
 ENVELOPE = tuple(field.encode_name for field in msgspec.structs.fields(Event))
@@ -61,7 +61,8 @@ class SessionCreated(Event, frozen=True, kw_only=True, rename="kebab", tag="sess
     runtime: str
     environment: str | None = None
     cwd: str | None = None
-    identity: Annotated[str, _says("whose it is")]
+    owner: Annotated[str, _says("the identity whose session it is")]
+    project: Annotated[str | None, _says("the project of a default session")] = None
     ephemeral: Annotated[bool, _says("true: a throw-away session; no transcript keeps it")] = False
     epoch: int
 
@@ -307,7 +308,7 @@ def decode(body: bytes | memoryview) -> Event:
 
 def lagged(missed: int, time: str = "", session: str | None = None) -> bytes:
     """The one event that is made for one reader, and has no place among the others."""
-    return encode(BusLagged(v=VERSION, id="lagged", time=time, owner=BROKER, session=session, missed=missed))
+    return encode(BusLagged(v=VERSION, id="lagged", time=time, emitter=BROKER, session=session, missed=missed))
 
 
 def carried(request_id: str, event: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What a session, an agent and a request id may be called."""
+"""Names of sessions, agents and requests, and references to the sessions of others."""
 
 from __future__ import annotations
 
@@ -23,6 +23,26 @@ def name_error(kind: str, name: str) -> str | None:
     if not _NAME.match(name):
         return f"{kind} name may only contain letters, digits, hyphens, and underscores"
     return None
+
+
+def scope_of(name: str | None, project: str | None, agent: str | None) -> str:
+    """The scope that a session's name counts in: that of `default` is one project, or one agent where there is no
+    project; every other name counts everywhere."""
+    return project or agent or "" if name == DEFAULT_SESSION else ""
+
+
+def split_reference(reference: str) -> tuple[str | None, str]:
+    """`OWNER/NAME` as owner and name, split at the last slash; a bare name or id has no owner."""
+    owner, slash, name = reference.rpartition("/")
+    return (owner if slash else None), name
+
+
+def reference_error(label: str, reference: str) -> str | None:
+    """Why `reference` cannot mean a session (a name, an id, or OWNER/NAME), or None when it can."""
+    owner, name = split_reference(reference)
+    if owner is not None and (not owner or len(owner) > MAX_NAME_BYTES or not owner.isprintable()):
+        return f"{label} owner must be 1 to {MAX_NAME_BYTES} printable characters"
+    return name_error(label, name)
 
 
 def is_kebab(key: str) -> bool:

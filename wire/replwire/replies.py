@@ -100,7 +100,8 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
 
 
 class SessionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
-    """One line of `ls-sessions`. Times are ISO 8601, UTC; `created-at` is the same in Unix seconds."""
+    """One line of `ls-sessions`. Times are ISO 8601, UTC; `created-at` is the same in Unix seconds. `ref` is what means
+    this session in a request of this client: its name, `OWNER/NAME`, or its id."""
 
     session: str
     name: str | None
@@ -113,11 +114,13 @@ class SessionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     eval_count: int
     queued: int
     running: int | None
-    owner: str | None
+    owner: str
+    agent: str | None
     cwd: str | None
+    ref: str
+    project: str | None = None
     environment: str | None = None
     session_mode: str = "normal"
-    identity: str = ""
     type: str = "light"
     module: str = "__main__"
     trusted: bool = False
@@ -220,7 +223,8 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     session_mode: Annotated[str | None, _says("`plan` or `normal`")] = None
     entered_at: Annotated[str | None, _says("since when the session is in plan mode")] = None
     entered_reason: Annotated[str | None, _says("and why, in the words of who put it there")] = None
-    identity: Annotated[str | None, _says("who the broker takes this client for, or whose the session is now")] = None
+    identity: Annotated[str | None, _says("who the broker takes this client for")] = None
+    owner: Annotated[str | None, _says("the identity whose session it is")] = None
     shares: Annotated[dict[str, str] | None, _says("who else may `read` or `write` the session")] = None
     trusted: bool | None = None
     runtimes: list[str] | None = None

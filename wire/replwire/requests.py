@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from replwire.faults import Refusal
-from replwire.names import MAX_NAME_BYTES, is_kebab, name_error
+from replwire.names import MAX_NAME_BYTES, is_kebab, name_error, reference_error
 from replwire.ops import OPS, Eval, Request
 
 __all__ = ["OPS", "describe_ops", "parse", "typed"]
@@ -69,7 +69,9 @@ def typed(raw: dict[str, Any]) -> Request:
         request = msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
         raise Refusal("invalid-request", _explain(op, str(error))) from None
-    for label, name in (("session", request.session), ("agent", request.agent), ("binding", request.binding)):
+    if request.session is not None and (why := reference_error("session", request.session)) is not None:
+        raise Refusal("invalid-request", why)
+    for label, name in (("agent", request.agent), ("binding", request.binding)):
         if name is not None and (why := name_error(label, name)) is not None:
             raise Refusal("invalid-request", why)
     return request

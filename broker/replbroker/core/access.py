@@ -66,20 +66,20 @@ class Access:
 
     def level_of(self, session: Session, identity: str) -> str:
         """The same of an identity."""
-        if identity == session.identity or identity in self._admins:
+        if identity == session.owner or identity in self._admins:
             return "write"
         return session.shares.get(identity) or session.shares.get(EVERYBODY) or "none"
 
+    def may_see(self, session: Session, identity: str) -> bool:
+        """Whether an identity may know that there is such a session."""
+        return self.level_of(session, identity) != "none"
+
     def check(self, session: Session, peer: Peer, *, changes: bool) -> None:
-        """Raises Refusal `forbidden`."""
-        level = self.level(session, peer)
-        if level == "none":
-            hint = "a name is one session's for all users: choose another, or have its owner share it"
-            raise Refusal("forbidden", f"session {session.label} belongs to somebody else", hint=hint)
-        if changes and level == "read":
+        """Raises Refusal `forbidden`. The session is one that the peer may see."""
+        if changes and self.level(session, peer) == "read":
             raise Refusal("forbidden", f"session {session.label} is shared with {self.of(peer)} to read, not to change")
 
     def check_owner(self, session: Session, peer: Peer) -> None:
         """Raises Refusal `forbidden` for anybody but its owner and admins."""
-        if self.of(peer) != session.identity and not self.is_admin(peer):
+        if self.of(peer) != session.owner and not self.is_admin(peer):
             raise Refusal("forbidden", f"session {session.label} belongs to somebody else")

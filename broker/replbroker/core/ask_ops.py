@@ -55,7 +55,7 @@ class AskOps:
     def ask(self, request: wire.Request, peer: Peer, body: bytes, now: float) -> None:
         """An operation that is the worker's alone: its answer goes back untouched."""
         assert request.session is not None
-        session = self._state.sessions.get(request.session)
+        session = self._state.lookup.get(request, peer)
         self._state.touch(session, now)
         self.post(self.new(session, peer, request, body), now)
 
@@ -68,7 +68,7 @@ class AskOps:
         self.post(self.new(session, peer, request, body), now)
 
     def clear_bindings(self, request: wire.ClearBindings, peer: Peer, body: bytes, now: float) -> None:
-        session = self._state.sessions.get(request.session)
+        session = self._state.lookup.get(request, peer)
         if session.occupied:
             raise Refusal("busy", f"session {session.label} runs an eval: interrupt it or wait")
         self.ask(request, peer, body, now)
@@ -76,7 +76,7 @@ class AskOps:
     def info(self, request: wire.Info, peer: Peer, _: bytes, now: float) -> None:
         """The worker completes what the broker knows. A session without a worker gets none for this."""
         state = self._state
-        session = state.sessions.get(request.session)
+        session = state.lookup.get(request, peer)
         base = views.info(state, session, now)
         if session.worker is None or session.start_deadline is not None:
             state.say(peer, request.id, status=["done"], info=base | {"pid": None, "variables": None})

@@ -21,6 +21,7 @@ from replbroker.core.memory import Machine
 from replbroker.core.memory_watch import MemoryWatch
 from replbroker.core.ops import Ops
 from replbroker.core.rate import Window
+from replbroker.core.registry import NameKey
 from replbroker.core.session import IDLE, STARTING, VACANT
 from replbroker.core.staff import Worker
 from replbroker.core.state import Setup, State
@@ -79,7 +80,7 @@ class Core:
     def remember_lost(self, names: list[str], why: str) -> None:
         """Sessions of a broker before this one that did not say goodbye."""
         for name in names:
-            self.state.sessions.note(name, why)
+            self.state.sessions.note(NameKey(self.state.setup.own, name), why)
 
     def knows(self, peer: Peer) -> bool:
         """Whether `meet` has told who this peer is."""
@@ -330,13 +331,13 @@ class Core:
     def extension_loaded(self, owner: str, contributes: list[str], now: float) -> None:
         """An extension has registered."""
         self.state.trail.at(now)
-        self.state.bus.tell(ExtensionLoaded, owner=owner, contributes=contributes)
+        self.state.bus.tell(ExtensionLoaded, emitter=owner, contributes=contributes)
 
     def extension_failed(self, owner: str, contribution: str, error: str, now: float) -> list[Effect]:
         """Something of an extension raised or was too slow; the others go on."""
         self.state.trail.at(now)
         self.state.out.append(Note(f"extension {owner}: {contribution}: {clip(error)}"))
-        self.state.bus.tell(ExtensionError, owner=owner, contribution=contribution, error=clip(error))
+        self.state.bus.tell(ExtensionError, emitter=owner, contribution=contribution, error=clip(error))
         return self._effects(now)
 
     def _effects(self, now: float) -> list[Effect]:

@@ -154,7 +154,7 @@ class Bus:
         event = kind(
             v=events.VERSION, id=f"{self._boot}-{self._count:x}", seq=seq, time=self._stamped[1],
             session=None if session is None else session.id,
-            owner=fields.pop("owner", events.BROKER), **fields, **(more() if more else {}),
+            emitter=fields.pop("emitter", events.BROKER), **fields, **(more() if more else {}),
         )  # fmt: skip
         body, name = events.encode(event), name_of(kind)
         if kind.canonical:
@@ -181,7 +181,7 @@ class Bus:
             return subscription.session is None and self._access.is_admin_identity(subscription.identity)
         if subscription.session not in (None, session.id):
             return False
-        return self._access.level_of(session, subscription.identity) != "none"
+        return self._access.may_see(session, subscription.identity)
 
 
 def types_for(words: list[str], *, output: bool) -> frozenset[str]:

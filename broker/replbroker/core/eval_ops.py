@@ -9,10 +9,12 @@ from replbroker.core.ask_ops import AskOps
 from replbroker.core.effects import Peer
 from replbroker.core.evals import Evals
 from replbroker.core.opening import Opening
+from replbroker.core.registry import NameKey
 from replbroker.core.session import Ask, Job, Session
 from replbroker.core.state import State
 from replwire import ops as wire
 from replwire.faults import Refusal
+from replwire.names import split_reference
 
 _encode = msgspec.json.Encoder().encode
 
@@ -41,26 +43,40 @@ class EvalOps:
         if state.draining:
             raise Refusal("shutdown", "server is shutting down")
         agent = agent_of(state, request, peer)
-        if request.idempotency_key is not None:
-            job = state.keys.seen(agent, request.idempotency_key, request.session, request.code)
+        if (key := self._idempotency_key(request, peer, agent)) is not None:
+            job = state.keys.seen(*key)
             if job is not None:
                 self._repeat(job, request, peer, now)
                 return
-        found = None if request.session is None else state.sessions.find(request.session)
-        if found is None and request.session is not None and request.if_missing == "error":
-            found = state.sessions.get(request.session)
+        found = state.lookup.find(request, peer)
+        if found is None and request.session is not None and not self._may_open(request, peer):
+            raise state.lookup.not_found(request, peer)
         epoch = 1 if found is None else found.epoch
         if request.expect_epoch is not None and request.expect_epoch != epoch:
             err = f"session {request.session or '(throw-away)'} is in epoch {epoch}, not {request.expect_epoch}"
             raise Refusal("epoch-conflict", err, epoch=epoch)
         session = found or self._opening.open(
-            request.session, self._opening.spec(request.runtime), request, peer, now, request.cwd, request.env,
+            None if request.session is None else split_reference(request.session)[1],
+            self._opening.spec(request.runtime), request, peer, now, request.cwd, request.env,
             ephemeral=request.session is None,
         )  # fmt: skip
         if found is not None and (notice := self._opening.other(found, request.runtime)) is not None:
             state.say(peer, request.id, notice=notice)
         opened = found is None and not session.ephemeral
         self._submit(session, request, peer, body, agent, opened, now)
+
+    def _may_open(self, request: wire.Eval, peer: Peer) -> bool:
+        """Whether the eval may open the session that it does not find: never one of another owner."""
+        owner, _ = split_reference(request.session or "")
+        return request.if_missing == "create" and owner in (None, self._state.access.of(peer))
+
+    def _idempotency_key(self, request: wire.Eval, peer: Peer, agent: str) -> tuple[str, str, str, str] | None:
+        """The eval's key, of this identity and agent, and what it is good for: one session, one code."""
+        if request.idempotency_key is None:
+            return None
+        identity = self._state.access.of(peer)
+        where = "" if request.session is None else repr(self._state.lookup.key(request.session, request, identity))
+        return f"{identity}\0{agent}", request.idempotency_key, where, request.code or ""
 
     def _submit(
         self, session: Session, request: wire.Eval, peer: Peer, body: bytes, agent: str, opened: bool, now: float
@@ -69,7 +85,7 @@ class EvalOps:
         if opened:
             state.say(
                 peer, request.id, created=True, session=session.id, name=session.name, epoch=session.epoch,
-                cause=state.sessions.gone(session.label),
+                cause=state.sessions.gone(NameKey(session.owner, session.label, session.scope)),
             )  # fmt: skip
         try:
             job = self._evals.submit(session, request, peer, body, agent, now)
@@ -77,14 +93,14 @@ class EvalOps:
             if opened or (session.ephemeral and not session.occupied):
                 self._evals.close(session, "its first eval was refused", now, asked=True)
             raise
-        if request.idempotency_key is not None:
-            state.keys.keep(agent, request.idempotency_key, request.session, request.code or "", job)
+        if (key := self._idempotency_key(request, peer, agent)) is not None:
+            state.keys.keep(*key, job)
         if opened:
             state.roster()
 
     def _repeat(self, job: Job, request: wire.Eval, peer: Peer, now: float) -> None:
         """The key was used: its one eval answers again, from the start, as `read` would."""
-        if self._state.sessions.find(job.session.id) is None:
+        if self._state.sessions.with_id(job.session.id) is None:
             err = f"the key's eval ended ({' '.join(job.status)}) and its session is gone"
             raise Refusal("eval-not-found", err, eval_id=job.eval_id)
         longest = self._state.limits.max_wait_ms
@@ -97,7 +113,7 @@ class EvalOps:
         if self._state.draining:
             raise Refusal("shutdown", "server is shutting down")
         if request.session is not None:
-            session = self._state.sessions.get(request.session)
+            session = self._state.lookup.get(request, peer)
         else:
             session = self._opening.open(None, self._opening.spec(None), request, peer, now, ephemeral=True)
         try:
@@ -108,7 +124,7 @@ class EvalOps:
             raise
 
     def read(self, request: wire.Read, peer: Peer, body: bytes, now: float) -> None:
-        session = self._state.sessions.get(request.session)
+        session = self._state.lookup.get(request, peer)
         job = session.find(request.eval_id) if request.eval_id else None
         if request.eval_id:
             self._check_readable(session, job, request)
@@ -145,7 +161,7 @@ class EvalOps:
         else:
             if request.session is None:
                 raise Refusal("invalid-request", "interrupt requires a non-empty string session field")
-            targets = self._interrupt_targets(state.sessions.get(request.session), request)
+            targets = self._interrupt_targets(state.lookup.get(request, peer), request)
         labels = list(dict.fromkeys(job.session.label for job in targets))
         running = next((job.eval_id for job in targets if job.state is not Job.QUEUED), None)
         for job in targets:
@@ -163,13 +179,13 @@ class EvalOps:
 
     def jobs(self, request: wire.Jobs, peer: Peer, _: bytes, now: float) -> None:
         state = self._state
-        session = state.sessions.get(request.session)
+        session = state.lookup.get(request, peer)
         entries = [views.job_entry(state, job, now) for job in session.jobs]
         state.say(peer, request.id, status=["done"], session=session.id, name=session.name, jobs=entries)
 
     def history(self, request: wire.History, peer: Peer, _: bytes, now: float) -> None:
         state = self._state
-        session = state.sessions.get(request.session)
+        session = state.lookup.get(request, peer)
         kept = [one for one in session.history if request.grep is None or request.grep in one.code]
         shown = kept[-request.limit :] if request.limit else kept
         entries = [views.history_entry(state, one, now) for one in shown]

@@ -42,7 +42,7 @@ class Evals:
         """Take an eval in. Raises Refusal: `memory-limit-reached`, or `concurrency-limit-reached` when it would wait
         and may not."""
         state, limits = self._state, self._state.limits
-        state.memory.check(session.identity)
+        state.memory.check(session.owner)
         would_wait = session.occupied or state.gate.taken >= state.gate.slots or self.judge is not None
         if would_wait:
             state.check_queue(agent)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from replbroker.core.effects import Judge, Peer
 from replbroker.core.evals import Evals
-from replbroker.core.session import CODE_SHOWN, Job
+from replbroker.core.session import CODE_SHOWN, Job, Session
 from replbroker.core.state import State
 from replwire.events import PolicyDecision
 from replwire.ext.verdicts import Allow, Ask, Block, Question, Verdict
@@ -52,16 +52,16 @@ class Judging:
             ephemeral=session.ephemeral, runtime=session.spec.runtime, agent=request.agent, binding=request.binding,
             identity=state.access.of(peer),
         )  # fmt: skip
-        approved = self._approved(request.approval, question, now)
+        approved = self._approved(request.approval, question, session, now)
         state.out.append(Judge(job.route, replace(question, approved=approved)))
         job.withheld, job.code = True, ""  # what is not let run may be a secret, and is kept nowhere
         until = now + state.limits.hook_time_ms / 1000
         job.judging = state.deadlines.at(until, lambda at: self._too_late(job, at))
 
-    def _approved(self, approval: str | None, question: Question, now: float) -> frozenset[str]:
+    def _approved(self, approval: str | None, question: Question, session: Session, now: float) -> frozenset[str]:
         """The hooks that were answered with yes. An approval that does not fit is as good as none: they ask again."""
         found = None if approval is None else self._open.pop(approval, None)
-        fits = found is not None and found.of == _digest(question) and now <= found.until
+        fits = found is not None and found.of == _digest(question, session) and now <= found.until
         return found.hooks if found is not None and fits else frozenset()
 
     def _too_late(self, job: Job, now: float) -> None:
@@ -81,9 +81,8 @@ class Judging:
         elif isinstance(verdict, Block):
             self._end(job, "hook-blocked", "block", hook, verdict.reason, now)
         else:
-            self._end(
-                job, "approval-needed", "ask", hook, verdict.reason, now, self._keep(question, verdict, hook, now)
-            )
+            approval = self._keep(question, job.session, verdict, hook, now)
+            self._end(job, "approval-needed", "ask", hook, verdict.reason, now, approval)
 
     @staticmethod
     def _remember(job: Job) -> None:
@@ -93,10 +92,10 @@ class Judging:
         if job.request.in_history:
             job.session.remember(job, code)
 
-    def _keep(self, question: Question, verdict: Ask, hook: str | None, now: float) -> Approval:
+    def _keep(self, question: Question, session: Session, verdict: Ask, hook: str | None, now: float) -> Approval:
         approval = Approval(self._state.setup.new_id(), hook or "", clip(verdict.title), clip(verdict.reason))
         until = now + self._state.limits.approval_time_ms / 1000
-        self._open[approval.id] = _Open(_digest(question), question.approved | {approval.hook}, until)
+        self._open[approval.id] = _Open(_digest(question, session), question.approved | {approval.hook}, until)
         while len(self._open) > _MOST_APPROVALS:
             self._open.popitem(last=False)
         return approval
@@ -121,8 +120,8 @@ class Judging:
         self._evals.go_on(session, now)
 
 
-def _digest(question: Question) -> bytes:
+def _digest(question: Question, session: Session) -> bytes:
     """What an approval is good for."""
-    where = None if question.ephemeral else question.name or question.session
+    where = None if session.ephemeral else (session.owner, session.label, session.scope)
     parts = (question.op, question.code, question.file, where, question.identity)
     return hashlib.blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest()

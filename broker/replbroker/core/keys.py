@@ -10,7 +10,7 @@ from replwire.faults import Refusal
 
 
 class Keys:
-    """Bounded by number, the oldest key goes first. Keys of different agents never meet."""
+    """Bounded by number, the oldest key goes first. Keys of different clients (identity and agent) never meet."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -19,18 +19,18 @@ class Keys:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def seen(self, agent: str, key: str, session: str | None, code: str) -> Job | None:
+    def seen(self, client: str, key: str, session: str, code: str) -> Job | None:
         """The eval that this key ran, or None. Raises Refusal `idempotency-conflict` for other code or session."""
-        found = self._jobs.get((agent, key))
+        found = self._jobs.get((client, key))
         if found is None:
             return None
         if found[0] != _digest(session, code):
             raise Refusal("idempotency-conflict", f"idempotency-key {key} was used for other code")
         return found[1]
 
-    def keep(self, agent: str, key: str, session: str | None, code: str, job: Job) -> None:
+    def keep(self, client: str, key: str, session: str, code: str, job: Job) -> None:
         """Remember it."""
-        self._jobs[agent, key] = (_digest(session, code), job)
+        self._jobs[client, key] = (_digest(session, code), job)
         while len(self._jobs) > self._limit:
             self._jobs.popitem(last=False)
 
@@ -40,6 +40,6 @@ class Keys:
             del self._jobs[key]
 
 
-def _digest(session: str | None, code: str) -> bytes:
+def _digest(session: str, code: str) -> bytes:
     text = f"{session}\0{code}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=16).digest()

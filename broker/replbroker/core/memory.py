@@ -97,7 +97,7 @@ class Memory:
         self._used_by.clear()
         self._largest.clear()
         for use in uses:
-            identity = use.session.identity
+            identity = use.session.owner
             self.used += use.used
             self._used_by[identity] += use.used
             if identity not in self._largest or use.used > self._largest[identity].used:

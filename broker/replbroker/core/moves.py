@@ -39,14 +39,14 @@ class Moves:
             raise Refusal("invalid-request", "clone does not take wait-ms: nobody could read its answer later")
         if (why := name_error("session", request.name)) is not None:
             raise Refusal("invalid-request", why)
-        source = self._state.sessions.get(request.target)
-        self._check_free(request.name)
+        source, identity = self._state.lookup.get(request, peer), self._state.access.of(peer)
+        self._check_free(request, identity)
         job = self._evals.submit(source, request, peer, body, agent, now)
-        job.identity = self._state.access.of(peer)
+        job.identity = identity
 
-    def _check_free(self, name: str) -> None:
-        if self._state.sessions.find(name) is not None:
-            raise Refusal("session-already-exists", f"Session already exists: {name}")
+    def _check_free(self, request: wire.Clone, identity: str) -> None:
+        if self._state.sessions.named(self._state.lookup.key(request.name, request, identity)) is not None:
+            raise Refusal("session-already-exists", f"Session already exists: {request.name}")
 
     def dumped(self, job: Job, dumped: Dumped, now: float) -> None:
         """The source's names are in a file: open the session that begins with them."""
@@ -54,7 +54,7 @@ class Moves:
         assert isinstance(request, wire.Clone)
         self._evals.ended(job, Outcome.OK, now)
         try:
-            self._check_free(request.name)
+            self._check_free(request, job.identity)
             target = self._opening.open(
                 request.name, source.spec, request, peer or b"", now, source.cwd, source.env, identity=job.identity,
             )  # fmt: skip
@@ -74,7 +74,7 @@ class Moves:
 
     def activate(self, request: wire.Env, peer: Peer, now: float) -> None:
         """Start a worker in the other environment; `moved` or `not_moved` tells how that went."""
-        session = self._state.sessions.get(request.session)
+        session = self._state.lookup.get(request, peer)
         if request.action == "activate" and request.path is None:
             raise Refusal("invalid-request", "env activate requires path")
         if session.spec.runtime != "python":
@@ -84,7 +84,7 @@ class Moves:
         if session.stand_in is not None or session.occupied or session.state not in (IDLE, VACANT):
             raise Refusal("busy", f"session {session.label} is in use: interrupt it or wait")
         spec = Spec("python") if request.action == "deactivate" else environment_spec(request.path or "")
-        stand_in = Session(session.id, session.name, spec, session.owner, session.limits, now)
+        stand_in = Session(session.id, session.name, spec, session.agent, session.limits, now)
         stand_in.spec = spec._replace(tighter=session.spec.tighter, folder=session.spec.folder)
         stand_in.cwd_needed = session.cwd_needed
         stand_in.cwd, stand_in.env, stand_in.epoch = session.cwd, session.env, session.epoch + 1

@@ -136,9 +136,9 @@ class News:
     def created(self, session: Session) -> None:
         """A session was opened."""
         self._bus.tell(
-            events.SessionCreated, session, agent=session.owner, name=session.name, runtime=session.spec.runtime,
-            environment=session.spec.environment, cwd=session.cwd, identity=session.identity,
-            ephemeral=session.ephemeral, epoch=session.epoch,
+            events.SessionCreated, session, agent=session.agent, name=session.name, runtime=session.spec.runtime,
+            environment=session.spec.environment, cwd=session.cwd, owner=session.owner,
+            ephemeral=session.ephemeral, epoch=session.epoch, project=session.project,
         )  # fmt: skip
 
     def forked(self, session: Session, source: Session, dumped: Dumped) -> None:

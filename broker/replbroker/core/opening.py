@@ -9,7 +9,7 @@ from replbroker.core.session import Session
 from replbroker.core.state import State
 from replwire.faults import Refusal
 from replwire.limits import Limits
-from replwire.names import name_error
+from replwire.names import name_error, scope_of
 from replwire.ops import Opens, Request
 
 _MAX_PATH = 4096  # PATH_MAX of Linux
@@ -50,15 +50,15 @@ class Opening:
             raise Refusal("invalid-request", "env: each entry is NAME=VALUE")
         if len(state.sessions) >= state.limits.max_sessions:
             raise state.full("session-limit-reached", "max-sessions", "Session limit reached")
-        self._check_rule(spec, request)
-        who = state.access.of(peer) if identity is None else identity
-        state.memory.check(who)
+        owner = state.access.of(peer) if identity is None else identity
+        self._check_rule(spec, request, owner)
+        state.memory.check(owner)
         session = Session(state.setup.new_id(), name, spec, request.agent, self._limits(request), now)
+        session.owner, session.scope = owner, scope_of(name, request.project, request.agent)
         if cwd is not None and not state.setup.sandbox.late_folders:
             session.spec = spec._replace(folder=cwd)
         session.cwd_needed = not isinstance(request, Opens) or request.cwd_needed
         session.cwd, session.env, session.ephemeral = cwd, env or [], ephemeral
-        session.identity = who
         state.sessions.add(session)
         state.news.created(session)
         return session
@@ -82,14 +82,14 @@ class Opening:
             return None
         return f"session {session.label} runs {has}; `runtime` counts when a session is opened"
 
-    def _check_rule(self, spec: Spec, request: Request) -> None:
+    def _check_rule(self, spec: Spec, request: Request, owner: str) -> None:
         rule = self._state.rule(request)
         if rule is None:
             return
         if rule.allowed_runtimes and spec.runtime not in rule.allowed_runtimes:
             allowed = ", ".join(rule.allowed_runtimes)
             raise Refusal("runtime-not-allowed", f"{rule.name} may open {allowed} sessions, not {spec.runtime}")
-        held = sum(session.owner == request.agent for session in self._state.sessions)
+        held = sum((each.agent, each.owner) == (request.agent, owner) for each in self._state.sessions)
         if held >= rule.max_sessions:
             err = f"{rule.name} has as many sessions as it may (max-sessions = {rule.max_sessions}): close one"
             raise Refusal("session-limit-reached", err, limit="max-sessions", limit_value=rule.max_sessions)

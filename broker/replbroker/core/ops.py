@@ -11,7 +11,7 @@ from replbroker.core import views
 from replbroker.core.access import ANYBODY
 from replbroker.core.ask_ops import AskOps
 from replbroker.core.effects import Exit, Known, Peer
-from replbroker.core.eval_ops import EvalOps
+from replbroker.core.eval_ops import EvalOps, agent_of
 from replbroker.core.evals import Evals
 from replbroker.core.opening import Opening
 from replbroker.core.session import Session
@@ -91,7 +91,7 @@ class Ops:
         target = request.target
         if target is not None and target != request.session:
             self._state.trail.about(peer, request.id, target)
-        session = None if target is None else self._state.sessions.find(target)
+        session = self._state.lookup.find(request, peer)
         if session is not None:
             # A clone changes something, but leaves its source as it is.
             self._check_session(session, request, peer, alters and not isinstance(request, wire.Clone))
@@ -135,7 +135,8 @@ class Ops:
         self._state.say(peer, request.id, status=["done", "pong"])
 
     def stats(self, request: wire.Stats, peer: Peer, _: bytes, now: float) -> None:
-        stats = views.stats(self._state, self._evals.staff, now)
+        only = None if self._state.access.is_admin(peer) else agent_of(self._state, request, peer)
+        stats = views.stats(self._state, self._evals.staff, now, only)
         self._state.say(peer, request.id, status=["done"], stats=stats)
 
     def shutdown(self, request: wire.Shutdown, peer: Peer, _: bytes, now: float) -> None:

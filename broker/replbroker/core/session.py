@@ -56,7 +56,7 @@ class Job:
         self.peer: Peer | None = peer
         self.agent = agent
         self.label = request.agent
-        self.identity = ""  # whose the clone is to be
+        self.identity = ""  # who asked: the owner of a clone
         self.request_id = request.id
         self.eval_id = session.next_eval_id()
         self.epoch = session.epoch
@@ -124,14 +124,15 @@ class Session:
     """What the broker knows of a session. Its variables live in the interpreter, nowhere else."""
 
     def __init__(
-        self, id: str, name: str | None, spec: Spec, owner: str | None, limits: Limits, now: float
+        self, id: str, name: str | None, spec: Spec, agent: str | None, limits: Limits, now: float
     ) -> None:  # fmt: skip
         self.id = id
         self.name = name
         self.spec = spec
-        self.owner = owner
+        self.agent = agent  # the label of whoever opened it
         self.limits = limits
-        self.identity = ""  # whose it is
+        self.owner = ""  # an identity
+        self.scope = ""  # of its name: see `replwire.names.scope_of`
         self.shares: dict[str, str] = {}  # who else may read or write
         self.mode: str = "normal"
         self.mode_since: float = now
@@ -168,6 +169,11 @@ class Session:
     def label(self) -> str:
         """What people call it."""
         return self.name or self.id
+
+    @property
+    def project(self) -> str | None:
+        """The project that it is the default session of."""
+        return self.scope if self.scope.startswith("/") else None
 
     @property
     def eval_count(self) -> int:

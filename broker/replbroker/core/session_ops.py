@@ -8,6 +8,7 @@ from replbroker.core.eval_ops import EvalOps, agent_of
 from replbroker.core.evals import Evals
 from replbroker.core.moves import Moves
 from replbroker.core.opening import Opening
+from replbroker.core.registry import NameKey
 from replbroker.core.session import CLOSED, Session, Waiter
 from replbroker.core.state import State
 from replwire import ops as wire
@@ -30,15 +31,14 @@ class SessionOps:
 
     def new_session(self, request: wire.NewSession, peer: Peer, _: bytes, now: float) -> None:
         state = self._state
-        if request.name is not None and (why := name_error("session", request.name)) is not None:
-            raise Refusal("invalid-request", f'new-session "name": {why}')
         if request.trusted:
             raise Refusal("not-supported", "trusted sessions share the server's own namespace; here each is isolated")
-        existing = state.sessions.find(request.name) if request.name is not None else None
+        existing = None
+        if request.name is not None:
+            existing = state.lookup.find(request, peer, request.name) if request.if_exists == "reuse" else None
+            if existing is None:
+                self._check_new(request.name, request, peer)
         if existing is not None:
-            if request.if_exists == "error":
-                hint = "send `if-exists`: `reuse` to get the one there is"
-                raise Refusal("session-already-exists", f"Session already exists: {request.name}", hint=hint)
             state.access.check(existing, peer, changes=True)
             state.say(
                 peer, request.id, status=["done"], session=existing.id, name=existing.name,
@@ -52,13 +52,21 @@ class SessionOps:
         self._evals.staff.take(session, now)
         state.roster()
 
+    def _check_new(self, name: str, request: wire.NewSession, peer: Peer) -> None:
+        """Raises Refusal for what cannot be the name of a new session."""
+        if (why := name_error("session", name)) is not None:
+            raise Refusal("invalid-request", f'new-session "name": {why}')
+        if self._state.sessions.named(self._state.lookup.key(name, request, self._state.access.of(peer))) is not None:
+            hint = "send `if-exists`: `reuse` to get the one there is"
+            raise Refusal("session-already-exists", f"Session already exists: {name}", hint=hint)
+
     def clone(self, request: wire.Clone, peer: Peer, body: bytes, now: float) -> None:
         if self._state.draining:
             raise Refusal("shutdown", "server is shutting down")
         self._moves.clone(request, peer, body, agent_of(self._state, request, peer), now)
 
     def env(self, request: wire.Env, peer: Peer, body: bytes, now: float) -> None:
-        session = self._state.sessions.get(request.session)
+        session = self._state.lookup.get(request, peer)
         if session.spec.runtime != "python":
             raise Refusal("not-supported", f"a {session.spec.runtime} session has no python environment")
         if request.action in ("activate", "deactivate"):
@@ -74,7 +82,7 @@ class SessionOps:
             self._running.run(request, peer, body, now)
 
     def set_mode(self, request: wire.SetMode, peer: Peer, _: bytes, now: float) -> None:
-        session = self._state.sessions.get(request.session)
+        session = self._state.lookup.get(request, peer)
         self._state.access.check(session, peer, changes=True)  # a reader cannot lock its writers out
         if request.to != session.mode:
             session.mode, session.mode_since, session.mode_reason = request.to, now, request.reason
@@ -83,7 +91,7 @@ class SessionOps:
         )  # fmt: skip
 
     def share(self, request: wire.Share, peer: Peer, _: bytes, __: float) -> None:
-        session = self._state.sessions.get(request.session)
+        session = self._state.lookup.get(request, peer)
         self._state.access.check_owner(session, peer)
         session.shares.pop(request.who, None)
         if request.level != "none":
@@ -95,19 +103,23 @@ class SessionOps:
         )  # fmt: skip
 
     def hand_over(self, request: wire.HandOver, peer: Peer, _: bytes, __: float) -> None:
-        session = self._state.sessions.get(request.session)
+        session = self._state.lookup.get(request, peer)
         self._state.access.check_owner(session, peer)
-        session.identity = request.who
+        theirs = self._state.sessions.named(NameKey(request.who, session.name or "", session.scope))
+        if theirs not in (None, session):
+            err = f"Session already exists: {request.who} has one named {session.name}"
+            raise Refusal("session-already-exists", err)
+        self._state.sessions.transfer(session, request.who)
         session.shares.pop(request.who, None)
         self._state.say(
-            peer, request.id, status=["done"], session=session.id, name=session.name, identity=session.identity
+            peer, request.id, status=["done"], session=session.id, name=session.name, owner=session.owner
         )  # fmt: skip
 
     def _shown(self, session: Session, peer: Peer) -> bool:
         return not session.ephemeral and self._state.access.level(session, peer) != "none"
 
     def reset(self, request: wire.Reset, peer: Peer, _: bytes, now: float) -> None:
-        session = self._state.sessions.get(request.session)
+        session = self._state.lookup.get(request, peer)
         by = f" by {request.agent}" if request.agent else ""
         self._evals.lose(session, f"reset{by}", now, word="session-reset")
         if session.state == CLOSED:  # it was a throw-away one: its eval is over, and so is the session
@@ -119,7 +131,7 @@ class SessionOps:
     def close(self, request: wire.Close, peer: Peer, _: bytes, now: float) -> None:
         if request.target is None:
             raise Refusal("invalid-request", "close requires session")
-        session = self._state.sessions.get(request.target)
+        session = self._state.lookup.get(request, peer)
         by = f" by {request.agent}" if request.agent else ""
         self._evals.close(session, f"closed{by}", now, asked=True)
         self._state.say(peer, request.id, status=["done", "session-closed"], session=session.id, name=session.name)
@@ -127,6 +139,10 @@ class SessionOps:
     def ls_sessions(self, request: wire.LsSessions, peer: Peer, _: bytes, now: float) -> None:
         state = self._state
         if request.session is not None:
-            state.sessions.get(request.session)  # routing does not depend on the op (REPLy scenario 106)
-        entries = [views.session_entry(state, session, now) for session in state.sessions if self._shown(session, peer)]
+            state.lookup.get(request, peer)  # routing does not depend on the op (REPLy scenario 106)
+        entries = [
+            views.session_entry(state, session, now, state.lookup.reference(session, request, peer))
+            for session in state.sessions
+            if self._shown(session, peer)
+        ]
         state.say(peer, request.id, status=["done"], sessions=entries)

@@ -14,6 +14,7 @@ from replbroker.core.bus import Bus
 from replbroker.core.effects import Effect, Note, Peer, Roster, ToClient
 from replbroker.core.gate import Gate
 from replbroker.core.keys import Keys
+from replbroker.core.lookup import SessionLookup
 from replbroker.core.memory import Memory
 from replbroker.core.news import News
 from replbroker.core.rate import Window
@@ -64,6 +65,7 @@ class State:
         self.out: list[Effect] = []
         self.sessions = Registry()
         self.access = Access(setup.own, setup.admins)
+        self.lookup = SessionLookup(self.sessions, self.access)
         self.trail = Trail(lambda effect: self.out.append(effect), self.access.of, setup.audit)
         self.bus = Bus(
             setup.limits, self.access, lambda effect: self.out.append(effect), lambda: self.trail.now, self.iso,
@@ -133,7 +135,7 @@ class State:
 
     def roster(self) -> None:
         """The list of sessions changed."""
-        self.out.append(Roster(self.sessions.named()))
+        self.out.append(Roster(self.sessions.labels()))
 
     def iso(self, when: float) -> str:
         """A monotonic moment as ISO 8601, UTC, in today's wall time."""

@@ -12,14 +12,15 @@ from replbroker.core.state import State
 from replwire.replies import HistoryEntry, JobEntry, SessionEntry
 
 
-def session_entry(state: State, session: Session, now: float) -> SessionEntry:
-    """A session's line in the list."""
+def session_entry(state: State, session: Session, now: float, reference: str | None = None) -> SessionEntry:
+    """A session's line in the list; `reference` is what means it for whoever reads that."""
     return SessionEntry(
         session=session.id, name=session.name, state=session.state, runtime=session.spec.runtime, epoch=session.epoch,
         created=state.iso(session.created), created_at=state.unix(session.created),
         last_activity=_last_activity(state, session, now), eval_count=session.eval_count,
-        queued=len(session.waiting_jobs()), running=_running(session), owner=session.owner, cwd=session.cwd,
-        environment=session.spec.environment, session_mode=session.mode, identity=session.identity,
+        queued=len(session.waiting_jobs()), running=_running(session), owner=session.owner, agent=session.agent,
+        cwd=session.cwd, project=session.project, environment=session.spec.environment, session_mode=session.mode,
+        ref=reference or session.id,
     )  # fmt: skip
 
 
@@ -48,9 +49,9 @@ def info(state: State, session: Session, now: float) -> dict[str, Any]:
     """The broker's part of `info`; the worker adds process, memory and variables."""
     return {
         "session": session.id, "name": session.name, "runtime": session.spec.runtime,
-        "environment": session.spec.environment, "session-mode": session.mode, "identity": session.identity,
-        "shares": dict(session.shares), "owner": session.owner,
-        "cwd": session.cwd,
+        "environment": session.spec.environment, "session-mode": session.mode, "owner": session.owner,
+        "shares": dict(session.shares), "agent": session.agent,
+        "cwd": session.cwd, "project": session.project,
         "env": [pair.split("=", 1)[0] for pair in session.env], "epoch": session.epoch,
         "state": session.state, "eval-count": session.eval_count, "queued": len(session.waiting_jobs()),
         "running": _running(session), "sandbox": _sandbox(state, session), "memory": _memory(state, session),
@@ -59,13 +60,14 @@ def info(state: State, session: Session, now: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def stats(state: State, staff: Staff, now: float) -> dict[str, Any]:
-    """Counters and what is held at the moment."""
+def stats(state: State, staff: Staff, now: float, only: str | None = None) -> dict[str, Any]:
+    """Counters and what is held at the moment; of agents that of `only`, if it is given."""
+    waiting = {agent: count for agent, count in state.queued.items() if only in (None, agent)}
     return {
         "sessions": len(state.sessions),
         "connections": state.connections,
         "slots": {"taken": state.gate.taken, "of": state.gate.slots},
-        "queued": {"total": state.queued.total(), "by-agent": dict(state.queued)},
+        "queued": {"total": state.queued.total(), "by-agent": waiting},
         "workers": staff.counts(),
         "memory": state.memory.shown(),
         "counts": dict(state.counts),
@@ -98,5 +100,5 @@ def _memory(state: State, session: Session) -> dict[str, int | None]:
     return {
         "used": 0,  # a session without a worker has no process
         "limit": state.setup.sandbox.memory_limit(session.spec.tighter),
-        "available": state.memory.available(session.identity),
+        "available": state.memory.available(session.owner),
     }

@@ -23,7 +23,7 @@ class WatchOps:
 
     def subscribe(self, request: wire.Subscribe, peer: Peer, _: bytes, __: float) -> None:
         state = self._state
-        session = None if request.session is None else state.sessions.get(request.session)
+        session = None if request.session is None else state.lookup.get(request, peer)
         try:
             types = types_for(request.types, output=request.output)
         except ValueError as error:

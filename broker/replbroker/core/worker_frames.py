@@ -78,7 +78,7 @@ class WorkerFrames:
         """What a worker's session has used so far; its processes may have ended, so that it is less than before."""
         if worker.session is not None:
             more = usage.cpu_seconds - worker.usage.cpu_seconds
-            self._state.news.figures.used(worker.session.owner, max(0.0, more))
+            self._state.news.figures.used(worker.session.agent, max(0.0, more))
             self._memory.told(worker.usage, usage, now)
         worker.usage = usage
 

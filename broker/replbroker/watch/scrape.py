@@ -55,8 +55,8 @@ class Figures(Collector):
         memory: dict[str, float] = {}
         for worker in staff.workers.values():
             if worker.session is not None:
-                owner = worker.session.owner or ""
-                memory[owner] = memory.get(owner, 0) + worker.usage.memory_bytes
+                agent = worker.session.agent or ""
+                memory[agent] = memory.get(agent, 0) + worker.usage.memory_bytes
         yield _gauges("replctl_agent_memory_bytes", "memory of agents' interpreters", "agent", memory)
         parts = state.setup.snapshots
         if "transcripts" in parts:

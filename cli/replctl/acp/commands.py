@@ -84,7 +84,7 @@ async def _read(turn: Turn, argument: str) -> str:
 
 async def _sessions(turn: Turn, _: str) -> str:
     lines = [
-        f"{each.name or each.session}: {each.runtime}, {each.state}, {each.eval_count} evals, epoch {each.epoch}"
+        f"{each.ref}: {each.runtime}, {each.state}, {each.eval_count} evals, epoch {each.epoch}"
         for each in await turn.desk.link.client.sessions()
     ]
     return "\n".join(lines) or "no sessions"

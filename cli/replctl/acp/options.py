@@ -66,17 +66,16 @@ def choose(record: Record, option: str, value: str, seen: Seen) -> None:
     else:
         record.session = None if value == OWN else value
         record.runtime = next(
-            (each.runtime for each in sessions if value in (each.name, each.session)), record.runtime
+            (each.runtime for each in sessions if value in (each.ref, each.session)), record.runtime
         )  # fmt: skip
 
 
 def _sessions(record: Record, sessions: Sequence[SessionEntry]) -> list[dict[str, str]]:
     mine = own(record.id, record.runtime)
     choices = [{"value": OWN, "name": "Own", "description": mine}]
-    live = [each for each in sessions if (each.name or each.session) != mine and each.name != OWN]
-    for each in sorted(live, key=lambda each: (each.name or each.session).startswith("acp-"))[:_MAX_LISTED]:
-        name = each.name or each.session
-        choices.append({"value": name, "name": name, "description": f"{each.runtime}, {each.state}"})
+    live = [each for each in sessions if each.ref not in (mine, OWN)]
+    for each in sorted(live, key=lambda each: each.ref.startswith("acp-"))[:_MAX_LISTED]:
+        choices.append({"value": each.ref, "name": each.ref, "description": f"{each.runtime}, {each.state}"})
     if record.session is not None and all(each["value"] != record.session for each in choices):
         choices.append({"value": record.session, "name": record.session, "description": "gone"})
     return choices

@@ -172,7 +172,7 @@ class Sessions:
         self._open.pop(session_id, None)
         client = self._desk.link.client
         for entry in await client.sessions():
-            if entry.name != session_id and not (entry.name or "").startswith(f"{session_id}-"):  # one for each runtime
+            if entry.ref != session_id and not entry.ref.startswith(f"{session_id}-"):  # one for each runtime
                 continue
             try:
                 await client.close(entry.session)
@@ -227,8 +227,8 @@ class Sessions:
 
 
 def find(name: str, sessions: Sequence[SessionEntry]) -> SessionEntry | None:
-    """The broker's session of this name or id."""
-    return next((each for each in sessions if name in (each.name, each.session)), None)
+    """The broker's session that this reference or id means."""
+    return next((each for each in sessions if name in (each.ref, each.session)), None)
 
 
 def save(desk: Desk, record: records.Record) -> None:

@@ -14,6 +14,7 @@ from replctl.client.errors import ReplError
 from replctl.client.line import Line
 from replctl.client.listen import events_in, subscription
 from replctl.client.plain import Plain
+from replctl.client.project import project_at
 from replctl.client.result import Gathering, OnOutput, OnStatus, Pages, Result
 from replctl.client.sync import LONG, PATIENCE, connect
 from replwire.names import DEFAULT_SESSION
@@ -38,14 +39,14 @@ class AsyncClient(Plain[Awaitable[Reply]]):
 
     def __init__(
         self, endpoint: str | None = None, agent: str | None = None, start: bool = True,
-        on_start: Callable[[Started], None] | None = None, key: str | None = None,
+        on_start: Callable[[Started], None] | None = None, key: str | None = None, directory: str | None = ".",
     ) -> None:  # fmt: skip
         self.address: Address = resolve(endpoint, os.environ, os.getuid())
         self.agent = agent
         self._key = key
         self._start = start
         self._on_start = on_start
-        self._talk = talk.Talk(agent, os.urandom(4).hex() + "-")
+        self._talk = talk.Talk(agent, os.urandom(4).hex() + "-", project_at(self.address, directory))
         self._line: Line | None = None
         self.connections = 0  # how many there have been: with each the broker may be another
         self._opening = asyncio.Lock()

@@ -100,7 +100,7 @@ class Plain(ABC, Generic[R]):
         return self.request("share", session=session, who=who, level=level)
 
     def hand_over(self, session: str, who: str) -> R:
-        """Make another identity the session's owner; `identity` says whose it is now."""
+        """Make another identity the session's owner; `owner` says whose it is now."""
         return self.request("hand-over", session=session, who=who)
 
     def describe(self) -> R:

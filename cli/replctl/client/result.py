@@ -37,7 +37,7 @@ class Result(msgspec.Struct, kw_only=True, rename="kebab"):
 
     `out` and `err` are the whole text of stdout and stderr; `error` is the sentence that says what went wrong.
     `mime` is the value's rich form, `images` are figures that the code drew, each as MIME type to data.
-    `session` is the name, or the id of a session without a name. `state` is `kept` or `lost`.
+    `session` is what the request called it, else its name or id. `state` is `kept` or `lost`.
     """
 
     value: str | None = None
@@ -237,4 +237,4 @@ class Gathering:
                 setattr(result, name, value)
         if reply.session is not None:
             result.session_id = reply.session
-        result.session = reply.name or result.session or reply.session
+        result.session = result.session or reply.name or reply.session

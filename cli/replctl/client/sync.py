@@ -15,6 +15,7 @@ from replctl.client.errors import ReplError
 from replctl.client.line import Line
 from replctl.client.listen import listen
 from replctl.client.plain import Plain
+from replctl.client.project import project_at
 from replctl.client.result import Gathering, OnOutput, OnStatus, Pages, Result
 from replwire.names import DEFAULT_SESSION
 from replwire.places import ipc_path
@@ -34,19 +35,20 @@ class Client(Plain[Reply]):
     """A conversation with one broker, which is started when none answers (`start=False`: it is not).
 
     For one thread: another one opens its own. A broker that went away is an error once, `broker-lost`; the next
-    request finds the new one. Times are in seconds. Every method raises ReplError for what the broker refuses.
+    request finds the new one. Times are in seconds. Every method raises ReplError for what the broker refuses. The
+    session `default` is that of the project that `directory` belongs to; without one, of the agent.
     """
 
     def __init__(
         self, endpoint: str | None = None, agent: str | None = None, start: bool = True,
-        on_start: Callable[[Started], None] | None = None, key: str | None = None,
+        on_start: Callable[[Started], None] | None = None, key: str | None = None, directory: str | None = ".",
     ) -> None:  # fmt: skip
         self.address: Address = resolve(endpoint, os.environ, os.getuid())
         self.agent = agent
         self._key = key
         self._start = start
         self._on_start = on_start
-        self._talk = talk.Talk(agent, os.urandom(4).hex() + "-")
+        self._talk = talk.Talk(agent, os.urandom(4).hex() + "-", project_at(self.address, directory))
         self._line: Line | None = connect(self.address, start, on_start, key)
 
     def eval(

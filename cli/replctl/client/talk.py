@@ -9,6 +9,7 @@ import msgspec
 from replctl.client.errors import ReplError, refused
 from replctl.client.result import Gathering, OnOutput, OnStatus, Result
 from replwire.faults import Exit, exit_of
+from replwire.names import DEFAULT_SESSION, split_reference
 from replwire.replies import Reply, decode
 
 SMALL = 64 * 1024  # bytes of a request that no broker hangs up on: what is as much over its bound it answers
@@ -20,11 +21,13 @@ _OUTCOMES = (Exit.OK, Exit.RAISED, Exit.TIMED_OUT, Exit.INTERRUPTED, Exit.WORKER
 
 
 class Talk:
-    """One connection's conversation. `prefix` makes its request ids its own; not for two threads at once."""
+    """One connection's conversation. `prefix` makes its request ids its own; not for two threads at once. `project` is
+    the directory whose default session `default` means."""
 
-    def __init__(self, agent: str | None, prefix: str) -> None:
+    def __init__(self, agent: str | None, prefix: str, project: str | None = None) -> None:
         self._agent = agent
         self._prefix = prefix
+        self._project = project
         self._count = 0
         self._open: dict[str, Gathering] = {}
 
@@ -37,6 +40,8 @@ class Talk:
         message: dict[str, Any] = {"id": request_id, "op": op}
         if self._agent is not None:
             message["agent"] = self._agent
+        if self._project is not None and _depends_on_project(op, fields):
+            fields = {**fields, **self._of_project(op, fields)}
         for key, value in fields.items():
             if value is not None:
                 message[key.replace("_", "-")] = value
@@ -47,6 +52,12 @@ class Talk:
         gathering = Gathering(request_id, fields.get("session"), on_output, on_status)
         self._open[request_id] = gathering
         return gathering, body
+
+    def _of_project(self, op: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """Fields that say whose default session is meant; one that is opened has its project as its directory."""
+        named = fields.get("cwd") is not None and fields.get("cwd_needed") is not False
+        opens = op in ("eval", "new-session") and not named
+        return {"project": self._project} | ({"cwd": self._project, "cwd_needed": False} if opens else {})
 
     def check(self, gathering: Gathering, body: bytes, limits: dict[str, Any] | None) -> None:
         """Give up a request that is over the broker's bound, which would end the connection for all that use it.
@@ -90,6 +101,12 @@ class Talk:
         for gathering in lost:
             gathering.cut = why
         return lost
+
+
+def _depends_on_project(op: str, fields: dict[str, Any]) -> bool:
+    """Whether a request means a default session, or asks what it is called."""
+    references = (fields.get("session"), fields.get("name") if op in ("new-session", "clone") else None)
+    return op == "ls-sessions" or any(each and split_reference(each)[1] == DEFAULT_SESSION for each in references)
 
 
 def answer(gathering: Gathering) -> Reply:

@@ -28,7 +28,7 @@ class SessionName(click.ParamType):  # type: ignore[type-arg]  # generic in the 
                 entries = client.sessions()
         except ReplError:
             return []
-        names = [entry.name or entry.session for entry in entries]
+        names = [entry.ref for entry in entries]
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 

@@ -12,7 +12,8 @@ from replctl.commands.common import Face, common, session_argument
 from replctl.commands.durations import spoken
 from replctl.commands.screen import Screen
 from replwire.limits import bounds
-from replwire.replies import JobEntry
+from replwire.names import DEFAULT_SESSION
+from replwire.replies import JobEntry, SessionEntry
 
 _LINE = 60  # characters of an eval's code that `jobs` shows
 
@@ -30,10 +31,16 @@ def ls(face: Face) -> None:
     else:
         now = time.time()
         face.screen.table(
-            ("NAME", "STATE", "RUNTIME", "EPOCH", "EVALS", "QUEUED", "AGE", "OWNER", "FOLDER"),
-            ((entry.name or entry.session, entry.state, entry.runtime, entry.epoch, entry.eval_count, entry.queued,
-              spoken(max(0.0, now - entry.created_at) * 1000), entry.owner, entry.cwd) for entry in sessions),
+            ("NAME", "STATE", "RUNTIME", "EPOCH", "EVALS", "QUEUED", "AGE", "OWNER", "AGENT", "FOLDER"),
+            ((named(entry), entry.state, entry.runtime, entry.epoch, entry.eval_count, entry.queued,
+              spoken(max(0.0, now - entry.created_at) * 1000), entry.owner, entry.agent, entry.cwd)
+             for entry in sessions),
         )  # fmt: skip
+
+
+def named(entry: SessionEntry) -> str:
+    """What to call a session: what means it here, or `default` for that of another project, which its folder tells."""
+    return entry.name if entry.name == DEFAULT_SESSION and "/" not in entry.ref else entry.ref
 
 
 @click.command()

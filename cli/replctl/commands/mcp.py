@@ -60,7 +60,7 @@ def mcp(set_name: str, agent: str | None, endpoint: str | None, http: str | None
 
     from replctl.mcp.server import build
 
-    server = build(ToolSet(set_name, settings, more_tools()), endpoint, agent)
+    server = build(ToolSet(set_name, settings, more_tools()), endpoint, agent, None if http else ".")
     if http is not None:
         from replctl.mcp.http import serve_http
 

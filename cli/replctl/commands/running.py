@@ -158,7 +158,7 @@ class Running:
         return self._answers[0].watch if self._asking and self._answers else None
 
     def _status(self, reply: Reply) -> None:
-        session = reply.name or self._session or reply.session
+        session = self._session or reply.name or reply.session
         if "need-input" in (reply.status or ()) and session is not None:
             self._asking = session
             while self._answers and self._answers[0].watch is None and self._asking:

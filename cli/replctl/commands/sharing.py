@@ -31,5 +31,5 @@ def hand_over(face: Face, session: str, who: str) -> None:
     """Make somebody else the owner of SESSION. Only they and the broker's admins may take it back."""
     with face.client() as client:
         reply = client.hand_over(session, who)
-    data = {"status": reply.status, "session": reply.session, "name": reply.name, "identity": reply.identity}
-    face.show(data, reply.identity or "")
+    data = {"status": reply.status, "session": reply.session, "name": reply.name, "owner": reply.owner}
+    face.show(data, reply.owner or "")

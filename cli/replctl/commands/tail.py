@@ -20,7 +20,7 @@ _COLOURS = {"eval": "36", "session": "32", "worker": "35", "broker": "34"}
 _BAD = "31"
 _CREATED = "session/created"
 _LINE = 100  # characters of code, value or error on a line
-_ENVELOPE = frozenset({"v", "id", "seq", "time", "session", "eval", "agent", "owner", "type", "words", "images",
+_ENVELOPE = frozenset({"v", "id", "seq", "time", "session", "eval", "agent", "emitter", "type", "words", "images",
                        "traceback", "request-id", "out", "err", "mime", "ns"})  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def tail(face: Face, session: str | None, types: tuple[str, ...], output: bool, 
     with face.client() as client:
         face.screen.leave_with_the_reader()
         teller = Teller(face, _coloured(os.environ, sys.stdout.isatty()))
-        teller.names = {entry.session: entry.name or entry.session for entry in client.sessions()}
+        teller.names = {entry.session: entry.ref for entry in client.sessions()}
         for_names = types and session is None and not {_CREATED, "session/"} & {*types}
         try:
             for event in client.events(session, (*types, _CREATED) if for_names else types, since, output):

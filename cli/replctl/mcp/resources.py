@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Generator
 from typing import Any
+from urllib.parse import quote, unquote
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
@@ -20,7 +21,7 @@ from replctl.tools.drive import adrive
 from replctl.tools.sets import ToolSet
 from replctl.tools.text import fold
 
-_URI = re.compile(r"repl://sessions(?:/(?P<name>[A-Za-z0-9_-]+)/(?P<part>variables|transcript|info))?\Z")
+_URI = re.compile(r"repl://sessions(?:/(?P<name>[^/]+)/(?P<part>variables|transcript|info))?\Z")
 _NOT_FOUND = -32002  # up to 2025-11-25; later revisions say "invalid params" instead
 _PARTS = {
     "variables": ("application/json", "Names that the session's code bound"),
@@ -46,8 +47,8 @@ class Shelf:
         try:
             if listens(self._client.address.endpoint):
                 for entry in await self._client.sessions():
-                    name = entry.name or entry.session
-                    found += [types.Resource(uri=f"repl://sessions/{name}/{part}", name=f"{name}/{part}",
+                    name, path = entry.ref, quote(entry.ref, safe="")
+                    found += [types.Resource(uri=f"repl://sessions/{path}/{part}", name=f"{name}/{part}",
                                              description=text, mime_type=kind)
                               for part, (kind, text) in _PARTS.items()]  # fmt: skip
         except ReplError:
@@ -72,7 +73,8 @@ class Shelf:
         """One resource."""
         uri = str(params.uri)
         match = _URI.match(uri)
-        answer = None if match is None else await adrive(self._steps(match["name"], match["part"]), self._client)
+        steps = None if match is None else self._steps(match["name"] and unquote(match["name"]), match["part"])
+        answer = None if steps is None else await adrive(steps, self._client)
         if answer is None or answer.error:
             modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
             why = "" if answer is None else f": {answer.text}"

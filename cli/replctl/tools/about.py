@@ -25,12 +25,12 @@ class Question(NamedTuple):
 def sessions(at: Context) -> Steps:
     """All sessions."""
     entries = (yield from request("ls-sessions")).get("sessions") or []
-    lines = [f"{each['name'] or each['session']}: {each['state']}, {each['runtime']}, epoch {each['epoch']}, "
+    lines = [f"{each['ref']}: {each['state']}, {each['runtime']}, epoch {each['epoch']}, "
              f"{each['eval-count']} evals" + (f", {each['queued']} queued" if each["queued"] else "")
-             + (f", opened by {each['owner']}" if each["owner"] else "")
+             + (f", opened by {each['agent']}" if each["agent"] else "")
              + (f", in {each['cwd']}" if each["cwd"] else "")
              for each in entries]  # fmt: skip
-    keys = ("name", "session", "state", "runtime", "epoch", "eval-count", "owner", "cwd")
+    keys = ("name", "session", "state", "runtime", "epoch", "eval-count", "owner", "agent", "cwd")
     facts = [{key.replace("-", "_"): each[key] for key in keys if each[key] is not None} for each in entries]
     return _listing(at, "no sessions", lines, "sessions", facts)
 

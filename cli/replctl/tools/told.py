@@ -44,7 +44,7 @@ class Told:
         """The text for a model, the facts for a program, the pictures."""
         result = self._result
         if asking is not None:
-            result.eval_id, result.session = asking.eval_id, asking.name or result.session or asking.session
+            result.eval_id, result.session = asking.eval_id, result.session or asking.name or asking.session
         images, left = _pictures(result, self._settings)
         parts = self._parts()
         rooms = shares([len(text) for _, text in parts], self._settings.budget)

@@ -93,7 +93,7 @@ class Top(App[int]):
             yield TablePane("4", "Agents", tables.AGENTS, "no agents")
         for number, (_, panel) in enumerate(self.parts.panels()):
             yield PartPane(number, panel.title, panel.height)
-        yield Input(placeholder="filter: words in name, state, runtime, owner, code", id="filter", compact=True)
+        yield Input(placeholder="filter: words in name, state, runtime, owner, agent, code", id="filter", compact=True)
         yield Bar("keys")
 
     def on_mount(self) -> None:

@@ -78,9 +78,13 @@ class Model:
     def _created(self, event: Event) -> None:
         self.sessions[event["session"]] = Session(
             event["session"], event.get("name"), event.get("runtime", ""), "starting", event.get("epoch", 1),
-            owner=event.get("agent"), identity=event.get("identity", ""), cwd=event.get("cwd"),
+            agent=event.get("agent"), owner=(owner := event.get("owner", "")), foreign=self._foreign(owner),
+            cwd=event.get("cwd"),
             ephemeral=bool(event.get("ephemeral")), jobs_known=True, output_known=True,
         )  # fmt: skip
+
+    def _foreign(self, owner: str) -> bool:
+        return bool(self.identity) and owner != self.identity
 
     def _lagged(self, event: Event) -> None:
         self.trouble = f"too much at once: {event.get('missed', 0)} events were not seen here"
@@ -215,8 +219,9 @@ class Model:
             if session.epoch != entry.epoch:
                 session.usage.anew()
             session.name, session.runtime, session.state = entry.name, entry.runtime, entry.state
-            session.epoch, session.evals, session.owner = entry.epoch, entry.eval_count, entry.owner
-            session.identity, session.mode, session.cwd = entry.identity, entry.session_mode, entry.cwd
+            session.epoch, session.evals, session.agent = entry.epoch, entry.eval_count, entry.agent
+            session.owner, session.mode, session.cwd = entry.owner, entry.session_mode, entry.cwd
+            session.foreign = self._foreign(entry.owner)
             if queued[key] != entry.queued or runs.get(key, set()) != {entry.running} - {None}:
                 session.jobs_known = False
             session.running = entry.running

@@ -94,7 +94,7 @@ def _session(model: Model, session: Session, now: float) -> dict[str, Any]:
         "session": session.id, "name": session.name, "runtime": session.runtime, "state": session.state,
         "epoch": session.epoch, "eval_count": session.evals, "queued": model.queued()[session.id],
         "running": session.running, "running_ms": _ms(tables.since(model, job, now)) if job else None,
-        "owner": session.owner, "identity": session.identity, "session_mode": session.mode, "cwd": session.cwd,
+        "owner": session.owner, "agent": session.agent, "session_mode": session.mode, "cwd": session.cwd,
         "cpu_seconds": session.usage.cpu_seconds, "memory_bytes": session.usage.memory_bytes,
     })  # fmt: skip
 

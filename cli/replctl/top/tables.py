@@ -14,7 +14,8 @@ SESSIONS = (
     Column("NAME", 12, most=32), Column("STATE", 8), Column("RUNTIME", 7, most=12, rank=2),
     Column("EPOCH", 5, right=True, rank=1), Column("EVALS", 5, right=True, rank=1), Column("WAIT", 4, right=True),
     Column("FOR", 6, right=True), Column("CPU%", 5, right=True), Column("CPU-S", 6, right=True, rank=3),
-    Column("MEM", 5, right=True), Column("OWNER", 8, most=20), Column("RUNS", 16, most=200, rank=4),
+    Column("MEM", 5, right=True),
+    Column("OWNER", 8, most=20, rank=2), Column("AGENT", 6, most=16, rank=2), Column("RUNS", 16, most=200, rank=4),
 )  # fmt: skip
 JOBS = (
     Column("STATE", 9), Column("FOR", 6, right=True), Column("SESSION", 8, most=20), Column("EVAL", 4, right=True),
@@ -46,7 +47,8 @@ SORTS: dict[str, Callable[[Model, Session, float], Any]] = {
     "mem": lambda _, session, __: -(session.usage.memory_bytes or 0),
     "wait": lambda model, session, _: -sum(job.state == "queued" for job in model.jobs_of(session.id)),
     "evals": lambda _, session, __: -session.evals,
-    "owner": lambda _, session, __: ((session.owner or "").lower(), session.label.lower()),
+    "owner": lambda _, session, __: (session.owner.lower(), session.label.lower()),
+    "agent": lambda _, session, __: ((session.agent or "").lower(), session.label.lower()),
 }
 
 
@@ -59,7 +61,7 @@ def matches(text: str, *where: str | None) -> bool:
 def session_rows(model: Model, now: float, sort: str = "name", backwards: bool = False, filter: str = "") -> list[Row]:
     """One row a session; its key is the id."""
     some = [each for each in model.sessions.values()
-            if matches(filter, each.label, each.state, each.runtime, each.owner, each.mode)]  # fmt: skip
+            if matches(filter, each.label, each.state, each.runtime, each.owner, each.agent, each.mode)]  # fmt: skip
     some.sort(key=lambda session: SORTS[sort](model, session, now), reverse=backwards)
     queued = model.queued()
     return [_session(model, session, queued[session.id], now) for session in some]
@@ -84,6 +86,7 @@ def _session(model: Model, session: Session, queued: int, now: float) -> Row:
         (number(usage.cpu_seconds), "") if usage.cpu_seconds is not None else (NOBODY, "dim"),
         (size(usage.memory_bytes), "") if usage.memory_bytes is not None else (NOBODY, "dim"),
         (shown(session.owner or NOBODY), ""),
+        (shown(session.agent or NOBODY), ""),
         (job.code if job else "", "dim"),
     ))  # fmt: skip
 
@@ -138,12 +141,12 @@ def agents(model: Model) -> list[Agent]:
     """Agents that have sessions or evals, or have used processor time; the one without a name comes last."""
     sessions, active = list(model.sessions.values()), list(model.active.values())
     cpu = model.agent_cpu or {}
-    names = {session.owner or "" for session in sessions} | {job.agent or "" for job in active} | cpu.keys()
+    names = {session.agent or "" for session in sessions} | {job.agent or "" for job in active} | cpu.keys()
     return [_agent(name, sessions, active, cpu) for name in sorted(names, key=lambda name: (not name, name.lower()))]
 
 
 def _agent(name: str, sessions: list[Session], active: list[Job], cpu: dict[str, float]) -> Agent:
-    own = [session for session in sessions if (session.owner or "") == name]
+    own = [session for session in sessions if (session.agent or "") == name]
     states = [job.state for job in active if (job.agent or "") == name]
     used = max(cpu.get(name, 0.0), sum(session.usage.cpu_seconds or 0.0 for session in own))
     memory = sum(session.usage.memory_bytes or 0 for session in own)

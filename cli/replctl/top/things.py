@@ -54,8 +54,9 @@ class Session:
     state: str = "vacant"
     epoch: int = 1
     evals: int = 0
-    owner: str | None = None
-    identity: str = ""
+    agent: str | None = None
+    owner: str = ""
+    foreign: bool = False  # somebody else's
     mode: str = "normal"
     cwd: str | None = None
     ephemeral: bool = False
@@ -68,8 +69,8 @@ class Session:
 
     @property
     def label(self) -> str:
-        """Its name, or the beginning of its id."""
-        return self.name or self.id[:8]
+        """Its name, with that of its owner if it is somebody else's, or the beginning of its id."""
+        return f"{self.owner}/{self.name}" if self.foreign and self.name else self.name or self.id[:8]
 
 
 def end_of(status: Iterable[str]) -> str:

@@ -17,12 +17,15 @@ from replwire.policy import Tighter
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 ApprovalId = Annotated[str, Meta(min_length=1, max_length=256)]  # of what a person has said yes to
+Project = Annotated[str, Meta(max_length=4096, pattern=r"\A/[^\x00]*\Z")]  # an absolute path, as long as Linux has them
 TraceParent = Annotated[str, Meta(max_length=256)]  # W3C Trace Context; one that cannot be read begins a new trace
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     """What every request has. `agent` says for whom it is, `binding` through which of the agent's doors; both are
-    labels for fairness, for the rules of `[[agents]]` and for people. `mode` `plan` refuses what changes anything."""
+    labels for fairness, for the rules of `[[agents]]` and for people. `mode` `plan` refuses what changes anything.
+    `session` is a name of the asker's own, an id, or `OWNER/NAME`; `project` is the directory whose `default` session
+    that name means."""
 
     returns: ClassVar[tuple[str, ...]] = ()
     changes: ClassVar[bool]
@@ -30,6 +33,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     id: str
     op: str
     session: str | None = None
+    project: Project | None = None
     agent: str | None = None
     binding: str | None = None
     mode: Literal["plan", "normal"] | None = None
@@ -41,7 +45,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
 
     @property
     def target(self) -> str | None:
-        """The session that it is about, by name or id: what the broker checks rights on."""
+        """The session that it is about, by reference: what the broker checks rights on."""
         return self.session
 
 
@@ -72,7 +76,7 @@ class Opens(Request, frozen=True, kw_only=True, rename="kebab"):
 
 
 class SessionRequest(Request, frozen=True, kw_only=True, rename="kebab"):
-    """A request that needs a session, by name or id."""
+    """A request that needs a session."""
 
     session: str
 

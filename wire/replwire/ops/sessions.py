@@ -60,10 +60,11 @@ class Share(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
 
 
 class HandOver(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
-    """Make another identity the owner of a session. For its owner and admins."""
+    """Make another identity the owner of a session; `session-already-exists` when it has one of this name. For its
+    owner and admins."""
 
     changes: ClassVar[bool] = True
-    returns: ClassVar[tuple[str, ...]] = ("session", "name", "identity")
+    returns: ClassVar[tuple[str, ...]] = ("session", "name", "owner")
 
     who: Annotated[str, Meta(min_length=1, max_length=256)]
 

@@ -1,0 +1,72 @@
+"""Which session a request means. What its sender may not see is not found, just as what does not exist.
+
+A bare name is the asker's own. `OWNER/NAME` reaches a session that is shared with the asker, or any for an admin, and
+so does an id.
+"""
+
+from __future__ import annotations
+
+from replbroker.core.access import Access
+from replbroker.core.effects import Peer
+from replbroker.core.registry import NameKey, Registry
+from replbroker.core.session import Session
+from replwire.faults import Refusal
+from replwire.names import scope_of, split_reference
+from replwire.ops import Request
+
+
+class SessionLookup:
+    """From references to sessions, and back, for one asker at a time."""
+
+    def __init__(self, sessions: Registry, access: Access) -> None:
+        self._sessions = sessions
+        self._access = access
+
+    def key(self, reference: str, request: Request, identity: str) -> NameKey:
+        """What a reference means as a name."""
+        owner, name = split_reference(reference)
+        return NameKey(identity if owner is None else owner, name, scope_of(name, request.project, request.agent))
+
+    def find(self, request: Request, peer: Peer, reference: str | None = None) -> Session | None:
+        """The session that a request is about, or that a reference in it means, if its sender may see one there."""
+        reference = reference or request.target
+        return None if reference is None else self._find(reference, request, self._access.of(peer))
+
+    def get(self, request: Request, peer: Peer) -> Session:
+        """The same, or Refusal `session-not-found`, which says to its owner what became of it."""
+        session = self.find(request, peer)
+        if session is None:
+            raise self.not_found(request, peer)
+        return session
+
+    def _find(self, reference: str, request: Request, identity: str) -> Session | None:
+        key = self.key(reference, request, identity)
+        found = self._sessions.named(key)
+        if found is None and key.owner != identity:
+            visible = [each for each in self._sessions.all_named(key.owner, key.name) if self._sees(identity, each)]
+            found = visible[0] if len(visible) == 1 else None
+        found = found or self._sessions.with_id(reference)
+        return found if found is not None and self._sees(identity, found) else None
+
+    def _sees(self, identity: str, session: Session) -> bool:
+        return self._access.may_see(session, identity)
+
+    def not_found(self, request: Request, peer: Peer) -> Refusal:
+        """The refusal of a reference that means no session, or none that its sender may see."""
+        reference, identity = request.target or "", self._access.of(peer)
+        key = self.key(reference, request, identity)
+        known = key.owner == identity or self._access.is_admin_identity(identity)
+        cause = self._sessions.cause(key) or self._sessions.cause(NameKey(identity, reference)) if known else None
+        return Refusal(
+            "session-not-found", f"Session not found: {reference}", cause=cause,
+            hint="send `if-missing`: `create` with the eval, or open it with `new-session`",
+        )  # fmt: skip
+
+    def reference(self, session: Session, request: Request, peer: Peer) -> str:
+        """What means this session in a request like this one: its name, OWNER/NAME, or its id."""
+        identity = self._access.of(peer)
+        if session.name is not None:
+            short = session.name if session.owner == identity else f"{session.owner}/{session.name}"
+            if self._find(short, request, identity) is session:
+                return short
+        return session.id
