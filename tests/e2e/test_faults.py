@@ -236,6 +236,39 @@ def test_a_broker_without_its_fork_server_gets_another(start: Start) -> None:
         assert answer.value == "2"
 
 
+def test_sessions_outlive_their_fork_server_and_their_own_end_is_told_as_it_was(start: Start) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        wire.run("x = 6")
+        wire.run("x = 7", session="other")
+        worker = _pids(wire)[1]
+        server = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
+        assert b"forkserver" in Path(f"/proc/{server}/cmdline").read_bytes()
+        os.kill(server, signal.SIGKILL)
+        wait_until(lambda: not alive(server), "the fork server is gone")
+        assert wire.run("1+1", session="new").value == "2"
+        kept = wire.run("x")
+        assert (kept.value, kept["state"], kept["epoch"]) == ("6", "kept", 1)
+        os.kill(worker, signal.SIGKILL)
+        lost = wait_until(lambda: (a := wire.run("1")).get("state") == "lost" and a, "the loss is told")
+        assert lost["cause"] == "the worker process was killed by SIGKILL"
+        assert wire.run("x", session="other").value == "7"
+    family = broker.family()
+    assert broker.stop() == 0
+    wait_until(lambda: not any(map(alive, family)), "nothing is left")
+
+
+def test_an_interpreter_that_is_stopped_is_told_to_be_and_replaced(start: Start) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        wire.run("x = 1")
+        os.kill(_pids(wire)[0], signal.SIGSTOP)
+        answer = wire.run("x", timeout_ms=300)
+        assert answer.status == ["done", "error", "worker-lost"]
+        assert "stopped by a signal" in answer["cause"]
+        assert wire.run("1+1").value == "2"
+
+
 def test_a_full_disk_in_the_state_folder_costs_the_roster_and_no_session(start: Start) -> None:
     broker = start(max_file_bytes=16)
     with broker.wire() as wire:

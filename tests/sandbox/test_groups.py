@@ -136,7 +136,26 @@ def test_a_death_for_memory_is_known(tmp_path: Path, version: int, file: str, te
     group = Group(Home(version, {"memory": str(make(tmp_path / "memory"))}, None), USAGE)
     group.make()
     (group.folders["memory"] / file).write_text(text)
-    assert group.out_of_memory() is said
+    assert group.killed_for_memory() is said
+
+
+@pytest.mark.parametrize(
+    ("version", "file", "text", "said"),
+    [
+        (1, "memory.max_usage_in_bytes", f"{128 << 20}\n", True),
+        (1, "memory.max_usage_in_bytes", f"{127 << 20}\n", True),
+        (1, "memory.max_usage_in_bytes", f"{100 << 20}\n", False),
+        (2, "memory.events", "low 0\nmax 5\noom 1\noom_kill 1\n", True),
+        (2, "memory.events", "low 0\nmax 0\noom 0\noom_kill 1\noom_group_kill 1\n", False),
+    ],
+)
+def test_whose_limit_a_death_for_memory_met_is_known(
+    tmp_path: Path, version: int, file: str, text: str, said: bool
+) -> None:
+    group = Group(Home(version, {"memory": str(make(tmp_path / "memory"))}, None), USAGE)
+    group.make()
+    (group.folders["memory"] / file).write_text(text)
+    assert group.met_its_limit() is said
 
 
 def test_groups_of_workers_that_are_gone_are_swept_and_no_others(tmp_path: Path) -> None:
@@ -154,5 +173,6 @@ def test_without_groups_there_is_nothing_to_do() -> None:
     group.make()
     group.join()
     assert group.folders == {}
-    assert group.out_of_memory() is False
+    assert not group.killed_for_memory()
+    assert not group.met_its_limit()
     assert group.remove()

@@ -1,11 +1,16 @@
-"""Names of sessions, agents and requests, and references to the sessions of others."""
+"""Names of sessions, agents and requests, references to the sessions of others, and paths."""
 
 from __future__ import annotations
 
+import posixpath
 import re
 
 MAX_NAME_BYTES = 256  # REPLy's bound for names and ids (seed reply-jl-api)
 DEFAULT_SESSION = "default"
+
+_MAX_PATH_BYTES = 4095  # PATH_MAX of Linux, without the NUL
+# What lies there leads elsewhere, and not to the same place for everybody: /proc/1/root, /proc/self/fd.
+MAGIC_PLACES = ("/proc", "/dev/fd")
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]+\Z")
 _KEY = re.compile(r"[a-z][a-z0-9-]*\Z")
@@ -43,6 +48,23 @@ def reference_error(label: str, reference: str) -> str | None:
     if owner is not None and (not owner or len(owner) > MAX_NAME_BYTES or not owner.isprintable()):
         return f"{label} owner must be 1 to {MAX_NAME_BYTES} printable characters"
     return name_error(label, name)
+
+
+def path_error(label: str, path: str) -> str | None:
+    """Why a text cannot be the path of a request's field, or None when it can. Looks at nothing on the disk."""
+    if not path or "\0" in path:
+        return f"{label}: not a path"
+    try:
+        long = len(path.encode()) > _MAX_PATH_BYTES
+    except UnicodeEncodeError:
+        return f"{label}: not a path"
+    if long:
+        return f"{label}: longer than {_MAX_PATH_BYTES} bytes"
+    plain = "/" + posixpath.normpath(path).lstrip("/")
+    place = next((place for place in MAGIC_PLACES if f"{plain}/".startswith(f"{place}/")), None)
+    if path.startswith("/") and place is not None:
+        return f"{label}: what lies in {place} only leads elsewhere: name the place itself"
+    return None
 
 
 def is_kebab(key: str) -> bool:

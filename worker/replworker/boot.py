@@ -11,6 +11,7 @@ import gc
 import os
 import signal
 import sys
+import traceback
 from dataclasses import dataclass
 
 from replwire.deadlines import Deadlines
@@ -90,12 +91,28 @@ def _keep_session(order: Order) -> None:
     try:
         child, confinement = start_interpreter(order)
     except CANNOT_START as error:
-        Link(order.endpoint, order.token).last_word(pack(Kind.GONE, encode(Gone(str(error)))))
+        _give_up(Link(order.endpoint, order.token), str(error))
         return
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told: else it would be "exited with code 0"
+        _give_up(Link(order.endpoint, order.token), _defect(error))
+        return
+    link = Link(order.endpoint, order.token)
     try:
-        keep(order, Link(order.endpoint, order.token), child, confinement, Deadlines()).run()
+        keep(order, link, child, confinement, Deadlines()).run()
+    except Exception as error:  # noqa: BLE001 - the same
+        child.kill()
+        _give_up(link, _defect(error))
     finally:
         child.kill()
+
+
+def _give_up(link: Link, cause: str) -> None:
+    link.last_word(pack(Kind.GONE, encode(Gone(cause))))
+
+
+def _defect(error: Exception) -> str:
+    traceback.print_exception(error)  # to the broker's log
+    return f"a defect of the worker: {type(error).__name__}: {error}"
 
 
 def start_interpreter(order: Order) -> tuple[Child, Confinement | None]:

@@ -11,6 +11,7 @@ import stat
 from typing import NamedTuple
 
 from replwire.faults import Refusal
+from replwire.names import path_error
 
 _DENIED = "path-not-allowed", "Path not allowed: it is not below a folder of session.load-paths"
 
@@ -27,8 +28,8 @@ def read(file: str, cwd: str | None, allowed: tuple[str, ...], max_bytes: int) -
     if not allowed:
         text = "load-file requires an explicit allowlist; no files are accessible by default"
         raise Refusal("path-not-allowed", text, hint="the broker's config sets it: session.load-paths")
-    if "\0" in file:
-        raise Refusal("invalid-request", "file: not a path")
+    if (why := path_error("file", file)) is not None:
+        raise Refusal("invalid-request", why)
     path = os.path.join(cwd or "/", file)
     roots = [os.path.realpath(root) for root in allowed]
     if not any(_below(os.path.realpath(path), root) for root in roots):

@@ -12,6 +12,10 @@ _NAMESPACES = {"python": "__main__", "node": "globalThis", "bash": "shell"}
 Then = Callable[[frames.Event], None]
 
 
+class InterpreterBroken(Exception):
+    """The interpreter can run nothing more, and has not ended; the text says why."""
+
+
 class Asking(Protocol):
     """A frame that has an answer."""
 
@@ -52,8 +56,11 @@ class Interpreter:
         self._asked[number] = lambda _: None
 
     def said(self, body: bytes) -> None:
-        """One frame of the interpreter. Raises ValueError or msgspec's error for one that may not be said now."""
+        """One frame of the interpreter. Raises ValueError or msgspec's error for one that may not be said now, and
+        InterpreterBroken for its last one."""
         event = frames.decode(body)
+        if isinstance(event, frames.Broken):
+            raise InterpreterBroken(event.cause)
         if isinstance(event, frames.Ready):
             if self.ready is not None:
                 raise ValueError("said ready twice")

@@ -13,6 +13,7 @@ import zmq
 
 from replwire.deadlines import Deadline, Deadlines
 from replwire.link import unpack
+from replworker.interpreter import InterpreterBroken
 from replworker.link import Link
 from replworker.memory import MemoryWatch
 from replworker.output import Stream
@@ -105,11 +106,16 @@ class Loop:
     def hear(self) -> None:
         """Take one frame from the link."""
         frame = self._link.receive()
-        if frame is not None:
+        if frame is None:
+            return
+        try:
             self._session.hear(unpack(frame), frame)
-            if self._memory.rests and self._session.jobs.running is not None:
-                self._timers.cancel(self._memory_look)
-                self._memory_look = self._timers.at(time.monotonic() + self._memory.wake(), self._look_at_memory)
+        except InterpreterBroken as broken:
+            self._die(str(broken))
+            return
+        if self._memory.rests and self._session.jobs.running is not None:
+            self._timers.cancel(self._memory_look)
+            self._memory_look = self._timers.at(time.monotonic() + self._memory.wake(), self._look_at_memory)
 
     def others(self) -> bool:
         """Handle everything but the link's frames; False when the broker is gone."""
@@ -166,6 +172,8 @@ class Loop:
         try:
             for body in self._child.receive():
                 self._session.interpreter_said(body)
+        except InterpreterBroken as broken:
+            self._die(str(broken))
         except (ProtocolError, ValueError, msgspec.MsgspecError) as error:
             self._die(f"protocol: the interpreter {error}")
 

@@ -23,7 +23,7 @@ from replworker.answers import compose, cut_short, rich
 from replworker.confine.workspace import Refused
 from replworker.confinement import Confinement
 from replworker.info import Inspector
-from replworker.interpreter import Interpreter
+from replworker.interpreter import Interpreter, InterpreterBroken
 from replworker.jobs import Job, Jobs
 from replworker.link import Link
 from replworker.memory import MemoryWatch
@@ -141,7 +141,7 @@ class Session:
     # --- from the broker ---
 
     def hear(self, header: Header, frame: bytes) -> None:
-        """One frame of the broker."""
+        """One frame of the broker. Raises InterpreterBroken where the interpreter turns out to be past answering."""
         if header.kind == Kind.ASK:
             try:
                 self._ask(header, frame[HEADER_BYTES:])
@@ -312,6 +312,8 @@ class Session:
         job = self.jobs.running
         if job is None or job.route != route:
             return
+        if self._child.stopped():
+            raise InterpreterBroken("the interpreter was stopped by a signal (SIGSTOP or its like)")
         job.cancelled = True
         job.limit_ms = cancel.limit_ms or job.limit_ms
         self._child.send(frames.encode(frames.Interrupt(job.asked)))

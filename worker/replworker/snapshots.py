@@ -16,8 +16,10 @@ from pathlib import Path
 
 from replwire.link import Dumped, Kind, encode
 from replwire.replies import LeftBehind
+from replworker.confine import plain
 from replworker.interpreter import Interpreter
 from replworker.runtimes import frames
+from replworker.runtimes.codec import MAX_FRAME_BYTES
 from replworker.voice import Voice
 
 
@@ -46,7 +48,7 @@ class Snapshots:
 
         def dumped(event: frames.Event) -> None:
             assert isinstance(event, frames.Dumped)
-            error = event.error or self._store(begun, path, event.data)
+            error = event.error or self._store(begun, path, event.data, most)
             if error is not None:
                 Path(begun).unlink(missing_ok=True)
                 ended(error)
@@ -63,11 +65,13 @@ class Snapshots:
         return number
 
     @staticmethod
-    def _store(begun: str, path: str, data: str | None) -> str | None:
+    def _store(begun: str, path: str, data: str | None, most: int) -> str | None:
         """Write what came inside the answer, and give the whole file its name. Why that failed, or None."""
         try:
             if data is not None:
                 Path(begun).write_text(data)
+            if os.stat(begun).st_size > most:  # the interpreter had it open, and keeps to no bound of its own
+                return f"the snapshot is longer than {most} bytes (max-snapshot-bytes = {most})"
             os.rename(begun, path)
         except OSError as error:
             return f"the snapshot cannot be written: {error.strerror}"
@@ -90,8 +94,10 @@ class Snapshots:
             if self._interpreter.ready.runtime == "python":
                 self._interpreter.ask(frames.Restore(self._interpreter.next(), None, self._dill), restored, fd)
             else:
-                with open(fd, closefd=False) as file:
-                    self._interpreter.ask(frames.Restore(self._interpreter.next(), file.read()), restored)
+                data = plain.bounded(fd, MAX_FRAME_BYTES, "the snapshot").decode("utf-8", "replace")
+                self._interpreter.ask(frames.Restore(self._interpreter.next(), data), restored)
+        except plain.Oversized as error:  # it came in one frame: somebody has put more into it since
+            then(str(error), [])
         finally:
             os.close(fd)
 

@@ -9,16 +9,19 @@ from replbroker.core.session import Session
 from replbroker.core.state import State
 from replwire.faults import Refusal
 from replwire.limits import Limits
-from replwire.names import name_error, scope_of
+from replwire.names import name_error, path_error, scope_of
 from replwire.ops import Opens, Request
 
-_MAX_PATH = 4096  # PATH_MAX of Linux
+
+def check_path(label: str, path: str) -> None:
+    """Raises Refusal `invalid-request` for a text that is no path, or leads through the kernel's own links."""
+    if (why := path_error(label, path)) is not None:
+        raise Refusal("invalid-request", why)
 
 
 def environment_spec(path: str) -> Spec:
     """A python environment as it is asked for, by path or `@NAME`. Raises Refusal `invalid-request`."""
-    if "\0" in path or len(path) > _MAX_PATH:
-        raise Refusal("invalid-request", "environment: not a path")
+    check_path("environment", path)
     if path.startswith("@") and (why := name_error("environment", path[1:])) is not None:
         raise Refusal("invalid-request", why)
     if not path.startswith(("/", "@")):
@@ -44,8 +47,10 @@ class Opening:
         state.setup.sandbox.require()
         if isinstance(request, Opens):
             spec = spec._replace(tighter=state.setup.sandbox.tighter(request))
-        if cwd is not None and not cwd.startswith("/"):
-            raise Refusal("invalid-request", "cwd: must be an absolute path")
+        if cwd is not None:
+            check_path("cwd", cwd)
+            if not cwd.startswith("/"):
+                raise Refusal("invalid-request", "cwd: must be an absolute path")
         if any("=" not in pair[1:] or "\0" in pair for pair in env or ()):
             raise Refusal("invalid-request", "env: each entry is NAME=VALUE")
         if len(state.sessions) >= state.limits.max_sessions:

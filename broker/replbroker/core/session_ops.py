@@ -7,7 +7,7 @@ from replbroker.core.effects import Peer
 from replbroker.core.eval_ops import EvalOps, agent_of
 from replbroker.core.evals import Evals
 from replbroker.core.moves import Moves
-from replbroker.core.opening import Opening
+from replbroker.core.opening import Opening, check_path
 from replbroker.core.registry import NameKey
 from replbroker.core.session import CLOSED, Session, Waiter
 from replbroker.core.state import State
@@ -69,6 +69,8 @@ class SessionOps:
         session = self._state.lookup.get(request, peer)
         if session.spec.runtime != "python":
             raise Refusal("not-supported", f"a {session.spec.runtime} session has no python environment")
+        if request.path is not None:
+            check_path("path", request.path)
         if request.action in ("activate", "deactivate"):
             self._moves.activate(request, peer, now)
         elif request.action == "show":

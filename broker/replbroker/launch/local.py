@@ -32,6 +32,7 @@ from replwire.ext.contracts import Runtime
 from replwire.limits import Limits
 from replworker.boot import Given, Order, main, tidy
 
+_NO_PARENT = 255  # what multiprocess makes of a fork server that is gone
 _JOIN_S = 5.0  # a process whose pidfd says it is dead is reaped by the fork server well before
 
 
@@ -54,6 +55,7 @@ class Local:
         self._results: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._processes: dict[int, Any] = {}  # the spawner thread's
+        self._pids: dict[int, int] = {}  # of workers that are not buried yet
         self._starting = threading.Lock()
         self._pidfds: dict[int, int] = {}
         self._doomed: set[int] = set()  # killed: their death is no news
@@ -88,6 +90,7 @@ class Local:
         try:
             with self._starting:
                 process.start()
+                self._pids[worker] = process.pid
             pidfd = os.pidfd_open(process.pid)
         except Exception as error:  # noqa: BLE001 - whatever it is, this thread must live to start the next one
             if process.pid is not None:
@@ -104,8 +107,9 @@ class Local:
         code = process.exitcode
         if code is not None:
             process.close()
-        how = f"exited with code {code}" if not code or code > 0 else f"was killed by {signal.Signals(-code).name}"
-        self._report(lambda: self._gone(worker, f"the worker process {how}"))
+        if code == _NO_PARENT:
+            code = _adopted(self._pids[worker])
+        self._report(lambda: self._gone(worker, f"the worker process {_ended(code)}"))
 
     # --- the loop's thread ---
 
@@ -147,6 +151,7 @@ class Local:
     def _gone(self, worker: int, cause: str) -> None:
         """It is buried: what it has left is known by a pid that nobody has any more."""
         self._live.discard(worker)
+        self._pids.pop(worker, None)
         self._sandbox.bury(worker)
         tidy(self._folder)
         if worker in self._doomed:
@@ -179,7 +184,7 @@ class Local:
         if self._sweep_due:
             return  # a fork server may just be starting and is not to be taken for a stray: `_collect` comes back
         try:
-            sweep(self._own())
+            sweep(self._kept())
         finally:
             self._starting.release()
 
@@ -187,6 +192,10 @@ class Local:
         """Children that the broker started: the fork server and multiprocess's resource tracker."""
         pids = (forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid)
         return {pid for pid in pids if pid is not None}
+
+    def _kept(self) -> set[int]:
+        """No strays: our own, and workers, which become our children when their fork server dies, and go on."""
+        return self._own() | set(self._pids.copy().values())
 
     def close(self, deadline_s: float) -> None:
         end = time.monotonic() + deadline_s
@@ -209,6 +218,21 @@ class Local:
             time.sleep(0.001)
         resource_tracker._resource_tracker._pid = None  # reaped; from 3.12 on it would be waited for again at exit
         os.close(self._wake)
+
+
+def _adopted(pid: int) -> int | None:
+    """How a worker ended whose fork server had died: then it was our child. None where nobody can tell."""
+    try:
+        reaped, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return os.waitstatus_to_exitcode(status) if reaped else None
+
+
+def _ended(code: int | None) -> str:
+    if code is None:
+        return "has ended; how, the fork server that started it would know, and that has died"
+    return f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
 
 
 def _hide_main() -> None:

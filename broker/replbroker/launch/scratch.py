@@ -56,9 +56,10 @@ def _lock(path: str) -> int | None:
 
 
 def _sweep(parent: str) -> None:
-    for name in os.listdir(parent):
-        path = os.path.join(parent, name)
-        if name.startswith(_PREFIX) and _is_ours(path) and (lock := _lock(path)) is not None:
+    with os.scandir(parent) as entries:  # others may put any number there
+        paths = [entry.path for entry in entries if entry.name.startswith(_PREFIX) and _is_ours(entry.path)]
+    for path in paths:
+        if (lock := _lock(path)) is not None:
             shutil.rmtree(path, ignore_errors=True)
             os.close(lock)
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from replwire.limits import MIB
 from replwire.policy import Usage
 
 CONTROLLERS = ("memory", "pids", "cpu")
@@ -21,6 +22,7 @@ _NONE = "no cgroup controllers are mounted"
 _PERIOD_US = 100_000
 _DYING_S = 0.002
 _MOST_OF_ONE = 10_000  # groups of one process: a worker has one, tests have more
+_HUGE_PAGE = 2 * MIB  # what may have been wanted at once
 _OF_BWRAP = 2  # its two processes count as well
 _OPTIONAL = ("memory.memsw.limit_in_bytes", "memory.swap.max", "memory.oom.group")  # not in every kernel
 _NAME = re.compile(r"replctl-(\d+)-\d+")
@@ -173,17 +175,26 @@ class Group:
                 found.add(name)
         return found
 
-    def out_of_memory(self) -> bool:
-        """Whether the kernel has killed something in it for its memory."""
+    def killed_for_memory(self) -> bool:
+        """Whether the kernel has killed something in it for memory, over whichever limit."""
+        return self._counted("memory.oom_control" if self._home.version == 1 else "memory.events", "oom_kill") > 0
+
+    def met_its_limit(self) -> bool:
+        """Whether its own limit of memory was in the way, and not one around it: of an outer group, or the machine."""
+        if self._home.version == 1:  # whose count of failures kernels no longer keep
+            return self._counted("memory.max_usage_in_bytes") >= self._usage.memory_bytes - _HUGE_PAGE
+        return self._counted("memory.events", "oom") > 0
+
+    def _counted(self, file: str, word: str | None = None) -> int:
+        """A number in a file of the memory controller, behind a word where there are several; 0 where it is not."""
         folder = self.folders.get("memory")
         if folder is None:
-            return False
-        file = folder / ("memory.oom_control" if self._home.version == 1 else "memory.events")
+            return 0
         try:
-            words = file.read_text().split()
-        except OSError:
-            return False
-        return "oom_kill" in words and int(words[words.index("oom_kill") + 1]) > 0
+            words = (folder / file).read_text().split()
+            return int(words[words.index(word) + 1] if word else words[0])
+        except (OSError, ValueError, IndexError):
+            return 0
 
     def remove(self, seconds: float = 0.0) -> bool:
         """Take it away; False when a process is still in it after so long. The last ones may be dying just now."""

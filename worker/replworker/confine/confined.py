@@ -49,10 +49,12 @@ class Confined:
             self._usher = Usher(pid, self._plan.run_as)
 
     def verdict(self) -> str | None:
-        """The limit that it died of, if it was one that the group holds."""
-        if self.group.out_of_memory():
+        """The limit of memory that it died of, if the kernel has killed for one."""
+        if not self.group.killed_for_memory():
+            return None
+        if self.group.met_its_limit():
             return f"out of memory: {self._plan.policy.limits.memory_bytes // MIB} MB"
-        return None
+        return "killed for memory by a limit outside of the session's own: of an outer control group, or the machine"
 
     def memory_group(self) -> tuple[Path, int] | None:
         """The control group that counts and bounds its memory, and its version; None where there is none."""

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from replwire.policy import Policy, within
-from replworker.confine import identity, mounts, reach, stage, workspace
+from replworker.confine import identity, mounts, plain, reach, stage, workspace
 from replworker.confine import plan as plans
 from replworker.confine.machine import Machine
 from replworker.confine.plan import Plan, Unavailable
@@ -37,6 +37,8 @@ def prepare(
         )  # fmt: skip
     except FileNotFoundError as error:
         raise Unavailable(f"{error.filename}: {error.strerror}", "name an interpreter that exists") from None
+    except plain.Oversized as error:
+        raise Unavailable(str(error), "name another environment") from None
     for path in (*policy.readable_paths, *policy.writable_paths):
         if not os.path.exists(path):
             raise Unavailable(f"{path}, which sessions are to have, does not exist", "make it, or correct the setting")

@@ -12,9 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from replworker.confine import plain
+
 _MOST_LINKS = 40
-_MOST_PTH_BYTES = 64 * 1024
-_MARKS = ("lib/python3*", "lib64/python3*", "pyvenv.cfg", "lib/node_modules", "include/node", "conda-meta")
+_MOST_BYTES = 64 * 1024  # of a pyvenv.cfg or a .pth file
+_MOST_NAMED = 100  # folders that the .pth files of an installation name
+_MARKS = ("pyvenv.cfg", "lib/node_modules", "include/node", "conda-meta")
+_MOST_BASES = 16  # installations that build on one another
+_PYTHON = r"python3.*"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64")  # there anyway
 
 
@@ -39,7 +44,7 @@ class Needs:
 def needs(
     *programs: str, more: tuple[str, ...] = (), may_read: Callable[[str], bool] = lambda _: True
 ) -> Needs:  # fmt: skip
-    """What these programs need, and `more` paths, beyond what every sandbox has. Raises FileNotFoundError.
+    """What these programs need, and `more` paths, beyond what every sandbox has. Raises FileNotFoundError, Oversized.
 
     An environment may be a session's work. So the python that it says it builds on has to be a program, and a folder
     that it says its packages lie in has to be one that `may_read` lets through.
@@ -49,7 +54,9 @@ def needs(
     links: list[tuple[str, str]] = []
     todo = [*programs]
     for program in todo:  # grows: an environment builds on another installation
-        found, end = _links(os.path.abspath(program))
+        if len(todo) > _MOST_BASES:
+            raise plain.Oversized(f"{programs[0]} builds on more than {_MOST_BASES} other installations")
+        found, end = follow(os.path.abspath(program))
         links += found
         paths.append(_existing(end, program))
         for place in (*(path for path, _ in found), end):
@@ -59,7 +66,7 @@ def needs(
                 developed += filter(may_read, _named_by(folder))
                 todo += [base for base in _bases(folder) if base not in todo]
     for path in more:
-        found, end = _links(os.path.abspath(path))
+        found, end = follow(os.path.abspath(path))
         links += found
         paths.append(_existing(end, path))
     wanted = _outermost([*paths, *developed])
@@ -73,7 +80,7 @@ def _existing(path: str, asked: str) -> str:
     return path
 
 
-def _links(path: str) -> tuple[list[tuple[str, str]], str]:
+def follow(path: str) -> tuple[list[tuple[str, str]], str]:
     """The symlinks on the way of a path, and what it comes to."""
     found: list[tuple[str, str]] = []
     done, rest = "/", path.strip("/").split("/")
@@ -95,39 +102,50 @@ def _links(path: str) -> tuple[list[tuple[str, str]], str]:
 def _installation(program: Path) -> Path | None:
     """The folder that a program at this place belongs to."""
     prefix = program.parent.parent
-    if len(prefix.parts) > 2 and str(prefix) not in _homes() and any(any(prefix.glob(mark)) for mark in _MARKS):
+    if len(prefix.parts) > 2 and str(prefix) not in _homes() and _is_marked(prefix):
         return prefix
     return None
+
+
+def _is_marked(prefix: Path) -> bool:
+    marked = any(os.path.exists(prefix / mark) for mark in _MARKS)
+    return marked or any(any(plain.names(f"{prefix}/{lib}", _PYTHON)) for lib in ("lib", "lib64"))
 
 
 def _bases(prefix: Path) -> Iterator[str]:
     """The python that a virtual environment builds on."""
     for key, value in _pairs(prefix / "pyvenv.cfg"):
         if key == "home" and value.startswith("/"):
-            yield from (str(python) for python in sorted(Path(value).glob("python3*"))[:1] if _is_program(python))
+            yield from (python for python in [*plain.names(value, _PYTHON)][:1] if _is_program(python))
 
 
-def _is_program(path: Path) -> bool:
-    return path.is_file() and os.access(path, os.X_OK)
+def _is_program(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
 def _pairs(file: Path) -> Iterator[tuple[str, str]]:
-    if file.is_file():
-        for line in file.read_text(errors="replace").splitlines():
-            key, _, value = line.partition("=")
-            yield key.strip(), value.strip()
+    for line in (plain.text(str(file), _MOST_BYTES) or "").splitlines():
+        key, _, value = line.partition("=")
+        yield key.strip(), value.strip()
 
 
 def _named_by(prefix: Path) -> Iterator[str]:
     """Folders that an installation reads its packages from besides its own; never a whole home."""
-    for kind in ("site-packages", "dist-packages"):
-        for file in prefix.glob(f"lib/python3*/{kind}/*.pth"):
-            if file.stat().st_size > _MOST_PTH_BYTES:
-                continue
-            for line in file.read_text(errors="replace").splitlines():
-                path = os.path.realpath(line.strip()) if line.startswith("/") else "/"
-                if len(Path(path).parts) > 2 and os.path.isdir(path) and path not in _homes():
-                    yield path
+    found: set[str] = set()
+    for library in plain.names(f"{prefix}/lib", _PYTHON):
+        for kind in ("site-packages", "dist-packages"):
+            for file in plain.names(f"{library}/{kind}", r".*\.pth"):
+                found.update(_named_in(plain.text(file, _MOST_BYTES) or ""))
+                if len(found) > _MOST_NAMED:
+                    raise plain.Oversized(f"the .pth files of {prefix} name more than {_MOST_NAMED} folders")
+    yield from sorted(found)
+
+
+def _named_in(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        path = os.path.realpath(line.strip()) if line.startswith("/") and "\0" not in line else "/"
+        if len(Path(path).parts) > 2 and os.path.isdir(path) and path not in _homes():
+            yield path
 
 
 def _homes() -> set[str]:

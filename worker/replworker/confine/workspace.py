@@ -13,7 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from replwire.names import MAGIC_PLACES
 from replwire.policy import Policy, may_work_in, within
+from replworker.confine import reach
 
 Kind = Literal["writable", "readable", "hidden-folder", "hidden-file"]
 
@@ -40,7 +42,7 @@ class Refused(ValueError):
 
 def check(policy: Policy, folder: str, home: str) -> str:
     """The folder's real path, if a session of this policy may work there. Raises Refused."""
-    real = os.path.realpath(folder)
+    real = _real(folder)
     if not os.path.isdir(real):
         raise Refused(f"{folder} is not a folder")
     if not may_work_in(policy, real):
@@ -49,6 +51,18 @@ def check(policy: Policy, folder: str, home: str) -> str:
         _check_place(policy, real, home)
     if within(real, policy.hidden_paths):
         raise Refused(f"{real} is hidden from sessions")
+    return real
+
+
+def _real(folder: str) -> str:
+    """Where a path leads, but not by the kernel's own links: those of /proc name another's root or descriptor."""
+    try:
+        links, real = reach.follow(os.path.abspath(folder))
+    except FileNotFoundError as error:
+        raise Refused(f"{folder}: {error.strerror}") from None
+    for link, _ in links:
+        if within(link, MAGIC_PLACES):
+            raise Refused(f"{folder} leads through {link}, which is not the same for everybody")
     return real
 
 

@@ -244,14 +244,25 @@ class Child:
             return None
         _, status = os.waitpid(self.outer, 0)
         code = os.waitstatus_to_exitcode(status)
-        if self._wrapping is not None and code > 128:  # how a wrapping says that a signal ended what is in it
-            code = 128 - code
         known = self._wrapping.verdict() if self._wrapping is not None else None
         if known is not None:
             return known
+        who = "the interpreter"
+        if self._wrapping is not None and code < 0:
+            who = "the sandbox around the interpreter (bwrap)"
+        elif self._wrapping is not None and code > 128:  # how a wrapping says that a signal ended what is in it
+            code = 128 - code
         if code < 0:
-            return f"the interpreter was killed by {_signal_name(-code)}"
+            return f"{who} was killed by {_signal_name(-code)}"
         return f"the interpreter exited with code {code}{self._last_words()}"
+
+    def stopped(self) -> bool:
+        """Whether a signal has stopped it (SIGSTOP): it hears nothing until another lets it go on."""
+        try:
+            with open(f"/proc/{self.pid}/stat", "rb") as file:
+                return file.read().rpartition(b")")[2].split()[0] == b"T"
+        except (OSError, IndexError):
+            return False
 
     def _last_words(self) -> str:
         """What it said before it was there at all: why it could not be started."""

@@ -196,7 +196,13 @@ class Dumped(_Event, frozen=True, tag="dumped", kw_only=True):
     error: str | None = None
 
 
-Event = Ready | Claimed | NeedInput | Result | Variables | Cleared | Completions | Found | Dumped
+class Broken(_Event, frozen=True, tag="broken"):
+    """The interpreter cannot go on, over what the user's code has done to it. The last that it says."""
+
+    cause: str
+
+
+Event = Ready | Claimed | NeedInput | Result | Variables | Cleared | Completions | Found | Dumped | Broken
 
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(Event).decode

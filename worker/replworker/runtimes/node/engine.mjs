@@ -28,6 +28,8 @@ const DIRECTIVE = "'use strict';";
 const STRICT = /^(?:\s|\/\/.*\n|\/\*[^]*?\*\/)*(['"])use strict\1[^\S\n]*(?:;|\n|$)/;
 const POISON = '\n@'; // no program goes on like this: what ends so is parsed and never run
 export const LINE_END = /\r\n?|[\n\u2028\u2029]/g;
+// Node takes a signal to its own process, or to all, for its end, and shuts the inspector before it sends one.
+const SHUT = 'its inspector is shut, as by process.kill() of its own process or of all';
 const LOOK_MS = 100; // for a look at a name; only a proxy of the user's takes any time
 
 function opened() {
@@ -97,7 +99,9 @@ export class Engine {
 
   /** Names that const, let and class have bound. */
   lexical() {
-    return new Set(this.#ask('Runtime.globalLexicalScopeNames', {}).names);
+    const found = this.#ask('Runtime.globalLexicalScopeNames', {});
+    if (found === null) throw new Error(SHUT);
+    return new Set(found.names);
   }
 
   /** What an expression refers to, if V8 can tell without any side effect: {value} or null. */

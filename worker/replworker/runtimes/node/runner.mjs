@@ -157,13 +157,12 @@ export class Runner {
     gate.closed = false;
   }
 
-  /** The driver could not go on, over what the user has done to the language: an answer all the same. */
+  /** The driver cannot go on, over what the user has done to the language or the process: the worker ends it. */
   #fail(run, error) {
     const { gate, channel } = this.#parts;
     if (gate.running !== run) return;
-    gate.running = null;
-    const ex = { type: 'Error', message: 'in the driver' };
-    channel.send({ t: 'result', n: run.n, outcome: 'error', ex, stacktrace: [], traceback: `${error}\n` });
+    const [cause] = cut(`the code broke what node needs to run more: ${error?.message}`, MESSAGE_BYTES);
+    channel.send({ t: 'broken', cause });
   }
 
   #end(run) {
