@@ -46,6 +46,7 @@ from replbroker.watch.audit import AuditFile
 from replbroker.watch.base import Watcher
 from replwire.deadlines import GapDetector
 from replwire.limits import Limits
+from replwire.terminal import escape_lines
 
 _POLLIN = int(zmq.POLLIN)
 _LONG_S = 3600.0  # the longest sleep
@@ -346,10 +347,8 @@ def log(text: str) -> None:
     """A line in the broker's log, which is its stderr; further lines are indented, so that no text of others can look
     like one of ours. A log that cannot be written must not stop the broker."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    text = "\n  ".join("".join(char if char.isprintable() else repr(char)[1:-1] for char in line)
-                       for line in text.rstrip("\n").split("\n"))  # fmt: skip
     try:
-        sys.stderr.write(f"{stamp} {text}\n")
+        sys.stderr.write(f"{stamp} {escape_lines(text.rstrip(chr(10)), '  ')}\n")
         sys.stderr.flush()
     except OSError:
         pass

@@ -15,6 +15,7 @@ from replctl.tools.base import Tool as BaseTool
 from replwire.ext.contracts import Command, Tool
 from replwire.ext.registry import OnError, Record, Registry
 from replwire.extensions import Extension
+from replwire.terminal import escape_lines
 
 
 def load_all(extensions: Sequence[Extension], on_error: OnError | None = None) -> Registry:
@@ -47,7 +48,7 @@ def stdout_is_ours() -> Iterator[None]:
 
 
 def _say(text: str) -> None:
-    print(f"replctl: {text}", file=sys.stderr)
+    print(f"replctl: {escape_lines(text, '  ')}", file=sys.stderr)
 
 
 def _failed(record: Record, error: BaseException) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from typing import Any, NamedTuple, NoReturn
@@ -144,12 +145,14 @@ def _end(code: int) -> NoReturn:
 
 
 def _usage(error: click.ClickException, args: list[str]) -> int:
-    if "--json" in args:
-        from replctl.commands.screen import Screen
+    from replctl.commands.screen import Screen
 
+    if "--json" in args:
         Screen().failure(error.format_message(), ["done", "error"], "invalid-request", error.exit_code)
     else:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        Screen().block(shown.getvalue().rstrip("\n"), "err")
     return error.exit_code
 
 

@@ -189,7 +189,7 @@ def test_a_value_is_shown_unless_the_runtime_calls_it_none_and_a_failed_command_
 def test_a_line_of_ours_is_a_fresh_one(tmp_path: Path) -> None:
     with open(tmp_path / "o", "wb") as file:
         screen = Screen(out=file.fileno())
-        screen.text("out", "no newline \ud800")
+        screen.live("out", "no newline \ud800")
         screen.line("42")
     assert (tmp_path / "o").read_bytes() == b"no newline \\ud800\n42\n"
 

@@ -90,7 +90,7 @@ def test_a_loss_a_reset_and_an_error_stand_in_the_output(model: Model, hear: Hea
     hear("session/lost", why="killed\x07", epoch=2)
     hear("session/reset", reason="reset by ada", epoch=3)
     assert printed(model) == [
-        "[1] f()", "half a li", "Traceback:", "ValueError: ␛[31mno", "-- worker lost, epoch 2: killed␇",
+        "[1] f()", "half a li", "Traceback:", "ValueError: \\x1b[31mno", "-- worker lost, epoch 2: killed\\x07",
         "-- reset, epoch 3: reset by ada",
     ]  # fmt: skip
     assert (cells(model)["EPOCH"], cells(model)["STATE"]) == ("3", "starting")

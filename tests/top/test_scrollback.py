@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replctl.top.cells import Column, Line, Row, cut, fold, pad, plain, shown, table, width_of
+from replctl.top.cells import Column, Line, Row, cut, fold, pad, plain, table, width_of
 from replctl.top.scrollback import MAX_CHARS, MAX_LINES, Scrollback
 
 
@@ -39,7 +39,7 @@ def test_no_control_character_is_ever_left(pieces: list[str]) -> None:
         ("\x1bPq#0\x1b\\sixel", ["sixel"]),
         ("\x9b31mred", ["red"]),
         ("\x1bc\x1b7\x1b(Bx", ["x"]),
-        ("bell\x07", ["bell␇"]),
+        ("bell\x07", ["bell\\x07"]),
         ("a\u202eb", ["a\\u202eb"]),
         ("a\tb", ["a       b"]),
         ("10%\r20%\r100%\n", ["100%"]),
@@ -60,7 +60,7 @@ def test_a_sequence_that_is_cut_between_two_messages_is_still_one(at: int) -> No
 
 
 def test_a_sequence_that_never_ends_is_shown_and_not_kept() -> None:
-    assert texts("\x1b]0;", "x" * 5000)[0].startswith("␛]0;xxx")
+    assert texts("\x1b]0;", "x" * 5000)[0].startswith("\\x1b]0;xxx")
 
 
 def test_colours_and_faces_are_kept_and_end_with_their_eval() -> None:
@@ -89,7 +89,6 @@ def test_lines_are_folded_by_cells() -> None:
 
 def test_text_is_cut_and_filled_by_cells() -> None:
     assert (width_of("表a"), cut("表計算", 5), pad("表", 4), pad("7", 3, right=True)) == (3, "表計…", "表  ", "  7")
-    assert shown("a\x1b\n\x7f\x9b\ud800") == "a␛␊␡\\x9b\\ud800"
 
 
 def test_a_table_that_is_too_wide_leaves_out_what_matters_least() -> None:

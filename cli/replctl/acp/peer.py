@@ -9,6 +9,7 @@ from typing import Any
 
 from replctl.acp import rpc
 from replctl.acp.stdio import HIGH_WATER, Writer
+from replwire.terminal import escape_control
 
 MAX_NOTES = 256  # lines on stderr; a client may never read it, and a full pipe would stop us
 _NOTE_CHARS = 200
@@ -22,7 +23,7 @@ class Notes:
         self._seen: set[str] = set()
 
     def __call__(self, text: str) -> None:
-        flat = rpc.one_line(text)[:_NOTE_CHARS]
+        flat = escape_control(rpc.one_line(text)[:_NOTE_CHARS])
         if flat in self._seen or len(self._seen) > self._most:
             return
         self._seen.add(flat)

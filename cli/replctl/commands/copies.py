@@ -47,7 +47,7 @@ def load(face: Face, file: str, session: str, reload: bool, timeout: float | Non
     """
     face.blank = blank(session)
     with face.client() as client:
-        live = None if face.json else face.screen.text
+        live = None if face.json else face.screen.live
         if not reload:
             client.new(session, reuse=True)
         return report(face, client.load(os.path.abspath(file), session, reload, timeout, wait, live))

@@ -68,7 +68,7 @@ class Dialogue:
         self.exit: int = Exit.OK  # of the last eval
         self._slashes: dict[str, Callable[[], None]] = {
             "/reset": self._reset, "/info": self._info, "/jobs": self._jobs, "/interrupt": self._interrupt,
-            "/help": lambda: face.screen.line(HELP),
+            "/help": lambda: face.screen.block(HELP),
         }  # fmt: skip
 
     def take(self, block: str) -> bool:

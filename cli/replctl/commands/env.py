@@ -68,7 +68,7 @@ def pkg(face: Face, action: str, packages: tuple[str, ...], session: str, path: 
     """
     face.blank = blank(session)
     with face.client() as client:
-        live = None if face.json else face.screen.text
+        live = None if face.json else face.screen.live
         return report(face, client.packages(action, packages, session, path, live))
 
 

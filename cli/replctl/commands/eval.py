@@ -68,19 +68,24 @@ def eval_(
 @click.option("--stream", type=click.Choice(["out", "err", "both"]), default="both", show_default=True)
 @click.option("--max-bytes", type=click.IntRange(min=1), help="At most this much text.")
 @click.option("--grep", metavar="TEXT", help="Only lines with this text.")
+@click.option("--raw", is_flag=True, help="To a terminal too: every byte as it was printed.")
 @common
 def read(
     face: Face, session: str, eval_id: int, wait: float | None, offset: int, stream: str, max_bytes: int | None,
-    grep: str | None,
+    grep: str | None, raw: bool,
 ) -> int:  # fmt: skip
-    """Output and answer of eval EVAL_ID of SESSION. 0 is what the session printed between evals."""
+    """Output and answer of eval EVAL_ID of SESSION. 0 is what the session printed between evals.
+
+    Whoever may use the session may have printed it: a terminal is given lines, tabs and colours of it, and no other
+    control sequence unless with --raw. A pipe or file gets it as it is.
+    """
     face.blank = blank(session)
     with face.client() as client:
         fields = calls.read_fields(session, eval_id, wait, offset, stream, max_bytes, grep)
-        live = None if face.json else face.screen.text
+        live = None if face.json else face.screen.live if raw else face.screen.stored
         gathering = client.begin("read", fields, live)
         client.finish(gathering, PATIENCE + (wait or 0))
-        return report(face, talk.result(gathering))
+        return report(face, talk.result(gathering), None if raw or not os.isatty(1) else face.screen.block)
 
 
 def _code(code: str | None, file: str | None) -> tuple[str, bool]:

@@ -50,7 +50,10 @@ def as_command(name: str) -> click.Command | None:
     def command(face: Face, session: str, arguments: tuple[str, ...]) -> None:
         with face.client() as client, ext.stdout_is_ours():
             text = ext.run(registry, name, client, session, ext.words(arguments))
-        face.show({"status": ["done"], "text": text}, text)
+        if face.json:
+            face.screen.json({"status": ["done"], "text": text})
+        else:
+            face.screen.block(text)
 
     return command
 

@@ -10,6 +10,7 @@ import time
 
 import click
 
+from replctl.commands.screen import Screen
 from replctl.mcp.clients import CLIENTS
 from replctl.mcp.edit import CannotEdit
 from replctl.tools.sets import SETS
@@ -42,9 +43,9 @@ def install(client: str, scope: str, show: bool, name: str, agent: str | None, s
     if path is None:
         raise click.UsageError(f"{client} has no configuration of a project")
     path = os.path.realpath(path)
-    entry = place.entry(command)
+    entry, screen = place.entry(command), Screen()
     if show:
-        click.echo(place.edit("", name, entry), nl=False)
+        screen.block(place.edit("", name, entry).removesuffix("\n"))
         return Exit.OK
     before = _read(path)
     try:
@@ -53,12 +54,12 @@ def install(client: str, scope: str, show: bool, name: str, agent: str | None, s
         snippet = place.edit("", name, entry)
         raise click.ClickException(f"{path} is left as it is: {error}. Add this by hand:\n{snippet}") from None
     if after == before:
-        click.echo(f"replctl: already in {path}", err=True)
+        screen.notice(f"already in {path}")
         return Exit.OK
     for line in difflib.unified_diff(before.splitlines(), after.splitlines(), path, path, lineterm=""):
-        click.echo(line)
+        screen.block(line)
     kept = _write(path, before, after)
-    click.echo(f"replctl: wrote {path}" + (f"; as it was before: {kept}" if kept else ""), err=True)
+    screen.notice(f"wrote {path}" + (f"; as it was before: {kept}" if kept else ""))
     return Exit.OK
 
 

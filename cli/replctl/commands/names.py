@@ -89,7 +89,8 @@ def history(face: Face, session: str | None, limit: int | None, grep: str | None
     for entry in entries:
         end = " ".join(word for word in entry.status if word != "done") or ("ok" if entry.status else "not ended")
         took = "" if entry.duration_ms is None else f", {spoken(entry.duration_ms)}"
-        face.screen.line(f"# {entry.eval_id} ({end}{took}, epoch {entry.epoch})\n{entry.code}")
+        face.screen.line(f"# {entry.eval_id} ({end}{took}, epoch {entry.epoch})")
+        face.screen.block(entry.code)
     return None
 
 

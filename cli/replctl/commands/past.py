@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from replctl.past.replay import replay as run_again
 from replctl.past.store import Head, Store, header
 from replctl.past.turns import Past, Turn, fold, lines, only_turns, past
 from replwire.faults import Exit
+from replwire.terminal import escape_json
 
 
 @contextmanager
@@ -46,9 +48,8 @@ def search(face: Face, session: str | None, text: str, limit: int | None) -> int
         rows = [{"session": head.session, "name": head.name} | msgspec.to_builtins(turn) for head, turn in shown]
         face.screen.json({"status": ["done"], "session": session, "found": rows, "count": len(found)})
     for head, turn in shown if not face.json else ():
-        face.screen.line(
-            f"# {head.label} {turn.eval_id} ({_how(turn)}, {turn.time[:19].replace('T', ' ')})\n{turn.code}"
-        )
+        face.screen.line(f"# {head.label} {turn.eval_id} ({_how(turn)}, {turn.time[:19].replace('T', ' ')})")
+        face.screen.block(turn.code)
         for line in _with_text(turn, text):
             face.screen.line(f"#   {line}")
     if not found and not face.json:
@@ -90,12 +91,15 @@ def export(session: str, kind: str, out: Path | None) -> int:
         head = _head(store, session)
         entries = list(store.load(head))
     if kind == "jsonl":
-        text = "".join(msgspec.json.encode(entry).decode() + "\n" for entry in (header(head), *entries))
+        text = "".join(escape_json(msgspec.json.encode(entry).decode()) + "\n" for entry in (header(head), *entries))
     else:
         make = {"ipynb": formats.notebook, "py": formats.script, "md": formats.page}[kind]
         text = make(fold(entries), f"{head.label}, {head.created[:19].replace('T', ' ')}", head.runtime)
     if out is None:
-        Screen().text("out", text)
+        if os.isatty(1):
+            Screen().block(text.removesuffix("\n"))
+        else:
+            Screen().live("out", text)
     else:
         try:
             out.write_text(text, encoding="utf-8")
@@ -159,7 +163,8 @@ def _tell(face: Face, report: Report, into: str) -> None:
         face.screen.json({"status": ["done"], "into": into, **facts})
         return
     for drift in report.drifted:
-        face.screen.line(f"eval {drift.eval_id}: {', '.join(drift.what)} differ\n" + "\n".join(drift.diff))
+        face.screen.line(f"eval {drift.eval_id}: {', '.join(drift.what)} differ")
+        face.screen.block("\n".join(drift.diff))
     for number, why in report.skipped:
         face.screen.notice(f"eval {number} was not run again: {why}")
     if report.missing:

@@ -16,7 +16,7 @@ from replctl.client.errors import ReplError
 from replctl.client.result import Gathering, OnOutput, Result
 from replctl.client.sync import Client
 from replctl.commands.common import Face
-from replctl.commands.screen import visible
+from replctl.commands.screen import Screen
 from replctl.commands.told import end_notices, opening_notices, status_notice, waits_for_input
 from replwire.faults import Exit
 from replwire.replies import Approval, Reply
@@ -45,7 +45,7 @@ TERMINAL = Answer(typed_line, watch=0)
 
 def at_terminal(approval: Approval) -> bool:
     """Ask who sits at the terminal. Anything but a clear yes is a no."""
-    click.echo(visible(f"{approval.title} {approval.reason} (hook {approval.hook})"), err=True)
+    Screen().block(f"{approval.title} {approval.reason} (hook {approval.hook})", "err")
     try:
         return click.confirm("Run it?", default=False, err=True)
     except click.Abort:
@@ -58,19 +58,19 @@ def blank(session: str | None) -> dict[str, Any]:
     return data
 
 
-def report(face: Face, result: Result) -> int:
-    """Show how an eval ended, its output having been shown; the exit code."""
+def report(face: Face, result: Result, show_value: Callable[[str], None] | None = None) -> int:
+    """Show how an eval ended, its output having been shown; the exit code. `show_value`: not as the value's text is."""
     if face.json:
         face.screen.json({**msgspec.to_builtins(result), "word": result.word, "exit": result.exit})
         return result.exit
     for notice in opening_notices(result):
         face.screen.notice(notice)
     if result.traceback:
-        face.screen.line(result.traceback.rstrip("\n"), "err")
+        face.screen.block(result.traceback.rstrip("\n"), "err")
     elif result.exit is Exit.RAISED and result.error:
-        face.screen.line(result.error, "err")
+        face.screen.block(result.error, "err")
     if result.shown is not None:
-        face.screen.line(result.shown)
+        (show_value or face.screen.value)(result.shown)
     for notice in end_notices(result):
         face.screen.notice(notice)
     return result.exit
@@ -94,7 +94,7 @@ class Running:
 
     def go(self) -> int:
         """Send it, show it, return the exit code."""
-        live = None if self._face.json else self._face.screen.text
+        live = None if self._face.json else self._face.screen.live
         before = signal.signal(signal.SIGINT, self._stop)
         try:
             while (result := self._tried(live)) is None:

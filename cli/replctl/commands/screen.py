@@ -1,25 +1,33 @@
 """What a command writes: the code's text as it comes, values and tables to stdout, notices to stderr, or one JSON line.
 
-Everything goes to the descriptors at once, all of it: a pipe takes 65 536 bytes at a time and no more.
+Two methods write text as it is, `live` and `value`: they are for what the caller's own code printed and returned. In
+all others what a terminal would obey is escaped, so that no name, folder, preview or error of somebody else can reach
+one. Everything goes to the descriptors at once, all of it: a pipe takes 65 536 bytes at a time and no more.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from replwire.terminal import escape_control, escape_json, escape_lines
+
+if TYPE_CHECKING:
+    from replctl.top.sequences import Harmless
 
 READER_GONE = 141  # as a shell tells of a program that SIGPIPE ended
 UNWRITTEN = 1  # what cat says of a full disk
 
 
-def visible(text: str) -> str:
-    """Text of others in our own lines: what a terminal would obey is shown."""
-    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
+def has_colours(fd: int) -> bool:
+    """Whether colours belong there: a terminal that takes them, of a user who wants them."""
+    return os.isatty(fd) and os.environ.get("TERM", "dumb") != "dumb" and "NO_COLOR" not in os.environ
 
 
 class Screen:
@@ -27,10 +35,11 @@ class Screen:
 
     def __init__(self, out: int = 1, err: int = 2) -> None:
         self._files = {"out": out, "err": err}
+        self._harmless: dict[str, Harmless] = {}
         self._fresh = {"out": True, "err": True}  # whether the last thing written ended its line
         self._one = os.isatty(out) and os.isatty(err)  # both are one terminal: a line begun on one is begun on both
 
-    def text(self, stream: str, text: str) -> None:
+    def live(self, stream: str, text: str) -> None:
         """Text of the code, as it came. Ends the process, quietly, when nobody reads stdout any more."""
         if not text:
             return
@@ -52,18 +61,48 @@ class Screen:
         for each in self._fresh if self._one else (stream,):
             self._fresh[each] = fresh
 
+    def stored(self, stream: str, text: str) -> None:
+        """Text that a session printed at some time, for anybody: to a terminal its lines, tabs and colours; elsewhere
+        as it is."""
+        if os.isatty(self._files[stream]):
+            from replctl.top.sequences import Harmless  # few commands show such text
+
+            harmless = self._harmless.setdefault(stream, Harmless(has_colours(self._files[stream])))
+            text = harmless.text(text) + harmless.end()
+        self.live(stream, text)
+
+    def value(self, text: str) -> None:
+        """A value of the caller's own code, as its text is, on a fresh line."""
+        self._fresh_line("out", text)
+
     def line(self, text: str, stream: str = "out") -> None:
-        """A line of our own, on a fresh line."""
-        begin = "" if self._fresh[stream] else "\n"
-        self.text(stream, f"{begin}{text}\n")
+        """A line of our own, on a fresh line; newlines in it are escaped too."""
+        self._fresh_line(stream, escape_control(text))
+
+    def block(self, text: str, stream: str = "out") -> None:
+        """Several lines: code, a traceback, a text of help."""
+        self._fresh_line(stream, escape_lines(text))
+
+    def coloured(self, *pieces: tuple[str, str | None]) -> None:
+        """A line of our own in pieces, each with an SGR colour or none."""
+        painted = ((escape_control(text), colour) for text, colour in pieces)
+        self._fresh_line("out", "".join(f"\x1b[{colour}m{text}\x1b[0m" if colour else text for text, colour in painted))
 
     def notice(self, text: str) -> None:
-        """Something that replctl itself has to say. Terminal control in it is shown, not obeyed."""
-        self.line(f"replctl: {visible(text)}", "err")
+        """Something that replctl itself has to say. Further lines are indented: none can look like one of ours."""
+        self._fresh_line("err", f"replctl: {escape_lines(text, '  ')}")
 
     def json(self, data: Any) -> None:
         """One object on one line."""
-        self._write("out", msgspec.json.encode(data, enc_hook=str) + b"\n")
+        try:
+            text = escape_json(msgspec.json.encode(data, enc_hook=str).decode())
+        except UnicodeEncodeError:  # a lone surrogate, of a file name that is no UTF-8
+            text = json.dumps(msgspec.to_builtins(data, enc_hook=str))
+        self._write("out", text.encode() + b"\n")
+
+    def _fresh_line(self, stream: str, text: str) -> None:
+        begin = "" if self._fresh[stream] else "\n"
+        self.live(stream, f"{begin}{text}\n")
 
     def failure(
         self, err: str, status: Sequence[str], word: str | None, exit: int, *,
@@ -75,7 +114,7 @@ class Screen:
 
     def table(self, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Columns, aligned."""
-        cells = [list(head)] + [["-" if cell is None else str(cell) for cell in row] for row in rows]
+        cells = [list(head)] + [["-" if cell is None else escape_control(str(cell)) for cell in row] for row in rows]
         widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
         for row in cells:
             self.line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -13,7 +10,7 @@ from replctl.client.errors import ReplError
 from replctl.commands.common import Face, common
 from replctl.commands.completion import SessionName
 from replctl.commands.durations import spoken
-from replctl.commands.screen import visible
+from replctl.commands.screen import has_colours
 from replctl.top.sequences import Harmless
 
 _COLOURS = {"eval": "36", "session": "32", "worker": "35", "broker": "34"}
@@ -34,7 +31,7 @@ def tail(face: Face, session: str | None, types: tuple[str, ...], output: bool, 
     """Events of SESSION, or of all sessions, until Ctrl-C or the end of the session."""
     with face.client() as client:
         face.screen.leave_with_the_reader()
-        teller = Teller(face, _coloured(os.environ, sys.stdout.isatty()))
+        teller = Teller(face, has_colours(1))
         teller.names = {entry.session: entry.ref for entry in client.sessions()}
         for_names = types and session is None and not {_CREATED, "session/"} & {*types}
         try:
@@ -49,10 +46,6 @@ def tail(face: Face, session: str | None, types: tuple[str, ...], output: bool, 
                 raise
             face.screen.notice("the broker ends")
     return 0
-
-
-def _coloured(environ: Mapping[str, str], tty: bool) -> bool:
-    return tty and environ.get("TERM", "dumb") != "dumb" and "NO_COLOR" not in environ
 
 
 class Teller:
@@ -77,7 +70,7 @@ class Teller:
         elif kind == "eval/output":
             self._output(session, event["reply"])
         elif kind != "eval/output-end":
-            self._face.screen.line(self._line(kind, session, event))
+            self._face.screen.coloured(*self._line(kind, session, event))
         if kind in ("eval/finished", "session/closed"):
             for stream in ("out", "err"):
                 self._texts.pop((session, stream), None)
@@ -89,18 +82,17 @@ class Teller:
         for stream in ("out", "err"):
             if text := reply.get(stream):
                 harmless = self._texts.setdefault((session, stream), Harmless(self._coloured))
-                self._face.screen.text("out", harmless.text(text) + harmless.end())
+                self._face.screen.live("out", harmless.text(text) + harmless.end())
 
-    def _line(self, kind: str, session: str | None, event: dict[str, Any]) -> str:
+    def _line(self, kind: str, session: str | None, event: dict[str, Any]) -> list[tuple[str, str | None]]:
         bad = event.get("status") not in (None, "ok") or kind in ("session/lost", "log/error", "admission/refused",
                                                                   "policy/decision", "bus/lagged")  # fmt: skip
-        shown = self._paint(kind, _BAD if bad else _COLOURS.get(kind.partition("/")[0]))
+        colour = _BAD if bad else _COLOURS.get(kind.partition("/")[0])
         where = self.names.get(session or "", session or "-")
-        number = f" {event['eval']}" if event.get("eval") else ""
-        return " ".join([event.get("time", "")[11:23] or "-", where, shown + number, *_facts(event)])
-
-    def _paint(self, text: str, colour: str | None) -> str:
-        return f"\x1b[{colour}m{text}\x1b[0m" if self._coloured and colour else text
+        number = [str(event["eval"])] if event.get("eval") else []
+        before = f"{event.get('time', '')[11:23] or '-'} {where} "
+        after = "".join(f" {each}" for each in (*number, *_facts(event)))
+        return [(before, None), (kind, colour if self._coloured else None), (after, None)]
 
 
 def _facts(event: dict[str, Any]) -> list[str]:
@@ -118,5 +110,5 @@ def _facts(event: dict[str, Any]) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    text = visible(" ".join(str(value).split()))
+    text = " ".join(str(value).split())
     return text if len(text) <= _LINE else text[: _LINE - 1] + "…"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from replctl.past.turns import CODE_OPS, Part, Turn
+from replwire.terminal import escape_control, escape_lines
 
 FORMATS = ("ipynb", "py", "md", "jsonl")
 _KERNELS = {"python": ("Python 3", "python3", "python"), "node": ("JavaScript", "javascript", "javascript"),
@@ -41,7 +42,7 @@ def _markdown(name: str, text: str) -> dict[str, Any]:
 
 
 def _aside(text: str) -> str:
-    return f"*{text[:1].upper()}{text[1:]}*"
+    return f"*{text[:1].upper()}{escape_control(text[1:])}*"
 
 
 def _source(text: str) -> list[str]:
@@ -98,8 +99,8 @@ def _fits(code: str, begun: bool) -> bool:
 
 
 def _comment(sign: str, text: str) -> str:
-    """Each line of it; a NUL would end the script."""
-    return "\n".join(f"{sign} {line}".rstrip() for line in text.replace("\0", "␀").splitlines())
+    """Each line of it, its control characters escaped: a NUL would end the script."""
+    return "\n".join(f"{sign} {escape_control(line)}".rstrip() for line in text.splitlines())
 
 
 def _how(turn: Turn) -> str:
@@ -131,4 +132,4 @@ def _fenced(text: str, language: str) -> str:
     fence = "```"
     while fence in text:
         fence += "`"
-    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+    return f"{fence}{language}\n{escape_lines(text.rstrip())}\n{fence}"

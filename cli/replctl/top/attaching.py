@@ -12,8 +12,6 @@ import termios
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from replctl.top.cells import shown
-
 _PR_SET_PDEATHSIG = 1
 READ_SECONDS = 60  # that an error of attach is left on the screen for, if nobody presses Enter
 
@@ -71,6 +69,6 @@ def _nothing(*_: Any) -> None:
 
 def _pause(code: int) -> None:
     """Leave what it said to be read."""
-    os.write(1, shown(f"attach ended with exit code {code}; Enter goes back to top").encode())
+    os.write(1, f"attach ended with exit code {code}; Enter goes back to top".encode())
     if select.select([0], [], [], READ_SECONDS)[0]:
         os.read(0, 1024)

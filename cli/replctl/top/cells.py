@@ -1,4 +1,4 @@
-"""Text in cells of a terminal: how wide it is, how it is cut, folded, aligned, and made harmless. No I/O."""
+"""Text in cells of a terminal: how wide it is, how it is cut, folded and aligned. No I/O."""
 
 from __future__ import annotations
 
@@ -6,25 +6,15 @@ import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from replwire.terminal import escape_control
+
 Line = list[tuple[str, str]]  # pieces of text, each with a style: `bold red`, or `` for the terminal's own
 GAP = 1
 
 
-def shown(text: str) -> str:
-    """The text with all that a terminal could obey, or that hides, made visible."""
-    return text if text.isprintable() else "".join(map(_visible, text))
-
-
-def _visible(char: str) -> str:
-    if char.isprintable():
-        return char
-    code = ord(char)
-    return chr(0x2400 + code) if code < 32 else "␡" if code == 127 else repr(char)[1:-1]
-
-
 def one_line(text: str) -> str:
     """Text of several lines as one."""
-    return shown(" ".join(text.split()))
+    return escape_control(" ".join(text.split()))
 
 
 def width_of(text: str) -> int:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from replctl.top.cells import Line, cut, one_line, shown
+from replctl.top.cells import Line, cut, one_line
 from replwire.ext.contracts import Contribution, Control, Panel, Presenter, Status
 from replwire.ext.registry import Record, Registry
+from replwire.terminal import escape_control
 
 OURS = frozenset("qirca/s?SjkgG1234")  # keys that the screen has itself
 SLOW_SECONDS = 0.05  # the screen stood still for so long: worth a word
@@ -68,7 +69,7 @@ class Parts:
         text = self._made(record, partial(panel.render, shown_now, width))
         if text is None:
             return [[("it failed", "bold red")]]
-        return [[(" " + cut(shown(line), width - 1), "")] for line in text.splitlines()[: panel.height]]
+        return [[(" " + cut(escape_control(line), width - 1), "")] for line in text.splitlines()[: panel.height]]
 
     def _made(self, record: Record, render: Callable[[], str | None]) -> str | None:
         begun = time.monotonic()

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from replctl.top.cells import Line, fold, shown
+from replctl.top.cells import Line, fold
 from replctl.top.sequences import Parts
+from replwire.terminal import escape_control
 
 MAX_LINES = 2000  # of one session
 MAX_CHARS = 200_000  # of one session
@@ -51,7 +52,7 @@ class Scrollback:
 
     def note(self, text: str, style: str) -> None:
         """A line of our own, on a fresh line."""
-        self._put_aside(_Waiting(shown(text) or " ", None, style))
+        self._put_aside(_Waiting(escape_control(text) or " ", None, style))
 
     def fresh(self) -> None:
         """End the line that is open, and whatever colour it had."""
@@ -117,7 +118,7 @@ class Scrollback:
             elif piece == "\t":
                 self._put(" " * (_TAB - self._column % _TAB), style)
             else:
-                self._put(shown(piece), style)
+                self._put(escape_control(piece), style)
 
     def _put(self, text: str, style: str) -> None:
         style = " ".join(filter(None, (self._colour or style, *sorted(self._faces))))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from replctl.top.cells import shown
+from replwire.terminal import escape_control
 
 _PENDING_CHARS = 4096  # of a sequence whose end has not come; a longer one is none
 
@@ -70,7 +70,7 @@ class Harmless:
     def _part(self, part: Part) -> str:
         if part.final is None:
             lines = part.text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-            return "\n".join("\t".join(map(shown, line.split("\t"))) for line in lines)
+            return "\n".join(escape_control(line, "\t") for line in lines)
         if not self._colours or part.final != "m" or not re.fullmatch("[0-9;]*", part.arguments):
             return ""
         self._painted = part.arguments.strip("0;") != ""

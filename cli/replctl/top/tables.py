@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from replctl.top.cells import Column, Line, Row, cut, pad, shown, width_of
+from replctl.top.cells import Column, Line, Row, cut, pad, width_of
 from replctl.top.figures import number, size, span
 from replctl.top.model import Model
 from replctl.top.things import Job, Session
+from replwire.terminal import escape_control
 
 SESSIONS = (
     Column("NAME", 12, most=32), Column("STATE", 8), Column("RUNTIME", 7, most=12, rank=2),
@@ -75,9 +76,9 @@ def _session(model: Model, session: Session, queued: int, now: float) -> Row:
     hot = "bold red" if (percent or 0) >= 90 else "yellow" if (percent or 0) >= 50 else ""
     name = session.label + (" (once)" if session.ephemeral else "")
     return Row(session.id, (
-        (shown(name), "bold" if busy else ""),
+        (escape_control(name), "bold" if busy else ""),
         (state, _STATES.get(session.state, "")),
-        (shown(session.runtime), ""),
+        (escape_control(session.runtime), ""),
         (str(session.epoch), "" if session.epoch == 1 else "yellow"),
         (str(session.evals), ""),
         (str(queued) if queued else NOBODY, "yellow" if queued else "dim"),
@@ -85,8 +86,8 @@ def _session(model: Model, session: Session, queued: int, now: float) -> Row:
         (number(percent), hot) if percent is not None else (NOBODY, "dim"),
         (number(usage.cpu_seconds), "") if usage.cpu_seconds is not None else (NOBODY, "dim"),
         (size(usage.memory_bytes), "") if usage.memory_bytes is not None else (NOBODY, "dim"),
-        (shown(session.owner or NOBODY), ""),
-        (shown(session.agent or NOBODY), ""),
+        (escape_control(session.owner or NOBODY), ""),
+        (escape_control(session.agent or NOBODY), ""),
         (job.code if job else "", "dim"),
     ))  # fmt: skip
 
@@ -121,8 +122,8 @@ def _job(model: Model, job: Job, now: float) -> Row:
     faint = "dim" if job.state == "done" and job.end == "ok" else ""
     return Row(job.key, (
         (state, style or faint), (NOBODY if never else span(since(model, job, now)), faint),
-        (shown(label(model, job)), faint), (str(job.eval_id), faint), (shown(job.agent or NOBODY), faint),
-        (job.code, faint),
+        (escape_control(label(model, job)), faint), (str(job.eval_id), faint),
+        (escape_control(job.agent or NOBODY), faint), (job.code, faint),
     ))  # fmt: skip
 
 
@@ -156,7 +157,7 @@ def _agent(name: str, sessions: list[Session], active: list[Job], cpu: dict[str,
 def agent_rows(model: Model) -> list[Row]:
     """One row an agent."""
     return [Row(each.name, (
-        (shown(each.name or NOBODY), "bold" if each.running else ""), (str(each.sessions), ""),
+        (escape_control(each.name or NOBODY), "bold" if each.running else ""), (str(each.sessions), ""),
         (str(each.running) if each.running else NOBODY, "bold green" if each.running else "dim"),
         (str(each.queued) if each.queued else NOBODY, "yellow" if each.queued else "dim"),
         (number(each.cpu_seconds), ""),
