@@ -53,6 +53,7 @@ ELSEWHERE = [
     Elsewhere("session", "files without end in a project's environment", "bounded reads of regular files", "sandbox/test_hostile_projects.py::test_files_without_end_in_an_environment_cost_the_worker_nothing"),
     Elsewhere("session", "a forged snapshot", "its bound, before anybody reads it", "sandbox/test_hostile_projects.py::test_a_snapshot_that_is_forged_is_refused_before_anybody_reads_it"),
     Elsewhere("session", "a broker that is killed", "all die with it", "e2e/test_faults.py::test_a_killed_broker_takes_workers_and_all_they_started_along"),
+    Elsewhere("session", "control sequences for the terminal of who looks at it", "escapes in every line", "cli/test_terminal_safe.py::test_no_command_writes_control_characters_of_others"),
     Elsewhere("start-up", "no bubblewrap", "nothing is opened", "sandbox/test_probe.py::test_no_bubblewrap_says_what_to_install"),
     Elsewhere("start-up", "a bubblewrap that others may change", "owner and mode", "sandbox/test_probe.py::test_a_bubblewrap_that_others_may_change_is_not_used"),
     Elsewhere("start-up", "a bubblewrap that confines nothing", "the canary", "sandbox/test_probe.py::test_a_bubblewrap_that_does_nothing_is_found_out"),
