@@ -141,6 +141,7 @@ def _serve(
         audit = _audit(config, state_dir)
         zap = Zap(context, keys.name_of, lambda address: audit.kept_out(address, time.monotonic()))
         clients = Clients(context, limits.max_message_bytes)
+        zap.number = clients.handshake
         for each in held:
             _lock(clients.socket, keys, each.url)
             _bind(clients.socket, each.url, each.fd)
@@ -156,9 +157,10 @@ def _serve(
         looking_on = watchers(config, core, context, state_dir, log, stack, extending.backend)
         serve = Serve(
             core, clients, workers, zap, launcher, MachineMemory(), roster, audit, _token,
-            lambda name: keys.allows(name) or extending.vouches(name), looking_on, extending, limits,
+            looking_on, extending, limits,
         )  # fmt: skip
         try:
+            serve.watch_keys(keys.folders)
             yield serve
         finally:
             serve.close()
@@ -210,7 +212,7 @@ def _setup(
         versions=_versions(),
         boot=secrets.token_hex(4),
         record=records(config),
-        allows=lambda name: keys.allows(name) or extending.vouches(name),
+        standing=lambda name: keys.standing(name) or extending.standing(name),
         hooks=extending.has_hooks,
         snapshots=extending.snapshots(),
     )

@@ -69,9 +69,10 @@ class Extending:
                 return f"{record.what.name}:{who}"
         return None
 
-    def vouches(self, identity: str) -> bool:
-        """Whether this is an identity of one of the backends here."""
-        return self.registry.find(AuthBackend, identity.partition(":")[0]) is not None
+    def standing(self, identity: str) -> frozenset[object]:
+        """The backend here that vouches for this identity, if any."""
+        found = self.registry.find(AuthBackend, identity.partition(":")[0])
+        return frozenset() if found is None else frozenset([found[0]])
 
     def backend(self, name: str, folder: Path, session_bytes: int) -> Backend:
         """The storage of transcripts of this name. Raises StartError when there is none."""

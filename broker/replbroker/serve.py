@@ -25,22 +25,22 @@ from replbroker.core.effects import (
     Happened,
     Judge,
     Kill,
-    Known,
     LookAtMemory,
     Note,
+    Pause,
     Spawn,
     ToClient,
     ToWorker,
 )
 from replbroker.core.effects import Roster as RosterChanged
 from replbroker.extending import Extending
+from replbroker.file_watch import FileWatch
 from replbroker.launch.base import Launcher
 from replbroker.launch.memory import MachineMemory
 from replbroker.roster import Roster
 from replbroker.transports.auth import Zap
-from replbroker.transports.identity import NOBODY
-from replbroker.transports.router import RETRY_S, Clients
-from replbroker.transports.streams import PREFIX, Streams
+from replbroker.transports.router import PREFIX, RETRY_S, Clients
+from replbroker.transports.streams import Streams
 from replbroker.transports.workers import Workers
 from replbroker.watch.audit import AuditFile
 from replbroker.watch.base import Watcher
@@ -64,7 +64,7 @@ class Serve:
     def __init__(
         self, core: Core, clients: Clients, workers: Workers, zap: Zap, launcher: Launcher,
         machine_memory: MachineMemory, roster: Roster, audit: AuditFile, token: Callable[[], str],
-        allows: Callable[[str], bool], watchers: Sequence[Watcher], extending: Extending, limits: Limits,
+        watchers: Sequence[Watcher], extending: Extending, limits: Limits,
     ) -> None:  # fmt: skip
         self._core = core
         self._clients = clients
@@ -75,19 +75,21 @@ class Serve:
         self._roster = roster
         self._audit = audit
         self._token = token
-        self._allows = allows
         self._watchers = watchers
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._exit: str | None = None
+        self._listened = time.monotonic()  # nothing was left then that a worker had said
+        self._key_watch: FileWatch | None = None
         self._roster_broken = False
         self._names: list[str] = []
         self._save_at: float | None = None
         self._tell_at: float | None = None
-        self._register(clients.monitor_fd, self._count_connections)
+        clients.listener = self
+        self._register(clients.monitor_fd, clients.watch)
         self._register(zap.socket.fileno(), zap.answer)
         self.streams = Streams(self, limits.max_message_bytes)
-        self._register(self.streams.fileno(), self.streams.turn)
+        self._register(self.streams.fileno(), lambda: self.streams.turn(time.monotonic()))
         launcher.watch(self._register, self._drop)
         for watcher in watchers:
             watcher.watch(self._register, self._drop)
@@ -98,6 +100,27 @@ class Serve:
     def remember_lost(self, names: list[str], why: str) -> None:
         """Sessions of a broker before this one that did not say goodbye."""
         self._core.remember_lost(names, why)
+
+    def watch_keys(self, folders: Sequence[Path]) -> None:
+        """Have keys and tokens that are taken back take hold at once; without, each request of theirs looks."""
+        try:
+            watch = FileWatch()
+        except OSError as error:
+            log(f"a key that is taken back ends what waits for answers within seconds, not at once: {error.strerror}")
+            return
+        self._key_watch = watch
+
+        def changed() -> None:
+            watch.changed()
+            look()
+            self._do(self._core.identities_changed(time.monotonic()))
+
+        def look() -> None:
+            for folder in folders:
+                watch.add(folder)
+
+        look()
+        self._register(watch.fd, changed)
 
     def _register(self, fd: int, handler: Callable[[], None]) -> None:
         self._handlers[fd] = handler
@@ -110,7 +133,7 @@ class Serve:
     def run(self, signals: Signals) -> str:
         """Serve until the core says Exit; returns why."""
         self._register(signals.fd, lambda: self._signalled(signals))
-        self._count_connections()  # a descriptor of ZeroMQ tells nothing before it was asked
+        self._clients.watch()  # a descriptor of ZeroMQ tells nothing before it was asked
         self._do(self._core.start(time.monotonic()))
         clients, workers = self._clients.socket, self._workers.socket
         # libzmq tells of messages at edges, and what it takes in while sending it does not tell at all; its own
@@ -123,6 +146,8 @@ class Serve:
             come = zmq.zmq_poll(items, wait_ms)
             if gap := gaps.wakes(time.monotonic(), time.thread_time()):
                 self._core.suspended(gap)
+            if not come or come[0][0] is not workers:
+                self._listened = time.monotonic()
             for ready, _ in come:
                 if ready is workers:
                     self._hear_worker()
@@ -132,11 +157,13 @@ class Serve:
                     self._others()
             if self._clients.backlogged:
                 for peer in self._clients.retry():
-                    self.gone(peer)
+                    self._unreachable(peer)
             now = time.monotonic()
+            if self.streams.due is not None and self.streams.due <= now:
+                self.streams.turn(now)
             due = self._core.next_deadline()
             if due is not None and due <= now:
-                self._do(self._core.tick(now))
+                self._do(self._core.tick(now, self._listened))
             if self._tell_at is not None and self._tell_at <= now:
                 self._tell()
             if self._save_at is not None and self._save_at <= now:
@@ -149,7 +176,13 @@ class Serve:
 
     def _timeout_ms(self) -> int:
         due = self._core.next_deadline()
-        for at in (self._tell_at, self._save_at, self._audit.due, *(watcher.due for watcher in self._watchers)):
+        for at in (
+            self.streams.due,
+            self._tell_at,
+            self._save_at,
+            self._audit.due,
+            *(watcher.due for watcher in self._watchers),
+        ):
             if at is not None:
                 due = at if due is None else min(due, at)
         longest = _SHORT_S if self._core.state.gate.taken else _LONG_S
@@ -162,41 +195,42 @@ class Serve:
             self._do(self._core.worker_said(*heard, time.monotonic()))
 
     def _hear_client(self) -> None:
-        peer, body, frame = self._clients.receive()
-        if not self._core.knows(peer):
-            self._count_connections()
-            self._meet(peer, self._clients.meet(peer, frame))
-        self._do(self._core.hear(peer, body, time.monotonic()))
+        self.hear(*self._clients.receive())
+
+    # --- what transports tell ---
+
+    def opened(self, peer: bytes, identity: str) -> bytes | None:
+        """A connection was made."""
+        return self._core.connected(peer, identity)
+
+    def identified(self, peer: bytes, identity: str) -> None:
+        """A connection has shown a key."""
+        self._core.identified(peer, identity)
+
+    def departed(self, peer: bytes, identity: str) -> None:
+        """What comes from this peer was said by a connection that has ended."""
+        self._core.meet(peer, identity)
+
+    def turned_away(self, peer: bytes, why: str) -> None:
+        """Nothing of this connection is to be done."""
+        self._core.turn_away(peer, why)
 
     def hear(self, peer: bytes, body: bytes) -> None:
-        """A line of a line client."""
-        if not self._core.knows(peer):
-            self._meet(peer, self.streams.identity(peer))
+        """A request came."""
         self._do(self._core.hear(peer, body, time.monotonic()))
 
-    def _meet(self, peer: bytes, identity: str) -> None:
-        """Who this is; a name that was revoked is nobody's any more."""
-        fine = identity.startswith("uid:") or self._allows(identity)
-        self._core.meet(peer, identity if fine else NOBODY)
-
     def awaits(self, peer: bytes) -> bool:
-        """Whether a line client still waits for answers."""
+        """Whether a client still waits for answers."""
         return self._core.awaits(peer)
 
     def gone(self, peer: bytes) -> None:
-        """A client has gone."""
+        """A connection has ended."""
+        self._do(self._core.disconnected(peer, time.monotonic()))
+
+    # --- the loop's steps ---
+
+    def _unreachable(self, peer: bytes) -> None:
         self._do(self._core.peer_gone(peer, time.monotonic()))
-        self._count_connections()
-
-    def admit(self) -> bytes | None:
-        """Whether one more line client may come: its refusal, or None."""
-        self._count_connections()
-        return self._core.refusal_to_connect()
-
-    def _count_connections(self) -> None:
-        self._core.set_connections(self._clients.count() + len(self.streams))
-        for peer in self._clients.left():
-            self._do(self._core.reader_gone(peer, time.monotonic()))
 
     def _others(self) -> None:
         for fd, _ in self._epoll.poll(0):
@@ -217,9 +251,9 @@ class Serve:
                 if effect.more:
                     before = effect.body
                     continue
-                transport = self.streams if effect.peer[:1] == PREFIX else self._clients
+                transport = self._clients if effect.peer[:1] == PREFIX else self.streams
                 if not transport.send(effect.peer, effect.body, effect.output_of, before, effect.event):
-                    self.gone(effect.peer)
+                    self._unreachable(effect.peer)
                 before = None
             elif kind is ToWorker:
                 self._workers.send(effect.worker, effect.frame)  # type: ignore[union-attr]
@@ -257,11 +291,11 @@ class Serve:
             self._hooks.ask(effect)
         elif isinstance(effect, HangUp):
             self.streams.hang_up(effect.peer)
+        elif isinstance(effect, Pause):
+            self.streams.pause(effect.peer, effect.until)
         elif isinstance(effect, RosterChanged):
             self._names = effect.names
             self._save_at = self._save_at or time.monotonic() + _SAVE_PAUSE_S
-        elif isinstance(effect, Known):
-            self.streams.known(effect.peer, effect.identity)
         elif isinstance(effect, Audit):
             self._audit.write(effect, self._describe(effect.peer))
         elif isinstance(effect, Discard):
@@ -284,7 +318,7 @@ class Serve:
         """Who a peer is, for the audit. Nobody stands behind what the broker did by itself."""
         if not peer:
             return BROKER
-        return (self.streams if peer[:1] == PREFIX else self._clients).describe(peer)
+        return (self._clients if peer[:1] == PREFIX else self.streams).describe(peer)
 
     def _save(self) -> None:
         self._save_at = None
@@ -314,6 +348,8 @@ class Serve:
         self.streams.close()
         self._clients.close(_LINGER_MS)
         self._zap.close()
+        if self._key_watch is not None:
+            self._key_watch.close()
         self._epoll.close()
 
 

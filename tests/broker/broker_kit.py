@@ -23,6 +23,7 @@ from replbroker.core.effects import (
     Kill,
     LookAtMemory,
     Note,
+    Pause,
     Roster,
     Spawn,
     Spec,
@@ -135,6 +136,7 @@ class Table:
         self.received: list[tuple[bytes, Answer]] = []
         self.notes: list[str] = []
         self.hung_up: list[bytes] = []
+        self.paused: list[tuple[bytes, float]] = []
         self.rosters: list[list[str]] = []
         self.exits: list[str] = []
         self.specs: dict[int, Spec] = {}
@@ -187,6 +189,8 @@ class Table:
                 self.notes.append(effect.text)
             elif isinstance(effect, HangUp):
                 self.hung_up.append(effect.peer)
+            elif isinstance(effect, Pause):
+                self.paused.append((effect.peer, effect.until))
             elif isinstance(effect, Roster):
                 self.rosters.append(effect.names)
             else:

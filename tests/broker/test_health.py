@@ -161,3 +161,17 @@ def test_no_field_of_any_operation_breaks_the_broker(requests: list[tuple[str, d
     for op, fields in requests:
         table.ask(op, **fields)
     assert [note for note in table.notes if "internal error" in note] == []
+
+
+def test_what_the_broker_did_not_listen_to_is_no_workers_silence(new_table: Callable[..., Table]) -> None:
+    table = new_table(worker_silence_ms=60_000)
+    table.open()
+    begun = table.now
+    for _ in range(200):
+        table.now += 1
+        table.do(table.core.tick(table.now, begun))
+    assert table.killed == []
+    for _ in range(30):
+        table.now += 1
+        table.do(table.core.tick(table.now, table.now))
+    assert table.killed

@@ -187,7 +187,8 @@ def test_jobs_lists_running_queued_and_finished_evals(table: Table) -> None:
 
 
 def test_stats_count(table: Table) -> None:
-    table.core.set_connections(3)
+    for peer in (b"p1", b"p2", b"p3"):
+        table.core.connected(peer, "self")
     table.finish(table.eval(), Outcome.ERROR)
     table.eval(agent="ada")
     table.eval(agent="ada")

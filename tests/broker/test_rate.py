@@ -96,8 +96,8 @@ def test_zero_means_no_limit(new_table: Callable[..., Table]) -> None:
 def test_windows_of_silent_connections_are_forgotten(table: Table) -> None:
     table.ask("ping", peer=b"p1")
     table.ask("ping", peer=b"p2")
-    assert len(table.state.peers) == 2
+    assert len(table.state.windows) == 2
     table.wait(50)
     table.ask("ping", peer=b"p2")
     table.wait(30)
-    assert list(table.state.peers) == [b"p2"]
+    assert list(table.state.windows) == [b"p2"]

@@ -145,16 +145,6 @@ def test_the_tenth_malformed_message_in_a_row_ends_the_connection(table: Table) 
     assert not table.core.state.strikes
 
 
-def test_strikes_of_who_has_gone_without_a_word_are_forgotten(table: Table) -> None:
-    table.hear(b"nonsense", b"p7")
-    table.hear(b"nonsense", b"p8")
-    for _ in range(4):
-        table.wait(20)
-        table.said("ping", peer=b"p8")
-        table.hear(b"nonsense", b"p8")
-    assert list(table.core.state.strikes) == [b"p8"]
-
-
 def test_other_refusals_are_no_strikes(table: Table) -> None:
     for _ in range(30):
         table.said("dance")
@@ -164,10 +154,8 @@ def test_other_refusals_are_no_strikes(table: Table) -> None:
 
 def test_a_client_too_many_is_told_at_the_door(new_table: Callable[..., Table]) -> None:
     table = new_table(max_connections=2)
-    table.core.set_connections(1)
-    assert table.core.refusal_to_connect() is None
-    table.core.set_connections(2)
-    refusal = table.core.refusal_to_connect()
+    assert [table.core.connected(peer, "self") for peer in (b"c1", b"c2")] == [None, None]
+    refusal = table.core.connected(b"c3", "self")
     assert refusal is not None
     assert b'"connection-limit-reached"' in refusal
     assert table.core.tick(table.now) == []
@@ -195,15 +183,15 @@ def test_sessions_up_to_the_limit(new_table: Callable[..., Table]) -> None:
 
 def test_clients_up_to_the_limit(new_table: Callable[..., Table]) -> None:
     table = new_table(max_connections=2)
-    table.core.set_connections(2)
+    for peer in (b"p1", b"p2", b"p3"):
+        table.core.connected(peer, "self")
     table.said("ping", peer=b"p1")
-    table.core.set_connections(3)
     refused = table.said("ping", peer=b"p3")
     assert refused["status"] == ["done", "error", "connection-limit-reached"]
     assert refused["err"] == "Too many clients (max-connections = 2)"
     assert (refused["limit"], refused["limit-value"], refused["retry-after-ms"]) == ("max-connections", 2, 1000)
     assert table.said("ping", peer=b"p1")["status"] == ["done", "pong"]
-    table.core.set_connections(2)
+    table.do(table.core.disconnected(b"p2", table.now))
     assert table.said("ping", peer=b"p3")["status"] == ["done", "pong"]
 
 

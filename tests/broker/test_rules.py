@@ -116,7 +116,7 @@ def test_an_agent_may_be_held_in_plan_mode(new_table: Callable[..., Table]) -> N
 
 
 def test_every_request_is_audited_once(new_table: Callable[..., Table]) -> None:
-    table = new_table(audit=True, rate_limit_per_min=5)
+    table = new_table(audit=True, rate_limit_per_min=7)
     running = table.eval(agent="ada")
     table.wait(0.25)
     table.finish(running)

@@ -136,27 +136,23 @@ class Memory:
 
     def admit(self, wire: MemoryWire) -> bytes:
         """As the line transports do it: who is one too many is told so, and let go."""
-        self.core.set_connections(len(self._wires))
-        refusal = self.core.refusal_to_connect()
         self._count += 1
         peer = b"M%d" % self._count
+        refusal = self.core.connected(peer, f"uid:{os.getuid()}")
         if refusal is not None:
             wire.inbox.append(refusal)
             wire.hung_up = True
+            self.do(self.core.disconnected(peer, time.monotonic()))
             return peer
         self._wires[peer] = wire
-        self.core.set_connections(len(self._wires))
         return peer
 
     def hear(self, peer: bytes, body: bytes) -> None:
-        if not self.core.knows(peer):
-            self.core.meet(peer, f"uid:{os.getuid()}")
         self.do(self.core.hear(peer, body, time.monotonic()))
 
     def gone(self, peer: bytes) -> None:
         if self._wires.pop(peer, None) is not None:
-            self.do(self.core.peer_gone(peer, time.monotonic()))
-            self.core.set_connections(len(self._wires))
+            self.do(self.core.disconnected(peer, time.monotonic()))
 
     # --- the pump ---
 

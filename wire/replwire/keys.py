@@ -161,9 +161,21 @@ class Keys:
                 found = path.name
         return found
 
-    def allows(self, name: str) -> bool:
-        """Whether somebody may still come in under this name."""
-        return any(name == path.name for kind in ("clients", "tokens") for path in self._files(kind))
+    def standing(self, name: str) -> frozenset[object]:
+        """The key and the token of this name, told by their files: others once they were taken back and given anew."""
+        found = set()
+        for kind in ("clients", "tokens") if name_error("key", name) is None else ():
+            try:
+                file = os.stat(self._folder / kind / name)
+            except OSError:
+                continue
+            found.add((kind, file.st_ino, file.st_mtime_ns))
+        return frozenset(found)
+
+    @property
+    def folders(self) -> list[Path]:
+        """Where what may come in is kept: something changes in one of these when that does."""
+        return [self._folder.parent, self._folder, self._folder / "clients", self._folder / "tokens"]
 
 
 def _text(path: Path) -> str:

@@ -18,7 +18,16 @@ __all__ = ["OPS", "describe_ops", "parse", "typed"]
 
 _KNOWN = frozenset(field.encode_name for kind in OPS.values() for field in msgspec.structs.fields(kind))
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_text = msgspec.json.Decoder(str).decode
+_BEGINS = re.compile(rb'\s*\{\s*"id"\s*:\s*("(?:[^"\\]|\\.){0,2048}")')
 _WHERE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<field>[^`\[]*).*)?\Z", re.S)
+
+
+class _Identified(msgspec.Struct):
+    id: str = ""
+
+
+_decode_id = msgspec.json.Decoder(_Identified).decode
 
 
 def parse(body: bytes | memoryview) -> dict[str, Any]:
@@ -48,6 +57,24 @@ def parse(body: bytes | memoryview) -> dict[str, Any]:
         why = "op is required" if op is None else "op must be a string"
         raise Refusal("invalid-request", why, id=request_id)
     return raw
+
+
+def id_of(body: bytes) -> str:
+    """The `id` of a request that is not looked at any further, "" where there is none to be found. Of one that was cut
+    off it is found where it is the first field."""
+    try:
+        found = _decode_id(body).id
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        begins = _BEGINS.match(body)
+        found = "" if begins is None else _text(begins[1])
+    return found if len(found.encode("utf-8", "replace")) <= MAX_NAME_BYTES else ""
+
+
+def _text(quoted: bytes) -> str:
+    try:
+        return _decode_text(quoted)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
 
 
 def _check_unknown(raw: dict[str, Any], request_id: str) -> None:

@@ -6,6 +6,8 @@ beyond. The broker's own user and root are admins. Nothing in a request says who
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from replbroker.core.effects import Peer
 from replbroker.core.session import Session
 from replwire.faults import Refusal
@@ -15,34 +17,45 @@ ANYBODY = "anyone"  # nobody vouches for this one
 
 
 class Access:
-    """Identities of peers, and rights on sessions. `own` is the broker's user."""
+    """Identities of peers, and rights on sessions. `own` is the broker's user; `standing` tells what
+    may come in under a name: something else once that was taken back and given to another."""
 
-    def __init__(self, own: str, admins: frozenset[str]) -> None:
+    def __init__(self, own: str, admins: frozenset[str], standing: Callable[[str], frozenset[object]]) -> None:
         self._own = own
         self._admins = admins | {own, "uid:0"}
+        self._standing = standing
         self._who: dict[Peer, str] = {}
-        self._idle: set[Peer] = set()  # not heard since the last sweep
+        self._named: dict[Peer, frozenset[object]] = {}  # what the name of a key or token stood for when it was shown
 
     def knows(self, peer: Peer) -> bool:
         """Whether the transport has said who this is."""
-        self._idle.discard(peer)
         return peer in self._who
 
     def meet(self, peer: Peer, identity: str) -> None:
-        """This is who stands behind the connection."""
+        """This is who stands behind the connection; a name that is not let in is nobody's."""
+        self._named.pop(peer, None)
+        if identity != ANYBODY and identity != self._own and not identity.startswith("uid:"):
+            standing = self._standing(identity)
+            if not standing:
+                identity = ANYBODY
+            else:
+                self._named[peer] = standing
         self._who[peer] = identity
 
     def forget(self, peer: Peer) -> None:
         """It is gone."""
         self._who.pop(peer, None)
-        self._idle.discard(peer)
+        self._named.pop(peer, None)
 
-    def sweep(self) -> None:
-        """Forget who was not heard since the last sweep: nobody tells of a client that went silently, and one that
-        is still there is asked about again."""
-        for peer in [*self._idle, *(peer for peer, who in self._who.items() if not who.startswith("uid:"))]:
-            self._who.pop(peer, None)  # of a name that may have been revoked the transport is asked anew
-        self._idle = set(self._who)
+    def still(self, peer: Peer) -> bool:
+        """Whether its key or token is let in as it was when it was shown; a look into a file, for those alone."""
+        if peer not in self._named:
+            return True
+        return self._named[peer] <= self._standing(self._who[peer])
+
+    def revoked(self) -> list[Peer]:
+        """Those whose key or token is not let in any more."""
+        return [peer for peer in self._named if not self.still(peer)]
 
     def of(self, peer: Peer) -> str:
         """Who this is."""

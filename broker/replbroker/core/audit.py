@@ -27,15 +27,24 @@ class Trail:
         self._emit = emit
         self._who = who
         self._enabled = enabled
-        self._open: dict[tuple[Peer, str], _Open] = {}
+        self._open: dict[Peer, dict[str, _Open]] = {}
+        self._again: set[Peer] = set()  # who has used an id again: more of its requests may run than are open
         self._now = 0.0
 
     def __len__(self) -> int:
-        return len(self._open)
+        return sum(map(len, self._open.values()))
 
     def awaits(self, peer: Peer) -> bool:
         """Whether a request of this peer is not answered yet."""
-        return any(key[0] == peer for key in self._open)
+        return peer in self._open
+
+    def involves(self, peer: Peer) -> bool:
+        """Whether anything may still be on its way to this peer."""
+        return peer in self._open or peer in self._again
+
+    def of(self, peer: Peer) -> list[str]:
+        """The ids of those requests."""
+        return list(self._open.get(peer, ()))
 
     @property
     def now(self) -> float:
@@ -48,39 +57,44 @@ class Trail:
 
     def begin(self, peer: Peer, raw: dict[str, Any]) -> None:
         """A request has come whose envelope is whole."""
-        key = peer, raw["id"]
-        if key in self._open:
-            self._tell(key, "id-used-again", None)
+        request_id = raw["id"]
+        if request_id in self._open.get(peer, ()):
+            self._tell(peer, request_id, "id-used-again", None)
+            self._again.add(peer)
         asked = _text(raw.get("op")), _text(raw.get("agent")), _text(raw.get("session"))
-        self._open[key] = _Open(self._now, self._who(peer), *asked)
+        self._open.setdefault(peer, {})[request_id] = _Open(self._now, self._who(peer), *asked)
 
     def about(self, peer: Peer, request_id: str, session: str) -> None:
         """The session that it is about, where `session` does not say it: `close` and `clone` know older words."""
-        key = peer, request_id
-        self._open[key] = self._open[key]._replace(session=_text(session))
+        mine = self._open[peer]
+        mine[request_id] = mine[request_id]._replace(session=_text(session))
 
     def end(self, peer: Peer, request_id: str, status: list[str], err: str | None) -> None:
         """It has its last answer. One that never began was no request: it is told all the same."""
         more = next((word for word in status if word not in _NO_FAULT), None)
-        self._tell((peer, request_id), more or ("error" if "error" in status else "ok"), err)
+        self._tell(peer, request_id, more or ("error" if "error" in status else "ok"), err)
 
     def gone(self, peer: Peer) -> None:
         """Nobody is there to be answered any more."""
-        for key in [key for key in self._open if key[0] == peer]:
-            self._tell(key, "client-gone", None)
+        self._again.discard(peer)
+        for request_id in self.of(peer):
+            self._tell(peer, request_id, "client-gone", None)
 
     def ended(self, agent: str | None, session: str, outcome: str, err: str) -> None:
         """The broker has ended a session that nobody asked to end."""
         if self._enabled:
             self._emit(Audit(b"", BROKER, self._now, "", None, agent, session, outcome, _text(err), 0.0))
 
-    def _tell(self, key: tuple[Peer, str], outcome: str, err: str | None) -> None:
-        begun = self._open.pop(key, None) or _Open(self._now, self._who(key[0]), None, None, None)
+    def _tell(self, peer: Peer, request_id: str, outcome: str, err: str | None) -> None:
+        mine = self._open.get(peer, {})
+        begun = mine.pop(request_id, None) or _Open(self._now, self._who(peer), None, None, None)
+        if not mine:
+            self._open.pop(peer, None)
         if not self._enabled:
             return
         latency = round((self._now - begun.since) * 1000, 3)
-        asked = (key[1][:_MAX_TEXT], begun.op, begun.agent, begun.session)
-        self._emit(Audit(key[0], begun.identity, self._now, *asked, outcome, _text(err), latency))
+        asked = (request_id[:_MAX_TEXT], begun.op, begun.agent, begun.session)
+        self._emit(Audit(peer, begun.identity, self._now, *asked, outcome, _text(err), latency))
 
 
 def _text(value: object) -> str | None:

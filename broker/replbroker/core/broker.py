@@ -14,7 +14,7 @@ import msgspec
 
 from replbroker.core.access import ANYBODY
 from replbroker.core.disconnects import abandon_evals, forget_peer
-from replbroker.core.effects import Effect, HangUp, Note, Peer, ToClient
+from replbroker.core.effects import Effect, HangUp, Note, Pause, Peer
 from replbroker.core.evals import Evals
 from replbroker.core.judging import Judging
 from replbroker.core.memory import Machine
@@ -24,24 +24,18 @@ from replbroker.core.rate import Window
 from replbroker.core.registry import NameKey
 from replbroker.core.session import IDLE, STARTING, VACANT
 from replbroker.core.staff import Worker
-from replbroker.core.state import Setup, State
+from replbroker.core.state import Setup, State, refused
 from replbroker.core.watch_ops import end_subscriptions
 from replbroker.core.worker_frames import WorkerFrames
 from replwire.events import BrokerStarted, ExtensionError, ExtensionLoaded, LogError
 from replwire.ext.verdicts import Question, Verdict
 from replwire.faults import Refusal, clip
 from replwire.limits import Limits
-from replwire.requests import parse, typed
+from replwire.replies import Reply, encode
+from replwire.requests import id_of, parse, typed
 
 _STRIKES = 10
-
-
-def _id_in(body: bytes) -> str:
-    """The id of a message that is refused for its length; the transport's own bound is not far above ours."""
-    try:
-        return str(parse(body)["id"])
-    except Refusal as refusal:
-        return str(refusal.more.get("id", ""))
+_PAUSE_S = 0.1  # between two refusals of one that asks too often
 
 
 class Core:
@@ -55,7 +49,7 @@ class Core:
         self._ops = Ops(self.state, self.evals)
         self._memory = MemoryWatch(self.state, self.staff, self._worker_lost)
         self._frames = WorkerFrames(self.state, self.evals, self._memory, self._ops.dumped, self._worker_lost)
-        self._swept = setup.started
+        self._swept = self._listened = setup.started
         limits = setup.limits
         paces = [limits.worker_silence_ms / 3, limits.session_idle_timeout_ms / 4, setup.idle_exit_ms / 4, 15_000]
         self._sweep_s = max(0.05, min(pace for pace in paces if pace > 0) / 1000)
@@ -87,8 +81,32 @@ class Core:
         return self.state.access.knows(peer)
 
     def meet(self, peer: Peer, identity: str) -> None:
-        """Who stands behind a connection, before its first request: the transport vouches for it."""
+        """Who stands behind a peer, before its first request: the transport vouches for it."""
         self.state.access.meet(peer, identity)
+
+    def connected(self, peer: Peer, identity: str) -> bytes | None:
+        """A connection was made, by somebody whom the transport vouches for; the refusal of one too many, for a
+        transport that says it before it is asked anything."""
+        self.state.access.meet(peer, identity)
+        if self.state.connections.open(peer, identity):
+            return None
+        refusal = self._one_too_many()
+        self.state.counts[f"refused.{refusal.word}"] += 1
+        return encode(Reply(id="", **refused(refusal)))
+
+    def identified(self, peer: Peer, identity: str) -> None:
+        """A connection has shown a key."""
+        self.state.access.meet(peer, identity)
+        self.state.connections.identify(peer, self.state.access.of(peer))
+
+    def turn_away(self, peer: Peer, why: str) -> None:
+        """Nothing of this connection is done, and its requests are refused with this sentence."""
+        self.state.connections.turn_away(peer, Refusal("unauthorized", why))
+
+    def disconnected(self, peer: Peer, now: float) -> list[Effect]:
+        """A connection has ended."""
+        self.state.connections.close(peer)
+        return self.peer_gone(peer, now)
 
     def awaits(self, peer: Peer) -> bool:
         """Whether some request of this peer has no last answer yet."""
@@ -109,10 +127,6 @@ class Core:
         out, self.state.out = self.state.out, []
         return out
 
-    def set_connections(self, count: int) -> None:
-        """How many clients are connected, as the transports see it."""
-        self.state.connections = count
-
     # --- clients ---
 
     def hear(self, peer: Peer, body: bytes, now: float) -> list[Effect]:
@@ -122,20 +136,19 @@ class Core:
         state.trail.at(now)
         request_id, raw = "", {}
         try:
+            self._admit(peer, now)
             if len(body) > state.limits.max_message_bytes:
-                request_id = _id_in(body)
                 text = f"message exceeds maximum size of {state.limits.max_message_bytes} bytes"
                 raise state.full("message-too-large", "max-message-bytes", text)
             raw = parse(body)
             request_id = raw["id"]
             state.trail.begin(peer, raw)
-            self._admit(peer, now)
             request = typed(raw)
             self._ops.perform(request, peer, body, now)
             if state.strikes:
                 state.strikes.pop(peer, None)
         except Refusal as refusal:
-            state.refuse(peer, refusal.more.get("id", request_id), refusal)
+            state.refuse(peer, refusal.more.get("id") or request_id or id_of(body), refusal)
             agent = raw.get("agent")
             state.news.refused(refusal, agent if isinstance(agent, str) else None, now)
             self._strike(peer, refusal.word)
@@ -144,17 +157,26 @@ class Core:
         return self._effects(now)
 
     def _admit(self, peer: Peer, now: float) -> None:
+        """Whether one more request of this peer is looked at."""
         state = self.state
+        if (refusal := state.connections.refusal(peer)) is not None:
+            raise refusal
+        if not state.access.still(peer):
+            self._revoke([peer])
+        if not state.connections.has_room(peer):
+            raise self._one_too_many()
         identity = state.access.of(peer)
-        key = peer if state.access.is_own(identity) else identity.encode()
-        window = state.peers.get(key)
+        key = peer if state.access.is_own(identity) else identity
+        window = state.windows.get(key)
         if window is None:
-            if state.connections > state.limits.max_connections:
-                raise state.full("connection-limit-reached", "max-connections", "Too many clients")
-            window = state.peers[key] = Window()
+            window = state.windows[key] = Window()
         limit = state.limits.rate_limit_per_min
         if limit and (retry := window.admit(limit, now)):
+            state.out.append(Pause(peer, now + _PAUSE_S))
             raise state.full("rate-limited", "rate-limit-per-min", "Rate limit exceeded", retry_after_ms=retry)
+
+    def _one_too_many(self) -> Refusal:
+        return self.state.full("connection-limit-reached", "max-connections", "Too many clients")
 
     def _strike(self, peer: Peer, word: str) -> None:
         """What is no request, ten times in a row, or is too long to find the end of, ends a connection."""
@@ -167,17 +189,6 @@ class Core:
             self.state.out.append(HangUp(peer))
             strikes.pop(peer, None)
 
-    def refusal_to_connect(self) -> bytes | None:
-        """What to tell one more client that connects now, or None when it may."""
-        if self.state.connections < self.state.limits.max_connections:
-            return None
-        refusal = self.state.full("connection-limit-reached", "max-connections", "Too many clients")
-        before = len(self.state.out)
-        self.state.refuse(b"", "", refusal)
-        told = self.state.out.pop(before)
-        assert isinstance(told, ToClient)
-        return bytes(told.body)
-
     def _defect(self) -> Refusal:
         """Log the exception at hand; how to tell somebody of it."""
         number = self.state.setup.new_id()
@@ -188,24 +199,37 @@ class Core:
         text = f"Internal server error: look for {number} in the broker's log"
         return Refusal("internal-error", text, correlation_id=number)
 
-    def reader_gone(self, peer: Peer, now: float) -> list[Effect]:
-        """A connection has ended: nothing more is told to it. What it had sent before may still come, and is done."""
-        self.state.trail.at(now)
-        self.state.bus.forget(peer)
-        abandon_evals(self.state, self.evals, peer, now)
-        return self._effects(now)
-
     def peer_gone(self, peer: Peer, now: float) -> list[Effect]:
         """A client cannot be reached: its evals in sessions go on, nobody is told."""
-        self.state.trail.at(now)
-        abandon_evals(self.state, self.evals, peer, now)
-        self.state.access.forget(peer)
-        self.state.bus.forget(peer)
-        self.state.trail.gone(peer)
-        self.state.peers.pop(peer, None)  # that of an identity stays: it has other connections, or comes back
-        self.state.strikes.pop(peer, None)
-        forget_peer(self.state, self.evals, peer)
+        state = self.state
+        state.trail.at(now)
+        if state.trail.involves(peer):  # else nothing of it is anywhere
+            abandon_evals(state, self.evals, peer, now)
+            forget_peer(state, self.evals, peer)
+        state.access.forget(peer)
+        state.bus.forget(peer)
+        state.trail.gone(peer)
+        state.windows.pop(peer, None)  # that of an identity stays: it has other connections, or comes back
+        state.strikes.pop(peer, None)
         return self._effects(now)
+
+    def identities_changed(self, now: float) -> list[Effect]:
+        """Keys or tokens were added or taken back: nothing more is told to whoever came with one that is gone."""
+        self.state.trail.at(now)
+        self._revoke(self.state.access.revoked())
+        return self._effects(now)
+
+    def _revoke(self, peers: list[Peer]) -> None:
+        """They are nobody from here on, whatever they still waited for."""
+        state = self.state
+        why = "this key or token is no longer known"
+        for peer in peers:
+            end_subscriptions(state, state.bus.of(peer), ["done", "error", "unauthorized"], why)
+            forget_peer(state, self.evals, peer)
+            for request_id in state.trail.of(peer):
+                state.refuse(peer, request_id, Refusal("unauthorized", why))
+            state.access.meet(peer, ANYBODY)
+            state.connections.identify(peer, ANYBODY)
 
     # --- workers ---
 
@@ -251,9 +275,10 @@ class Core:
 
     # --- time ---
 
-    def tick(self, now: float) -> list[Effect]:
-        """Do what is due."""
+    def tick(self, now: float, listened: float | None = None) -> list[Effect]:
+        """Do what is due. `listened` is when nothing was left that a worker had said, if that is not now."""
         self.state.trail.at(now)
+        self._listened = now if listened is None else listened
         try:
             self.state.deadlines.run_due(now)
         except Exception:  # noqa: BLE001 - what else is due is done by the next tick
@@ -289,24 +314,15 @@ class Core:
         self._swept = now
         state.deadlines.at(now + self._sweep_s, self._sweep)
         self._sweep_sessions(now)
-        for worker in self.staff.silent(now):
+        for worker in self.staff.silent(self._listened):
             if worker.number in self.staff.workers:
                 self._worker_lost(worker, f"silent for {state.limits.worker_silence_ms} ms", now, dead=False)
-        waiting = {peer for peer, _ in state.by_request}
-        state.access.sweep()
-        for peer in [peer for peer in state.strikes if state.access.of(peer) == ANYBODY]:
-            del state.strikes[peer]
-        revoked = [each for each in state.bus.every() if not self._still(each.identity)]
-        end_subscriptions(state, revoked, ["done", "error", "unauthorized"], "this key or token is no longer known")
-        for peer in [peer for peer, window in state.peers.items() if window.idle(now) and peer not in waiting]:
-            del state.peers[peer]
+        self._revoke(state.access.revoked())
+        for key in [key for key, window in state.windows.items() if window.idle(now)]:
+            del state.windows[key]
         idle_s = state.setup.idle_exit_ms / 1000
         if idle_s and not len(state.sessions) and now - state.last_request >= idle_s:
             self._ops.drain(f"no sessions and no requests for {idle_s:g} s", now)
-
-    def _still(self, identity: str) -> bool:
-        """Whether this is somebody: a name may have been revoked."""
-        return identity.startswith("uid:") or identity == self.state.setup.own or self.state.setup.allows(identity)
 
     def _sweep_sessions(self, now: float) -> None:
         timeout = self.state.limits.session_idle_timeout_ms / 1000

@@ -93,9 +93,11 @@ class Bus:
 
     def forget(self, peer: Peer) -> None:
         """A connection has gone."""
-        for each in self.of(peer):
+        mine = self.of(peer)
+        for each in mine:
             del self._subscriptions[peer, each.request_id]
-        self._settle()
+        if mine:
+            self._settle()
 
     def publish(self, types: frozenset[str]) -> None:
         """The ephemeral types that readers of the PUB socket want."""

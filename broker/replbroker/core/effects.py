@@ -50,6 +50,13 @@ class HangUp(msgspec.Struct, frozen=True, gc=False):
     peer: Peer
 
 
+class Pause(msgspec.Struct, frozen=True, gc=False):
+    """Hear nothing of this client until that moment, where the transport can leave what it sends unread."""
+
+    peer: Peer
+    until: float
+
+
 class Spawn(msgspec.Struct, frozen=True, gc=False):
     """Start a worker under this number, with this interpreter."""
 
@@ -107,13 +114,6 @@ class Happened(msgspec.Struct, frozen=True, gc=False):
     when: float
 
 
-class Known(msgspec.Struct, frozen=True, gc=False):
-    """This client has shown a token: it is this from here on, for as long as it is connected."""
-
-    peer: Peer
-    identity: str
-
-
 class LookAtMemory(msgspec.Struct, frozen=True, gc=False):
     """See what memory the machine has left, and tell `machine_seen`."""
 
@@ -134,6 +134,7 @@ Effect = (
     ToClient
     | ToWorker
     | HangUp
+    | Pause
     | Spawn
     | Judge
     | Kill
@@ -141,7 +142,6 @@ Effect = (
     | Discard
     | Audit
     | Happened
-    | Known
     | LookAtMemory
     | Note
     | Exit

@@ -10,7 +10,7 @@ import msgspec
 from replbroker.core import views
 from replbroker.core.access import ANYBODY
 from replbroker.core.ask_ops import AskOps
-from replbroker.core.effects import Exit, Known, Peer
+from replbroker.core.effects import Exit, Peer
 from replbroker.core.eval_ops import EvalOps, agent_of
 from replbroker.core.evals import Evals
 from replbroker.core.opening import Opening
@@ -119,7 +119,7 @@ class Ops:
         if name is None:
             raise Refusal("unauthorized", "no such token")
         self._state.access.meet(peer, name)
-        self._state.out.append(Known(peer, name))
+        self._state.connections.identify(peer, name)
         self._state.say(peer, request.id, status=["done"], identity=name)
 
     def describe(self, request: wire.Describe, peer: Peer, _: bytes, __: float) -> None:

@@ -226,10 +226,11 @@ class Staff:
         cause = f"no worker was ready within {self._state.limits.worker_start_ms} ms"
         self._failed(session, cause + (f": {line.cause}" if line.cause and line.fails else ""), now)
 
-    def silent(self, now: float) -> list[Worker]:
-        """Workers that were not heard for `worker-silence-ms`."""
+    def silent(self, listened: float) -> list[Worker]:
+        """Workers that were not heard for `worker-silence-ms` at the moment when the broker had last heard all that was
+        said: what it has not listened to is not their silence."""
         limit = self._state.limits.worker_silence_ms / 1000
-        return [w for w in self.workers.values() if w.state is not STARTING and now - w.heard > limit]
+        return [w for w in self.workers.values() if w.state is not STARTING and listened - w.heard > limit]
 
     def forgive_silence(self, now: float) -> None:
         """The broker itself was stopped for a while: nobody could be heard, so nobody is blamed."""

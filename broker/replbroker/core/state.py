@@ -11,6 +11,7 @@ from typing import Any
 from replbroker.core.access import Access
 from replbroker.core.audit import Trail
 from replbroker.core.bus import Bus
+from replbroker.core.connections import Connections
 from replbroker.core.effects import Effect, Note, Peer, Roster, ToClient
 from replbroker.core.gate import Gate
 from replbroker.core.keys import Keys
@@ -50,9 +51,18 @@ class Setup:
     versions: tuple[tuple[str, str], ...] = ()
     boot: str = "0"  # this start of the broker, in the ids of its events
     record: bool = False  # whether the shell wants every canonical event
-    allows: Callable[[str], bool] = lambda _: True  # whether a named identity is still one; a look into a file
+    standing: Callable[[str], frozenset[object]] = lambda _: frozenset([""])  # keys of this name; a look into files
     hooks: bool = False  # whether the shell has hooks, which judge every eval
     snapshots: dict[str, Callable[[], Any]] = field(default_factory=dict)  # of the shell's parts, for `introspect`
+
+
+def refused(refusal: Refusal) -> dict[str, Any]:
+    """The fields of the terminal message for a request that is not served."""
+    more = dict(refusal.more)
+    more.pop("id", None)
+    if FAULTS[refusal.word].retry:
+        more.setdefault("retry_after_ms", RETRY_AFTER_MS)
+    return {"status": ["done", "error", refusal.word], "err": refusal.err, **more}
 
 
 class State:
@@ -64,7 +74,7 @@ class State:
         self._second, self._until = -1, ""
         self.out: list[Effect] = []
         self.sessions = Registry()
-        self.access = Access(setup.own, setup.admins)
+        self.access = Access(setup.own, setup.admins, setup.standing)
         self.lookup = SessionLookup(self.sessions, self.access)
         self.trail = Trail(lambda effect: self.out.append(effect), self.access.of, setup.audit)
         self.bus = Bus(
@@ -78,9 +88,9 @@ class State:
         self.keys = Keys(setup.limits.max_idempotency_keys)
         self.routes: dict[int, Job | Ask] = {}
         self.by_request: dict[tuple[Peer, str], Job] = {}  # evals whose sender still waits
-        self.peers: dict[Peer, Window] = {}
+        self.windows: dict[Peer | str, Window] = {}  # by connection for the broker's own user, else by identity
         self.strikes: Counter[Peer] = Counter()  # malformed messages in a row
-        self.connections = 0
+        self.connections = Connections(setup.limits.max_connections)
         self.queued: Counter[str] = Counter()  # evals without a slot, by agent
         self.counts: Counter[str] = Counter()
         self.last_request = 0.0
@@ -104,11 +114,7 @@ class State:
     def refuse(self, peer: Peer | None, request_id: str, refusal: Refusal) -> None:
         """The terminal message for a request that is not served."""
         self.counts[f"refused.{refusal.word}"] += 1
-        more = dict(refusal.more)
-        more.pop("id", None)
-        if FAULTS[refusal.word].retry:
-            more.setdefault("retry_after_ms", RETRY_AFTER_MS)
-        self.say(peer, request_id, status=["done", "error", refusal.word], err=refusal.err, **more)
+        self.say(peer, request_id, **refused(refusal))
 
     def full(self, word: str, limit: str, err: str, **more: Any) -> Refusal:
         """A refusal by a limit, which is named with its value."""

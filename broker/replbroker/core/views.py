@@ -65,7 +65,7 @@ def stats(state: State, staff: Staff, now: float, only: str | None = None) -> di
     waiting = {agent: count for agent, count in state.queued.items() if only in (None, agent)}
     return {
         "sessions": len(state.sessions),
-        "connections": state.connections,
+        "connections": len(state.connections),
         "slots": {"taken": state.gate.taken, "of": state.gate.slots},
         "queued": {"total": state.queued.total(), "by-agent": waiting},
         "workers": staff.counts(),

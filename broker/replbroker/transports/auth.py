@@ -1,7 +1,7 @@
 """Who may connect (ZAP, RFC 27). Asked of libzmq for every connection, before any message of it is heard.
 
-On ipc and loopback the kernel tells later whose connection it is; what this buys there is that libzmq insists on
-a proper greeting, so that random bytes never arrive as messages. Elsewhere a client comes with a CURVE key.
+libzmq says our answer again with each message of the connection: a number that no other has had, and the name of the
+client's CURVE key. On ipc and loopback without keys the kernel tells whose the connection is.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Zap:
         """`kept_out` is told the address of who is not let in."""
         self._name_of = name_of
         self._kept_out = kept_out
+        self.number: Callable[[], int] = lambda: 0  # asked for each connection that is let in
         self.socket: zmq.Socket[bytes] = context.socket(zmq.REP)
         self.socket.linger = 0
         self.socket.bind("inproc://zeromq.zap.01")
@@ -39,7 +40,8 @@ class Zap:
             if name is None:
                 self._kept_out(request[3].decode(errors="replace") if len(request) > 3 else "")
             code, text = (b"200", b"OK") if name is not None else (b"400", b"not accepted")
-            self.socket.send_multipart([_VERSION, request_id, code, text, (name or "").encode(), b""], zmq.NOBLOCK)
+            who = b"" if name is None else f"{self.number()} {name}".encode()
+            self.socket.send_multipart([_VERSION, request_id, code, text, who, b""], zmq.NOBLOCK)
 
     def _name(self, request: list[bytes]) -> str | None:
         """The name of the key, "" without one, None for who may not come in."""

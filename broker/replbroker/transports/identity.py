@@ -6,6 +6,8 @@ import socket
 import struct
 from typing import Any
 
+from replbroker.transports import sock_diag
+
 NOBODY = "anyone"  # a connection that the kernel knows no user of
 _MAPPED = "::ffff:"
 _LOOPBACK = ("127.", "::1", "::ffff:127.")
@@ -33,9 +35,17 @@ def credentials(sock: socket.socket) -> tuple[int, int, int]:
 
 
 def _owner(peer: tuple[Any, ...], local: tuple[Any, ...]) -> int | None:
-    """Whose socket the other end of a loopback connection is: the kernel's tables of connections have a user for
-    each that somebody holds. One that was closed has no inode any more, and then the table says 0 for whoever had it.
-    A socket of IPv6 that speaks IPv4 stands in the other table than its partner."""
+    """Whose socket the other end of a loopback connection is."""
+    try:
+        return sock_diag.owner((peer[0], peer[1]), (local[0], local[1]))
+    except OSError:  # a kernel or a container without sock_diag
+        return _owner_by_table(peer, local)
+
+
+def _owner_by_table(peer: tuple[Any, ...], local: tuple[Any, ...]) -> int | None:
+    """The same by the kernel's tables of connections, which have a user for each that somebody holds. One that was
+    closed has no inode any more, and then the table says 0 for whoever had it. A socket of IPv6 that speaks IPv4
+    stands in the other table than its partner."""
     plain = [(str(end[0]).removeprefix(_MAPPED), end[1]) for end in (peer, local)]
     ways = [(socket.AF_INET6, plain)] if ":" in plain[0][0] else [
         (socket.AF_INET, plain), (socket.AF_INET6, [(_MAPPED + host, port) for host, port in plain])

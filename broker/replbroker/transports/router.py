@@ -7,13 +7,16 @@ import re
 import socket
 import struct
 from collections import deque
+from dataclasses import dataclass
 
 import zmq
 
+from replbroker.transports.base import Body, Listener
 from replbroker.transports.identity import NOBODY, identity
 from replbroker.transports.left_out import LeftOut
 from replbroker.transports.sockets import MORE, NOBLOCK, router, take
 
+PREFIX = b"Z"  # the first byte of these peers' names
 _HWM = 256  # messages that libzmq holds for one client
 _BACKLOG = 1000  # answers held for a client beyond that; one more and it is given up
 _BACKLOG_BYTES = 8 * 1024 * 1024
@@ -22,7 +25,6 @@ _EVENTS = 500  # from so many messages on that wait, events are left out
 _EVENT_BYTES = 1024 * 1024
 _CREDENTIALS = re.compile(r"localhost:(\d+):\d+:\d+\Z")  # uid, gid and pid of a peer at ipc://, as libzmq writes them
 _EVENT = struct.Struct("=HI")  # of the monitor: what, and for which descriptor
-Body = bytes | memoryview
 RETRY_S = 0.01  # how soon a full client is tried again
 
 
@@ -51,8 +53,24 @@ class _Backlog:
             self.push(notice)
 
 
+@dataclass(slots=True)
+class _Connection:
+    """One that libzmq has accepted. `number` counts accepts and handshakes together."""
+
+    peer: bytes
+    number: int
+    fd: int
+    inode: int  # of its socket: the descriptor may be another's by the time it is used
+    identity: str
+    handshake: str = ""  # libzmq says it with each message: no client chooses it
+    name: str = ""  # of its key
+    routing_id: bytes = b""
+    turned_away: bool = False
+
+
 class Clients:
-    """The ROUTER for clients. A client is known by the routing id that libzmq gave its connection."""
+    """The ROUTER for clients. A client is known by the number of its connection, never by its routing id, which it may
+    choose, and which another connection may have had."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], max_bytes: int) -> None:
         # What is a little over the limit passes, so that the core can answer it.
@@ -60,51 +78,106 @@ class Clients:
         self.socket.monitor(_MONITOR, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         self._monitor: zmq.Socket[bytes] = context.socket(zmq.PAIR)
         self._monitor.connect(_MONITOR)
-        self.monitor_fd: int = self._monitor.fileno()  # readable: call `count`
-        self.connections = 0
-        self._at: dict[int, bytes] = {}  # who was met at which descriptor of libzmq's
-        self._left: list[bytes] = []
+        self.monitor_fd: int = self._monitor.fileno()  # readable: call `watch`
+        self.listener: Listener
+        self._numbers = 0
+        self._at: dict[int, _Connection] = {}  # by libzmq's descriptor
+        self._connections: dict[bytes, _Connection] = {}
+        self._known: dict[str, _Connection] = {}  # by handshake: those that have said something
         self._backlogs: dict[bytes, _Backlog] = {}
 
-    def receive(self) -> tuple[bytes, bytes, zmq.Frame]:
-        """The request that waits, as peer, body, and what `identity` is asked with."""
-        return take(self.socket)
+    # --- connections ---
 
-    def meet(self, peer: bytes, frame: zmq.Frame) -> str:
-        """Who sent this: the name of its key, or what the kernel says of its connection. `count` has to be called
-        before: whoever had the descriptor earlier goes first."""
-        try:
-            self._at[int(frame.get(zmq.SRCFD))] = peer
-        except zmq.ZMQError:
-            pass
-        try:
-            name = frame.get("User-Id")
-        except zmq.ZMQError:  # no key
-            name = ""
-        if name:
-            return str(name)
-        try:
-            # libzmq has asked the kernel at the handshake. The descriptor may be another client's by now.
-            if (credentials := _CREDENTIALS.match(str(frame.get("Peer-Address")))) is not None:
-                return f"uid:{credentials[1]}"
-            with socket.socket(fileno=os.dup(int(frame.get(zmq.SRCFD)))) as end:
-                return identity(end)
-        except (OSError, zmq.ZMQError):
-            return NOBODY
-
-    def count(self) -> int:
-        """How many clients are connected."""
+    def watch(self) -> None:
+        """See which connections were made and which have ended."""
         while self._monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
             event, fd = _EVENT.unpack(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
-            self.connections += 1 if event == zmq.EVENT_ACCEPTED else -1
-            if event == zmq.EVENT_DISCONNECTED and (peer := self._at.pop(fd, None)) is not None:
-                self._left.append(peer)
-        return self.connections
+            if event == zmq.EVENT_ACCEPTED:
+                self._opened(fd)
+            elif (connection := self._at.pop(fd, None)) is not None:
+                self._ended(connection)
 
-    def left(self) -> list[bytes]:
-        """Whose connections have ended since this was asked last. What they sent before may still come."""
-        left, self._left = self._left, []
-        return left
+    def _next(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _opened(self, fd: int) -> None:
+        number = self._next()
+        inode, who = 0, NOBODY
+        try:
+            with socket.socket(fileno=os.dup(fd)) as end:
+                inode, who = os.fstat(end.fileno()).st_ino, identity(end)
+        except OSError:  # gone already, which the next event tells
+            pass
+        connection = _Connection(PREFIX + number.to_bytes(8, "big"), number, fd, inode, who)
+        self._at[fd] = self._connections[connection.peer] = connection
+        self.listener.opened(connection.peer, who)
+
+    def _ended(self, connection: _Connection) -> None:
+        del self._connections[connection.peer]
+        self._known.pop(connection.handshake, None)
+        self._backlogs.pop(connection.peer, None)
+        self.listener.gone(connection.peer)
+
+    def handshake(self) -> int:
+        """A number for a connection that shakes hands: greater than that of its accept, less than that of whoever comes
+        to its descriptor after it."""
+        self.watch()
+        return self._next()
+
+    def receive(self) -> tuple[bytes, bytes]:
+        """The request that waits, as peer and body. Raises zmq.Again."""
+        routing_id, body, frame = take(self.socket)
+        try:
+            handshake = str(frame.get("User-Id"))
+        except (zmq.ZMQError, UnicodeDecodeError):  # none of our handler's
+            handshake = ""
+        connection = self._known.get(handshake)
+        if connection is None:
+            connection = self._meet(handshake, frame)
+        elif connection.turned_away:  # it was told why
+            self.hang_up(connection.peer)
+        connection.routing_id = routing_id
+        return connection.peer, body
+
+    def _meet(self, handshake: str, frame: zmq.Frame) -> _Connection:
+        """The connection that a message came by which is its first, or which has ended since."""
+        self.watch()
+        digits, _, name = handshake.partition(" ")
+        number = int(digits) if digits.isdecimal() else 0
+        connection = self._at.get(int(frame.get(zmq.SRCFD)))
+        if connection is None or connection.handshake or connection.number > number:
+            connection = self._departed(frame)
+        connection.handshake = handshake
+        if connection.peer in self._connections:
+            self._known[handshake] = connection
+        if name:
+            self.listener.identified(connection.peer, name)
+        connection.turned_away = _chose_routing_id(frame)
+        if connection.turned_away:
+            self.listener.turned_away(connection.peer, "a client must not choose its routing id: leave it to ZeroMQ")
+        return connection
+
+    def _departed(self, frame: zmq.Frame) -> _Connection:
+        """In the place of one that has ended: what it said before is done as its own, and answered to nobody. On ipc
+        libzmq has asked the kernel at the handshake; on loopback nobody can be asked any more."""
+        credentials = _CREDENTIALS.match(str(frame.get("Peer-Address")))
+        number = self._next()
+        connection = _Connection(PREFIX + number.to_bytes(8, "big"), number, -1, 0, NOBODY)
+        self.listener.departed(connection.peer, NOBODY if credentials is None else f"uid:{credentials[1]}")
+        return connection
+
+    def hang_up(self, peer: bytes) -> None:
+        """End a connection, whatever still waits for it. libzmq sees its end as if the client had closed it."""
+        connection = self._connections.get(peer)
+        if connection is None:
+            return
+        try:
+            with socket.socket(fileno=os.dup(connection.fd)) as end:
+                if os.fstat(end.fileno()).st_ino == connection.inode:
+                    end.shutdown(socket.SHUT_RDWR)
+        except OSError:  # gone already
+            pass
 
     @property
     def backlogged(self) -> bool:
@@ -118,9 +191,12 @@ class Clients:
 
         `before` and `body` leave as two frames of one message: the client is woken once.
         """
+        connection = self._connections.get(peer)
+        if connection is None:
+            return False
         backlog = self._backlogs.get(peer)
         if backlog is None:
-            sent = self._try(peer, body, before)
+            sent = self._try(connection.routing_id, body, before)
             if sent is not None:
                 return sent
             backlog = self._backlogs[peer] = _Backlog()
@@ -132,15 +208,15 @@ class Clients:
             backlog.push(bytes(before))
         backlog.push(bytes(body))
         if len(backlog.messages) > _BACKLOG or backlog.bytes > _BACKLOG_BYTES:
-            self.forget(peer)
+            del self._backlogs[peer]
             return False
         return True
 
-    def _try(self, peer: bytes, body: Body, before: Body | None = None) -> bool | None:
+    def _try(self, routing_id: bytes, body: Body, before: Body | None = None) -> bool | None:
         """True: sent. False: the client is gone. None: it is full."""
         send = self.socket.send
         try:
-            send(peer, MORE)
+            send(routing_id, MORE)
             if before is not None:
                 send(before, MORE)
             send(body, NOBLOCK)
@@ -168,19 +244,15 @@ class Clients:
                 backlog.own_up()
             if not backlog.messages:
                 return True
-            sent = self._try(peer, backlog.messages[0])
+            sent = self._try(self._connections[peer].routing_id, backlog.messages[0])
             if not sent:
                 return sent
             backlog.bytes -= len(backlog.messages.popleft())
 
     @staticmethod
     def describe(peer: bytes) -> str:
-        """Who this is, as far as the socket tells: libzmq's number for the connection."""
-        return f"zmq:{peer[1:].hex()}"
-
-    def forget(self, peer: bytes) -> None:
-        """Hold nothing for this client any more."""
-        self._backlogs.pop(peer, None)
+        """Who this is, as far as the socket tells: the number of the connection."""
+        return f"zmq:{int.from_bytes(peer[1:], 'big')}"
 
     def close(self, linger_ms: int) -> None:
         """Close, giving answers on their way this long to leave."""
@@ -188,3 +260,13 @@ class Clients:
         self.socket.disable_monitor()
         self._monitor.close(0)
         self.socket.close(linger_ms)
+
+
+def _chose_routing_id(frame: zmq.Frame) -> bool:
+    """Whether the client that sent this gave itself a name."""
+    try:
+        return frame.get("Identity") != ""
+    except UnicodeDecodeError:
+        return True
+    except zmq.ZMQError:  # it said none
+        return False

@@ -1,58 +1,51 @@
 """Clients over TCP and Unix sockets: one JSON object a line, for whoever has no ZeroMQ at hand.
 
-The same core, sessions and limits as on the ROUTER. A client is known by the number of its connection.
+The same core, sessions and limits as on the ROUTER. A client is known by the number of its connection. Connections that
+have said more than one line take turns, and few lines are heard a turn, so a flood of one is no stall of another.
 """
 
 from __future__ import annotations
 
+import heapq
 import select
 import socket
-from typing import Protocol
+from collections import deque
 
-from replbroker.transports.identity import NOBODY, credentials, identity
+from replbroker.transports.base import Body, Listener
+from replbroker.transports.identity import credentials, identity
 from replbroker.transports.left_out import LeftOut
 from replwire.lines import Lines
 
-PREFIX = b"L"  # the first byte of these peers' names; ZeroMQ's begin with a zero
+PREFIX = b"L"  # the first byte of these peers' names
 _READ_BYTES = 64 * 1024
+_LINES_A_TURN = 8  # of all connections together, before workers, other transports and deadlines come
 _PENDING_BYTES = 8 * 1024 * 1024  # answers held for a client that does not read; one more and it is given up
 _LIVE_BYTES = 1024 * 1024  # beyond this much, live output is left out and counted
-Body = bytes | memoryview
-
-
-class Listener(Protocol):
-    """What stands behind the connections."""
-
-    def hear(self, peer: bytes, body: bytes) -> None:
-        """A line came."""
-
-    def awaits(self, peer: bytes) -> bool:
-        """Whether some request of this connection has no last answer yet."""
-
-    def gone(self, peer: bytes) -> None:
-        """A connection ended."""
-
-    def admit(self) -> bytes | None:
-        """The refusal for one more connection, or None when it may come."""
+_UNREAD = 16  # reads of what a connection has sent and nobody hears, before it is closed
 
 
 class _Connection:
-    __slots__ = ("closing", "identity", "left_out", "lines", "pending", "silent", "socket", "who")
+    __slots__ = ("broken", "left_out", "lines", "mask", "paused", "pending", "silent", "socket", "waits", "who")
 
     def __init__(self, sock: socket.socket, max_bytes: int) -> None:
         self.socket = sock
         self.who = _who(sock)
-        self.identity = identity(sock)
         self.lines = Lines(max_bytes)
         self.pending = bytearray()
         self.left_out = LeftOut()
-        self.closing = False  # once what is pending has left
-        self.silent = False  # has said its last; it may still be waiting for answers
+        self.silent = False  # has said its last, or is not heard any more; it may still be waiting for answers
+        self.broken = False  # nothing can be said to it any more; what it said before is heard all the same
+        self.paused = False
+        self.waits = False  # for its turn: a line of it is there
+        self.mask: int | None = None
 
-    @property
-    def hears(self) -> int:
-        """What to poll for beside room to write: one that is silent is only awaited to go."""
-        return 0 if self.silent else select.EPOLLIN
+    def wants(self) -> int | None:
+        """What to poll for: nothing is read that nobody may hear yet, and one that is silent is awaited to go. None
+        is not even that."""
+        if self.paused and not self.pending and not self.silent:
+            return None
+        heard = 0 if self.silent or self.paused else select.EPOLLIN
+        return heard | (select.EPOLLOUT if self.pending else 0)
 
 
 def _who(sock: socket.socket) -> str:
@@ -67,7 +60,8 @@ def _who(sock: socket.socket) -> str:
 
 
 class Streams:
-    """All line connections. `fileno` is to be polled for reading, `turn` called when it can be read."""
+    """All line connections. `fileno` is to be polled for reading, `turn` called when it can be read, and when it is
+    due."""
 
     def __init__(self, listener: Listener, max_bytes: int) -> None:
         self._listener = listener
@@ -77,11 +71,10 @@ class Streams:
         self._connections: dict[bytes, _Connection] = {}
         self._peers: dict[int, bytes] = {}
         self._count = 0
-        self._silent: set[bytes] = set()
-        self._last: tuple[bytes, _Connection] | None = None  # who went last: it may have said more before it went
-
-    def __len__(self) -> int:
-        return len(self._connections)
+        self._turns: deque[bytes] = deque()  # whose lines wait, the next one first
+        self._pauses: list[tuple[float, bytes]] = []  # a heap
+        self._settled: set[bytes] = set()  # silent ones that may have all they wait for
+        self._last = (b"", "")  # who went last: what it asked may be answered only now
 
     def fileno(self) -> int:
         """One descriptor for all of them."""
@@ -94,21 +87,38 @@ class Streams:
         self._doors[door.fileno()] = door
         self._epoll.register(door, select.EPOLLIN)
 
-    def turn(self) -> None:
-        """Handle what has happened."""
+    @property
+    def due(self) -> float | None:
+        """When `turn` is wanted although nothing has come."""
+        if self._turns:
+            return 0.0
+        return self._pauses[0][0] if self._pauses else None
+
+    def turn(self, now: float) -> None:
+        """Handle what has happened, and hear some lines."""
         for fd, events in self._epoll.poll(0):
             if fd in self._doors:
                 self._accept(self._doors[fd])
             elif (peer := self._peers.get(fd)) is not None:
-                if events & select.EPOLLOUT:
-                    self._flush(peer)
-                    self.let_go()
-                if peer not in self._connections:
-                    continue
-                if events & (select.EPOLLHUP | select.EPOLLERR) and self._connections[peer].silent:
-                    self._end(peer)
-                elif events & ~select.EPOLLOUT:
-                    self._read(peer)
+                self._handle(peer, events)
+        while self._pauses and self._pauses[0][0] <= now:
+            self._go_on(heapq.heappop(self._pauses)[1])
+        for _ in range(_LINES_A_TURN):
+            if not self._turns:
+                break
+            self._hear_line(self._turns.popleft())
+        self.let_go()
+
+    def _handle(self, peer: bytes, events: int) -> None:
+        connection = self._connections[peer]
+        if events & select.EPOLLOUT:
+            self._flush(peer, connection)
+        if peer not in self._connections:
+            return
+        if events & (select.EPOLLHUP | select.EPOLLERR) and connection.silent:
+            self._end(peer)
+        elif events & ~select.EPOLLOUT and not (connection.waits or connection.silent or connection.paused):
+            self._read(peer, connection)
 
     def _accept(self, door: socket.socket) -> None:
         try:
@@ -116,53 +126,96 @@ class Streams:
         except OSError:  # it went away again, or we are out of descriptors: the next turn tries once more
             return
         sock.setblocking(False)
-        refusal = self._listener.admit()
-        if refusal is not None:
-            try:
-                sock.send(refusal + b"\n")
-            except OSError:
-                pass
-            sock.close()
-            return
         self._count += 1
         peer = PREFIX + self._count.to_bytes(8, "big")
-        self._connections[peer] = _Connection(sock, self._max_bytes)
+        connection = self._connections[peer] = _Connection(sock, self._max_bytes)
         self._peers[sock.fileno()] = peer
-        self._epoll.register(sock, select.EPOLLIN)
+        self._poll_for(connection)
+        refusal = self._listener.opened(peer, identity(sock))
+        if refusal is not None:
+            self.send(peer, refusal)
+            self.hang_up(peer)
 
-    def _read(self, peer: bytes) -> None:
-        connection = self._connections[peer]
+    def _read(self, peer: bytes, connection: _Connection) -> None:
         try:
             data = connection.socket.recv(_READ_BYTES)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        if not data:
-            self._half_closed(peer, connection)
+        if not data:  # it says no more, as `nc -N` does after its last line
+            if connection.broken:
+                self._end(peer)
+            else:
+                self._silence(peer, connection)
             return
-        if connection.closing:
-            self._end(peer)
-            return
-        for line in connection.lines.feed(data):
-            self._listener.hear(peer, line)
-        if connection.lines.overrun:
-            self.hang_up(peer)
+        connection.lines.add(data)
+        self._queue(peer, connection)
 
-    def _half_closed(self, peer: bytes, connection: _Connection) -> None:
-        """It says no more, as `nc -N` does after its last line: it goes once its answers have left, or is gone."""
+    def _queue(self, peer: bytes, connection: _Connection) -> None:
+        connection.waits = True
+        self._turns.append(peer)
+
+    def _hear_line(self, peer: bytes) -> None:
+        connection = self._connections.get(peer)
+        if connection is None:
+            return
+        connection.waits = False
+        if connection.silent or connection.paused:
+            return
+        line = connection.lines.next()
+        if line is None:
+            return
+        self._listener.hear(peer, line)
+        if peer in self._connections and not connection.silent:
+            self._queue(peer, connection)  # there may be more of them
+
+    def pause(self, peer: bytes, until: float) -> None:
+        """Hear nothing of a connection for a while; what it sends waits in the kernel, and then with itself."""
+        connection = self._connections.get(peer)
+        if connection is not None and not connection.paused:
+            connection.paused = True
+            heapq.heappush(self._pauses, (until, peer))
+            self._poll_for(connection)
+
+    def _go_on(self, peer: bytes) -> None:
+        connection = self._connections.get(peer)
+        if connection is not None and connection.paused:
+            connection.paused = False
+            self._poll_for(connection)
+            if not connection.waits:
+                self._queue(peer, connection)
+
+    def _poll_for(self, connection: _Connection) -> None:
+        wanted, polled = connection.wants(), connection.mask
+        if wanted == polled:
+            return
+        if wanted is None:
+            self._epoll.unregister(connection.socket)
+        elif polled is None:
+            self._epoll.register(connection.socket, wanted)
+        else:
+            self._epoll.modify(connection.socket, wanted)
+        connection.mask = wanted
+
+    def _silence(self, peer: bytes, connection: _Connection) -> None:
         connection.silent = True
-        self._epoll.modify(connection.socket, connection.hears)
-        self._silent.add(peer)
-        self.let_go()
+        connection.lines.drop()
+        self._poll_for(connection)
+        self._settled.add(peer)
+
+    def hang_up(self, peer: bytes) -> None:
+        """Hear nothing more of a connection; it ends once its answers have left, also those that are still to come."""
+        connection = self._connections.get(peer)
+        if connection is not None:
+            self._silence(peer, connection)
 
     def let_go(self) -> None:
         """End the connections that are silent, wait for nothing more and have all that was for them."""
-        for peer in list(self._silent):
+        while self._settled:
+            peer = self._settled.pop()
             connection = self._connections.get(peer)
-            if connection is None:
-                self._silent.discard(peer)
-            elif not connection.pending and not self._listener.awaits(peer):
+            if connection is not None and not connection.pending and not self._listener.awaits(peer):
                 self._end(peer)
 
     def send(
@@ -172,17 +225,21 @@ class Streams:
         connection = self._connections.get(peer)
         if connection is None:
             return False
+        if connection.broken:
+            return True  # not given up yet
         if output_of is not None and len(connection.pending) > _LIVE_BYTES:
             connection.left_out.add(output_of, len(body), event=event)
             return True
         self._own_up(connection)
         if before is not None:
-            connection.pending += bytes(before) + b"\n"
-        connection.pending += bytes(body) + b"\n"
+            connection.pending += before
+            connection.pending += b"\n"
+        connection.pending += body
+        connection.pending += b"\n"
         if len(connection.pending) > _PENDING_BYTES:
             self._end(peer, tell=False)
             return False
-        self._flush(peer)
+        self._flush(peer, connection)
         return peer in self._connections
 
     @staticmethod
@@ -190,8 +247,7 @@ class Streams:
         for notice in connection.left_out.notices() if connection.left_out else ():
             connection.pending += notice + b"\n"
 
-    def _flush(self, peer: bytes) -> None:
-        connection = self._connections[peer]
+    def _flush(self, peer: bytes, connection: _Connection) -> None:
         try:
             while connection.pending:
                 sent = connection.socket.send(connection.pending)
@@ -199,58 +255,49 @@ class Streams:
                 if not connection.pending:
                     self._own_up(connection)  # nothing else may be sent to it for a long time
         except BlockingIOError:
-            self._epoll.modify(connection.socket, connection.hears | select.EPOLLOUT)
-            return
+            pass
         except OSError:
-            self._end(peer)
-            return
-        if connection.closing:
-            self._end(peer)
-        else:
-            self._epoll.modify(connection.socket, connection.hears)
-
-    def identity(self, peer: bytes) -> str:
-        """Who the kernel says this is."""
-        connection = self._known(peer)
-        return NOBODY if connection is None else connection.identity
-
-    def known(self, peer: bytes, identity: str) -> None:
-        """It has shown a token."""
-        connection = self._connections.get(peer)
-        if connection is not None:
-            connection.identity = identity
+            connection.broken = True
+            connection.pending.clear()
+            if connection.silent:
+                self._end(peer)
+                return
+        self._poll_for(connection)
+        if connection.silent and not connection.pending:
+            self._settled.add(peer)
 
     def describe(self, peer: bytes) -> str:
         """Who this is: the process and user of a Unix socket, the address of a TCP one."""
-        connection = self._known(peer)
-        return "line:gone" if connection is None else connection.who
-
-    def _known(self, peer: bytes) -> _Connection | None:
-        if self._last is not None and self._last[0] == peer:
-            return self._last[1]
-        return self._connections.get(peer)
-
-    def hang_up(self, peer: bytes) -> None:
-        """Close a connection once its answers have left."""
         connection = self._connections.get(peer)
         if connection is not None:
-            connection.closing = True
-            self._flush(peer)
+            return connection.who
+        return self._last[1] if self._last[0] == peer else "line:gone"
 
     def _end(self, peer: bytes, *, tell: bool = True) -> None:
         connection = self._connections.pop(peer)
         del self._peers[connection.socket.fileno()]
-        self._silent.discard(peer)
-        self._epoll.unregister(connection.socket)
-        connection.socket.close()
-        self._last = peer, connection
+        if connection.mask is not None:
+            self._epoll.unregister(connection.socket)
+        self._close(connection)
+        self._last = peer, connection.who
         if tell:
             self._listener.gone(peer)
 
+    @staticmethod
+    def _close(connection: _Connection) -> None:
+        """What was sent and is not read would have the kernel reset the connection, and the last answers be lost."""
+        try:
+            for _ in range(_UNREAD if connection.silent else 0):
+                if not connection.socket.recv(_READ_BYTES):
+                    break
+        except OSError:
+            pass
+        connection.socket.close()
+
     def close(self) -> None:
         """Close everything; what can leave at once leaves."""
-        for peer in list(self._connections):
-            self._flush(peer)
+        for peer, connection in list(self._connections.items()):
+            self._flush(peer, connection)
         for connection in self._connections.values():
             connection.socket.close()
         for door in self._doors.values():

@@ -46,7 +46,7 @@ class Figures(Collector):
         yield _labelled("replctl_refusals", "requests that were refused, by fault", "word", refused)
         yield _gauges("replctl_workers", "worker processes, by state", "state", staff.counts())
         yield GaugeMetricFamily("replctl_sessions", "sessions, throw-away ones included", value=len(state.sessions))
-        yield GaugeMetricFamily("replctl_connections", "clients connected", value=state.connections)
+        yield GaugeMetricFamily("replctl_connections", "clients connected", value=len(state.connections))
         yield GaugeMetricFamily("replctl_slots_taken", "evals that have a slot", value=state.gate.taken)
         yield GaugeMetricFamily("replctl_slots", "evals that may run at once", value=state.gate.slots)
         yield _gauges("replctl_queued", "evals that wait, by agent", "agent", state.queued)

@@ -1,0 +1,32 @@
+"""The face that transports have to what stands behind them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+Body = bytes | memoryview
+
+
+class Listener(Protocol):
+    """Whoever hears the connections of a transport."""
+
+    def opened(self, peer: bytes, identity: str) -> bytes | None:
+        """A connection was made; the refusal for one more than there is room for."""
+
+    def identified(self, peer: bytes, identity: str) -> None:
+        """A connection has shown a key: it is this from here on."""
+
+    def departed(self, peer: bytes, identity: str) -> None:
+        """What a connection said that has ended since is heard as this peer's, to whom nothing can be sent."""
+
+    def turned_away(self, peer: bytes, why: str) -> None:
+        """Nothing of this connection is to be done."""
+
+    def hear(self, peer: bytes, body: bytes) -> None:
+        """A request came."""
+
+    def awaits(self, peer: bytes) -> bool:
+        """Whether some request of this connection has no last answer yet."""
+
+    def gone(self, peer: bytes) -> None:
+        """A connection ended."""
