@@ -151,7 +151,16 @@ def _serve(
         interpreters = _interpreters(config) | {name: path for name, (path, _) in extending.runtimes().items()}
         load_paths = tuple(config.session.load_paths)
         launcher = Local(
-            own, inner, interpreters, env, limits, str(state_dir), load_paths, sandbox, extending.runtimes()
+            own,
+            inner,
+            interpreters,
+            env,
+            limits,
+            str(state_dir),
+            load_paths,
+            sandbox,
+            extending.runtimes(),
+            tuple(config.identities),
         )
         core = Core(_setup(config, idle_exit, tuple(interpreters), keys, sandbox, extending))
         looking_on = watchers(config, core, context, state_dir, log, stack, extending.backend)

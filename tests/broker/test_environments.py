@@ -8,9 +8,10 @@ import pytest
 
 from broker_kit import Table
 from replbroker.core.effects import Spec
+from replwire.identities import Asker
 from replwire.link import Claimed, Kind
 
-VENV = Spec("python", "/venv")
+VENV = Spec("python", "/venv", asker=Asker(identity="self"))
 
 
 def started(new_table: Callable[..., Table], **more: object) -> Table:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replwire import link
+from replwire.identities import Asker
 from replwire.limits import Limits
 from replwire.link import HEADER_BYTES, Cancel, Claim, Claimed, Gone, Header, Hello, Kind, pack, unpack
 from replwire.replies import Ex, Frame, Reply, decode, encode
@@ -44,7 +45,15 @@ def test_what_is_not_said_is_zero() -> None:
     "body",
     [
         Hello("token"),
-        Claim(session="id", name=None, cwd="/é", env=["A=1"], limits=Limits(max_sessions=3), lost="why"),
+        Claim(
+            session="id",
+            name=None,
+            asker=Asker(identity="uid:7", gid=7, groups=(8,)),
+            cwd="/é",
+            env=["A=1"],
+            limits=Limits(max_sessions=3),
+            lost="why",
+        ),
         Claimed(),
         Claimed("no such folder"),
         Cancel(),

@@ -38,6 +38,15 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid
     ] = []
 
 
+class Asker(msgspec.Struct, frozen=True, kw_only=True):
+    """A session's owner, with whose rights is opened what its clients name. Group ids are those of the process that
+    asked, where the kernel tells them."""
+
+    identity: str
+    gid: int | None = None
+    groups: tuple[int, ...] = ()
+
+
 class Identities:
     """All that are listed, by name. Raises ValueError for a name that stands twice or an entry that makes no sense."""
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from replwire.identities import Asker
 from replwire.limits import Limits
 from replwire.replies import LeftBehind
 
@@ -86,6 +87,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     session: str
     name: str | None
+    asker: Asker  # whose rights directories and files are opened with
     cwd: str | None
     env: list[str]
     limits: Limits

@@ -15,11 +15,14 @@ import traceback
 from dataclasses import dataclass
 
 from replwire.deadlines import Deadlines
+from replwire.identities import Asker, Identity
 from replwire.limits import Limits
 from replwire.link import Gone, Kind, encode, pack
 from replworker.confine.plan import Unavailable
-from replworker.confine.workspace import Refused
+from replworker.confine.rights import NOBODY, Grant
+from replworker.confine.workspace import EVERYTHING, Refused
 from replworker.confinement import Confine, Confinement, confine
+from replworker.grants import Grants
 from replworker.link import Link
 from replworker.loop import Loop
 from replworker.memory import watch
@@ -61,6 +64,8 @@ class Order:
     load_paths: tuple[str, ...]
     confine: Confine | None = None
     given: Given | None = None  # for a runtime that is not ours
+    identities: tuple[Identity, ...] = ()
+    asker: Asker | None = None  # whose the session will be, where that counts before it is claimed
 
 
 def main(order: Order) -> None:
@@ -80,11 +85,11 @@ def main(order: Order) -> None:
         os._exit(0)  # nothing of ours is worth an interpreter's tidy end, and a user's child may hold it up
 
 
-def interpreter_of(order: Order) -> Found:
+def interpreter_of(order: Order, grant: Grant = EVERYTHING) -> Found:
     """Which interpreter to run, with which environment. Raises NoEnvironment."""
     if order.runtime != "python":
         return Found(order.interpreter, order.env)
-    return find(order.environment, order.interpreter, f"{order.folder}/envs", order.env)
+    return find(order.environment, order.interpreter, f"{order.folder}/envs", order.env, grant.rights)
 
 
 def _keep_session(order: Order) -> None:
@@ -117,10 +122,11 @@ def _defect(error: Exception) -> str:
 
 def start_interpreter(order: Order) -> tuple[Child, Confinement | None]:
     """The interpreter, confined where that is asked for. Raises one of CANNOT_START."""
-    found = interpreter_of(order)
+    grant = _grant(order)
+    found = interpreter_of(order, grant)
     given = order.given
     also = () if given is None else given.reads
-    confinement = None if order.confine is None else confine(order.runtime, order.confine, found, also)
+    confinement = None if order.confine is None else confine(order.runtime, order.confine, found, also, grant)
     env = found.env if confinement is None else confinement.env
     wrapping = None if confinement is None else confinement.wrapping
     if given is not None:
@@ -128,9 +134,25 @@ def start_interpreter(order: Order) -> tuple[Child, Confinement | None]:
     return Child(pick(order.runtime, found.executable, env, wrapping)), confinement
 
 
+def _grant(order: Order) -> Grant:
+    """What the session's owner may have opened. A warm interpreter has no owner yet, and opens nothing of anybody's.
+    Raises Refused."""
+    if order.asker is None:
+        return EVERYTHING
+    grants = Grants(order.identities)
+    if order.confine is None:
+        grants.check_unconfined(order.asker)
+    try:
+        return grants.of(order.asker)
+    except Refused:
+        if order.environment is None or not order.environment.startswith("@"):
+            raise
+        return Grant(order.asker.identity, NOBODY)  # the environment is the broker's, and all that there is
+
+
 def keep(order: Order, link: Link, child: Child, confinement: Confinement | None, timers: Deadlines) -> Loop:
     """All that stands between a link and an interpreter, put together."""
-    settings = Settings(_shelf(order.folder), order.load_paths, confinement)
+    settings = Settings(_shelf(order.folder), order.load_paths, Grants(order.identities), confinement)
     memory = watch(child, confinement)
     session = Session(link, child, timers, order.limits, settings, memory)
     return Loop(link, child, session, timers, order.limits.worker_silence_ms / 3000, memory)

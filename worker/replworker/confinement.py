@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from replwire.link import Claim
 from replwire.policy import Policy
 from replworker.confine.confined import Confined
 from replworker.confine.machine import Machine
 from replworker.confine.prepare import prepare
-from replworker.confine.workspace import Refused, check
+from replworker.confine.rights import Grant, acting_as
+from replworker.confine.workspace import EVERYTHING, Refused, check, check_directories
+from replworker.grants import Grants
 from replworker.runtimes.environments import Found
 from replworker.snapshots import folder_of
 
+Granted = Callable[[], Grant]  # raises Refused
 _OWN = ("HOME", "TMPDIR")  # of the sandbox: a session that set them would write where nothing is
 _OWN_PREFIXES = ("XDG_", "SSH_", "DBUS_")  # these lead out of it
 
@@ -36,7 +41,7 @@ class Confinement:
     env: dict[str, str]
     folder: str | None  # what was mounted at the start
 
-    def enter(self, folder: str | None, needed: bool) -> tuple[str | None, str | None]:
+    def enter(self, folder: str | None, needed: bool, granted: Granted) -> tuple[str | None, str | None]:
         """Give it the session's folder. The folder to go to, and why there is none although one was wished for.
 
         Raises Refused when it cannot be had and is needed.
@@ -45,8 +50,9 @@ class Confinement:
             self.wrapping.stay_without()
             return None, None
         try:
-            real = check(self.policy, folder, os.path.expanduser("~"))
-            if real != self.folder and (error := self.wrapping.attach(self.policy, real)) is not None:
+            grant = granted()
+            real = _checked(self.policy, folder, grant)
+            if real != self.folder and (error := self.wrapping.attach(self.policy, real, grant.rights)) is not None:
                 raise Refused(error)
         except Refused as refused:
             if needed:
@@ -63,23 +69,47 @@ class Confinement:
                 raise Refused(f"env: {name} is the sandbox's own")
 
 
-def confine(runtime: str, told: Confine, found: Found, reads: tuple[str, ...] = ()) -> Confinement:
-    """Prepare the sandbox for an interpreter, which needs to see `reads` too. Raises Unavailable, Refused, OSError."""
-    folder = _granted(told)
+def confine(
+    runtime: str, told: Confine, found: Found, reads: tuple[str, ...] = (), grant: Grant = EVERYTHING
+) -> Confinement:
+    """Prepare the sandbox for an interpreter, which needs to see `reads` too; `grant` is its owner's, if it has one.
+    Raises Unavailable, Refused, OSError."""
+    folder = _granted(told, grant)
     also = (f"{folder_of('dill')}/dill",) if runtime == "python" else reads
     plan = prepare(
         told.policy, told.machine, runtime, found.executable, found.env, slot=told.slot, folder=folder, also=also,
-        trusted=not found.named,
+        trusted=not found.named, kept=found.kept, grant=grant,
     )  # fmt: skip
     return Confinement(told.policy, Confined(plan), plan.env, folder)
 
 
-def _granted(told: Confine) -> str | None:
+def enter(
+    confinement: Confinement | None, grants: Grants, claim: Claim, env: dict[str, str]
+) -> tuple[str | None, str | None]:  # fmt: skip
+    """The folder that a claimed session goes to, and why there is none although one was wished for. Raises Refused."""
+    if confinement is not None:
+        confinement.check_env(env)
+        return confinement.enter(claim.cwd, claim.cwd_needed, lambda: grants.of(claim.asker))
+    grants.check_unconfined(claim.asker)
+    folder = claim.cwd
+    if folder is not None and (grant := grants.of(claim.asker)).directories:
+        check_directories(grant, folder, os.path.realpath(folder))
+    if folder is not None and not claim.cwd_needed and not os.path.isdir(folder):
+        return None, f"{folder} is not a folder here"
+    return folder, None
+
+
+def _granted(told: Confine, grant: Grant) -> str | None:
     """The folder to mount at the start. One that is refused is none: the claim, which knows whether it is needed, asks
     again."""
     if told.folder is None:
         return None
     try:
-        return check(told.policy, told.folder, os.path.expanduser("~"))
+        return _checked(told.policy, told.folder, grant)
     except Refused:
         return None
+
+
+def _checked(policy: Policy, folder: str, grant: Grant) -> str:
+    with acting_as(grant.rights):
+        return check(policy, folder, grant.home or os.path.expanduser("~"), grant)

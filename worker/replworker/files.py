@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 from replwire.faults import Refusal
 from replwire.names import path_error
+from replwire.policy import within
+from replworker.confine.rights import Grant, acting_as
+from replworker.confine.workspace import EVERYTHING
 
 _DENIED = "path-not-allowed", "Path not allowed: it is not below a folder of session.load-paths"
 
@@ -23,8 +26,11 @@ class Text(NamedTuple):
     path: str
 
 
-def read(file: str, cwd: str | None, allowed: tuple[str, ...], max_bytes: int) -> Text:
-    """The text of a file, at most `max_bytes`. A relative one is taken from the session's folder. Raises Refusal."""
+def read(
+    file: str, cwd: str | None, allowed: tuple[str, ...], max_bytes: int, grant: Grant = EVERYTHING
+) -> Text:  # fmt: skip
+    """The text of a file, at most `max_bytes`, opened as the session's owner may. A relative one is taken from the
+    session's folder. Raises Refusal."""
     if not allowed:
         text = "load-file requires an explicit allowlist; no files are accessible by default"
         raise Refusal("path-not-allowed", text, hint="the broker's config sets it: session.load-paths")
@@ -32,10 +38,11 @@ def read(file: str, cwd: str | None, allowed: tuple[str, ...], max_bytes: int) -
         raise Refusal("invalid-request", why)
     path = os.path.join(cwd or "/", file)
     roots = [os.path.realpath(root) for root in allowed]
-    if not any(_below(os.path.realpath(path), root) for root in roots):
-        raise Refusal(*_DENIED)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        with acting_as(grant.rights):
+            if not _may_name(os.path.realpath(path), roots, grant):
+                raise Refusal(*_DENIED)
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (FileNotFoundError, NotADirectoryError):
         raise Refusal("file-not-found", "File not found") from None
     except PermissionError:
@@ -43,20 +50,20 @@ def read(file: str, cwd: str | None, allowed: tuple[str, ...], max_bytes: int) -
     except OSError:
         raise Refusal("io-error", "I/O error reading file") from None
     try:
-        return _read(fd, roots, max_bytes)
+        return _read(fd, roots, max_bytes, grant)
     except OSError:
         raise Refusal("io-error", "I/O error reading file") from None
     finally:
         os.close(fd)
 
 
-def _below(path: str, root: str) -> bool:
-    return path == root or path.startswith(root.rstrip("/") + "/")
+def _may_name(real: str, roots: list[str], grant: Grant) -> bool:
+    return within(real, roots) and (not grant.directories or within(real, grant.directories))
 
 
-def _read(fd: int, roots: list[str], max_bytes: int) -> Text:
+def _read(fd: int, roots: list[str], max_bytes: int, grant: Grant) -> Text:
     real = os.readlink(f"/proc/self/fd/{fd}")
-    if not any(_below(real, root) for root in roots):
+    if not _may_name(real, roots, grant):
         raise Refusal(*_DENIED)
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):

@@ -5,7 +5,6 @@ No socket and no poll here: the loop calls in, and this calls the voice, the int
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -21,7 +20,8 @@ from replwire.replies import LeftBehind, Reply
 from replworker import files, packages
 from replworker.answers import compose, cut_short, rich
 from replworker.confine.workspace import Refused
-from replworker.confinement import Confinement
+from replworker.confinement import Confinement, enter
+from replworker.grants import Grants
 from replworker.info import Inspector
 from replworker.interpreter import Interpreter, InterpreterBroken
 from replworker.jobs import Job, Jobs
@@ -52,6 +52,7 @@ class Settings(NamedTuple):
 
     snapshots: str  # folder
     load_paths: tuple[str, ...]
+    grants: Grants
     confinement: Confinement | None = None
 
 
@@ -164,13 +165,8 @@ class Session:
             "images": claim.limits.max_images,
         }
         env = dict(pair.split("=", 1) for pair in claim.env)
-        folder, why = claim.cwd, None
         try:
-            if (confinement := self._settings.confinement) is not None:
-                confinement.check_env(env)
-                folder, why = confinement.enter(claim.cwd, claim.cwd_needed)
-            elif folder is not None and not claim.cwd_needed and not os.path.isdir(folder):
-                folder, why = None, f"{folder} is not a folder here"
+            folder, why = enter(self._settings.confinement, self._settings.grants, claim, env)
         except Refused as refused:
             self._welcome(str(refused), [])
             return
@@ -234,7 +230,8 @@ class Session:
         assert self._claim is not None
         try:
             cwd = self._child.folder() or self._claim.cwd
-            text = files.read(request.file, cwd, self._settings.load_paths, self._limits.max_file_bytes)
+            grant = self._settings.grants.for_files(self._claim.asker)
+            text = files.read(request.file, cwd, self._settings.load_paths, self._limits.max_file_bytes, grant)
         except Refusal as refusal:
             self._end_unrun(job, refusal)
             return

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from replbroker.core.effects import Peer
 from replbroker.core.session import Session
 from replwire.faults import Refusal
+from replwire.identities import Asker
 
 EVERYBODY = "*"
 ANYBODY = "anyone"  # nobody vouches for this one
@@ -60,6 +61,10 @@ class Access:
     def of(self, peer: Peer) -> str:
         """Who this is."""
         return self._who.get(peer, ANYBODY)
+
+    def asker(self, peer: Peer) -> Asker:
+        """The same, with what else the transport says of its rights on this machine."""
+        return Asker(identity=self.of(peer))
 
     def is_own(self, identity: str) -> bool:
         """Whether this is the broker's own user."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from replwire.ext.verdicts import Question
+from replwire.identities import Asker
 
 Peer = bytes  # a transport's name for one connection; opaque here
 
@@ -21,6 +22,11 @@ class Spec(NamedTuple):
     environment: str | None = None
     tighter: bytes | None = None  # what the session asked of its sandbox, as JSON
     folder: str | None = None  # where folders cannot be given to a sandbox that runs already
+    asker: Asker | None = None  # whose it will be, where something is opened before it is anybody's
+
+    def for_asker(self, asker: Asker) -> Spec:
+        """The same for a session of this owner: a worker that opens nothing at its start is anybody's."""
+        return self if self.environment is None and self.folder is None else self._replace(asker=asker)
 
     def __str__(self) -> str:
         return self.runtime if self.environment is None else f"{self.runtime} {self.environment}"

@@ -39,10 +39,10 @@ class Moves:
             raise Refusal("invalid-request", "clone does not take wait-ms: nobody could read its answer later")
         if (why := name_error("session", request.name)) is not None:
             raise Refusal("invalid-request", why)
-        source, identity = self._state.lookup.get(request, peer), self._state.access.of(peer)
-        self._check_free(request, identity)
+        source, asker = self._state.lookup.get(request, peer), self._state.access.asker(peer)
+        self._check_free(request, asker.identity)
         job = self._evals.submit(source, request, peer, body, agent, now)
-        job.identity = identity
+        job.asker = asker
 
     def _check_free(self, request: wire.Clone, identity: str) -> None:
         if self._state.sessions.named(self._state.lookup.key(request.name, request, identity)) is not None:
@@ -54,9 +54,9 @@ class Moves:
         assert isinstance(request, wire.Clone)
         self._evals.ended(job, Outcome.OK, now)
         try:
-            self._check_free(request, job.identity)
+            self._check_free(request, job.asker.identity)
             target = self._opening.open(
-                request.name, source.spec, request, peer or b"", now, source.cwd, source.env, identity=job.identity,
+                request.name, source.spec, request, peer or b"", now, source.cwd, source.env, asker=job.asker,
             )  # fmt: skip
         except Refusal as refusal:
             self._state.out.append(Discard(dumped.path))
@@ -86,7 +86,7 @@ class Moves:
         spec = Spec("python") if request.action == "deactivate" else environment_spec(request.path or "")
         stand_in = Session(session.id, session.name, spec, session.agent, session.limits, now)
         stand_in.spec = spec._replace(tighter=session.spec.tighter, folder=session.spec.folder)
-        stand_in.cwd_needed = session.cwd_needed
+        stand_in.cwd_needed, stand_in.asker = session.cwd_needed, session.asker
         stand_in.cwd, stand_in.env, stand_in.epoch = session.cwd, session.env, session.epoch + 1
         stand_in.stands_for, session.stand_in = session, stand_in
         stand_in.waiters.append(Waiter(peer, request.id, created=None))

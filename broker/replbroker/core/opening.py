@@ -8,6 +8,7 @@ from replbroker.core.effects import Peer, Spec
 from replbroker.core.session import Session
 from replbroker.core.state import State
 from replwire.faults import Refusal
+from replwire.identities import Asker
 from replwire.limits import Limits
 from replwire.names import name_error, path_error, scope_of
 from replwire.ops import Opens, Request
@@ -37,7 +38,7 @@ class Opening:
 
     def open(
         self, name: str | None, spec: Spec, request: Request, peer: Peer, now: float,
-        cwd: str | None = None, env: list[str] | None = None, *, ephemeral: bool = False, identity: str | None = None,
+        cwd: str | None = None, env: list[str] | None = None, *, ephemeral: bool = False, asker: Asker | None = None,
     ) -> Session:  # fmt: skip
         """A session without a worker, registered; what `request` asks of its sandbox is added to `spec`. Raises
         Refusal."""
@@ -55,11 +56,13 @@ class Opening:
             raise Refusal("invalid-request", "env: each entry is NAME=VALUE")
         if len(state.sessions) >= state.limits.max_sessions:
             raise state.full("session-limit-reached", "max-sessions", "Session limit reached")
-        owner = state.access.of(peer) if identity is None else identity
+        asker = state.access.asker(peer) if asker is None else asker
+        owner = asker.identity
         self._check_rule(spec, request, owner)
         state.memory.check(owner)
         session = Session(state.setup.new_id(), name, spec, request.agent, self._limits(request), now)
-        session.owner, session.scope = owner, scope_of(name, request.project, request.agent)
+        session.owner, session.asker = owner, asker
+        session.scope = scope_of(name, request.project, request.agent)
         if cwd is not None and not state.setup.sandbox.late_folders:
             session.spec = spec._replace(folder=cwd)
         session.cwd_needed = not isinstance(request, Opens) or request.cwd_needed

@@ -9,6 +9,7 @@ from replbroker.core.effects import Peer, Spec
 from replbroker.core.heard import Heard
 from replbroker.core.ring import Ring
 from replwire.deadlines import Deadline
+from replwire.identities import Asker
 from replwire.limits import Limits
 from replwire.link import Dumped
 from replwire.ops import Runs
@@ -40,7 +41,7 @@ class Job:
     """One eval, from its request to its end. `peer` is None once nobody waits for its answer."""
 
     __slots__ = (
-        "agent", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "heard", "identity",
+        "agent", "asker", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "heard",
         "judging", "label", "limit_ms", "notice", "peer", "repeatable", "request", "request_id", "route", "session",
         "started", "state", "status", "submitted", "wait_deadline", "withheld",
     )  # fmt: skip
@@ -56,7 +57,7 @@ class Job:
         self.peer: Peer | None = peer
         self.agent = agent
         self.label = request.agent
-        self.identity = ""  # who asked: the owner of a clone
+        self.asker = Asker(identity="")  # the owner of a clone
         self.request_id = request.id
         self.eval_id = session.next_eval_id()
         self.epoch = session.epoch
@@ -132,6 +133,7 @@ class Session:
         self.agent = agent  # the label of whoever opened it
         self.limits = limits
         self.owner = ""  # an identity
+        self.asker = Asker(identity="")  # the owner, with whose rights its workers open what it names
         self.scope = ""  # of its name: see `replwire.names.scope_of`
         self.shares: dict[str, str] = {}  # who else may read or write
         self.mode: str = "normal"

@@ -13,6 +13,7 @@ from replbroker.core.session import CLOSED, Session, Waiter
 from replbroker.core.state import State
 from replwire import ops as wire
 from replwire.faults import Refusal
+from replwire.identities import Asker
 from replwire.names import name_error
 
 _MAX_SHARES = 100
@@ -112,6 +113,7 @@ class SessionOps:
             err = f"Session already exists: {request.who} has one named {session.name}"
             raise Refusal("session-already-exists", err)
         self._state.sessions.transfer(session, request.who)
+        session.asker = Asker(identity=request.who)
         session.shares.pop(request.who, None)
         self._state.say(
             peer, request.id, status=["done"], session=session.id, name=session.name, owner=session.owner

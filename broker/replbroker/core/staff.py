@@ -75,6 +75,7 @@ class Staff:
     def take(self, session: Session, now: float) -> None:
         """Get the session a worker: a warm one at once, else the next that is ready."""
         session.move("take")
+        session.spec = session.spec.for_asker(session.asker)
         when = now + self._state.limits.worker_start_ms / 1000
         session.start_deadline = self._state.deadlines.at(when, lambda at: self._late(session, at))
         line = self._line(session.spec)
@@ -156,7 +157,8 @@ class Staff:
     def _give(self, worker: Worker, session: Session) -> None:
         worker.state, worker.session, session.worker = CLAIMED, session, worker.number
         claim = Claim(
-            session=session.id, name=session.name, cwd=session.cwd, cwd_needed=session.cwd_needed, env=session.env,
+            session=session.id, name=session.name, asker=session.asker, cwd=session.cwd,
+            cwd_needed=session.cwd_needed, env=session.env,
             limits=session.limits, lost=session.lost, ephemeral=session.ephemeral, restore=session.restore,
         )  # fmt: skip
         self._state.out.append(ToWorker(worker.number, pack(Kind.CLAIM, encode(claim), epoch=session.epoch)))

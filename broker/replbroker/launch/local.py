@@ -29,6 +29,7 @@ from replbroker.launch.base import Died
 from replbroker.launch.sandbox import Probed
 from replbroker.launch.strays import become_subreaper, sweep
 from replwire.ext.contracts import Runtime
+from replwire.identities import Identity
 from replwire.limits import Limits
 from replworker.boot import Given, Order, main, tidy
 
@@ -42,10 +43,12 @@ class Local:
     def __init__(
         self, own: Path, endpoint: str, interpreters: dict[str, str], env: dict[str, str], limits: Limits, folder: str,
         load_paths: tuple[str, ...], sandbox: Probed, foreign: Mapping[str, tuple[str, Runtime]],
+        identities: tuple[Identity, ...],
     ) -> None:  # fmt: skip
         self._sandbox = sandbox
         self._interpreters = interpreters
         self._foreign = foreign
+        self._identities = identities
         self._common = (env, limits, folder, load_paths)
         self._endpoint = endpoint
         self._context = ForkServerContext()
@@ -119,7 +122,8 @@ class Local:
         foreign = self._foreign.get(spec.runtime)
         given = None if foreign is None else Given(foreign[1].arguments, foreign[1].reads)
         order = Order(
-            self._endpoint, token, spec.runtime, spec.environment, interpreter, *self._common, confine, given
+            self._endpoint, token, spec.runtime, spec.environment, interpreter, *self._common, confine, given,
+            self._identities, spec.asker,
         )  # fmt: skip
         self._live.add(worker)
         self._orders.put(lambda: self._start(worker, order))

@@ -9,6 +9,7 @@ from replwire.limits import MIB
 from replwire.policy import Policy
 from replworker.confine import cgroup, identity, stage, workspace
 from replworker.confine.plan import ARGUMENTS_FD, Plan
+from replworker.confine.rights import Rights, acting_as
 from replworker.confine.usher import Usher
 
 ATTACH_S = 5.0
@@ -38,7 +39,7 @@ class Confined:
         self.group.join()
         run_as = self._plan.run_as
         if run_as is not None:
-            stage.open_way(self._plan.open_way, self._plan.owned, run_as)
+            stage.open_way(self._plan.open_way, self._plan.owned, run_as, self._plan.asked, self._plan.rights)
             identity.become(run_as)
 
     def started(self, pid: int) -> None:
@@ -63,21 +64,23 @@ class Confined:
 
     # --- a session's folder ---
 
-    def attach(self, policy: Policy, folder: str) -> str | None:
+    def attach(self, policy: Policy, folder: str, rights: Rights | None = None) -> str | None:
         """Give the running interpreter its workspace, at its own path; why it could not be done, or None.
 
         `folder` is a real path that `workspace.check` has let through. Once, before any code of the user has run.
-        `policy` may be tighter in its paths than the one that the sandbox was started with.
+        `policy` may be tighter in its paths than the one that the sandbox was started with; all is opened with
+        `rights`, those of the session's owner.
         """
         if self._usher is None:
             return "this sandbox was started without a way to mount a folder later"
         usher, self._usher = self._usher, None
         try:
-            wanted = workspace.mounts(policy, folder, self._plan.kept)
+            with acting_as(rights):
+                wanted = workspace.mounts(policy, folder, self._plan.kept)
         except (workspace.Refused, OSError) as error:
             usher.dismiss()
             return str(error)
-        return usher.attach(wanted, ATTACH_S)
+        return usher.attach(wanted, ATTACH_S, rights)
 
     def stay_without(self) -> None:
         """No folder will come: nobody has to wait for one."""

@@ -14,6 +14,7 @@ from replwire.policy import Policy
 from replworker.confine import identity, landlock, rlimits, seccomp
 from replworker.confine.machine import Machine
 from replworker.confine.reach import Needs
+from replworker.confine.rights import Rights
 from replworker.confine.workspace import Mount
 
 FIRST_FD = 7  # 0 to 6 are the interpreter's own
@@ -57,6 +58,8 @@ class Plan:
     run_as: int | None  # the host's user, when the broker is root
     open_way: tuple[str, ...]  # host paths that this user must be able to reach
     owned: tuple[str, ...]  # and those whose owner it is to stand for
+    asked: tuple[str, ...]  # of both, what a client has named
+    rights: Rights | None  # and with whose rights that is opened
     kept: tuple[str, ...]  # what nobody writes, wherever it lies
     late: bool  # the workspace can be given to it while it runs
 
@@ -64,14 +67,15 @@ class Plan:
 def plan(
     policy: Policy, machine: Machine, needs: Needs, *, runtime: str, python: str, inner: str, env: dict[str, str],
     hidden: Sequence[Mount] = (), granted: Sequence[Mount] = (), workspace: Sequence[Mount] = (),
-    found: Sequence[tuple[str, str]] = (), slot: int = 0,
+    found: Sequence[tuple[str, str]] = (), slot: int = 0, asked: Sequence[str] = (), rights: Rights | None = None,
 ) -> Plan:  # fmt: skip
     """How to confine `runtime`. Raises Unavailable.
 
     `python` runs `inner` (the path of inner.py) in the sandbox; `needs` covers both and the runtime. `granted` are
     the mounts of the policy's own paths, `hidden` those over secrets, as found on the disk by `workspace.mounts`.
     `workspace` is for a folder that is known at the start, where it cannot be mounted later. `found` are paths with
-    what stood there, to be compared when they are mounted: bubblewrap follows symlinks.
+    what stood there, to be compared when they are mounted: bubblewrap follows symlinks. `asked` are those of `needs`
+    that a client has named, to be opened with `rights` as the workspace is.
     """
     assert policy.profile != "off", "nothing to plan"
     bwrap = _usable(machine)
@@ -91,10 +95,16 @@ def plan(
         env=environment(env),
         run_as=run_as,
         open_way=needs.paths,
-        owned=tuple(mount.path for mount in (*granted, *workspace) if not mount.kind.startswith("hidden")),
+        owned=_seen(*granted, *workspace),
+        asked=(*asked, *_seen(*workspace)),
+        rights=rights,
         kept=needs.kept,
         late=machine.late_mounts and not workspace,
     )  # fmt: skip
+
+
+def _seen(*mounts: Mount) -> tuple[str, ...]:
+    return tuple(mount.path for mount in mounts if not mount.kind.startswith("hidden"))
 
 
 def secrets(home: str) -> list[str]:

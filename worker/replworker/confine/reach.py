@@ -120,7 +120,7 @@ def _bases(prefix: Path) -> Iterator[str]:
 
 
 def _is_program(path: str) -> bool:
-    return os.path.isfile(path) and os.access(path, os.X_OK)
+    return os.path.isfile(path) and os.access(path, os.X_OK, effective_ids=True)
 
 
 def _pairs(file: Path) -> Iterator[tuple[str, str]]:

@@ -11,65 +11,107 @@ import ctypes
 import os
 import signal
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from replwire.policy import within
 from replworker.confine import mounts
+from replworker.confine.rights import Rights, acting_as
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
 
-def open_way(paths: Iterable[str], owned: Iterable[str], uid: int) -> None:
+def open_way(
+    paths: Iterable[str], owned: Iterable[str], uid: int, asked: Sequence[str] = (), rights: Rights | None = None
+) -> None:  # fmt: skip
     """Let a user without any group reach `paths`; `owned` ones as if they were its own, where the host's owner is
-    somebody. Changes the calling process's mount namespace, for good. Raises OSError."""
-    everything = {path: path in set(owned) for path in (*paths, *owned)}
+    somebody. Those that a client has `asked` for are opened with that client's `rights`, and shown with no others.
+    Changes the calling process's mount namespace, for good. Raises OSError."""
+    mine = {*owned, *(asked if rights is not None else ())}
+    everything = {path: path in mine for path in (*paths, *owned)}
     mounts.unshare(mounts.CLONE_NEWNS)
     mounts.keep_private()
     covers = {path: closed(path, uid) for path in everything}
     owners = Owners(uid)
-    trees = {path: _tree(path, owners if mine else None) for path, mine in everything.items() if mine or covers[path]}
+    trees = {}
+    for path, adopted in everything.items():
+        if adopted or covers[path]:
+            theirs = rights if path in asked else None
+            trees[path] = tree(path, theirs)
+            if adopted:
+                owners.adopt(trees[path], theirs)
     for folder in sorted({cover for cover in covers.values() if cover}):
         mounts.tmpfs(folder, "mode=755,size=64k")
     mask = os.umask(0o022)  # the user has to pass what is made, whatever the broker's mask closes
-    for path, tree in trees.items():
-        _make(path, stat.S_ISDIR(os.fstat(tree).st_mode))
-        mounts.attach(tree, path)
-        os.close(tree)
+    for path, fd in trees.items():
+        _make(path, stat.S_ISDIR(os.fstat(fd).st_mode))
+        mounts.attach(fd, path)
+        os.close(fd)
     os.umask(mask)
 
 
 class Owners:
-    """Shows the owner of a clone as this user, and what the user makes as the owner's."""
+    """Shows files of a clone as this user's, and what the user makes as their owner's."""
 
     def __init__(self, uid: int) -> None:
         self._uid = uid
-        self._namespaces: dict[tuple[int, int], int] = {}
+        self._namespaces: dict[tuple[str, str], int] = {}
 
-    def adopt(self, tree: int) -> None:
-        """Raises OSError, EINVAL where the file system cannot do it."""
+    def adopt(self, tree: int, rights: Rights | None = None) -> None:
+        """The session's user stands for the owner of the clone's root, or, with `rights`, for that user and for it
+        alone. Raises OSError, EINVAL where the file system cannot do it."""
         found = os.stat(tree)
-        if found.st_uid != self._uid:
+        if rights is not None:
+            mounts.map_owner(tree, self._namespace(*self._instead_of(rights, found.st_gid)))
+        elif found.st_uid != self._uid:
             mounts.map_owner(tree, self.namespace(found.st_uid, found.st_gid))
+
+    def _instead_of(self, rights: Rights, gid: int) -> tuple[str, str]:
+        """Maps in which everybody else stays who they are: files of others keep their owners, and their rights for
+        all count. A session has one group: the clone's root's, where the owner of the session is in it."""
+        group = gid if gid in rights.groups else rights.gid
+        return swapped(_known("uid"), rights.uid, self._uid), swapped(_known("gid"), group, self._uid)
 
     def namespace(self, uid: int, gid: int) -> int:
         """What maps this owner, made when it is first asked for, which takes milliseconds. Raises OSError."""
-        owner = uid, gid
-        if owner not in self._namespaces:
-            self._namespaces[owner] = _user_namespace(f"{uid} {self._uid} 1", f"{gid} {self._uid} 1")
-        return self._namespaces[owner]
+        return self._namespace(f"{uid} {self._uid} 1", f"{gid} {self._uid} 1")
+
+    def _namespace(self, uid_map: str, gid_map: str) -> int:
+        maps = uid_map, gid_map
+        if maps not in self._namespaces:
+            self._namespaces[maps] = _user_namespace(*maps)
+        return self._namespaces[maps]
 
 
-def _tree(path: str, owners: Owners | None) -> int:
-    place = mounts.open_strictly(path)
+def swapped(ranges: Iterable[tuple[int, int]], one: int, other: int) -> str:
+    """An id map in which two ids have changed places. `ranges` are those that there are: first id and count."""
+    lines = []
+    for start, count in ranges:
+        for at in sorted({each for each in (one, other) if start <= each < start + count}):
+            if at > start:
+                lines.append(f"{start} {start} {at - start}")
+            lines.append(f"{at} {other if at == one else one} 1")
+            start, count = at + 1, count - (at + 1 - start)
+        if count:
+            lines.append(f"{start} {start} {count}")
+    return "\n".join(lines)
+
+
+def _known(kind: str) -> list[tuple[int, int]]:
+    """The ids that this process's user namespace has."""
+    lines = Path(f"/proc/self/{kind}_map").read_text().splitlines()
+    return [(int(line.split()[0]), int(line.split()[2])) for line in lines]
+
+
+def tree(path: str, rights: Rights | None) -> int:
+    """A clone of what lies at a path, opened with these rights."""
+    with acting_as(rights):
+        place = mounts.open_strictly(path)
     try:
-        tree = mounts.clone(place)
+        return mounts.clone(place)
     finally:
         os.close(place)
-    if owners is not None:
-        owners.adopt(tree)
-    return tree
 
 
 def closed(path: str, uid: int, root: str = "/") -> str | None:

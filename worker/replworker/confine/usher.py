@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 from replworker.confine import identity, mounts, stage
 from replworker.confine.plan import EMPTY_FOLDER, NO_FILE
+from replworker.confine.rights import Rights
 from replworker.confine.workspace import Mount
 
 _NS_GET_USERNS = 0xB701
@@ -41,10 +42,11 @@ class Usher:
             _serve(theirs.fileno(), worker, outer, map_to)
         theirs.close()
 
-    def attach(self, wanted: list[Mount], seconds: float) -> str | None:
-        """Mount these, in this order; why it could not be done, or None. The usher is gone afterwards."""
+    def attach(self, wanted: list[Mount], seconds: float, rights: Rights | None = None) -> str | None:
+        """Mount these, in this order, opened with these rights; why it could not be done, or None. The usher is gone
+        afterwards."""
         try:
-            self._ours.send(json.dumps([[mount.path, mount.kind] for mount in wanted]).encode())
+            self._ours.send(json.dumps([[[mount.path, mount.kind] for mount in wanted], rights]).encode())
             if not select.select([self._ours], [], [], seconds)[0]:
                 return f"mounting took longer than {seconds:g} s"
             answer = self._ours.recv(4096)
@@ -81,7 +83,8 @@ def _serve(fd: int, worker: int, outer: int, map_to: int | None) -> NoReturn:
         owners = None if map_to is None else _prepared(stage.Owners(map_to))
         order = asked.recv(_MOST_BYTES)
         if order:
-            asked.send(_answer(json.loads(order), outer, map_to, owners).encode())
+            wanted, rights = json.loads(order)
+            asked.send(_answer(wanted, None if rights is None else Rights(*rights), outer, map_to, owners).encode())
     finally:
         os._exit(0)
 
@@ -95,13 +98,15 @@ def _prepared(owners: stage.Owners) -> stage.Owners:
     return owners
 
 
-def _answer(wanted: list[tuple[str, str]], outer: int, map_to: int | None, owners: stage.Owners | None) -> str:
+def _answer(
+    wanted: list[tuple[str, str]], rights: Rights | None, outer: int, map_to: int | None, owners: stage.Owners | None
+) -> str:  # fmt: skip
     try:
         sandbox = os.open(f"/proc/{_init(outer)}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         if map_to is None:
             trees = _cloned_apart(wanted)
         else:
-            trees = [_clone(path, kind, owners) for path, kind in wanted]
+            trees = [_clone(path, kind, owners, rights) for path, kind in wanted]
             identity.become(map_to)
         mounts.enter(fcntl.ioctl(sandbox, _NS_GET_USERNS))
         mounts.enter(sandbox)
@@ -122,17 +127,13 @@ def _init(outer: int) -> int:
     return int(pids[0])
 
 
-def _clone(path: str, kind: str, owners: stage.Owners | None) -> int | None:
+def _clone(path: str, kind: str, owners: stage.Owners | None, rights: Rights | None = None) -> int | None:
     """A tree to be mounted; None for what is covered by something of the sandbox's own."""
     if kind.startswith("hidden"):
         return None
-    place = mounts.open_strictly(path)
-    try:
-        tree = mounts.clone(place)
-    finally:
-        os.close(place)
+    tree = stage.tree(path, rights)
     if owners is not None:
-        owners.adopt(tree)
+        owners.adopt(tree, rights)
     mounts.restrict(tree, read_only=kind == "readable")
     return tree
 

@@ -13,9 +13,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from replwire.names import MAGIC_PLACES
 from replwire.policy import Policy, may_work_in, within
 from replworker.confine import reach
+from replworker.confine.rights import Grant
 
 Kind = Literal["writable", "readable", "hidden-folder", "hidden-file"]
 
@@ -25,6 +28,7 @@ _SYSTEM = (
     "/var/cache", "/var/lib", "/var/log", "/var/mail", "/var/spool",
 )  # fmt: skip
 _SOURCES = ("/usr/src", "/usr/local/src")  # in there all the same: where containers like to have a project
+EVERYTHING = Grant("")  # as the broker's own user
 _TOP = ("/", "/home", "/mnt", "/media", "/opt", "/srv", "/tmp", "/var", "/var/tmp")
 
 
@@ -40,13 +44,21 @@ class Refused(ValueError):
     """This folder cannot be given to a session. The message says why."""
 
 
-def check(policy: Policy, folder: str, home: str) -> str:
-    """The folder's real path, if a session of this policy may work there. Raises Refused."""
+def check(policy: Policy, folder: str, home: str, grant: Grant = EVERYTHING) -> str:
+    """The folder's real path, if a session of this policy and owner may work there. Raises Refused.
+
+    To be called as that owner (`acting_as`): what it may not see is not there.
+    """
     real = _real(folder)
+    check_directories(grant, folder, real)
+    if grant.rights is not None and not os.access(f"{real}/.", os.X_OK, effective_ids=True):
+        raise Refused(f"{folder} is not a folder that {grant.identity} may enter")
     if not os.path.isdir(real):
         raise Refused(f"{folder} is not a folder")
     if not may_work_in(policy, real):
         raise Refused(f"{real} is not in one of the broker's workspaces ({', '.join(policy.workspaces)})")
+    if grant.directories:
+        policy = msgspec.structs.replace(policy, workspaces=[*policy.workspaces, *grant.directories])
     if real not in policy.workspaces:  # named: whoever wrote it meant it
         _check_place(policy, real, home)
     if within(real, policy.hidden_paths):
@@ -64,6 +76,13 @@ def _real(folder: str) -> str:
         if within(link, MAGIC_PLACES):
             raise Refused(f"{folder} leads through {link}, which is not the same for everybody")
     return real
+
+
+def check_directories(grant: Grant, asked: str, real: str) -> None:
+    """Raises Refused for what lies outside of an owner's own directories, whether it is there or not."""
+    if grant.directories and not within(real, grant.directories):
+        own = ", ".join(grant.directories)
+        raise Refused(f"{asked} is not in a workspace of {grant.identity} ({own})")
 
 
 def _check_place(policy: Policy, real: str, home: str) -> None:

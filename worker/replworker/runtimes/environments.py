@@ -8,6 +8,9 @@ import shutil
 import subprocess
 from typing import NamedTuple
 
+from replworker.confine.prepare import Kept
+from replworker.confine.rights import Rights, acting_as
+
 _CREATE_S = 120.0
 _PLACES = ("bin/python", ".venv/bin/python", "venv/bin/python")
 
@@ -17,26 +20,38 @@ class NoEnvironment(Exception):
 
 
 class Found(NamedTuple):
-    """An interpreter, the variables that go with it, and whether the session named it: the operator did not."""
+    """An interpreter, the variables that go with it, whether the session named it, which the operator did not, and the
+    environment that it belongs to where the broker keeps that."""
 
     executable: str
     env: dict[str, str]
     named: bool = False
+    kept: Kept | None = None
 
 
-def find(environment: str | None, interpreter: str, kept: str, env: dict[str, str]) -> Found:
+def find(
+    environment: str | None, interpreter: str, kept: str, env: dict[str, str], rights: Rights | None = None
+) -> Found:
     """The interpreter of `environment`: a virtual environment, an interpreter, a project folder with one, or `@NAME`,
-    which stands in the folder `kept` and is made when it is missing. None is `interpreter`. Raises NoEnvironment."""
+    which stands in the folder `kept` and is made when it is missing. None is `interpreter`. What has a path is looked
+    for with `rights`. Raises NoEnvironment."""
     if environment is None:
         return Found(interpreter, env)
+    own = None
     if environment.startswith("@"):
-        environment = _keep(kept, environment[1:], interpreter)
+        environment, rights = _keep(kept, environment[1:], interpreter), None
+        own = Kept(environment, interpreter)
+    with acting_as(rights):
+        return _found(environment, env, own)
+
+
+def _found(environment: str, env: dict[str, str], own: Kept | None) -> Found:
     executable = _executable(environment)
     home = os.path.dirname(os.path.dirname(executable))
     more = {"PATH": f"{os.path.dirname(executable)}{os.pathsep}{env.get('PATH', os.defpath)}"}
     if os.path.exists(os.path.join(home, "pyvenv.cfg")):
         more["VIRTUAL_ENV"] = home
-    return Found(executable, env | more, named=True)
+    return Found(executable, env | more, named=True, kept=own)
 
 
 def _executable(path: str) -> str:
@@ -47,7 +62,7 @@ def _executable(path: str) -> str:
         path = found[0]
     if not os.path.exists(path):
         raise NoEnvironment(f"no python environment at {path}")
-    if not os.access(path, os.X_OK):
+    if not os.access(path, os.X_OK, effective_ids=True):
         raise NoEnvironment(f"{path} cannot be executed")
     return path
 

@@ -1,0 +1,77 @@
+"""From a session's owner to its rights on this machine. Here, and not in the broker: a user database may be slow."""
+
+from __future__ import annotations
+
+import os
+import pwd
+
+from replwire.faults import Refusal
+from replwire.identities import Asker, Identities, Identity, uid_of
+from replworker.confine.rights import Grant, Rights
+from replworker.confine.workspace import Refused
+
+_ROOT = 0
+
+
+class Grants:
+    """What the broker's config and the user database say of identities."""
+
+    def __init__(self, listed: tuple[Identity, ...]) -> None:
+        self._identities = Identities(list(listed))
+
+    def of(self, asker: Asker) -> Grant:
+        """What may be opened for this one. Raises Refused for who is no user of this machine where that matters."""
+        entry = self._identities.get(asker.identity)
+        directories = tuple(entry.workspaces) if entry is not None else ()
+        if os.geteuid() != _ROOT:
+            return Grant(asker.identity, None, directories)
+        user = _user(asker, entry)
+        return Grant(asker.identity, _rights(asker, user), directories, user.pw_dir)
+
+    def for_files(self, asker: Asker) -> Grant:
+        """The same for files to be loaded. Raises Refusal `path-not-allowed`."""
+        try:
+            return self.of(asker)
+        except Refused as refused:
+            raise Refusal("path-not-allowed", str(refused)) from None
+
+    def check_unconfined(self, asker: Asker) -> None:
+        """Raises Refused for a session that would run as root and is not root's."""
+        if os.geteuid() == _ROOT and self.of(asker).rights is not None:
+            raise Refused("sessions run unsandboxed here, as root: a root broker opens them for root alone")
+
+
+def _user(asker: Asker, entry: Identity | None) -> pwd.struct_passwd:
+    uid = uid_of(asker.identity)
+    if uid is None:
+        return _named(asker.identity, entry)
+    try:
+        return pwd.getpwuid(uid)
+    except KeyError:
+        if asker.gid is None:
+            raise Refused(
+                f"user {uid} is not in this machine's user database, so its groups are not known: connect by a Unix "
+                "socket, where the kernel tells them"
+            ) from None
+        return pwd.struct_passwd((str(uid), "x", uid, asker.gid, "", "/", ""))
+
+
+def _named(identity: str, entry: Identity | None) -> pwd.struct_passwd:
+    if entry is None or entry.user is None:
+        raise Refused(
+            f"{identity} is no user of this machine, so a root broker opens no directory, environment or file for it: "
+            "[[identities]] in the broker's config can name its user"
+        )
+    try:
+        return pwd.getpwnam(entry.user)
+    except KeyError:
+        raise Refused(f"[[identities]] names {entry.user} for {identity}, and there is no such user") from None
+
+
+def _rights(asker: Asker, user: pwd.struct_passwd) -> Rights | None:
+    """Groups are those of the process that asked, where the kernel has told them; else the user database's."""
+    if user.pw_uid == _ROOT:
+        return None
+    if asker.gid is not None:
+        return Rights(user.pw_uid, asker.gid, (asker.gid, *asker.groups))
+    return Rights(user.pw_uid, user.pw_gid, tuple(os.getgrouplist(user.pw_name, user.pw_gid)))
