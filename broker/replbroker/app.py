@@ -32,7 +32,7 @@ from replbroker.transports.workers import Workers
 from replbroker.watch.audit import AuditFile
 from replbroker.watchers import records, watchers
 from replwire.agents import Agents
-from replwire.config import Config, Loaded
+from replwire.config import Config, Loaded, several
 from replwire.keys import KeyFault, Keys
 from replwire.places import runtime_dir
 
@@ -110,14 +110,17 @@ def _unsandboxed(sandbox: Probed) -> list[str]:
 
 
 def _doors(config: Config) -> list[Door]:
-    tcp, unix = config.broker.tcp, config.broker.unix
-    doors = [tcp_door(tcp)] if tcp else []
+    doors: list[Door] = []
     try:
-        return [*doors, unix_door(unix)] if unix else doors
+        for address in several(config.broker.tcp):
+            doors.append(tcp_door(address))
+        for path in several(config.broker.unix):
+            doors.append(unix_door(path))
     except StartError:
         for door in doors:
             door.remove()
         raise
+    return doors
 
 
 def _tune_collector() -> None:

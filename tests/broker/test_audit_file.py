@@ -6,6 +6,8 @@ import json
 import resource
 from pathlib import Path
 
+import msgspec
+
 from replbroker.core.effects import Audit
 from replbroker.watch.audit import AuditFile
 
@@ -28,3 +30,20 @@ def test_after_half_a_line_the_next_one_is_whole(tmp_path: Path) -> None:
     half, whole = path.read_bytes().splitlines()
     assert len(half) == 70
     assert json.loads(whole)["client"] == "zmq:2"
+
+
+def test_a_flood_of_refusals_is_counted_and_what_was_done_is_told_one_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "audit.ndjson"
+    audit = AuditFile(path, 1_000_000, lambda: 0.0, lambda _: None)
+    for number in range(1000):
+        when = 1.0 + number / 500
+        refused_now = msgspec.structs.replace(AUDIT, when=when, outcome="rate-limited", request_id=f"r{number}")
+        audit.write(refused_now, "zmq:1")
+        audit.flush(when)
+    for _ in range(50):
+        audit.write(AUDIT, "zmq:2")
+    audit.close()
+    rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+    refused = [row for row in rows if row["outcome"] == "rate-limited"]
+    assert (len(rows) - len(refused), len(refused) < 30) == (50, True)
+    assert sum(row.get("repeated", 1) for row in refused) == 1000

@@ -172,6 +172,33 @@ def test_a_stale_socket_is_replaced_and_a_live_one_or_a_file_is_not(start: Start
         assert wire.run("1+1").value == "2"
 
 
+def test_every_listener_that_is_named_is_served(start: Start) -> None:
+    broker = start('broker.tcp=["127.0.0.1:0", "127.0.0.1:0"]')
+    paths = [str(broker.folder / "run" / name) for name in ("one.sock", "two.sock")]
+    command = [sys.executable, "-m", "replctl", "serve", "--json", "--endpoint", broker.endpoint + "2"]
+    command += ["--config", str(broker.folder / "config.toml"), "--tcp", "127.0.0.1:0", "--tcp", "127.0.0.1:0"]
+    command += [word for path in paths for word in ("--unix", path)]
+    with subprocess.Popen(command, env=broker.environ, stdout=subprocess.PIPE) as second:
+        try:
+            assert second.stdout is not None
+            flags = json.loads(second.stdout.readline())["listening"][1:]
+            for urls, kinds in ((broker.ready["listening"][1:], ["tcp"] * 2), (flags, ["tcp"] * 2 + ["unix"] * 2)):
+                assert [url.partition("://")[0] for url in urls] == [f"lines+{kind}" for kind in kinds]
+                for url in urls:
+                    with LineWire(url) as wire:
+                        assert wire.ask("ping").status == ["done", "pong"]
+        finally:
+            second.terminate()
+
+
+def test_the_id_of_a_line_that_is_too_long_is_found_where_it_comes_first(start: Start) -> None:
+    broker = start("limits.max-message-bytes=2000", "broker.tcp=127.0.0.1:0")
+    for line, found in ((b'{"id":"a","op":"eval","code":"%s"}\n', "a"), (b'{"op":"eval","code":"%s","id":"a"}\n', "")):
+        with LineWire(broker.listening["tcp"]) as wire:
+            wire.raw(line % (b"x" * 5000))
+            assert (wire.receive()["id"], wire.ended()) == (found, True)
+
+
 def test_a_listener_beyond_loopback_is_warned_of(start: Start) -> None:
     assert not [warning for warning in start("broker.tcp=127.0.0.1:0").ready["warnings"] if "non-loopback" in warning]
     from replbroker.doors import tcp_door

@@ -38,9 +38,12 @@ class BrokerSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_
 
     endpoint: Annotated[str, Meta(description="address of the broker; empty: the user's own ipc socket")] = ""
     tcp: Annotated[
-        str, Meta(description="HOST:PORT for JSON lines over TCP; empty: none. 127.0.0.1:5555 is customary")
+        str | list[str],
+        Meta(description="HOST:PORT, or a list of them, for JSON lines over TCP; empty: none. 127.0.0.1:5555 is usual"),
     ] = ""
-    unix: Annotated[str, Meta(description="path of a Unix socket for JSON lines; empty: none")] = ""
+    unix: Annotated[
+        str | list[str], Meta(description="path, or a list of them, of Unix sockets for JSON lines; empty: none")
+    ] = ""
     idle_exit_ms: Annotated[
         int,
         Meta(
@@ -241,6 +244,11 @@ class Loaded:
 
 
 _LISTS = ("agents", "identities", "extensions")
+
+
+def several(setting: str | list[str]) -> list[str]:
+    """The values of a setting that may be one or a list; empty ones are none."""
+    return [each for each in ([setting] if isinstance(setting, str) else setting) if each]
 
 
 def keys() -> Iterator[tuple[str, str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from replbroker.core.effects import Audit
+from replbroker.watch.repeats import Record, Repeats
 
 _PAUSE_S = 0.05  # how long a line may wait to be written
 _MOST_PENDING = 512 * 1024  # bytes that wait; written at once beyond it
@@ -35,7 +37,14 @@ class AuditFile:
         self._broken = False
         self._torn = False  # the file ends with half a line
         self.lost = 0
-        self.due: float | None = None  # when `flush` is wanted
+        self._repeats = Repeats()
+        self._write_at: float | None = None
+
+    @property
+    def due(self) -> float | None:
+        """When `flush` is wanted."""
+        both = [at for at in (self._write_at, self._repeats.due) if at is not None]
+        return min(both) if both else None
 
     def write(self, audit: Audit, client: str) -> None:
         """Take one record in."""
@@ -46,29 +55,38 @@ class AuditFile:
             "agent": audit.agent, "op": audit.op, "session": audit.session, "id": audit.request_id,
             "outcome": audit.outcome, "err": audit.err, "latency-ms": audit.latency_ms,
         }  # fmt: skip
-        self._take(record, audit.when)
+        self._tell(record, audit.when)
 
     def kept_out(self, address: str, now: float) -> None:
         """Take in that somebody at this address came with a key that is not let in."""
         if self._path is not None:
             record = dict.fromkeys(("identity", "agent", "op", "session", "id"))
             known = {"time": round(self._wall() + now, 3), "client": f"tcp:{address}", "outcome": "unauthorized"}
-            self._take({**known, **record, "err": "no key that is let in", "latency-ms": 0.0}, now)
+            self._tell({**known, **record, "err": "no key that is let in", "latency-ms": 0.0}, now)
 
-    def _take(self, record: dict[str, object], when: float) -> None:
+    def _tell(self, record: Record, when: float) -> None:
+        if self._repeats.passes(record, when):
+            self._take(record, when)
+
+    def _take(self, record: Record, when: float) -> None:
         line = _encode(record) + b"\n"
         self._pending.append(line)
         self._bytes += len(line)
-        if self.due is None or self._bytes > _MOST_PENDING:
-            self.due = when + (0 if self._bytes > _MOST_PENDING else _PAUSE_S)
+        if self._write_at is None or self._bytes > _MOST_PENDING:
+            self._write_at = when + (0 if self._bytes > _MOST_PENDING else _PAUSE_S)
 
     def flush(self, now: float) -> None:
         """Write what waits, if it is time."""
-        if self.due is not None and self.due <= now:
+        due = self.due
+        if due is None or due > now:
+            return
+        for record in self._repeats.over(now):
+            self._take(record, now)
+        if self._write_at is not None and self._write_at <= now:
             self._flush()
 
     def _flush(self) -> None:
-        lines, self._pending, self._bytes, self.due = self._pending, [], 0, None
+        lines, self._pending, self._bytes, self._write_at = self._pending, [], 0, None
         data = b"".join(lines)
         try:
             self._open_for(len(data))
@@ -102,6 +120,8 @@ class AuditFile:
 
     def close(self) -> None:
         """Write what waits, and close."""
+        for record in self._repeats.over(math.inf):
+            self._take(record, 0.0)
         if self._pending:
             self._flush()
         self._let_go()

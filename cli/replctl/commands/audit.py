@@ -75,5 +75,6 @@ def _parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 def _row(record: dict[str, Any]) -> tuple[Any, ...]:
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["time"]))
     took = spoken(record["latency-ms"])
-    keys = ("identity", "agent", "op", "session", "outcome")
-    return stamp, *(record.get(key) for key in keys), took, record["client"]
+    keys = ("identity", "agent", "op", "session")
+    times = f" ({record['repeated']} times)" if "repeated" in record else ""
+    return stamp, *(record.get(key) for key in keys), f"{record.get('outcome')}{times}", took, record["client"]

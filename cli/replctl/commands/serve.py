@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import click
@@ -20,22 +21,25 @@ from replwire.places import default_endpoint, state_dir
     "--endpoint", "endpoints", multiple=True, metavar="URL",
     help="Address to listen at; may be given again. [REPLCTL_ENDPOINT, config, the user's socket]",
 )  # fmt: skip
-@click.option("--tcp", metavar="HOST:PORT", help="JSON lines over TCP, too. 127.0.0.1:5555 is customary.")
-@click.option("--unix", metavar="PATH", help="JSON lines over a Unix socket, too.")
+@click.option(
+    "--tcp", multiple=True, metavar="HOST:PORT",
+    help="JSON lines over TCP, too; may be given again. 127.0.0.1:5555 is usual.",
+)  # fmt: skip
+@click.option("--unix", multiple=True, metavar="PATH", help="JSON lines over a Unix socket, too; may be given again.")
 @click.option("--config", "path", type=click.Path(), metavar="FILE", help="Instead of the user's own file.")
 @click.option("--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="One setting, over file and env.")
 @click.option("--idle-exit", type=Duration(), help="End after this long without sessions; 0 is never.")
-@click.option("--json", is_flag=True, help="Say what it listens on as one JSON object on one line.")
+@click.option("--json", "as_json", is_flag=True, help="Say what it listens on as one JSON object on one line.")
 @click.option("--background", is_flag=True, hidden=True)
 def serve(
-    endpoints: tuple[str, ...], tcp: str | None, unix: str | None, path: str | None, pairs: tuple[str, ...],
-    idle_exit: float | None, json: bool, background: bool,
+    endpoints: tuple[str, ...], tcp: tuple[str, ...], unix: tuple[str, ...], path: str | None, pairs: tuple[str, ...],
+    idle_exit: float | None, as_json: bool, background: bool,
 ) -> int:  # fmt: skip
     """Run a broker until SIGTERM, SIGINT or `replctl shutdown`."""
     flags = parse_set(pairs)
     if idle_exit is not None:
         flags["broker.idle-exit-ms"] = str(round(idle_exit * 1000))
-    flags |= {f"broker.{key}": value for key, value in (("tcp", tcp), ("unix", unix)) if value is not None}
+    flags |= {f"broker.{key}": _as_setting(given) for key, given in (("tcp", tcp), ("unix", unix)) if given}
     loaded = read_settings(path, flags)
     named = endpoints or (loaded.config.broker.endpoint or default_endpoint(os.environ, os.getuid()),)
     try:
@@ -47,7 +51,7 @@ def serve(
 
     from replbroker.app import StartError, run
 
-    listener = _listener() if background or json else None
+    listener = _listener() if background or as_json else None
 
     def announce(ready: dict[str, object]) -> None:
         if listener is not None:
@@ -64,6 +68,11 @@ def serve(
     except StartError as error:
         Screen().notice(str(error))
         return Exit.NO_BROKER
+
+
+def _as_setting(given: tuple[str, ...]) -> str:
+    """A list as TOML has it, which for plain text is how JSON does."""
+    return given[0] if len(given) == 1 else json.dumps(given)
 
 
 def _listener() -> int:

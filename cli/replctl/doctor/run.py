@@ -10,7 +10,7 @@ from replctl.client.address import absolute
 from replctl.client.errors import ReplError
 from replctl.doctor import broker, host, sandbox, settings, sockets
 from replctl.doctor.finding import Finding, fail
-from replwire.config import Config, Loaded
+from replwire.config import Config, Loaded, several
 from replwire.places import default_endpoint, state_dir
 
 # What an interpreter is given of a broker's environment; the canary has no need of more.
@@ -56,6 +56,6 @@ def _reached(
     named = flag or environ.get("REPLCTL_ENDPOINT") or (loaded.config.broker.endpoint if loaded is not None else "")
     endpoint = absolute(named or default_endpoint(environ, uid))
     more: list[Finding] = []
-    if loaded is not None and (unix := loaded.config.broker.unix):
-        more = list(sockets.folder("sockets", os.path.dirname(os.path.abspath(unix)), uid))
+    for unix in () if loaded is None else several(loaded.config.broker.unix):
+        more += list(sockets.folder("sockets", os.path.dirname(os.path.abspath(unix)), uid))
     return [*sockets.listener(endpoint, state, uid), *more, *broker.broker(endpoint, state)]

@@ -1,0 +1,136 @@
+"""Floods of one client: others are answered meanwhile, their sessions live on, and the audit does not drown."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kit import Broker, LineWire, wait_until
+
+Start = Callable[..., Broker]
+WORST_S = 0.1  # of a ping beside a flood; with room for a busy machine
+ROOM = 5
+
+
+@pytest.fixture(scope="module")
+def flooded() -> Iterator[Broker]:
+    """One broker for all floods, with the limits that every broker has."""
+    import shutil
+    import tempfile
+    from pathlib import Path
+
+    broker = Broker(
+        Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp")), "broker.tcp=127.0.0.1:0",
+        "broker.unix=/FOLDER/run/lines.sock", "limits.worker-silence-ms=1500",
+    )  # fmt: skip
+    yield broker
+    assert broker.stop() == 0
+    assert "internal error" not in broker.log_text()
+    shutil.rmtree(broker.folder)
+
+
+@contextmanager
+def flood(url: str, data: bytes, *, reconnect: bool = True) -> Iterator[None]:
+    """Send this over and over, and read no answer; connect anew as often as the broker hangs up."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.is_set():
+            with LineWire(url) as wire:
+                wire.socket.settimeout(0.05)
+                try:
+                    while not over.is_set():
+                        try:
+                            wire.socket.sendall(data)
+                        except TimeoutError:
+                            continue
+                except OSError:
+                    if not reconnect:
+                        return
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+FLOODS = {
+    "no requests": b"x\n" * 32_768,
+    "objects": b"{}\n" * 21_845,
+    "blank lines": b"\n" * 65_536,
+    "pings": b'{"id":"a","op":"ping"}\n' * 2_849,
+    "half a line": b"x" * 65_536,
+}
+
+
+@pytest.mark.parametrize(
+    ("transport", "kind"), [*(("unix", kind) for kind in FLOODS), ("tcp", "objects"), ("tcp", "pings")]
+)
+def test_a_flood_of_lines_stalls_nobody_and_costs_no_session(flooded: Broker, transport: str, kind: str) -> None:
+    audit = flooded.folder / "audit.ndjson"
+    with flooded.wire() as wire, LineWire(flooded.listening["unix"]) as line:
+        wire.run("x = 41", session="calm")
+        before = audit.stat().st_size if audit.exists() else 0
+        took = []
+        with flood(flooded.listening[transport], FLOODS[kind]):
+            end = time.monotonic() + 2  # more than a worker may be silent here
+            while time.monotonic() < end:
+                for each in (wire, line):
+                    begun = time.monotonic()
+                    assert each.ask("ping").status == ["done", "pong"]
+                    took.append(time.monotonic() - begun)
+                time.sleep(0.02)
+        assert max(took) < WORST_S * ROOM
+        answer = wire.run("x + 1", session="calm")
+        assert (answer.value, answer["state"]) == ("42", "kept")
+        assert audit.stat().st_size - before < 300_000  # what the rate limit lets pass is told one by one
+
+
+def test_a_flood_of_refusals_is_a_few_lines_of_the_audit_that_say_how_many(flooded: Broker) -> None:
+    with LineWire(flooded.listening["tcp"]) as line:
+        for number in range(300):
+            line.send("dance", id=f"flood{number}")
+            line.receive()
+
+    def told() -> int:
+        rows = [json.loads(row) for row in (flooded.folder / "audit.ndjson").read_bytes().splitlines()]
+        mine = [row for row in rows if str(row["id"]).startswith("flood")]
+        assert len(mine) < 200
+        return sum(row.get("repeated", 1) for row in mine)
+
+    wait_until(lambda: told() == 300, "all of them are accounted for")
+
+
+def test_nothing_is_heard_after_a_hang_up_and_what_runs_is_answered(flooded: Broker) -> None:
+    with LineWire(flooded.listening["unix"]) as line, flooded.wire() as wire:
+        running = line.send("eval", code="input()", session="inflight", if_missing="create")
+        line.until(running, "need-input")
+        late = b'{"id":"late","op":"new-session","name":"late"}\n'
+        line.raw(b"x\n" * 10 + late * 20)
+        for _ in range(10):
+            assert line.receive()["status"] == ["done", "error", "malformed-request"]
+        assert wire.ask("stdin", session="inflight", input="here\n").status == ["done"]
+        assert line.answer(running).value == "'here'"
+        assert line.ended()
+        assert "late" not in [each["name"] for each in wire.ask("ls-sessions")["sessions"]]
+
+
+def test_who_asks_too_often_is_heard_more_slowly_and_loses_nothing(start: Start) -> None:
+    broker = start("limits.rate-limit-per-min=5", "broker.unix=/FOLDER/run/lines.sock")
+    with LineWire(broker.listening["unix"]) as line:
+        sent = [line.send("ping") for _ in range(12)]
+        begun = time.monotonic()
+        words = [line.answer(each).status[-1] for each in sent]
+        assert words == ["pong"] * 5 + ["rate-limited"] * 7
+        assert time.monotonic() - begun > 0.5
+        line.socket.shutdown(socket.SHUT_WR)
+        assert line.ended()
