@@ -18,7 +18,7 @@ import msgspec
 from replbroker.core.session import CLOSED, MOVES, VACANT
 from replctl.tools.formats import schemas
 from replctl.tools.sets import ToolSet
-from replwire.config import FILE_ALONE, Config, env_name
+from replwire.config import FILE_ALONE, RELOADABLE, Config, env_name
 from replwire.events import EVENTS, fields_of
 from replwire.ext.contracts import CONTRACTS, Contribution
 from replwire.ext.contracts import fields_of as fields_of_kind
@@ -77,9 +77,8 @@ def config() -> str:
                 meaning = hints[field.name].__metadata__[0].description
             key = f"{section.encode_name}.{field.encode_name}"
             name = "-" if key in FILE_ALONE else f"`{env_name(section.encode_name, field.encode_name)}`"
-            rows.append((f"`{key}`", name,
-                         f"`{json.dumps(default)}`", meaning))  # fmt: skip
-    return table(("setting", "environment", "default", "meaning"), rows)
+            rows.append((f"`{key}`", name, f"`{json.dumps(default)}`", "yes" if key in RELOADABLE else "", meaning))
+    return table(("setting", "environment", "default", "reload", "meaning"), rows)
 
 
 def faults() -> str:

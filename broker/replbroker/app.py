@@ -24,6 +24,7 @@ from replbroker.launch.local import Local
 from replbroker.launch.memory import MachineMemory
 from replbroker.launch.sandbox import Probed
 from replbroker.launch.scratch import scratch
+from replbroker.reloading import Reloading, live
 from replbroker.roster import Roster
 from replbroker.serve import Serve, Signals, log
 from replbroker.transports.auth import Zap
@@ -31,7 +32,6 @@ from replbroker.transports.router import Clients
 from replbroker.transports.workers import Workers
 from replbroker.watch.audit import AuditFile
 from replbroker.watchers import records, watchers
-from replwire.agents import Agents
 from replwire.config import Config, Loaded, several
 from replwire.keys import KeyFault, Keys
 from replwire.places import runtime_dir
@@ -46,9 +46,10 @@ UNSANDBOXED = "sessions are not sandboxed: their code can do what this user can"
 
 def run(
     loaded: Loaded, endpoints: Sequence[str], *, state_dir: str, background: bool,
-    announce: Callable[[dict[str, object]], None],
+    announce: Callable[[dict[str, object]], None], read_again: Callable[[], Loaded],
 ) -> int:  # fmt: skip
-    """Serve until told to stop; the exit code. `announce` is called once, when the broker can be reached.
+    """Serve until told to stop; the exit code. `announce` is called once, when the broker can be reached, `read_again`
+    when it is told to reload its config.
 
     It listens also at the sockets that systemd has passed. Raises StartError when an endpoint is taken, or may not be
     listened on.
@@ -70,7 +71,10 @@ def run(
         signals = Signals()
         stack.callback(signals.close)
         _tune_collector()
-        with _serve(loaded.config, held, Path(state_dir), own, roster, sandbox, idle_exit=background) as serve:
+        reloading = Reloading(loaded.config, read_again, idle_exit=background)
+        with _serve(
+            loaded.config, reloading, held, Path(state_dir), own, roster, sandbox, idle_exit=background
+        ) as serve:
             for door in doors:
                 serve.streams.add_door(door.socket)
             serve.remember_lost(lost, "the broker that had it ended unexpectedly")
@@ -131,7 +135,15 @@ def _tune_collector() -> None:
 
 @contextmanager
 def _serve(
-    config: Config, held: list[Held], state_dir: Path, own: Path, roster: Roster, sandbox: Probed, *, idle_exit: bool
+    config: Config,
+    reloading: Reloading,
+    held: list[Held],
+    state_dir: Path,
+    own: Path,
+    roster: Roster,
+    sandbox: Probed,
+    *,
+    idle_exit: bool,
 ) -> Iterator[Serve]:
     """The broker's parts, put together; everything is given back at the end, also when the start fails half-way."""
     limits = config.limits
@@ -168,7 +180,7 @@ def _serve(
         core = Core(_setup(config, idle_exit, tuple(interpreters), keys, sandbox, extending))
         looking_on = watchers(config, core, context, state_dir, log, stack, extending.backend)
         serve = Serve(
-            core, clients, workers, zap, launcher, MachineMemory(), roster, audit, _token,
+            core, clients, workers, zap, launcher, MachineMemory(), reloading, roster, audit, _token,
             looking_on, extending, limits,
         )  # fmt: skip
         try:
@@ -207,19 +219,20 @@ def _wall() -> float:
 def _setup(
     config: Config, idle_exit: bool, runtimes: tuple[str, ...], keys: Keys, sandbox: Probed, extending: Extending
 ) -> Setup:  # fmt: skip
+    now = live(config, idle_exit)
     return Setup(
-        limits=config.limits,
-        warm_workers=config.broker.warm_workers,
-        idle_exit_ms=config.broker.idle_exit_ms if idle_exit else 0,
+        limits=now.limits,
+        warm_workers=now.warm_workers,
+        idle_exit_ms=now.idle_exit_ms,
         new_id=lambda: str(uuid.uuid4()),
         wall=_wall,
         started=time.monotonic(),
         runtimes=runtimes,
-        agents=Agents(config.agents),
+        agents=now.agents,
         audit=config.broker.audit,
         sandbox=sandbox.core,
         own=f"uid:{os.getuid()}",
-        admins=frozenset(config.access.admins),
+        admins=now.admins,
         name_of_token=lambda token: keys.name_of_token(token) or extending.name_of_token(token),
         versions=_versions(),
         boot=secrets.token_hex(4),

@@ -28,6 +28,7 @@ from replbroker.core.effects import (
     LookAtMemory,
     Note,
     Pause,
+    RereadConfig,
     Spawn,
     ToClient,
     ToWorker,
@@ -37,6 +38,7 @@ from replbroker.extending import Extending
 from replbroker.file_watch import FileWatch
 from replbroker.launch.base import Launcher
 from replbroker.launch.memory import MachineMemory
+from replbroker.reloading import Reloading
 from replbroker.roster import Roster
 from replbroker.transports.auth import Zap
 from replbroker.transports.router import PREFIX, RETRY_S, Clients
@@ -63,7 +65,7 @@ class Serve:
 
     def __init__(
         self, core: Core, clients: Clients, workers: Workers, zap: Zap, launcher: Launcher,
-        machine_memory: MachineMemory, roster: Roster, audit: AuditFile, token: Callable[[], str],
+        machine_memory: MachineMemory, reloading: Reloading, roster: Roster, audit: AuditFile, token: Callable[[], str],
         watchers: Sequence[Watcher], extending: Extending, limits: Limits,
     ) -> None:  # fmt: skip
         self._core = core
@@ -72,6 +74,7 @@ class Serve:
         self._zap = zap
         self._launcher = launcher
         self._machine_memory = machine_memory
+        self._reloading = reloading
         self._roster = roster
         self._audit = audit
         self._token = token
@@ -300,6 +303,8 @@ class Serve:
             self._audit.write(effect, self._describe(effect.peer))
         elif isinstance(effect, Discard):
             self._discard(Path(effect.path))
+        elif isinstance(effect, RereadConfig):
+            self._do(self._core.reread(self._reloading.again(), effect.peer, effect.request_id, time.monotonic()))
         elif isinstance(effect, LookAtMemory):
             self._do(self._core.machine_seen(self._machine_memory.look(), time.monotonic()))
         elif isinstance(effect, Note):
@@ -331,6 +336,8 @@ class Serve:
         for number in signals.take():
             if number == signal.SIGCHLD:
                 self._launcher.sweep()
+            elif number == signal.SIGHUP and not sys.stdin.isatty():  # with a terminal, that terminal is gone
+                self._do(self._core.reread(self._reloading.again(), None, "", time.monotonic()))
             elif self._core.state.draining:
                 self._exit = f"a second {signal.Signals(number).name}"
             else:
@@ -356,7 +363,7 @@ class Serve:
 class Signals:
     """Signals as bytes on a descriptor, to be handled in the loop and nowhere else."""
 
-    HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+    HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
     def __init__(self) -> None:
         self.fd, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -24,6 +24,7 @@ from replbroker.core.effects import (
     LookAtMemory,
     Note,
     Pause,
+    RereadConfig,
     Roster,
     Spawn,
     Spec,
@@ -31,6 +32,7 @@ from replbroker.core.effects import (
     ToWorker,
 )
 from replbroker.core.memory import Machine
+from replbroker.core.reload import Reread
 from replbroker.core.session import Session
 from replbroker.core.state import Setup
 from replwire import events
@@ -145,6 +147,7 @@ class Table:
         self.happened: list[Event] = []
         self.machine: Machine | None = None  # what a look at its memory gives
         self.looks = 0
+        self.config = Reread(error="there is none")  # what reading it again gives
         self.judges: list[Judge] = []  # what hooks are asked, the oldest first
         setup = Setup(
             limits=Limits(**limits), warm_workers=warm, idle_exit_ms=idle_exit_ms, started=self.now,
@@ -181,6 +184,8 @@ class Table:
                 self.audited.append(effect)
             elif isinstance(effect, Happened):
                 self._heard_of(declared(effect))
+            elif isinstance(effect, RereadConfig):
+                self.do(self.core.reread(self.config, effect.peer, effect.request_id, self.now))
             elif isinstance(effect, LookAtMemory):
                 self.looks += 1
                 if self.machine is not None:

@@ -11,7 +11,9 @@ from replwire.ops import OPS
 from test_rules import FIELDS
 
 OTHER = b"p2"
-NOT_ABOUT_A_SESSION = ("describe", "hello", "ping", "stats", "shutdown", "unsubscribe", "introspect", "new-session")
+NOT_ABOUT_A_SESSION = (
+    "describe", "hello", "ping", "stats", "reload-config", "shutdown", "unsubscribe", "introspect", "new-session",
+)  # fmt: skip
 NOT_FOUND = ["done", "error", "session-not-found"]
 FORBIDDEN = ["done", "error", "forbidden"]
 

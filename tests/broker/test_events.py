@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from broker_kit import Table
+from replbroker.core.reload import Live, Reread
 from replwire import events
+from replwire.agents import Agents
 from replwire.events import EVENTS, Event
+from replwire.limits import Limits
 from replwire.link import Kind, Outcome
 
 OTHER = b"p2"
@@ -284,6 +287,10 @@ def test_every_event_that_is_declared_happens(new_table: Callable[..., Table], m
         table.said("introspect")
     table.core.extension_loaded("guard", ["hook words"], table.now)
     table.do(table.core.extension_failed("guard", "hook words", "ValueError: no", table.now))
+    table.config = Reread(
+        live=Live(limits=Limits(), agents=Agents([]), admins=frozenset(), warm_workers=0, idle_exit_ms=0)
+    )
+    table.said("reload-config")
     table.said("shutdown")
     table.wait(10)
     found = set(_types(_heard(table, watcher))) | set(table.types())

@@ -202,5 +202,26 @@ def test_identities_are_shown_with_their_file(shell: Shell, tmp_path: Path) -> N
     assert (listed["value"][0]["name"], listed["value"][0]["user"], listed["source"]) == ("ada", "root", str(file))
 
 
+def test_a_broken_config_file_takes_neither_the_settings_nor_the_help_away(shell: Shell, tmp_path: Path) -> None:
+    (file := tmp_path / "config.toml").write_text("[limits]\nmax-sessions = 'many'\nmax-history = 7\nmax-sesions = 1\n")
+    ran = shell.run("config", "show", "--config", str(file))
+    assert ran.returncode == 2
+    assert f"{file}: limits.max-sessions: Expected `int`, got `str`" in ran.stderr
+    assert f"{file}: unknown setting limits.max-sesions" in ran.stderr
+    rows = {line.split()[0]: line.split()[1:] for line in ran.stdout.splitlines()}
+    assert rows["limits.max-history"] == ["7", str(file)]
+    assert rows["limits.max-sessions"] == ["100", "default"]
+    told = json.loads(shell.run("config", "show", "--json", "--config", str(file)).stdout)
+    assert told["status"] == ["done", "error", "invalid-config"]
+    assert len(told["problems"]) == 2
+    assert told["settings"]["limits.max-history"]["value"] == 7
+    file.write_text("[limits\n")
+    for words in (("config", "show"), ("--help",), ("doctor",)):
+        ran = shell.run(*words, REPLCTL_CONFIG=str(file))
+        assert "at line 1" in ran.stdout + ran.stderr or words == ("--help",)
+        assert "Traceback" not in ran.stderr
+        assert len(ran.stdout.splitlines()) > 10
+
+
 def test_a_wrong_setting_is_a_usage_error(shell: Shell) -> None:
     assert shell.run("serve", "--set", "limits.max-sesions=5").returncode == 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from replwire.config import Config, ConfigError, env_name, keys, load
+from replwire.config import RELOADABLE, Config, ConfigError, changes, env_name, keys, load, salvage
 from replwire.limits import bounds
 from replwire.places import config_file, default_endpoint, ipc_path, runtime_dir, state_dir
 
@@ -140,6 +140,46 @@ def test_a_setting_that_cannot_be_used_is_named_with_its_source(layers: dict[str
     with pytest.raises(ConfigError) as caught:
         load(**layers)
     assert str(caught.value) == error
+
+
+def test_what_cannot_be_used_is_left_out_and_told_and_the_rest_is_shown() -> None:
+    text = """
+        agents = 3
+        [limits]
+        max-sessions = "many"
+        max-history = 7
+        max-sesions = 5
+        [sandbox]
+        workspaces = ["relative"]
+    """
+    environ = {"REPLCTL_LIMITS_MAX_QUEUED_EVALS": "-1", "REPLCTL_LIMITS_MAX": "1", "REPLCTL_BROKER_WARM_WORKERS": "3"}
+    loaded, problems = salvage(text, "c.toml", environ, {"limits.max": "1"})
+    assert loaded.sources == {
+        "limits.max-history": "c.toml",
+        "broker.warm-workers": "environment REPLCTL_BROKER_WARM_WORKERS",
+    }
+    assert loaded.config.limits.max_history == 7
+    assert sorted(problem.split(":")[0] for problem in problems) == [
+        "c.toml", "c.toml", "c.toml", "c.toml", "environment REPLCTL_LIMITS_MAX",
+        "environment REPLCTL_LIMITS_MAX_QUEUED_EVALS", "flag limits.max",
+    ]  # fmt: skip
+
+
+def test_of_a_file_that_is_no_toml_nothing_is_used_and_the_line_is_told() -> None:
+    loaded, problems = salvage("[limits]\nmax-sessions = = 3", "c.toml", {"REPLCTL_LIMITS_MAX_HISTORY": "7"})
+    assert loaded.config.limits.max_history == 7
+    assert problems == ["c.toml: Invalid value (at line 2, column 16)"]
+
+
+def test_changes_name_the_settings_that_differ() -> None:
+    before = load("[limits]\nmax-sessions = 5\n[broker]\ntcp = '127.0.0.1:1'").config
+    after = load("[limits]\nmax-sessions = 6\n[[agents]]\nname = 'ada'").config
+    assert changes(before, after) == ["broker.tcp", "limits.max-sessions", "agents"]
+    assert changes(before, before) == []
+
+
+def test_what_can_be_reloaded_are_settings() -> None:
+    assert {f"{section}.{key}" for section, key, _ in keys()} | {"agents"} > RELOADABLE
 
 
 def test_places_follow_the_environment() -> None:

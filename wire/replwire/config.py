@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -25,8 +25,21 @@ from replwire.policy import PROTECTED, Network, Policy, Profile, Read, Usage
 FILE_ALONE = ("sandbox.allow-unsandboxed",)  # whoever starts a broker, or asks it for something, cannot set these
 
 
+# Settings of a broker that runs which a new config file can change; whoever uses them asks for them each time.
+RELOADABLE = frozenset({
+    "access.admins", "agents", "broker.idle-exit-ms", "broker.warm-workers",
+    *(f"limits.{field.encode_name}" for field in msgspec.structs.fields(Limits)),
+}) - {"limits.max-message-bytes", "limits.worker-silence-ms", "limits.hook-time-ms"}  # fmt: skip
+
+
 class ConfigError(ValueError):
-    """A setting that cannot be used; the text names the key and where it came from."""
+    """A setting that cannot be used; the text names the key and where it came from. `setting` is empty where it is the
+    whole of `source`."""
+
+    def __init__(self, text: str, source: str, setting: str = "") -> None:
+        super().__init__(text)
+        self.source = source
+        self.setting = setting
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
@@ -263,27 +276,35 @@ def keys() -> Iterator[tuple[str, str, Any]]:
 
 def load(
     text: str | None = None, origin: str = "file", environ: Mapping[str, str] | None = None,
-    flags: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None, without: Collection[tuple[str, str]] = (),
 ) -> Loaded:  # fmt: skip
-    """Merge the layers. `flags` maps dotted keys to text. Raises ConfigError."""
+    """Merge the layers. `flags` maps dotted keys to text, `without` has sources and what is ignored of them.
+
+    Raises ConfigError.
+    """
     merged: dict[str, Any] = {}
     sources: dict[str, str] = {}
     known = {(section, key) for section, key, _ in keys()}
 
     def put(section: str, key: str, value: Any, source: str) -> None:
+        dotted = f"{section}.{key}"
+        if (source, dotted) in without:
+            return
         if (section, key) not in known:
-            raise ConfigError(f"{source}: unknown setting {section}.{key}")
-        if f"{section}.{key}" in FILE_ALONE and source != origin:
-            raise ConfigError(f"{source}: {section}.{key} can be set in the config file alone")
+            raise ConfigError(f"{source}: unknown setting {dotted}", source, dotted)
+        if dotted in FILE_ALONE and source != origin:
+            raise ConfigError(f"{source}: {dotted} can be set in the config file alone", source, dotted)
         merged.setdefault(section, {})[key] = value
-        sources[f"{section}.{key}"] = source
+        sources[dotted] = source
 
     for section, table in _table(text, origin).items():
+        if (origin, section) in without:
+            continue
         if section in _LISTS:
             merged[section], sources[section] = table, origin
             continue
         if not isinstance(table, dict):
-            raise ConfigError(f"{origin}: {section} stands outside a section")
+            raise ConfigError(f"{origin}: {section} stands outside a section", origin, section)
         for key, value in table.items():
             put(section, key, value, origin)
     names = {env_name(section, key): (section, key) for section, key in known}
@@ -291,12 +312,39 @@ def load(
     for name, value in sorted((environ or {}).items()):
         if name in names:
             put(*names[name], _scalar(value), f"environment {name}")
-        elif name.startswith(prefixes):
-            raise ConfigError(f"environment {name}: no setting has this name")
+        elif name.startswith(prefixes) and (name, name) not in without:
+            raise ConfigError(f"environment {name}: no setting has this name", name, name)
     for dotted, value in (flags or {}).items():
         section, _, key = dotted.partition(".")
         put(section, key, _scalar(value), f"flag {dotted}")
     return Loaded(_build(merged, sources), sources)
+
+
+def salvage(
+    text: str | None = None, origin: str = "file", environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+) -> tuple[Loaded, list[str]]:  # fmt: skip
+    """As `load`, without what cannot be used, and why that is: for looking at settings, not for running with them."""
+    problems: list[str] = []
+    without: set[tuple[str, str]] = set()
+    while True:
+        try:
+            return load(text, origin, environ, flags, without), problems
+        except ConfigError as error:
+            problems.append(str(error))
+            wrong = (error.source, error.setting)
+            if not error.setting or wrong in without:  # of the file as a whole nothing can be used
+                if text is None:
+                    raise
+                text = None
+            without.add(wrong)
+
+
+def changes(before: Config, after: Config) -> list[str]:
+    """The settings, by their dotted keys, that differ."""
+    old, new = msgspec.to_builtins(before), msgspec.to_builtins(after)
+    single = [f"{section}.{key}" for section, key, _ in keys() if old[section][key] != new[section][key]]
+    return [*single, *(name for name in _LISTS if old[name] != new[name])]
 
 
 def env_name(section: str, key: str) -> str:
@@ -310,7 +358,7 @@ def _table(text: str | None, origin: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text or "")
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{origin}: {error}") from None
+        raise ConfigError(f"{origin}: {error}", origin) from None
 
 
 def _scalar(text: str) -> Any:
@@ -330,20 +378,23 @@ def _build(merged: dict[str, Any], sources: dict[str, str]) -> Config:
     try:
         Agents(config.agents)
     except ValueError as error:
-        raise ConfigError(f"{sources['agents']}: {error}") from None
+        raise ConfigError(f"{sources['agents']}: {error}", sources["agents"], "agents") from None
     try:
         Identities(config.identities)
     except ValueError as error:
-        raise ConfigError(f"{sources['identities']}: identities: {error}") from None
+        source = sources["identities"]
+        raise ConfigError(f"{source}: identities: {error}", source, "identities") from None
     try:
         config.sandbox.policy()
     except ValueError as error:
         setting = f"sandbox.{str(error).partition(':')[0]}"
-        raise ConfigError(f"{sources.get(setting, 'settings')}: sandbox.{error}") from None
+        source = sources.get(setting, "settings")
+        raise ConfigError(f"{source}: sandbox.{error}", source, setting) from None
     return config
 
 
 def _named(error: msgspec.ValidationError, sources: dict[str, str]) -> ConfigError:
     what, _, where = str(error).partition(" - at ")
     dotted = re.sub(r"\[.*", "", where.strip("`").removeprefix("$."))
-    return ConfigError(f"{sources.get(dotted, 'settings')}: {dotted}: {what}")
+    source = sources.get(dotted, "settings")
+    return ConfigError(f"{source}: {dotted}: {what}", source, dotted)

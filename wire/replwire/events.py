@@ -54,6 +54,13 @@ class BrokerShutdown(Event, frozen=True, kw_only=True, rename="kebab", tag="brok
     reason: str
 
 
+class ConfigReloaded(Event, frozen=True, kw_only=True, rename="kebab", tag="config/reloaded"):
+    """The broker has read its config file again."""
+
+    reloaded: Annotated[list[str], _says("settings that have changed")]
+    needs_restart: Annotated[list[str], _says("settings that are another in the file, and stay as they were")]
+
+
 class SessionCreated(Event, frozen=True, kw_only=True, rename="kebab", tag="session/created"):
     """A session was opened."""
 
@@ -272,11 +279,10 @@ class BusLagged(Event, frozen=True, kw_only=True, rename="kebab", tag="bus/lagge
 
 
 _ALL: tuple[type[Event], ...] = (
-    BrokerStarted, BrokerShutdown, SessionCreated, SessionForked, SessionBusy, SessionIdle, SessionReset, SessionLost,
-    SessionMoved, SessionClosed, EvalAccepted, EvalQueued, EvalStarted, EvalOutput, EvalOutputEnd, EvalFinished,
-    EvalInterruptRequested, WorkerSpawned, WorkerReady, WorkerExited, AdmissionRefused, PolicyDecision, ExtensionLoaded,
-    ExtensionError, LogInfo,
-    LogError, BusLagged,
+    BrokerStarted, BrokerShutdown, ConfigReloaded, SessionCreated, SessionForked, SessionBusy, SessionIdle,
+    SessionReset, SessionLost, SessionMoved, SessionClosed, EvalAccepted, EvalQueued, EvalStarted, EvalOutput,
+    EvalOutputEnd, EvalFinished, EvalInterruptRequested, WorkerSpawned, WorkerReady, WorkerExited, AdmissionRefused,
+    PolicyDecision, ExtensionLoaded, ExtensionError, LogInfo, LogError, BusLagged,
 )  # fmt: skip
 EVENTS: dict[str, type[Event]] = {str(kind.__struct_config__.tag): kind for kind in _ALL}
 

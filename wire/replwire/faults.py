@@ -104,6 +104,7 @@ FAULTS: dict[str, Fault] = {
               Exit.REFUSED),
         Fault("file-not-found", "no such file below the folders that may be read", _CALLER, False, Exit.NAME),
         Fault("io-error", "the file could not be read", _BROKER, True, Exit.REFUSED),
+        Fault("invalid-config", "the config file cannot be used; nothing has changed", _CALLER, False, Exit.USAGE),
         Fault("environment-failed", "the environment could not be used; nothing has changed", _CALLER, False,
               Exit.REFUSED),
         Fault("clone-failed", "the session could not be copied; there is no new one", _CODE, False, Exit.RAISED),

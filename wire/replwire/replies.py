@@ -185,6 +185,8 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     dropped_bytes: Annotated[int | None, _says("how many bytes are missing from what was sent")] = None
     duration_ms: Annotated[float | None, _says("how long the code ran")] = None
     changed: Annotated[list[str] | None, _says("names that the eval created or rebound, at most 100")] = None
+    reloaded: Annotated[list[str] | None, _says("settings that a new config file has changed, now in force")] = None
+    needs_restart: Annotated[list[str] | None, _says("settings that it changes when the broker starts anew")] = None
     background_bytes: Annotated[
         int | None, _says("bytes the session printed between evals and nobody read: `read` eval-id 0")
     ] = None

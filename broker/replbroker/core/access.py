@@ -23,10 +23,14 @@ class Access:
 
     def __init__(self, own: str, admins: frozenset[str], standing: Callable[[str], frozenset[object]]) -> None:
         self._own = own
-        self._admins = admins | {own, "uid:0"}
+        self.set_admins(admins)
         self._standing = standing
         self._who: dict[Peer, str] = {}
         self._named: dict[Peer, frozenset[object]] = {}  # what the name of a key or token stood for when it was shown
+
+    def set_admins(self, admins: frozenset[str]) -> None:
+        """Who may do everything, beside the broker's own user and root."""
+        self._admins = admins | {self._own, "uid:0"}
 
     def knows(self, peer: Peer) -> bool:
         """Whether the transport has said who this is."""

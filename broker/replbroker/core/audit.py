@@ -80,10 +80,10 @@ class Trail:
         for request_id in self.of(peer):
             self._tell(peer, request_id, "client-gone", None)
 
-    def ended(self, agent: str | None, session: str, outcome: str, err: str) -> None:
-        """The broker has ended a session that nobody asked to end."""
+    def own(self, op: str | None, agent: str | None, session: str | None, outcome: str, err: str | None) -> None:
+        """The broker has done something that no client asked for."""
         if self._enabled:
-            self._emit(Audit(b"", BROKER, self._now, "", None, agent, session, outcome, _text(err), 0.0))
+            self._emit(Audit(b"", BROKER, self._now, "", op, agent, session, outcome, _text(err), 0.0))
 
     def _tell(self, peer: Peer, request_id: str, outcome: str, err: str | None) -> None:
         mine = self._open.get(peer, {})

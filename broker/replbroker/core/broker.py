@@ -22,6 +22,7 @@ from replbroker.core.memory_watch import MemoryWatch
 from replbroker.core.ops import Ops
 from replbroker.core.rate import Window
 from replbroker.core.registry import NameKey
+from replbroker.core.reload import Reread, put_in_force
 from replbroker.core.session import IDLE, STARTING, VACANT
 from replbroker.core.staff import Worker
 from replbroker.core.state import Setup, State, refused
@@ -38,6 +39,13 @@ _STRIKES = 10
 _PAUSE_S = 0.1  # between two refusals of one that asks too often
 
 
+def _sweep_pace(setup: Setup) -> float:
+    """Seconds between two sweeps: well within whatever they look after."""
+    limits = setup.limits
+    paces = [limits.worker_silence_ms / 3, limits.session_idle_timeout_ms / 4, setup.idle_exit_ms / 4, 15_000]
+    return max(0.05, min(pace for pace in paces if pace > 0) / 1000)
+
+
 class Core:
     """One broker's decisions. Every method that takes `now` (monotonic seconds) returns the effects to do."""
 
@@ -50,9 +58,7 @@ class Core:
         self._memory = MemoryWatch(self.state, self.staff, self._worker_lost)
         self._frames = WorkerFrames(self.state, self.evals, self._memory, self._ops.dumped, self._worker_lost)
         self._swept = self._listened = setup.started
-        limits = setup.limits
-        paces = [limits.worker_silence_ms / 3, limits.session_idle_timeout_ms / 4, setup.idle_exit_ms / 4, 15_000]
-        self._sweep_s = max(0.05, min(pace for pace in paces if pace > 0) / 1000)
+        self._sweep_s = _sweep_pace(setup)
 
     def start(self, now: float) -> list[Effect]:
         """Warm the pool, wind the clock."""
@@ -271,6 +277,13 @@ class Core:
         """What memory there is: the answer to LookAtMemory."""
         self.state.trail.at(now)
         self._memory.seen(machine, now)
+        return self._effects(now)
+
+    def reread(self, reread: Reread, peer: Peer | None, request_id: str, now: float) -> list[Effect]:
+        """What came of reading the config file again: the answer to RereadConfig, or to a signal."""
+        self.state.trail.at(now)
+        put_in_force(self.state, self.evals, reread, peer, request_id, now)
+        self._sweep_s = _sweep_pace(self.state.setup)
         return self._effects(now)
 
     # --- time ---

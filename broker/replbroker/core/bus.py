@@ -45,7 +45,7 @@ class Bus:
         self, limits: Limits, access: Access, emit: Callable[[Effect], None], now: Callable[[], float],
         stamp: Callable[[float], str], *, boot: str, record: bool,
     ) -> None:  # fmt: skip
-        self._limits = limits
+        self.limits = limits
         self._access = access
         self._emit = emit
         self._now = now
@@ -160,7 +160,7 @@ class Bus:
         )  # fmt: skip
         body, name = events.encode(event), name_of(kind)
         if kind.canonical:
-            self.ring(session).keep(Kept(seq, name, body), self._limits)
+            self.ring(session).keep(Kept(seq, name, body), self.limits)
         if self._record or name in self._published:
             self._emit(Happened(name, self._book(kind, session), body, when))
         if self._subscriptions:

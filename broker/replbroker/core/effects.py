@@ -120,6 +120,13 @@ class Happened(msgspec.Struct, frozen=True, gc=False):
     when: float
 
 
+class RereadConfig(msgspec.Struct, frozen=True, gc=False):
+    """Read the config file again for this request, and tell `reread`."""
+
+    peer: Peer
+    request_id: str
+
+
 class LookAtMemory(msgspec.Struct, frozen=True, gc=False):
     """See what memory the machine has left, and tell `machine_seen`."""
 
@@ -148,6 +155,7 @@ Effect = (
     | Discard
     | Audit
     | Happened
+    | RereadConfig
     | LookAtMemory
     | Note
     | Exit

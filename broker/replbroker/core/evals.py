@@ -99,11 +99,11 @@ class Evals:
             return
         job = session.queue.popleft()
         if self._state.gate.enter(job.agent, job):
-            self._start(job, now)
+            self.start(job, now)
         else:
             session.head = job
 
-    def _start(self, job: Job, now: float) -> None:
+    def start(self, job: Job, now: float) -> None:
         """The eval has a slot."""
         session = job.session
         session.head, session.running = None, job
@@ -203,7 +203,7 @@ class Evals:
     def _hand_on(self, now: float) -> None:
         following = self._state.gate.release()
         if following is not None:
-            self._start(following, now)
+            self.start(following, now)
 
     def _close_job(self, job: Job, status: list[str], now: float) -> None:
         state = self._state

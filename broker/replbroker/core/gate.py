@@ -33,10 +33,15 @@ class Gate(Generic[T]):
         return False
 
     def release(self) -> T | None:
-        """Give a slot back. Returns the item that has it now, or None when nobody waits."""
-        if not self._turns:
-            self.taken -= 1
+        """Give a slot back. Returns the item that has it now; None when nobody waits, or there are fewer slots now."""
+        self.taken -= 1
+        return self.fill()
+
+    def fill(self) -> T | None:
+        """Give a free slot to the next in turn, if there are both. Also to be called when there are more slots."""
+        if not self._turns or self.taken >= self.slots:
             return None
+        self.taken += 1
         agent, line = self._turns.popitem(last=False)
         item = line.popleft()
         if line:

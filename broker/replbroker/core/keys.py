@@ -13,7 +13,7 @@ class Keys:
     """Bounded by number, the oldest key goes first. Keys of different clients (identity and agent) never meet."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self._jobs: OrderedDict[tuple[str, str], tuple[bytes, Job]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -31,7 +31,7 @@ class Keys:
     def keep(self, client: str, key: str, session: str, code: str, job: Job) -> None:
         """Remember it."""
         self._jobs[client, key] = (_digest(session, code), job)
-        while len(self._jobs) > self._limit:
+        while len(self._jobs) > self.limit:
             self._jobs.popitem(last=False)
 
     def drop(self, job: Job) -> None:

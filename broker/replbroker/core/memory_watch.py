@@ -61,7 +61,7 @@ class MemoryWatch:
                 return
             session = excess.session
             self._state.note(f"session {session.label} of {session.owner} is ended: {excess.cause}")
-            self._state.trail.ended(session.agent, session.label, "memory-limit-reached", excess.cause)
+            self._state.trail.own(None, session.agent, session.label, "memory-limit-reached", excess.cause)
             self._relief = now + _RELIEF_S
             self._lose(self._staff.workers[excess.worker], excess.cause, now, dead=False)
 

@@ -46,7 +46,7 @@ class News:
 
     def __init__(self, bus: Bus, limits: Limits) -> None:
         self._bus = bus
-        self._limits = limits
+        self.limits = limits
         self.figures = Figures()
         self._refusals: OrderedDict[tuple[str, str | None], tuple[float, int]] = OrderedDict()
 
@@ -57,7 +57,7 @@ class News:
         if not self._bus.wanted:
             self._bus.ring(job.session).seq += 1
             return
-        job.heard = Heard(self._limits.event_text_bytes)
+        job.heard = Heard(self.limits.event_text_bytes)
         self._bus.tell(events.EvalAccepted, job.session, lambda: self._accepted(job, request))
 
     def _accepted(self, job: Job, request: Runs) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class News:
 
     def _code(self, request: Runs | None) -> dict[str, Any]:
         code = "" if request is None else request.summary()
-        kept = cut_end(code, self._limits.event_text_bytes)
+        kept = cut_end(code, self.limits.event_text_bytes)
         return {"code": kept, "code_truncated": len(kept) < len(code)}
 
     def queued(self, job: Job, position: int) -> None:
@@ -117,7 +117,7 @@ class News:
             if not self._bus.wanted:
                 self._bus.ring(job.session).seq += 1
                 return
-            heard = Heard(self._limits.event_text_bytes)
+            heard = Heard(self.limits.event_text_bytes)
         if "eval/output-end" in self._bus.live:
             self._bus.tell(
                 events.EvalOutputEnd, job.session, eval=job.eval_id, messages=heard.messages, bytes=heard.bytes

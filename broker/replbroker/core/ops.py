@@ -10,7 +10,7 @@ import msgspec
 from replbroker.core import views
 from replbroker.core.access import ANYBODY
 from replbroker.core.ask_ops import AskOps
-from replbroker.core.effects import Exit, Peer
+from replbroker.core.effects import Exit, Peer, RereadConfig
 from replbroker.core.eval_ops import EvalOps, agent_of
 from replbroker.core.evals import Evals
 from replbroker.core.opening import Opening
@@ -73,6 +73,7 @@ class Ops:
             wire.Introspect: watching.introspect,
             wire.Subscribe: watching.subscribe,
             wire.Unsubscribe: watching.unsubscribe,
+            wire.ReloadConfig: self.reload_config,
             wire.Shutdown: self.shutdown,
         }
 
@@ -138,6 +139,11 @@ class Ops:
         only = None if self._state.access.is_admin(peer) else agent_of(self._state, request, peer)
         stats = views.stats(self._state, self._evals.staff, now, only)
         self._state.say(peer, request.id, status=["done"], stats=stats)
+
+    def reload_config(self, request: wire.ReloadConfig, peer: Peer, _: bytes, __: float) -> None:
+        if not self._state.access.is_admin(peer):
+            raise Refusal("forbidden", "only the broker's own user, root and admins may reload its config")
+        self._state.out.append(RereadConfig(peer, request.id))
 
     def shutdown(self, request: wire.Shutdown, peer: Peer, _: bytes, now: float) -> None:
         if not self._state.access.is_admin(peer):

@@ -111,6 +111,10 @@ class Plain(ABC, Generic[R]):
         """Is anybody there?"""
         return self.request("ping")
 
+    def reload_config(self) -> R:
+        """Have the broker read its config file again: `reloaded` has changed, `needs_restart` has not."""
+        return self.request("reload-config")
+
     def shutdown(self) -> R:
         """End the broker and every session."""
         return self.request("shutdown")

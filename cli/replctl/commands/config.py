@@ -1,13 +1,15 @@
-"""`replctl config show`: every setting, its value, and where it came from."""
+"""`replctl config`: every setting, its value, where it came from, and a broker that runs told to read them again."""
 
 from __future__ import annotations
 
 import click
 import msgspec
 
+from replctl.commands.common import Face, common
 from replctl.commands.screen import Screen
-from replctl.commands.settings import parse_set, read_settings
+from replctl.commands.settings import parse_set, salvage_settings
 from replwire.config import keys
+from replwire.faults import Exit
 
 
 @click.group()
@@ -19,9 +21,12 @@ def config() -> None:
 @click.option("--config", "path", type=click.Path(), metavar="FILE", help="Instead of the user's own file.")
 @click.option("--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="As `serve` would get it.")
 @click.option("--json", is_flag=True, help="One JSON object on one line.")
-def show(path: str | None, pairs: tuple[str, ...], json: bool) -> None:
-    """Every setting with its value and its source: default, file, environment or flag."""
-    loaded = read_settings(path, parse_set(pairs))
+def show(path: str | None, pairs: tuple[str, ...], json: bool) -> int:
+    """Every setting with its value and its source: default, file, environment or flag.
+
+    What cannot be used is named, the others are shown, and the exit code is 2.
+    """
+    loaded, problems = salvage_settings(path, parse_set(pairs))
     values = msgspec.to_builtins(loaded.config)
     rows = [
         (f"{section}.{key}", values[section][key], loaded.sources.get(f"{section}.{key}", "default"))
@@ -31,7 +36,31 @@ def show(path: str | None, pairs: tuple[str, ...], json: bool) -> None:
     screen = Screen()
     if json:
         settings = {dotted: {"value": value, "source": source} for dotted, value, source in rows}
-        screen.json({"status": ["done"], "settings": settings})
-        return
+        wrong = {"err": "; ".join(problems), "word": "invalid-config", "problems": problems} if problems else {}
+        screen.json(
+            {"status": ["done", "error", "invalid-config"] if problems else ["done"], **wrong, "settings": settings}
+        )
+        return _exit(problems)
     text = [(dotted, msgspec.json.encode(value).decode(), source) for dotted, value, source in rows]
     screen.table(("SETTING", "VALUE", "FROM"), text)
+    for problem in problems:
+        screen.notice(f"cannot be used, and left out above: {problem}")
+    return _exit(problems)
+
+
+def _exit(problems: list[str]) -> int:
+    return Exit.USAGE if problems else Exit.OK
+
+
+@config.command()
+@common
+def reload(face: Face) -> None:
+    """Have the broker read its config file again: what can change while it runs does, the rest is named."""
+    with face.client(start=False) as client:
+        reply = client.reload_config()
+    reloaded, restart = reply.reloaded or [], reply.needs_restart or []
+    face.show({"status": reply.status, "reloaded": reloaded, "needs-restart": restart})
+    if not face.json:
+        face.screen.line(f"reloaded: {', '.join(reloaded) or 'nothing'}")
+        if restart:
+            face.screen.line(f"needs a restart: {', '.join(restart)}")

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 def configured() -> list[Extension]:
-    """Those of the file, in its order. A usage error for a file that cannot be used."""
+    """Those of the file, in its order; none of a file that cannot be used. `config show` and `doctor` say why."""
     if not os.path.exists(config_file(os.environ)):
         return []
-    from replctl.commands.settings import read_settings
+    from replctl.commands.settings import salvage_settings
 
-    return read_settings(None, {}).config.extensions
+    loaded, problems = salvage_settings(None, {})
+    return [] if problems else loaded.config.extensions

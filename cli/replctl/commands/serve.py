@@ -12,6 +12,7 @@ from replctl.client.errors import ReplError
 from replctl.commands.durations import Duration
 from replctl.commands.screen import Screen
 from replctl.commands.settings import parse_set, read_settings
+from replwire.config import ConfigError, Loaded
 from replwire.faults import Exit
 from replwire.places import default_endpoint, state_dir
 
@@ -60,10 +61,16 @@ def serve(
         else:
             _tell(ready)
 
+    def read_again() -> Loaded:
+        try:
+            return read_settings(path, flags)
+        except click.UsageError as error:
+            raise ConfigError(error.format_message(), "") from None
+
     try:
         return run(
             loaded, addresses, state_dir=state_dir(os.environ), background=background or idle_exit is not None,
-            announce=announce,
+            announce=announce, read_again=read_again,
         )  # fmt: skip
     except StartError as error:
         Screen().notice(str(error))

@@ -8,12 +8,34 @@ from dataclasses import replace
 
 import click
 
-from replwire.config import ConfigError, Loaded, load
+from replwire.config import ConfigError, Loaded, load, salvage
 from replwire.places import config_file
 
 
 def read_settings(path: str | None, flags: dict[str, str]) -> Loaded:
     """The settings in force. A usage error for one that cannot be used, or for a named file that is not there."""
+    origin, text = _read(path)
+    try:
+        return replace(load(text, origin, os.environ, flags), file=None if text is None else origin)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def salvage_settings(path: str | None, flags: dict[str, str]) -> tuple[Loaded, list[str]]:
+    """The same without what cannot be used, and why that is."""
+    try:
+        origin, text = _read(path)
+    except click.UsageError as error:
+        origin, text = "", None
+        unread = [error.format_message()]
+    else:
+        unread = []
+    loaded, problems = salvage(text, origin, os.environ, flags)
+    return replace(loaded, file=None if text is None else origin), [*unread, *problems]
+
+
+def _read(path: str | None) -> tuple[str, str | None]:
+    """Where the file is, and its text. A usage error for one that cannot be read."""
     origin = path or config_file(os.environ)
     try:
         with open(origin, encoding="utf-8") as file:
@@ -24,10 +46,7 @@ def read_settings(path: str | None, flags: dict[str, str]) -> Loaded:
         text = None
     except (OSError, UnicodeDecodeError) as error:
         raise click.UsageError(f"cannot read {origin}: {error}") from None
-    try:
-        return replace(load(text, origin, os.environ, flags), file=None if text is None else origin)
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from None
+    return origin, text
 
 
 def parse_set(pairs: Iterable[str]) -> dict[str, str]:

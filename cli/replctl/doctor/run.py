@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 from replctl.client.address import absolute
 from replctl.client.errors import ReplError
+from replctl.commands.settings import salvage_settings
 from replctl.doctor import broker, host, sandbox, settings, sockets
 from replctl.doctor.finding import Finding, fail
-from replwire.config import Config, Loaded, several
+from replwire.config import Config, several
 from replwire.places import default_endpoint, state_dir
 
 # What an interpreter is given of a broker's environment; the canary has no need of more.
@@ -19,19 +20,19 @@ _ENV = ("PATH", "HOME", "LANG", "TMPDIR")
 
 def examine(endpoint: str | None, path: str | None, environ: Mapping[str, str], uid: int) -> list[Finding]:
     """Look at everything. Each check has a deadline of its own; together they take about half a second."""
-    loaded, error = settings.read(path)
-    config = loaded.config if loaded is not None else Config()
+    loaded, problems = salvage_settings(path, {})
+    config = loaded.config
     state = state_dir(environ)
     env = {name: environ[name] for name in _ENV if name in environ}
     checks: list[tuple[str, Callable[[], Iterable[Finding]]]] = [
         ("python", host.python),
         ("libzmq", host.libzmq),
         ("machine", host.machine),
-        ("config", lambda: settings.config(path, loaded, error, environ, uid)),
+        ("config", lambda: settings.config(path, loaded, problems, environ, uid)),
         ("runtimes", lambda: settings.interpreters(config, environ.get("PATH"))),
         ("sandbox", lambda: sandbox.sandbox(config.sandbox, state, env)),
         ("state", lambda: [*sockets.folder("state", state, uid), *sockets.secrets(state)]),
-        ("sockets", lambda: _reached(endpoint, loaded, environ, state, uid)),
+        ("sockets", lambda: _reached(endpoint, config, environ, state, uid)),
         ("disk", lambda: host.disk(config, state, tempfile.gettempdir())),
         ("clock", lambda: host.clock(state)),
     ]
@@ -51,11 +52,11 @@ def _looked(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
 
 
 def _reached(
-    flag: str | None, loaded: Loaded | None, environ: Mapping[str, str], state: str, uid: int
+    flag: str | None, config: Config, environ: Mapping[str, str], state: str, uid: int
 ) -> list[Finding]:  # fmt: skip
-    named = flag or environ.get("REPLCTL_ENDPOINT") or (loaded.config.broker.endpoint if loaded is not None else "")
+    named = flag or environ.get("REPLCTL_ENDPOINT") or config.broker.endpoint
     endpoint = absolute(named or default_endpoint(environ, uid))
     more: list[Finding] = []
-    for unix in () if loaded is None else several(loaded.config.broker.unix):
+    for unix in several(config.broker.unix):
         more += list(sockets.folder("sockets", os.path.dirname(os.path.abspath(unix)), uid))
     return [*sockets.listener(endpoint, state, uid), *more, *broker.broker(endpoint, state)]

@@ -7,9 +7,6 @@ import shutil
 import stat
 from collections.abc import Iterator, Mapping
 
-import click
-
-from replctl.commands.settings import read_settings
 from replctl.doctor.finding import Finding, fail, ok, warn
 from replwire.config import Config, Loaded
 from replwire.places import config_file
@@ -17,23 +14,14 @@ from replwire.places import config_file
 _MEND = "correct it; `replctl config show` prints every setting and where it came from"
 
 
-def read(path: str | None) -> tuple[Loaded | None, str]:
-    """The settings as `serve` would have them, or why it would not start."""
-    try:
-        return read_settings(path, {}), ""
-    except click.UsageError as error:
-        return None, error.format_message()
-
-
 def config(
-    path: str | None, loaded: Loaded | None, error: str, environ: Mapping[str, str], uid: int
+    path: str | None, loaded: Loaded, problems: list[str], environ: Mapping[str, str], uid: int
 ) -> Iterator[Finding]:
     """Whether it can be used, and who else could write it: it can switch the sandbox off."""
     place = path or config_file(environ)
-    if loaded is None:
-        yield fail(
-            "config", error, "no broker starts with these settings (the checks below assume the defaults)", _MEND
-        )
+    for problem in problems:
+        yield fail("config", problem, "no broker starts with it (the checks below leave it out)", _MEND)
+    if problems:
         return
     try:
         found = os.stat(place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replwire.ops.base import Opens, Request, Run, SessionRequest
-from replwire.ops.broker import Describe, Hello, Ping, Shutdown, Stats
+from replwire.ops.broker import Describe, Hello, Ping, ReloadConfig, Shutdown, Stats
 from replwire.ops.evals import Eval, History, Interrupt, Jobs, LoadFile, Read, ReloadFile, Stack, Stdin
 from replwire.ops.names import ClearBindings, Complete, Lookup, LsBindings
 from replwire.ops.sessions import (
@@ -25,8 +25,8 @@ from replwire.ops.watching import Introspect, Subscribe, Unsubscribe
 __all__ = [
     "OPS", "ClearBindings", "Clone", "CloneSession", "Close", "CloseSession", "Complete", "Describe", "Env", "Eval",
     "HandOver", "Hello", "History", "Info", "Interrupt", "Introspect", "Jobs", "LoadFile", "Lookup", "LsBindings",
-    "LsSessions", "NewSession", "Opens", "Ping", "Read", "ReloadFile", "Request", "Reset", "Run", "Runs",
-    "SessionRequest", "SetMode", "Share", "Shutdown", "Stack", "Stats", "Stdin", "Subscribe", "Unsubscribe",
+    "LsSessions", "NewSession", "Opens", "Ping", "Read", "ReloadConfig", "ReloadFile", "Request", "Reset", "Run",
+    "Runs", "SessionRequest", "SetMode", "Share", "Shutdown", "Stack", "Stats", "Stdin", "Subscribe", "Unsubscribe",
 ]  # fmt: skip
 
 Runs = Eval | Run  # what takes its turn in a session
@@ -64,5 +64,6 @@ OPS: dict[str, type[Request]] = {
     "introspect": Introspect,
     "subscribe": Subscribe,
     "unsubscribe": Unsubscribe,
+    "reload-config": ReloadConfig,
     "shutdown": Shutdown,
 }

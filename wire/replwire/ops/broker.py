@@ -48,6 +48,14 @@ class Stats(Request, frozen=True, kw_only=True, rename="kebab"):
     returns: ClassVar[tuple[str, ...]] = ("stats",)
 
 
+class ReloadConfig(Request, frozen=True, kw_only=True, rename="kebab"):
+    """Read the config file again. Settings that can change in a broker that runs do, the others are named; a file that
+    cannot be used changes nothing. For the broker's own user, root and admins."""
+
+    changes: ClassVar[bool] = True
+    returns: ClassVar[tuple[str, ...]] = ("reloaded", "needs-restart")
+
+
 class Shutdown(Request, frozen=True, kw_only=True, rename="kebab"):
     """End the broker: no new evals, running ones get the close grace, then every session is closed."""
 

@@ -1,0 +1,73 @@
+"""Settings that change while the broker runs: what a new config file says of them, and how that comes into force."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from replbroker.core.effects import Peer
+from replbroker.core.evals import Evals
+from replbroker.core.state import State
+from replwire.agents import Agents
+from replwire.events import ConfigReloaded
+from replwire.faults import Refusal
+from replwire.limits import Limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """The settings of a broker that can change; see `replwire.config.RELOADABLE`."""
+
+    limits: Limits
+    agents: Agents
+    admins: frozenset[str]
+    warm_workers: int
+    idle_exit_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reread:
+    """What came of reading the config file again. `live` None: it cannot be used, and `error` says why."""
+
+    live: Live | None = None
+    reloaded: list[str] = dataclasses.field(default_factory=list)
+    needs_restart: list[str] = dataclasses.field(default_factory=list)
+    error: str = ""
+
+    def __str__(self) -> str:
+        if self.live is None:
+            return f"the config file cannot be used, nothing has changed: {self.error}"
+        restart = f"; needs a restart: {', '.join(self.needs_restart)}" if self.needs_restart else ""
+        return f"the config file was read again: {', '.join(self.reloaded) or 'nothing'} changed{restart}"
+
+
+def put_in_force(state: State, evals: Evals, reread: Reread, peer: Peer | None, request_id: str, now: float) -> None:
+    """Do it and tell who asked, nobody where it was a signal."""
+    state.note(str(reread))
+    if reread.live is None:
+        refusal = Refusal("invalid-config", str(reread))
+        if peer is None:
+            state.trail.own("reload-config", None, None, refusal.word, refusal.err)
+        else:
+            state.refuse(peer, request_id, refusal)
+        return
+    _change(state, reread.live)
+    while (following := state.gate.fill()) is not None:
+        evals.start(following, now)
+    evals.staff.refill(now)
+    state.bus.tell(ConfigReloaded, reloaded=reread.reloaded, needs_restart=reread.needs_restart)
+    if peer is None:
+        state.trail.own("reload-config", None, None, "ok", None)
+    state.say(peer, request_id, status=["done"], reloaded=reread.reloaded, needs_restart=reread.needs_restart)
+
+
+def _change(state: State, live: Live) -> None:
+    """Sessions keep the limits that they were opened with."""
+    state.setup = dataclasses.replace(
+        state.setup, limits=live.limits, agents=live.agents, admins=live.admins, warm_workers=live.warm_workers,
+        idle_exit_ms=live.idle_exit_ms,
+    )  # fmt: skip
+    state.limits = state.bus.limits = state.news.limits = state.memory.limits = live.limits
+    state.keys.limit = live.limits.max_idempotency_keys
+    state.gate.slots = live.limits.max_concurrent_evals
+    state.access.set_admins(live.admins)
