@@ -31,6 +31,7 @@ from replworker.confine import plan as plans
 from replworker.confine.confined import Confined
 from replworker.confine.plan import FIRST_FD, Plan
 from replworker.confine.prepare import prepare
+from replworker.confine.reserve import hold, release
 from replworker.runtimes.child import Child, Command
 
 PLAIN_UID = 4242
@@ -150,15 +151,29 @@ def _queue(stack: ExitStack, name: str) -> str:
     return path.decode()
 
 
+FURNITURE = {
+    ".git/config": "", ".git/HEAD": "ref: refs/heads/main", ".git/modules/sub/hooks/README": "",
+    ".git/worktrees/tree/commondir": "../..", ".git/rebase-merge/git-rebase-todo": "", ".gitmodules": "path = sub\n",
+    "sub/.git": "gitdir: ../.git/modules/sub", ".envrc": "", "state/broker.sock": "the broker's",
+}  # fmt: skip
+
+
+def _unless_gone(_: object, __: object, error: tuple[type[BaseException], BaseException, object]) -> None:
+    if not isinstance(error[1], FileNotFoundError):
+        raise error[1]
+
+
 def furnish(workspace: Path) -> None:
     """The workspace, as new, and its owner's."""
-    for path in workspace.iterdir():
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    (workspace / ".git/hooks").mkdir(parents=True)
-    (workspace / ".git/config").write_text("")
-    (workspace / ".envrc").write_text("")
-    (workspace / "state").mkdir()
-    (workspace / "state/broker.sock").write_text("the broker's")
+    for path in workspace.iterdir():  # a broker takes away meanwhile what it has held there
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, onerror=_unless_gone)
+        else:
+            path.unlink(missing_ok=True)
+    for name, text in FURNITURE.items():
+        (workspace / name).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / name).write_text(text)
+    (workspace / ".git/hooks").mkdir()
     owner = workspace.stat()
     for path in workspace.rglob("*"):
         os.chown(path, owner.st_uid, owner.st_gid)
@@ -170,6 +185,7 @@ class Arena:
     def __init__(self, folder: Path, targets: dict[str, str], without: str | None) -> None:
         """`without`: the layer to leave out, "" for none; None: no sandbox at all."""
         self._workspace = folder / "workspace"
+        self._records = str(folder / "held")
         self._log = folder / "log"
         self._targets = targets
         self._confined = without is not None
@@ -205,11 +221,13 @@ class Arena:
         real = REAL if self._confined else {}
         env = {**plan.env, **self._targets, **real, "FOLDER_FD": str(first), "LOG_FD": str(first + 1)}
         child = Child(Command([*PROGRAMS[attack.runtime], program(attack)], env, wrapping))
+        held: list[int] = []
         try:
             said = _until(child, b"here\n")
             if said != b"here\n":
                 return f"BROKEN did not start: {said!r} {_until(child, b'', child.err)!r}"
             if self._confined:
+                held += hold(plan.policy, str(self._workspace), self._records)
                 error = wrapping.attach(plan.policy, str(self._workspace))
                 if error:
                     return f"BROKEN no workspace: {error}"
@@ -222,6 +240,9 @@ class Arena:
             if self._confined:
                 wrapping.close()
             child.close()
+            for fd in held:
+                os.close(fd)
+            release(self._records)
 
 
 class Bare:

@@ -105,6 +105,7 @@ def project(tmp_path: Path) -> Path:
     root = tmp_path / "project"
     (root / ".git/hooks").mkdir(parents=True)
     (root / ".git/config").write_text("")
+    (root / ".git/HEAD").write_text("ref: refs/heads/main")
     return root
 
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replwire.policy import PROTECTED, Loosens, Policy, Tighter, Usage, may_work_in, tighten, within
+from replwire.policy import Loosens, Policy, Tighter, Usage, may_work_in, tighten, within
+from replwire.protected import PROTECTED
 
 PATHS = st.lists(st.sampled_from(["/a", "/a/b", "/a/bc", "/a/b/c", "/d", "/d/e"]), max_size=3, unique=True)
 PROFILES = st.sampled_from(["read-only", "workspace-write", "off"])

@@ -14,15 +14,12 @@ import msgspec
 from msgspec import Meta, field
 
 from replwire.limits import KIB, MIB
+from replwire.protected import PROTECTED as PROTECTED
 
 Profile = Literal["read-only", "workspace-write", "off"]
 Network = Literal["none", "host"]
 Read = Literal["minimal", "host"]
 
-# What a tool on the host runs or obeys later, as the user, if a session could write it.
-PROTECTED = (
-    ".git/hooks", ".git/config", ".envrc", ".vscode", ".idea", ".mcp.json", ".claude", ".codex", ".agents",
-)  # fmt: skip
 MAX_PATHS = 64
 
 

@@ -19,6 +19,7 @@ from replwire.identities import Asker, Identity
 from replwire.limits import Limits
 from replwire.link import Gone, Kind, encode, pack
 from replworker.confine.plan import Unavailable
+from replworker.confine.reserve import release
 from replworker.confine.rights import NOBODY, Grant
 from replworker.confine.workspace import EVERYTHING, Refused
 from replworker.confinement import Confine, Confinement, confine
@@ -126,7 +127,8 @@ def start_interpreter(order: Order) -> tuple[Child, Confinement | None]:
     found = interpreter_of(order, grant)
     given = order.given
     also = () if given is None else given.reads
-    confinement = None if order.confine is None else confine(order.runtime, order.confine, found, also, grant)
+    told, records = order.confine, _records(order.folder)
+    confinement = None if told is None else confine(order.runtime, told, found, also, grant, records=records)
     env = found.env if confinement is None else confinement.env
     wrapping = None if confinement is None else confinement.wrapping
     if given is not None:
@@ -161,6 +163,11 @@ def keep(order: Order, link: Link, child: Child, confinement: Confinement | None
 def tidy(folder: str) -> None:
     """Remove from the broker's state folder what workers that were killed have left there."""
     sweep(_shelf(folder))
+    release(_records(folder))
+
+
+def _records(folder: str) -> str:
+    return f"{folder}/held"
 
 
 def _shelf(folder: str) -> str:

@@ -11,7 +11,8 @@ from replwire.policy import Policy
 from replworker.confine.confined import Confined
 from replworker.confine.machine import Machine
 from replworker.confine.prepare import prepare
-from replworker.confine.rights import Grant, acting_as
+from replworker.confine.reserve import hold
+from replworker.confine.rights import Grant, Rights, acting_as
 from replworker.confine.workspace import EVERYTHING, Refused, check, check_directories
 from replworker.grants import Grants
 from replworker.runtimes.environments import Found
@@ -40,6 +41,8 @@ class Confinement:
     wrapping: Confined
     env: dict[str, str]
     folder: str | None  # what was mounted at the start
+    records: str  # folder for those of names that are held
+    held: tuple[int, ...] = ()
 
     def enter(self, folder: str | None, needed: bool, granted: Granted) -> tuple[str | None, str | None]:
         """Give it the session's folder. The folder to go to, and why there is none although one was wished for.
@@ -52,7 +55,7 @@ class Confinement:
         try:
             grant = granted()
             real = _checked(self.policy, folder, grant)
-            if real != self.folder and (error := self.wrapping.attach(self.policy, real, grant.rights)) is not None:
+            if real != self.folder and (error := self._attach(real, grant.rights)) is not None:
                 raise Refused(error)
         except Refused as refused:
             if needed:
@@ -60,6 +63,13 @@ class Confinement:
             self.wrapping.stay_without()
             return None, str(refused)
         return real, None
+
+    def _attach(self, folder: str, rights: Rights | None) -> str | None:
+        try:
+            self.held = hold(self.policy, folder, self.records, rights)
+        except OSError as error:
+            return f"{folder}: what is protected there cannot be held: {error.strerror}"
+        return self.wrapping.attach(self.policy, folder, rights)
 
     @staticmethod
     def check_env(env: dict[str, str]) -> None:
@@ -70,17 +80,18 @@ class Confinement:
 
 
 def confine(
-    runtime: str, told: Confine, found: Found, reads: tuple[str, ...] = (), grant: Grant = EVERYTHING
-) -> Confinement:
+    runtime: str, told: Confine, found: Found, reads: tuple[str, ...] = (), grant: Grant = EVERYTHING, *, records: str
+) -> Confinement:  # fmt: skip
     """Prepare the sandbox for an interpreter, which needs to see `reads` too; `grant` is its owner's, if it has one.
-    Raises Unavailable, Refused, OSError."""
+    `records` is a folder of the broker's for what is made in workspaces. Raises Unavailable, Refused, OSError."""
     folder = _granted(told, grant)
+    held = () if folder is None else hold(told.policy, folder, records, grant.rights)
     also = (f"{folder_of('dill')}/dill",) if runtime == "python" else reads
     plan = prepare(
         told.policy, told.machine, runtime, found.executable, found.env, slot=told.slot, folder=folder, also=also,
         trusted=not found.named, kept=found.kept, grant=grant,
     )  # fmt: skip
-    return Confinement(told.policy, Confined(plan), plan.env, folder)
+    return Confinement(told.policy, Confined(plan), plan.env, folder, records, held)
 
 
 def enter(

@@ -220,6 +220,7 @@ class Local:
             os.kill(pid, signal.SIGKILL)
         while sweep(set()) and time.monotonic() < end:
             time.sleep(0.001)
+        tidy(self._folder)
         resource_tracker._resource_tracker._pid = None  # reaped; from 3.12 on it would be waited for again at exit
         os.close(self._wake)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from replctl.mcp.edit import into_json, into_toml
+from replwire.protected import CLIENT_SETTINGS as PROJECT
 
 Environ = Mapping[str, str]
 
@@ -47,12 +48,12 @@ _CODEX = {"env_vars": ["XDG_RUNTIME_DIR", "REPLCTL_STATE_DIR", "REPLCTL_ENDPOINT
           "startup_timeout_sec": 20, "tool_timeout_sec": 300}  # fmt: skip
 
 CLIENTS: dict[str, Place] = {
-    "claude": Place("~/.claude.json", ".mcp.json", ("mcpServers",), typed=True, base=("CLAUDE_CONFIG_DIR", "~")),
-    "codex": Place("~/.codex/config.toml", ".codex/config.toml", ("mcp_servers",), toml=True,
+    "claude": Place("~/.claude.json", PROJECT["claude"], ("mcpServers",), typed=True, base=("CLAUDE_CONFIG_DIR", "~")),
+    "codex": Place("~/.codex/config.toml", PROJECT["codex"], ("mcp_servers",), toml=True,
                    base=("CODEX_HOME", "~/.codex"), more=_CODEX),
-    "cursor": Place("~/.cursor/mcp.json", ".cursor/mcp.json", ("mcpServers",)),
-    "vscode": Place("~/.config/Code/User/mcp.json", ".vscode/mcp.json", ("servers",), typed=True),
-    "gemini": Place("~/.gemini/settings.json", ".gemini/settings.json", ("mcpServers",)),
-    "qwen": Place("~/.qwen/settings.json", ".qwen/settings.json", ("mcpServers",)),
+    "cursor": Place("~/.cursor/mcp.json", PROJECT["cursor"], ("mcpServers",)),
+    "vscode": Place("~/.config/Code/User/mcp.json", PROJECT["vscode"], ("servers",), typed=True),
+    "gemini": Place("~/.gemini/settings.json", PROJECT["gemini"], ("mcpServers",)),
+    "qwen": Place("~/.qwen/settings.json", PROJECT["qwen"], ("mcpServers",)),
     "windsurf": Place("~/.codeium/windsurf/mcp_config.json", None, ("mcpServers",)),
 }  # fmt: skip

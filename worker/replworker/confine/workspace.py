@@ -7,7 +7,9 @@ lets nobody rename or remove.
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ import msgspec
 
 from replwire.names import MAGIC_PLACES
 from replwire.policy import Policy, may_work_in, within
-from replworker.confine import reach
+from replworker.confine import plain, reach
 from replworker.confine.rights import Grant
 
 Kind = Literal["writable", "readable", "hidden-folder", "hidden-file"]
@@ -29,6 +31,8 @@ _SYSTEM = (
 )  # fmt: skip
 _SOURCES = ("/usr/src", "/usr/local/src")  # in there all the same: where containers like to have a project
 EVERYTHING = Grant("")  # as the broker's own user
+_SUBMODULE = re.compile(r'^\s*path\s*=\s*"?([^"\n]*[^"\s])', re.M)
+_MOST_SUBMODULES, _MOST_GITMODULES_BYTES = 50, 64 * 1024
 _TOP = ("/", "/home", "/mnt", "/media", "/opt", "/srv", "/tmp", "/var", "/var/tmp")
 
 
@@ -93,7 +97,7 @@ def _check_place(policy: Policy, real: str, home: str) -> None:
         raise Refused(f"{real} is a home or holds one: what is written there (.bashrc, .ssh) acts as its owner later")
     if _unnamed(policy, real, _settings(real, home)):
         raise Refused(f"{real} holds settings or programs of a home: what is written there acts as its owner later")
-    for path in _taboo(policy, real) if policy.profile == "workspace-write" else ():
+    for path in taboo(policy, real) if policy.profile == "workspace-write" else ():
         if within(real, [path]):
             raise Refused(f"{path} is protected: what is written there acts as its owner later")
 
@@ -116,10 +120,10 @@ def _settings(real: str, home: str) -> list[str]:
     return found
 
 
-def _taboo(policy: Policy, root: str) -> list[str]:
+def taboo(policy: Policy, root: str, *, absolute: bool = True) -> list[str]:
     """What is not to be written, as absolute paths. A relative one counts from the folder and, where that is a part
     of a project, from those around it, up to one with a `.git`: `.git` itself has hooks as well."""
-    found = [path for path in policy.protected_paths if path.startswith("/")]
+    found = [path for path in policy.protected_paths if path.startswith("/")] if absolute else []
     here = root
     while here != "/":
         found += [f"{here}/{path}" for path in policy.protected_paths if not path.startswith("/")]
@@ -137,7 +141,7 @@ def mounts(policy: Policy, root: str, kept: Iterable[str] = (), *, writable: boo
     """
     writable = writable and policy.profile == "workspace-write"
     found = {root: Mount(root, "writable" if writable else "readable")}
-    for path in (*_taboo(policy, root), *kept) if writable else ():
+    for path in (*taboo(policy, root), *kept, *_submodules(root)) if writable else ():
         if within(path, [root]) and path != root:
             _keep(found, root, path)
     for path in to_hide(policy.hidden_paths):
@@ -145,6 +149,22 @@ def mounts(policy: Policy, root: str, kept: Iterable[str] = (), *, writable: boo
             _pin(found, root, os.path.dirname(path)) if writable else None
             found[path] = hidden(path)
     return list(found.values())
+
+
+def _submodules(root: str) -> list[str]:
+    """The `.git` files of submodules, which say where their repositories are; a submodule that is not checked out is
+    kept as it is. Our `git status` enters all of them."""
+    found = []
+    text = plain.text(f"{root}/.gitmodules", _MOST_GITMODULES_BYTES)
+    for match in itertools.islice(_SUBMODULE.finditer(text or ""), _MOST_SUBMODULES):
+        path = os.path.normpath(f"{root}/{match[1]}")
+        if not within(path, [root]) or path == root or os.path.realpath(path) != path or not os.path.isdir(path):
+            continue
+        if os.path.lexists(f"{path}/.git"):
+            found.append(f"{path}/.git")
+        elif not os.listdir(path):
+            found.append(path)
+    return found
 
 
 def to_hide(paths: Iterable[str]) -> list[str]:
@@ -166,13 +186,21 @@ def hidden(path: str) -> Mount:
 
 def _keep(found: dict[str, Mount], root: str, path: str) -> None:
     """Make a path read-only, or what stands where its parents would."""
-    end = _pin(found, root, os.path.dirname(path))
+    above = os.path.dirname(path)
+    end = above if _is_no_repository(above) else _pin(found, root, above)
     if end is not None:
         found[end] = Mount(end, "readable")  # a file: `.git` of a worktree says where the real one is
     elif os.path.islink(path):
         raise Refused(f"cannot protect {path}: it is a symlink")
     elif os.path.lexists(path) and os.path.isdir(os.path.dirname(path)):
         found[path] = Mount(path, "readable")
+
+
+def _is_no_repository(folder: str) -> bool:
+    """Whether it is the place of a repository that nobody has made yet: what is put there would be one."""
+    if os.path.basename(folder) != ".git" or os.path.islink(folder) or not os.path.isdir(folder):
+        return False
+    return not os.path.lexists(f"{folder}/HEAD")
 
 
 def _pin(found: dict[str, Mount], root: str, folder: str) -> str | None:
