@@ -33,6 +33,7 @@ from replbroker.transports.workers import Workers
 from replbroker.watch.audit import AuditFile
 from replbroker.watchers import records, watchers
 from replwire.config import Config, Loaded, several
+from replwire.identities import Identities
 from replwire.keys import KeyFault, Keys
 from replwire.places import runtime_dir
 
@@ -229,6 +230,7 @@ def _setup(
         started=time.monotonic(),
         runtimes=runtimes,
         agents=now.agents,
+        identities=Identities(config.identities),
         audit=config.broker.audit,
         sandbox=sandbox.core,
         own=f"uid:{os.getuid()}",

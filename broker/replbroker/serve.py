@@ -202,9 +202,9 @@ class Serve:
 
     # --- what transports tell ---
 
-    def opened(self, peer: bytes, identity: str) -> bytes | None:
+    def opened(self, peer: bytes, identity: str, groups: tuple[int, ...] = ()) -> bytes | None:
         """A connection was made."""
-        return self._core.connected(peer, identity)
+        return self._core.connected(peer, identity, groups)
 
     def identified(self, peer: bytes, identity: str) -> None:
         """A connection has shown a key."""

@@ -19,6 +19,7 @@ import zmq
 from replctl.doctor import broker, host, run, sandbox, settings, sockets
 from replctl.doctor.finding import Finding
 from replwire.config import Config, SandboxSection
+from replwire.identities import Identity
 from replworker.confine.machine import look
 from replworker.confine.report import LAYERS, Host, Missing, Report, broken
 from stub_broker import environment
@@ -199,3 +200,9 @@ def test_a_check_that_cannot_be_made_is_a_finding() -> None:
 
     [bad] = run._looked("state", check)
     assert (bad.level, bad.cause) == ("fail", "it could not be looked at")
+
+
+def test_an_identity_without_its_user_or_directory_is_told(short: Path) -> None:
+    listed = [Identity(name="ada", user="nobody-of-this-name", workspaces=[f"{short}/none", str(short)])]
+    found = [each.seen for each in settings._named(Config(identities=listed))]
+    assert found == ["identities: ada: user nobody-of-this-name", f"identities: ada: workspaces names {short}/none"]

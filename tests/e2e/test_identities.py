@@ -61,10 +61,11 @@ class Seen:
 
     def __init__(self) -> None:
         self.who: dict[bytes, str] = {}
+        self.groups: dict[bytes, tuple[int, ...]] = {}
         self.open: set[bytes] = set()
 
-    def opened(self, peer: bytes, identity: str) -> None:
-        self.who[peer] = identity
+    def opened(self, peer: bytes, identity: str, groups: tuple[int, ...] = ()) -> None:
+        self.who[peer], self.groups[peer] = identity, groups
         self.open.add(peer)
 
     def departed(self, peer: bytes, identity: str) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from kit import Answer, Broker, LineWire, Wire
-from people import ADA, BOB, EVE, PEOPLE, TEAM, connected, file, place
+from kit import Answer, Broker, LineWire, Wire, free_tcp
+from people import ADA, BOB, EVE, PEOPLE, TEAM, connected, file, place, user
+from replctl import Client, ReplError
 from replworker.confine.report import Report
 from sites import end
 
@@ -51,14 +54,29 @@ def ground(report: Report) -> Iterator[Path]:
     shutil.rmtree(ground)
 
 
+def identities(*names: str) -> str:
+    return "".join(f'[[identities]]\nname = "{name}"\nuser = "ada"\n' for name in names)
+
+
 @pytest.fixture(scope="module")
 def broker(ground: Path) -> Iterator[Broker]:
     folder = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
     broker = Broker(
         folder, "limits.rate-limit-per-min=0", "broker.tcp=127.0.0.1:0", "broker.unix=/FOLDER/run/lines.sock",
-        f'session.load-paths=["{ground}"]', sandbox=True, through=[sys.executable, PEOPLE],
+        f'session.load-paths=["{ground}"]', sandbox=True, through=[sys.executable, PEOPLE], keys=["mapped", "bob"],
+        more_endpoints=[free_tcp()], config=identities("mapped", "mapped-token"),
     )  # fmt: skip
-    for path, mode in ((folder, 0o711), (folder / "run", 0o711), (folder / "run/lines.sock", 0o666)):
+    for name in ("mapped-token", "bob-token"):
+        command = [sys.executable, "-m", "replctl", "keys", "token", name]
+        subprocess.run(command, env=broker.environ, cwd=folder, check=True, stdout=subprocess.DEVNULL, timeout=20)
+    broker.listening["curve"] = broker.ready["listening"][1]
+    broker.listening["tcp"] = next(url for url in broker.ready["listening"] if url.startswith("lines+tcp"))
+    for path, mode in (
+        (folder, 0o711),
+        (folder / "run", 0o711),
+        (folder / "run/lines.sock", 0o666),
+        (folder / "run/b.sock", 0o666),
+    ):
         path.chmod(mode)
     yield broker
     end(broker)
@@ -119,6 +137,43 @@ def test_what_is_written_in_a_users_directory_is_that_users(connect: Connect, gr
     assert ada.run(f"open('made-{way}', 'w').write('x')", session="adas").value == "1"
     made = (ground / f"ada/made-{way}").stat()
     assert (made.st_uid, made.st_gid) == (ADA, ADA)
+
+
+def test_a_directory_that_is_swapped_while_it_is_asked_for_is_never_roots(connect: Connect, ground: Path) -> None:
+    """Between the look and the mount stands another: a link, or root's directory itself, which lies in ada's."""
+    file(place(ground / "ada", "turn", ADA) / "mark", ADA)
+    file(place(ground / "ada", "other", 0, 0o700) / "mark", 0)
+    (ground / "ada/link-to-root").symlink_to(ground / "root")
+    ada, stop, seen = connect(ADA), threading.Event(), set()
+
+    def swap() -> None:
+        while not stop.is_set():
+            for other in ("other", "link-to-root"):
+                exchange(ground / "ada/turn", ground / "ada" / other)
+                exchange(ground / "ada/turn", ground / "ada" / other)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        for _ in range(40):
+            answer = ada.ask("new-session", name="turn", cwd=f"{ground}/ada/turn")
+            seen.add(answer.status[0] if len(answer.status) == 1 else answer.status[1])
+            if answer.status == ["done"]:
+                told = ada.run("import os; [open(each).read() for each in os.listdir()]", session="turn")
+                assert told.value == "['for its owner']" or fault(told) in CLOSED, told.messages
+                if told.value is not None:
+                    assert ada.run("os.stat('mark').st_uid", session="turn").value == "1000"  # ada's own
+                ada.ask("close", session="turn")
+    finally:
+        stop.set()
+        thread.join()
+    assert seen == {"done", "error"}
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Put one in the other's place, at once."""
+    libc = ctypes.CDLL(None)
+    assert libc.renameat2(-100, os.fsencode(one), -100, os.fsencode(other), 2) == 0
 
 
 def test_files_of_others_in_a_users_directory_stay_theirs(connect: Connect, ground: Path) -> None:
@@ -214,3 +269,108 @@ def test_a_clone_of_anothers_session_is_opened_for_who_asked_for_it(connect: Con
     assert "uid:1001 may enter" in refused["err"]
     assert root.ask("clone", session="source", name="copy").status == ["done"]
     assert ada.run("open('secret').read()", session=source).value == "'for its owner'"  # a writer acts as the owner
+
+
+def test_a_process_has_the_groups_that_it_connected_with(connect: Connect, broker: Broker, ground: Path) -> None:
+    """At a Unix socket the kernel tells them: who gave a group up does not get it back, who has one may use it."""
+    without, eve = connect(ADA, "unix"), connect(EVE, "unix", (TEAM,))
+    refused = without.ask("new-session", name="w", cwd=f"{ground}/team")
+    assert refused.status == REFUSED, refused.messages
+    opened(eve, "e", cwd=f"{ground}/team")
+    assert eve.run("open('eves', 'w').write('x')", session="e").value == "1"
+    assert (ground / "team/eves").stat().st_uid == EVE
+    opened(connect(EVE, "unix"), "own", cwd=f"{ground}/eve")
+    with user(EVE, (TEAM,)), Wire(broker.endpoint) as wire:
+        made = wire.ask("new-session", name="z", cwd=f"{ground}/team")
+        assert made.status == ["done"], made.messages
+        wire.ask("close", session="z")
+
+
+@pytest.mark.parametrize("named", ["bob", "mapped"])
+def test_a_token_or_key_acts_as_the_user_that_the_config_names(broker: Broker, ground: Path, named: str) -> None:
+    """`mapped` is ada, `bob` nobody, although the machine has a user of this name."""
+    line = LineWire(broker.listening["tcp"])
+    token = (broker.folder / f"{named}-token.token").read_text().strip()
+    assert line.ask("hello", token=token)["identity"] == f"{named}-token"
+    asked = [
+        lambda wire: wire.ask("new-session", name="n", cwd=f"{ground}/ada"),
+        lambda wire: wire.ask("new-session", name="e", runtime=f"{ground}/ada/env"),
+        lambda wire: wire.ask("load-file", session="bare", file=f"{ground}/ada/own.py"),
+    ]
+    with Client(broker.listening["curve"], key=str(broker.folder / f"{named}.key"), start=False) as client:
+        acts_as = client.describe().acts_as
+        assert client.eval("6*7", session="bare").value == "42"
+        try:
+            client.new("keyed", cwd=f"{ground}/ada")
+            told = "done"
+        except ReplError as error:
+            told = error.err
+    opened(line, "bare")
+    answers = [ask(line) for ask in asked]
+    info = line.ask("info", session="bare")["info"]["acts-as"]
+    shown = line.run("6*7", session="n", cwd_needed=False, cwd=f"{ground}/ada")
+    for each in line.ask("ls-sessions")["sessions"]:
+        line.ask("close", session=each["session"])
+    line.close()
+    if named == "mapped":
+        assert (acts_as, info, told, shown.value) == ("ada", "ada", "done", "42")
+        assert [answer.status for answer in answers] == [["done"]] * 3, [answer.messages for answer in answers]
+        return
+    assert (acts_as, info, shown.value) == ("nobody", "nobody", "42")
+    assert [answer.status[1] for answer in answers] == ["error"] * 3
+    for text in (told, *(answer["err"] for answer in answers)):
+        assert "[[identities]]" in text
+        assert "no user of this machine" in text
+
+
+SMALL = {"pids": 16, "memory_bytes": 128 << 20}
+CODE = {  # what one session tries on another: kill it, trace it, read it, and take what it needs
+    "find": "import os; [p for p in os.listdir('/proc') if p.isdigit() and int(p) > 1]",
+    "kill": "import os, signal\ntry: os.kill(-1, 0); told = 'reached'\nexcept ProcessLookupError: told = 'alone'\ntold",
+    "signal": "try: os.kill({pid}, 9)\nexcept ProcessLookupError: told = 'gone'\ntold",
+    "trace": "import ctypes; ctypes.CDLL(None, use_errno=True).ptrace(16, {pid}, 0, 0)",
+    "read": "try: told = open('/proc/{pid}/environ').read()\nexcept FileNotFoundError: told = 'gone'\ntold",
+    "memory": "try: told = open('/proc/{pid}/mem', 'r+b')\nexcept FileNotFoundError: told = 'gone'\ntold",
+}
+
+
+def test_two_sessions_of_one_user_cannot_reach_or_starve_each_other(connect: Connect, ground: Path) -> None:
+    wires = [opened(connect(ADA), f"s{number}", cwd=f"{ground}/ada", **SMALL) for number in range(2)]
+    attacker, victim = wires
+    pid = victim.ask("info", session="s1")["info"]["pid"]
+    uids = {os.stat(f"/proc/{each.ask('info', session=f's{n}')['info']['pid']}").st_uid for n, each in enumerate(wires)}
+    assert len(uids) == 2  # and neither is ada's
+    assert all(61_000 <= uid < 62_000 for uid in uids)
+    told = {name: attacker.run(code.format(pid=pid), session="s0").value for name, code in CODE.items()}
+    assert told["signal"] == told["read"] == told["memory"] == "'gone'"
+    assert told["kill"] == "'alone'"
+    assert told["trace"] == "-1"
+    full = attacker.run(
+        "import os, time\nmade = []\ntry:\n    while len(made) < 200:\n        child = os.fork()\n"
+        "        if not child: time.sleep(60)\n        made.append(child)\nexcept OSError: pass\nlen(made) < 20",
+        session="s0",
+    )  # fmt: skip
+    assert full.value == "True"
+    filled = attacker.run("held = []\nwhile len(held) < 500: held.append(bytes([1]) * (1 << 20))", session="s0")
+    assert filled["ex"]["type"] == "MemoryError"
+    assert victim.run("import os; child = os.fork() or os._exit(0); os.waitpid(child, 0)[1]", session="s1").value == "0"
+    assert victim.run("len(bytes([1]) * (64 << 20)) >> 20", session="s1").value == "64"
+    attacker.run("[os.kill(each, 9) for each in made]", session="s0")  # the control: its own it reaches
+    assert attacker.run("os.waitpid(made[0], 0)[1]", session="s0").value == "9"
+
+
+def test_without_a_sandbox_a_root_broker_opens_sessions_for_root_alone(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, "broker.tcp=127.0.0.1:0", through=[sys.executable, PEOPLE])
+    try:
+        ada = connected(broker.listening["tcp"], ADA)
+        for answer in (ada.run("1"), ada.ask("new-session", name="n"), ada.ask("new-session", runtime="/usr")):
+            assert answer.status[1] == "error", answer.messages
+            assert "as root" in answer["err"]
+        ada.close()
+        with broker.wire() as wire:
+            assert wire.run("6*7").value == "42"
+            assert wire.ask("hand-over", session="s", who="uid:1001").status == ["done"]
+            given = next(each["session"] for each in wire.ask("ls-sessions")["sessions"])
+            assert "as root" in wire.ask("reset", session=given)["err"]
+    finally:
+        broker.stop()

@@ -48,7 +48,7 @@ def test_what_is_not_said_is_zero() -> None:
         Claim(
             session="id",
             name=None,
-            asker=Asker(identity="uid:7", gid=7, groups=(8,)),
+            asker=Asker(identity="uid:7", groups=(7, 8)),
             cwd="/é",
             env=["A=1"],
             limits=Limits(max_sessions=3),

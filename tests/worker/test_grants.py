@@ -66,9 +66,11 @@ def test_rights_are_the_askers_and_roots_are_roots() -> None:
     ada = grants.of(Asker(identity="ada")).rights
     assert ada is not None
     assert ada.uid == 65534
-    told = grants.of(Asker(identity="uid:3999999", gid=7, groups=(8, 9))).rights
+    told = grants.of(Asker(identity="uid:3999999", groups=(7, 8, 9))).rights
     assert told == Rights(3999999, 7, (7, 8, 9))
-    assert grants.of(Asker(identity="uid:65534", gid=7)).rights == Rights(65534, 7, (7,))  # the process has no others
+    assert grants.of(Asker(identity="uid:65534", groups=(7,))).rights == Rights(
+        65534, 7, (7,)
+    )  # the process has no others
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="takes root's rights away for a moment")

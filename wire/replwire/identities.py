@@ -15,6 +15,7 @@ from msgspec import Meta
 from replwire.names import MAX_NAME_BYTES
 
 _UID = re.compile(r"uid:(0|[1-9][0-9]{0,9})\Z")
+_ROOT = "uid:0"
 MAX_WORKSPACES = 64
 
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES, pattern="^(uid:[0-9]+|[a-zA-Z0-9_-]+)$")]
@@ -39,11 +40,10 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid
 
 
 class Asker(msgspec.Struct, frozen=True, kw_only=True):
-    """A session's owner, with whose rights is opened what its clients name. Group ids are those of the process that
-    asked, where the kernel tells them."""
+    """A session's owner, with whose rights is opened what its clients name. `groups` are those of the process that
+    asked, the primary one first; empty where the kernel does not tell them."""
 
     identity: str
-    gid: int | None = None
     groups: tuple[int, ...] = ()
 
 
@@ -61,8 +61,13 @@ class Identities:
         """The entry of an identity, if it has one."""
         return self._by_name.get(name)
 
-    def __len__(self) -> int:
-        return len(self._by_name)
+    def acts_as(self, identity: str, own: str) -> str:
+        """The host user with whose rights a broker of the user `own` opens files for an identity, in words."""
+        if own != _ROOT:
+            return own
+        entry = self.get(identity)
+        mapped = entry.user if entry is not None else None
+        return identity if uid_of(identity) is not None else mapped or "nobody"
 
 
 def uid_of(name: str) -> int | None:

@@ -226,6 +226,9 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     entered_at: Annotated[str | None, _says("since when the session is in plan mode")] = None
     entered_reason: Annotated[str | None, _says("and why, in the words of who put it there")] = None
     identity: Annotated[str | None, _says("who the broker takes this client for")] = None
+    acts_as: Annotated[
+        str | None, _says("the host user with whose rights its sessions have directories and files opened, or `nobody`")
+    ] = None
     owner: Annotated[str | None, _says("the identity whose session it is")] = None
     shares: Annotated[dict[str, str] | None, _says("who else may `read` or `write` the session")] = None
     trusted: bool | None = None

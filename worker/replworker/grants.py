@@ -48,12 +48,12 @@ def _user(asker: Asker, entry: Identity | None) -> pwd.struct_passwd:
     try:
         return pwd.getpwuid(uid)
     except KeyError:
-        if asker.gid is None:
+        if not asker.groups:
             raise Refused(
                 f"user {uid} is not in this machine's user database, so its groups are not known: connect by a Unix "
                 "socket, where the kernel tells them"
             ) from None
-        return pwd.struct_passwd((str(uid), "x", uid, asker.gid, "", "/", ""))
+        return pwd.struct_passwd((str(uid), "x", uid, asker.groups[0], "", "/", ""))
 
 
 def _named(identity: str, entry: Identity | None) -> pwd.struct_passwd:
@@ -72,6 +72,6 @@ def _rights(asker: Asker, user: pwd.struct_passwd) -> Rights | None:
     """Groups are those of the process that asked, where the kernel has told them; else the user database's."""
     if user.pw_uid == _ROOT:
         return None
-    if asker.gid is not None:
-        return Rights(user.pw_uid, asker.gid, (asker.gid, *asker.groups))
+    if asker.groups:
+        return Rights(user.pw_uid, asker.groups[0], asker.groups)
     return Rights(user.pw_uid, user.pw_gid, tuple(os.getgrouplist(user.pw_name, user.pw_gid)))

@@ -26,6 +26,7 @@ class Access:
         self.set_admins(admins)
         self._standing = standing
         self._who: dict[Peer, str] = {}
+        self._groups: dict[Peer, tuple[int, ...]] = {}
         self._named: dict[Peer, frozenset[object]] = {}  # what the name of a key or token stood for when it was shown
 
     def set_admins(self, admins: frozenset[str]) -> None:
@@ -36,9 +37,13 @@ class Access:
         """Whether the transport has said who this is."""
         return peer in self._who
 
-    def meet(self, peer: Peer, identity: str) -> None:
-        """This is who stands behind the connection; a name that is not let in is nobody's."""
+    def meet(self, peer: Peer, identity: str, groups: tuple[int, ...] = ()) -> None:
+        """This is who stands behind the connection, and the groups of a local process where the kernel tells them; a
+        name that is not let in is nobody's."""
         self._named.pop(peer, None)
+        self._groups.pop(peer, None)
+        if groups:
+            self._groups[peer] = groups
         if identity != ANYBODY and identity != self._own and not identity.startswith("uid:"):
             standing = self._standing(identity)
             if not standing:
@@ -51,6 +56,7 @@ class Access:
         """It is gone."""
         self._who.pop(peer, None)
         self._named.pop(peer, None)
+        self._groups.pop(peer, None)
 
     def still(self, peer: Peer) -> bool:
         """Whether its key or token is let in as it was when it was shown; a look into a file, for those alone."""
@@ -67,8 +73,8 @@ class Access:
         return self._who.get(peer, ANYBODY)
 
     def asker(self, peer: Peer) -> Asker:
-        """The same, with what else the transport says of its rights on this machine."""
-        return Asker(identity=self.of(peer))
+        """The same, with the groups that it has on this machine."""
+        return Asker(identity=self.of(peer), groups=self._groups.get(peer, ()))
 
     def is_own(self, identity: str) -> bool:
         """Whether this is the broker's own user."""

@@ -90,10 +90,10 @@ class Core:
         """Who stands behind a peer, before its first request: the transport vouches for it."""
         self.state.access.meet(peer, identity)
 
-    def connected(self, peer: Peer, identity: str) -> bytes | None:
+    def connected(self, peer: Peer, identity: str, groups: tuple[int, ...] = ()) -> bytes | None:
         """A connection was made, by somebody whom the transport vouches for; the refusal of one too many, for a
         transport that says it before it is asked anything."""
-        self.state.access.meet(peer, identity)
+        self.state.access.meet(peer, identity, groups)
         if self.state.connections.open(peer, identity):
             return None
         refusal = self._one_too_many()

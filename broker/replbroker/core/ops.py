@@ -127,8 +127,8 @@ class Ops:
         setup = self._state.setup
         self._state.say(
             peer, request.id, status=["done"], ops=self._described, identity=self._state.access.of(peer),
-            runtimes=list(setup.runtimes), limits=msgspec.to_builtins(self._state.limits),
-            versions=dict(setup.versions), sandbox=setup.sandbox.show(),
+            acts_as=self._state.acts_as(self._state.access.of(peer)), runtimes=list(setup.runtimes),
+            limits=msgspec.to_builtins(self._state.limits), versions=dict(setup.versions), sandbox=setup.sandbox.show(),
             encodings_available=["json"], encoding_current="json",
         )  # fmt: skip
 

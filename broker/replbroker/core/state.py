@@ -26,6 +26,7 @@ from replwire.agents import Agents, Rule
 from replwire.deadlines import Deadline, Deadlines
 from replwire.events import LogInfo
 from replwire.faults import FAULTS, Refusal
+from replwire.identities import Identities
 from replwire.limits import RETRY_AFTER_MS, Limits
 from replwire.ops import Request
 from replwire.replies import Reply, encode
@@ -43,6 +44,7 @@ class Setup:
     started: float = 0.0  # monotonic
     runtimes: tuple[str, ...] = ("python",)  # the first is the default
     agents: Agents = field(default_factory=lambda: Agents([]))
+    identities: Identities = field(default_factory=lambda: Identities([]))
     audit: bool = False
     sandbox: Sandbox = field(default_factory=Sandbox)
     own: str = "self"  # the identity of the broker's user
@@ -133,6 +135,10 @@ class State:
     def rule(self, request: Request) -> Rule | None:
         """What the config says of the request's agent."""
         return self.setup.agents.rule(request.agent, request.binding)
+
+    def acts_as(self, identity: str) -> str:
+        """The host user with whose rights sessions of this identity have files opened."""
+        return self.setup.identities.acts_as(identity, self.setup.own)
 
     def note(self, text: str) -> None:
         """A line for the log."""

@@ -10,8 +10,9 @@ Body = bytes | memoryview
 class Listener(Protocol):
     """Whoever hears the connections of a transport."""
 
-    def opened(self, peer: bytes, identity: str) -> bytes | None:
-        """A connection was made; the refusal for one more than there is room for."""
+    def opened(self, peer: bytes, identity: str, groups: tuple[int, ...] = ()) -> bytes | None:
+        """A connection was made, by a process of these groups where the kernel tells them; the refusal for one more
+        than there is room for."""
 
     def identified(self, peer: bytes, identity: str) -> None:
         """A connection has shown a key: it is this from here on."""

@@ -9,6 +9,8 @@ from typing import Any
 from replbroker.transports import sock_diag
 
 NOBODY = "anyone"  # a connection that the kernel knows no user of
+_SO_PEERGROUPS = 59  # Linux 4.13; the standard library has no name for it
+_MOST_GROUPS_BYTES = 1024  # as much as it takes
 _MAPPED = "::ffff:"
 _LOOPBACK = ("127.", "::1", "::ffff:127.")
 _TABLES: dict[int, str] = {socket.AF_INET: "/proc/net/tcp", socket.AF_INET6: "/proc/net/tcp6"}
@@ -32,6 +34,18 @@ def credentials(sock: socket.socket) -> tuple[int, int, int]:
     """Pid, uid and gid of the process that connected to a Unix socket."""
     pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return pid, uid, gid
+
+
+def groups(sock: socket.socket) -> tuple[int, ...]:
+    """Groups of the process that connected to a Unix socket, its primary one first; empty for others, and where the
+    kernel tells none or more than fit."""
+    try:
+        if sock.family != socket.AF_UNIX:
+            return ()
+        told = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MOST_GROUPS_BYTES)
+        return credentials(sock)[2], *struct.unpack(f"={len(told) // 4}I", told)
+    except OSError:
+        return ()
 
 
 def _owner(peer: tuple[Any, ...], local: tuple[Any, ...]) -> int | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import zmq
 
 from replbroker.transports.base import Body, Listener
-from replbroker.transports.identity import NOBODY, identity
+from replbroker.transports.identity import NOBODY, groups, identity
 from replbroker.transports.left_out import LeftOut
 from replbroker.transports.sockets import MORE, NOBLOCK, router, take
 
@@ -103,15 +103,16 @@ class Clients:
 
     def _opened(self, fd: int) -> None:
         number = self._next()
+        theirs: tuple[int, ...] = ()
         inode, who = 0, NOBODY
         try:
             with socket.socket(fileno=os.dup(fd)) as end:
-                inode, who = os.fstat(end.fileno()).st_ino, identity(end)
+                inode, who, theirs = os.fstat(end.fileno()).st_ino, identity(end), groups(end)
         except OSError:  # gone already, which the next event tells
             pass
         connection = _Connection(PREFIX + number.to_bytes(8, "big"), number, fd, inode, who)
         self._at[fd] = self._connections[connection.peer] = connection
-        self.listener.opened(connection.peer, who)
+        self.listener.opened(connection.peer, who, theirs)
 
     def _ended(self, connection: _Connection) -> None:
         del self._connections[connection.peer]

@@ -12,7 +12,7 @@ import socket
 from collections import deque
 
 from replbroker.transports.base import Body, Listener
-from replbroker.transports.identity import credentials, identity
+from replbroker.transports.identity import credentials, groups, identity
 from replbroker.transports.left_out import LeftOut
 from replwire.lines import Lines
 
@@ -131,7 +131,7 @@ class Streams:
         connection = self._connections[peer] = _Connection(sock, self._max_bytes)
         self._peers[sock.fileno()] = peer
         self._poll_for(connection)
-        refusal = self._listener.opened(peer, identity(sock))
+        refusal = self._listener.opened(peer, identity(sock), groups(sock))
         if refusal is not None:
             self.send(peer, refusal)
             self.hang_up(peer)

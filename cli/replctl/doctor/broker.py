@@ -80,6 +80,10 @@ def _describe(said: Reply, seen: str) -> Finding:
             f"replctl here is {__version__}: it was started before an upgrade",
             restart,
         )
+    if said.acts_as == "nobody":
+        cause = f"{said.identity} is no user of that machine, so sessions get no directory, environment or file there"
+        return warn("broker", f"{seen}, version {its}", cause, "have its operator name a user in [[identities]]")
+    seen += f", where you are {said.identity} and sessions act as {said.acts_as}" if said.acts_as else ""
     return ok("broker", f"{seen}, version {its}, {_confined(said.sandbox if isinstance(said.sandbox, dict) else {})}")
 
 

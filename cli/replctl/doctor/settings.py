@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
 
 from replctl.doctor.finding import Finding, fail, ok, warn
 from replwire.config import Config, Loaded
+from replwire.identities import Identity
 from replwire.places import config_file
 
 _MEND = "correct it; `replctl config show` prints every setting and where it came from"
@@ -39,7 +41,8 @@ def config(
 
 def _count(loaded: Loaded) -> str:
     agents = f", rules for {len(loaded.config.agents)} agents" if loaded.config.agents else ""
-    return f"{len(loaded.sources)} settings differ from the defaults{agents}"
+    listed = f", {len(loaded.config.identities)} identities" if loaded.config.identities else ""
+    return f"{len(loaded.sources)} settings differ from the defaults{agents}{listed}"
 
 
 def _named(config: Config) -> Iterator[Finding]:
@@ -53,6 +56,22 @@ def _named(config: Config) -> Iterator[Finding]:
         for path in paths:
             if not os.path.exists(os.path.expanduser(path)):
                 yield warn("config", f"{key} names {path}", "it is not there", f"make it, or take it out of {key}")
+    for each in config.identities:
+        yield from _identity(each)
+
+
+def _identity(entry: Identity) -> Iterator[Finding]:
+    """The host user and the directories of an identity."""
+    key = f"identities: {entry.name}"
+    if entry.user is not None:
+        try:
+            pwd.getpwnam(entry.user)
+        except KeyError:
+            cause = "there is no such user, so its sessions get no directory, environment or file on a root broker"
+            yield warn("config", f"{key}: user {entry.user}", cause, "make the user, or correct `user`")
+    for path in entry.workspaces:
+        if not os.path.isdir(path):
+            yield warn("config", f"{key}: workspaces names {path}", "it is not there", "make it, or take it out")
 
 
 def interpreters(config: Config, search: str | None) -> Iterator[Finding]:

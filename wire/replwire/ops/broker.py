@@ -16,6 +16,7 @@ class Describe(Request, frozen=True, kw_only=True, rename="kebab"):
     returns: ClassVar[tuple[str, ...]] = (
         "ops",
         "identity",
+        "acts-as",
         "runtimes",
         "sandbox",
         "limits",
