@@ -30,6 +30,12 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
+def acting_as_root(*names: str) -> str:
+    """Config for keys and tokens: without a sandbox a root broker runs code for nobody else."""
+    listed = names if os.getuid() == 0 else ()
+    return "".join(f'[[identities]]\nname = "{name}"\nuser = "root"\n' for name in listed)
+
+
 def wait_until(what: Callable[[], Any], why: str, patience_s: float = PATIENCE_S) -> Any:
     """Poll until it holds; the last value. Fails with `why` when it never does."""
     deadline = time.monotonic() + patience_s
@@ -91,7 +97,7 @@ class Broker:
         self.environ = {**os.environ, "REPLCTL_STATE_DIR": str(folder)}
         self._max_file_bytes = max_file_bytes
         self._config = (config_in or folder) / "config.toml"
-        self._config.write_text(config if sandbox else UNSANDBOXED + config)
+        self._config.write_text(config if sandbox else UNSANDBOXED + config + acting_as_root(*keys))
         self._more = [word for url in more_endpoints for word in ("--endpoint", url)]
         for name in keys:
             command = [sys.executable, "-m", "replctl", "keys", "new", name]

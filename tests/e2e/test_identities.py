@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import zmq
 
-from kit import Broker, LineWire, Wire, free_tcp, own_address, wait_until
+from kit import Broker, LineWire, Wire, acting_as_root, free_tcp, own_address, wait_until
 from replbroker.transports.auth import Zap
 from replbroker.transports.router import Clients
 from replctl import Client, ReplError
@@ -94,7 +94,7 @@ def rows(audit: Path) -> list[dict[str, str]]:
 
 @pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, to be another user")
 def test_another_user_of_the_machine_is_known_by_the_kernels_word(start: Callable[..., Broker]) -> None:
-    broker = start("broker.tcp=127.0.0.1:0")
+    broker = start("broker.tcp=127.0.0.1:0", sandbox=True)
     with broker.wire() as wire:
         wire.run("x = 1")
         assert wire.ask("describe")["identity"] == f"uid:{os.getuid()}"
@@ -148,7 +148,7 @@ def test_a_key_that_was_revoked_is_nobodys(start: Callable[..., Broker]) -> None
 
 
 def test_a_token_that_was_revoked_ends_what_waits_on_its_connection_at_once(start: Callable[..., Broker]) -> None:
-    broker = start("broker.tcp=0.0.0.0:0")
+    broker = start("broker.tcp=0.0.0.0:0", config=acting_as_root("bob"))
     keys(broker, "token", "bob")
     token = (broker.folder / "bob.token").read_text().strip()
     line = LineWire(f"lines+tcp://{own_address()}:{broker.listening['tcp'].rpartition(':')[2]}")
@@ -211,7 +211,7 @@ def test_beyond_loopback_a_broker_needs_keys(start: Callable[..., Broker]) -> No
 
 
 def test_a_line_client_whom_nobody_vouches_for_shows_a_token(start: Callable[..., Broker]) -> None:
-    broker = start("broker.tcp=0.0.0.0:0")
+    broker = start("broker.tcp=0.0.0.0:0", config=acting_as_root("bob"))
     assert any("non-loopback" in warning for warning in broker.ready["warnings"])
     keys(broker, "token", "bob")
     (broker.folder / "keys/tokens/none").write_bytes(b"\xff")  # what is no digest is nobody's token
