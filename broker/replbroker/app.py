@@ -23,7 +23,9 @@ from replbroker.extending import Extending
 from replbroker.launch.local import Local
 from replbroker.launch.memory import MachineMemory
 from replbroker.launch.sandbox import Probed
-from replbroker.launch.scratch import scratch
+from replbroker.launch.scratch import Scratch
+from replbroker.own_places import OwnPlaces, Place
+from replbroker.places import EndpointPlace, LinesPlace, ScratchPlace, StatePlace
 from replbroker.reloading import Reloading, live
 from replbroker.roster import Roster
 from replbroker.serve import Serve, Signals, log
@@ -65,22 +67,21 @@ def run(
         doors = _doors(loaded.config)
         for door in doors:
             stack.callback(door.remove)
-        roster = Roster(state_dir, endpoints[0])
+        roster = Roster(state_dir, endpoints[0], _HANDOVER_S if background else 0.0)
+        stack.callback(roster.remove)
         lost = roster.previous()
-        own = stack.enter_context(scratch())
-        sandbox = _probe(loaded, held, doors, [state_dir, str(own)])
+        own = Scratch()
+        stack.callback(own.remove)
+        sandbox = _probe(loaded, held, doors, [state_dir, str(own.path)])
         signals = Signals()
         stack.callback(signals.close)
         _tune_collector()
         reloading = Reloading(loaded.config, read_again, idle_exit=background)
         with _serve(
-            loaded.config, reloading, held, Path(state_dir), own, roster, sandbox, idle_exit=background
+            loaded.config, reloading, held, doors, Path(state_dir), own, roster, sandbox, idle_exit=background
         ) as serve:
-            for door in doors:
-                serve.streams.add_door(door.socket)
             serve.remember_lost(lost, "the broker that had it ended unexpectedly")
             roster.save([])
-            stack.callback(roster.remove)
             listening = [*(each.url for each in held), *(door.url for door in doors)]
             warnings = [*_unsandboxed(sandbox), *(door.warning for door in doors if door.warning)]
             if background:  # nobody else sees what is announced
@@ -139,8 +140,9 @@ def _serve(
     config: Config,
     reloading: Reloading,
     held: list[Held],
+    doors: list[Door],
     state_dir: Path,
-    own: Path,
+    own: Scratch,
     roster: Roster,
     sandbox: Probed,
     *,
@@ -149,7 +151,7 @@ def _serve(
     """The broker's parts, put together; everything is given back at the end, also when the start fails half-way."""
     limits = config.limits
     extending = Extending(config.extensions)
-    inner = f"ipc://{own}/workers"
+    inner = f"ipc://{own.path}/workers"
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     stack = ExitStack()
     try:
@@ -167,7 +169,7 @@ def _serve(
         interpreters = _interpreters(config) | {name: path for name, (path, _) in extending.runtimes().items()}
         load_paths = tuple(config.session.load_paths)
         launcher = Local(
-            own,
+            own.path,
             inner,
             interpreters,
             env,
@@ -179,11 +181,23 @@ def _serve(
             tuple(config.identities),
         )
         core = Core(_setup(config, idle_exit, tuple(interpreters), keys, sandbox, extending))
-        looking_on = watchers(config, core, context, state_dir, log, stack, extending.backend)
+        places: list[Place] = [
+            ScratchPlace(own, f"{own.path}/workers", lambda: _bind(workers.socket, inner), launcher.renew),
+            *(_endpoint_place(each, clients.socket, keys) for each in held if each.lock is not None),
+            StatePlace(state_dir, roster),
+        ]
+        looking_on = [
+            *watchers(config, core, context, state_dir, log, stack, extending.backend),
+            OwnPlaces(places, log, core.set_troubles),
+        ]
         serve = Serve(
             core, clients, workers, zap, launcher, MachineMemory(), reloading, roster, audit, _token,
             looking_on, extending, limits,
         )  # fmt: skip
+        for door in doors:
+            serve.streams.add_door(door.socket)
+            if door.path is not None:
+                places.append(LinesPlace(door.path, serve.streams.add_door))
         try:
             serve.watch_keys(keys.folders)
             yield serve
@@ -192,6 +206,15 @@ def _serve(
     finally:
         stack.close()
         context.destroy(linger=0)  # `term` would wait for ever for sockets of a start that failed half-way
+
+
+def _endpoint_place(held: Held, socket: zmq.Socket[bytes], keys: Keys) -> EndpointPlace:
+    def rebind() -> None:
+        """The listener without a file stays: its connections would go with it."""
+        _lock(socket, keys, held.url)
+        _bind(socket, held.url)
+
+    return EndpointPlace(held, rebind)
 
 
 def _token() -> str:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from replbroker.file_lock import FileLock, Locked
 from replwire.places import ipc_path
 
 _LOOPBACK = ("127.", "localhost", "[::1]")
-_RETRY_S = 0.02
 _BACKLOG = 100  # connections that were not taken yet
 _FIRST_PASSED = 3  # sd_listen_fds(3)
 
@@ -24,26 +22,19 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An endpoint that is ours. The lock that makes it so is the kernel's to give back when we die."""
+    """An endpoint that is ours."""
 
     url: str
     path: Path | None  # the socket file of an ipc endpoint, where it is ours to remove
-    lock: int = -1
+    lock: FileLock | None = None
     fd: int = -1  # listens already
 
-    def is_ours(self) -> bool:
-        """Whether the files are still those that we made: when the folder was cleared, another broker may be there."""
-        try:
-            return os.path.samestat(os.fstat(self.lock), os.stat(f"{self.path}.lock"))
-        except OSError:
-            return False
-
     def let_go(self) -> None:
-        """Remove the socket file. The lock file stays: without it two brokers could hold two locks."""
-        if self.path is not None:
-            if self.is_ours():
+        """Remove the socket file, unless it is another's by now."""
+        if self.path is not None and self.lock is not None:
+            if self.lock.is_ours():
                 self.path.unlink(missing_ok=True)
-            os.close(self.lock)
+            self.lock.close()
 
 
 def hold(url: str, patience_s: float) -> Held:
@@ -60,14 +51,17 @@ def hold(url: str, patience_s: float) -> Held:
     if path is None:
         raise StartError(f"{url}: not an ipc:// or tcp:// endpoint")
     private_folder(Path(path).parent)
-    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    end = time.monotonic() + patience_s
-    while not _locked(lock):
-        if time.monotonic() >= end:
-            os.close(lock)
-            raise StartError(f"{url}: another broker has it")
-        time.sleep(_RETRY_S)
-    return Held(url, Path(path), lock)
+    return Held(url, Path(path), locked(f"{path}.lock", patience_s, url))
+
+
+def locked(path: str, patience_s: float, url: str) -> FileLock:
+    """The lock file of a broker at this endpoint. Raises StartError."""
+    try:
+        return FileLock(path, patience_s)
+    except Locked:
+        raise StartError(f"{url}: another broker has it") from None
+    except OSError as error:
+        raise StartError(f"{path}: {error.strerror}") from None
 
 
 def listening(path: str) -> int:
@@ -118,11 +112,3 @@ def private_folder(folder: Path) -> None:
         raise StartError(f"{folder}: it belongs to another user (uid {found.st_uid})")
     if mode := found.st_mode & 0o077:
         raise StartError(f"{folder}: others may enter it (mode {mode:03o} too much); chmod 700 it")
-
-
-def _locked(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -107,10 +107,17 @@ def test_a_program_with_more_than_a_thousand_descriptors_starts_a_broker(home: H
 
 
 def test_a_broker_whose_folder_was_cleared_takes_nothing_of_its_successor_along(home: Home) -> None:
+    """While it was stopped, so that it could not make it anew."""
     home.run("eval", "-s", "old", "1")
     (old,) = home.brokers()
+    os.kill(old, signal.SIGSTOP)
     shutil.rmtree(home.folder / "run")
+    for path in home.folder.glob("roster-*"):
+        path.unlink()
     assert home.run("eval", "-s", "new", "x = 41").returncode == 0
+    os.kill(old, signal.SIGCONT)
+    log = home.folder / "broker.log"
+    wait_until(lambda: "another broker has taken it; nobody finds this one there" in log.read_text(), "it says so")
     os.kill(old, signal.SIGTERM)
     wait_until(lambda: not alive(old), "the old broker has ended")
     assert home.run("eval", "--no-start", "-s", "new", "x + 1").stdout == "42\n"

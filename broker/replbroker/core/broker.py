@@ -279,6 +279,10 @@ class Core:
         self._memory.seen(machine, now)
         return self._effects(now)
 
+    def set_troubles(self, troubles: list[str]) -> None:
+        """What of the broker's own directories and sockets is gone, and cannot be made anew."""
+        self.state.troubles = troubles
+
     def reread(self, reread: Reread, peer: Peer | None, request_id: str, now: float) -> list[Effect]:
         """What came of reading the config file again: the answer to RereadConfig, or to a signal."""
         self.state.trail.at(now)

@@ -71,6 +71,7 @@ def stats(state: State, staff: Staff, now: float, only: str | None = None) -> di
         "queued": {"total": state.queued.total(), "by-agent": waiting},
         "workers": staff.counts(),
         "memory": state.memory.shown(),
+        "troubles": list(state.troubles),
         "counts": dict(state.counts),
         "deadlines": len(state.deadlines),
         "routes": len(state.routes),

@@ -128,6 +128,22 @@ class Local:
         self._live.add(worker)
         self._orders.put(lambda: self._start(worker, order))
 
+    def renew(self) -> None:
+        """The folder of the fork server's socket was made anew: another server makes another socket there."""
+        self._orders.put(self._end_fork_server)
+
+    def _end_fork_server(self) -> None:
+        """In the spawner thread. The next start of a worker finds it dead, and starts another; workers go on."""
+        pid = forkserver._forkserver._forkserver_pid
+        if pid is None:
+            return
+        fd = os.pidfd_open(pid)
+        self._signal(fd)
+        death = select.poll()
+        death.register(fd, select.POLLIN)
+        death.poll(_JOIN_S * 1000)
+        os.close(fd)
+
     def _collect(self) -> None:
         try:
             os.eventfd_read(self._wake)

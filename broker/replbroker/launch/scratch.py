@@ -2,48 +2,78 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from replbroker.endpoints import StartError
+
 _PREFIX = "replctl-broker-"
+_TRIES = 10
 
 
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """Have such a folder in TMPDIR for as long as the context lasts, and take away those of brokers that were killed.
+class Scratch:
+    """Such a folder in TMPDIR. Those of brokers that were killed are taken away.
 
     Its lock says that it is in use. The kernel gives that up with the broker, whatever end that comes to; and
-    systemd-tmpfiles, which clears old files away, leaves locked folders alone.
+    systemd-tmpfiles, which clears old files away, leaves locked folders alone. Raises StartError.
     """
-    _sweep(tempfile.gettempdir())
-    path, lock = _make()
-    try:
-        yield Path(path)
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(lock)
+
+    def __init__(self) -> None:
+        try:
+            _sweep(tempfile.gettempdir())
+            path, self._lock = _make()
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            raise StartError(f"{where}{error.strerror}; TMPDIR names a folder for temporary files") from None
+        self.path = Path(path)
+
+    def is_there(self) -> bool:
+        """Whether the folder is still the one that was made."""
+        try:
+            return os.path.samestat(os.fstat(self._lock), os.lstat(self.path))
+        except OSError:
+            return False
+
+    def renew(self) -> None:
+        """Make it anew in the same place. Raises OSError."""
+        self.path.mkdir(mode=0o700)
+        lock = _lock(str(self.path))
+        if lock is None:
+            raise OSError(errno.EAGAIN, "it is taken away as soon as it is made", str(self.path))
+        os.close(self._lock)
+        self._lock = lock
+
+    def remove(self) -> None:
+        """Take it away."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
 
 
 def _make() -> tuple[str, int]:
-    while True:
+    """Raises OSError."""
+    for _ in range(_TRIES):
         path = os.path.realpath(tempfile.mkdtemp(prefix=_PREFIX))
-        lock = _lock(path)
+        try:
+            lock = _lock(path)
+        except OSError:
+            os.rmdir(path)
+            raise
         if lock is not None:
             return path, lock
         # Another broker's start came in between and took it for one that was left.
+    raise OSError(errno.EAGAIN, "it is taken away as soon as it is made", tempfile.gettempdir())
 
 
 def _lock(path: str) -> int | None:
-    """The locked folder, unless somebody has it, or it is gone."""
+    """The locked folder, unless somebody has it, or it is gone. Raises OSError."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+    except FileNotFoundError:
         return None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,8 +86,12 @@ def _lock(path: str) -> int | None:
 
 
 def _sweep(parent: str) -> None:
-    with os.scandir(parent) as entries:  # others may put any number there
-        paths = [entry.path for entry in entries if entry.name.startswith(_PREFIX) and _is_ours(entry.path)]
+    """Where it may not be listed, what was left there stays. Raises OSError."""
+    try:
+        with os.scandir(parent) as entries:  # others may put any number there
+            paths = [entry.path for entry in entries if entry.name.startswith(_PREFIX) and _is_ours(entry.path)]
+    except PermissionError:
+        return
     for path in paths:
         if (lock := _lock(path)) is not None:
             shutil.rmtree(path, ignore_errors=True)

@@ -105,6 +105,8 @@ class AuditFile:
 
     def _open_for(self, length: int) -> None:
         assert self._path is not None
+        if self._fd >= 0 and not os.fstat(self._fd).st_nlink:  # somebody has removed it
+            self._let_go()
         if self._fd < 0:
             self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._size = os.fstat(self._fd).st_size

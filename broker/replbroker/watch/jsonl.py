@@ -56,8 +56,10 @@ class Jsonl:
             raise
 
     def open(self, head: Head) -> None:
-        if head.session in self._open:
-            return
+        if (fd := self._open.get(head.session)) is not None:
+            if os.fstat(fd).st_nlink:
+                return
+            self.close(head.session)  # somebody has removed it: what comes from here on is kept all the same
         try:
             self.open_existing(head.session)
         except NoTranscript:

@@ -34,8 +34,8 @@ class Transcript:
         self._max_bytes = max_bytes
         self._complain = complain
         self._behind = Behind("transcripts", self._work, backend.shut, pause_s=_PAUSE_S, patience_s=_CLOSE_S)
-        self._trouble: str | None = None
-        self._told = False
+        self._troubles: dict[str, str] = {}  # the thread's: why this transcript could not be written last
+        self._untold: str | None = None  # for the log: what goes well meanwhile does not take it away
         self._pruned: float | None = None
         self._unwritten = 0
         self._heads: dict[str, Head] = {}  # of sessions that live: the entry that tells may be lost
@@ -61,16 +61,15 @@ class Transcript:
 
     def flush(self, now: float) -> None:
         """Hand over what has come, if it is time; pass on what the thread has to complain about."""
-        if not self._behind.flush(now):
-            return
-        if self._trouble is not None and not self._told:
-            self._complain(f"transcripts cannot be written: {self._trouble}")
-        self._told = self._trouble is not None
+        if self._behind.flush(now) and self._untold is not None:
+            untold, self._untold = self._untold, None
+            self._complain(f"transcripts cannot be written: {untold}")
 
     def snapshot(self) -> dict[str, Any]:
         """For `introspect`."""
         return {
-            "written": self.written, "lost": self.lost, "pending-bytes": self._behind.pending, "trouble": self._trouble,
+            "written": self.written, "lost": self.lost, "pending-bytes": self._behind.pending,
+            "trouble": next(iter(self._troubles.copy().values()), None),
         }  # fmt: skip
 
     def close(self) -> None:
@@ -93,20 +92,29 @@ class Transcript:
     def _write(self, book: str, entries: list[bytes]) -> None:
         try:
             self._append(book, entries)
-            trouble, lost = None, 0
         except (OSError, NoTranscript) as error:
-            trouble, lost = str(error), len(entries)
+            self._failed(book, str(error))
+            self._unwritten += len(entries)
         except Exception as error:  # noqa: BLE001 - the thread must live: the next session's may go well
-            trouble, lost = f"{type(error).__name__}: {error}", len(entries)
-        self._unwritten += lost
-        self.written += len(entries) - lost
-        self._trouble = trouble
+            self._failed(book, f"{type(error).__name__}: {error}")
+            self._unwritten += len(entries)
+        else:
+            self._troubles.pop(book, None)
+            self.written += len(entries)
+        if _ends(entries):
+            self._troubles.pop(book, None)
+
+    def _failed(self, book: str, why: str) -> None:
+        """The log is told of the first of several that cannot be written."""
+        if not self._troubles:
+            self._untold = why
+        self._troubles[book] = why
 
     def _append(self, book: str, entries: list[bytes]) -> None:
         first = _decode(entries[0])
         if first["type"] == "session/created":
             self._heads[book] = head_of(book, first)
-        ends = b'"type":"session/closed"' in entries[-1][:40]
+        ends = _ends(entries)
         head = (self._heads.pop if ends else self._heads.get)(book, head_of(book, first))
         self._backend.open(head)
         self._backend.append(book, entries)
@@ -117,4 +125,9 @@ class Transcript:
         try:
             self._backend.prune(time.time() - self._max_age_s, self._max_bytes, frozenset({BROKER}))
         except (OSError, NoTranscript) as error:
-            self._trouble = str(error)
+            self._failed(BROKER, str(error))
+
+
+def _ends(entries: list[bytes]) -> bool:
+    """Whether a session's last event is among them."""
+    return b'"type":"session/closed"' in entries[-1][:40]

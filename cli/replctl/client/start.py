@@ -44,13 +44,26 @@ def ensure(endpoint: str, environ: Mapping[str, str]) -> Started | None:
     state = places.state_dir(environ)
     _own_folder(state)  # first: it may hold the other, which would leave it with the mode of any folder
     _own_folder(os.path.dirname(path))
+    try:
+        return _ensure(endpoint, path, os.path.join(state, "broker.log"))
+    except OSError as error:
+        why = f"{error.filename or state}: {error.strerror}"
+        raise ReplError("no-broker", f"no broker can be started: {why}") from None
+
+
+def _ensure(endpoint: str, path: str, log_path: str) -> Started | None:
     lock = os.open(path + ".start.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         if not _locked(lock, endpoint):
             return None
         if listens(endpoint):  # it came up between our first look and the lock
             return None
-        return _launch(endpoint, os.path.join(state, "broker.log"))
+        try:
+            return _launch(endpoint, log_path)
+        except ReplError:
+            if listens(endpoint):  # one whose socket had vanished has made it anew
+                return None
+            raise
     finally:
         os.close(lock)  # and with it the lock; the file stays, or two callers could lock two different files
 

@@ -50,11 +50,17 @@ def serve(
     if background:
         _leave_family()
 
-    from replbroker.app import StartError, run
+    try:
+        from replbroker.app import StartError, run
+    except OSError as error:  # what it stands on looks for a directory for temporary files when it is loaded
+        return _cannot(error)
 
     listener = _listener() if background or as_json else None
 
-    def announce(ready: dict[str, object]) -> None:
+    ready: dict[str, object] = {}
+
+    def announce(told: dict[str, object]) -> None:
+        ready.update(told)
         if listener is not None:
             Screen(listener).json(ready)
             os.close(listener)  # who started us stops listening here
@@ -74,7 +80,17 @@ def serve(
         )  # fmt: skip
     except StartError as error:
         Screen().notice(str(error))
-        return Exit.NO_BROKER
+    except OSError as error:
+        if ready:
+            raise
+        return _cannot(error)
+    return Exit.NO_BROKER
+
+
+def _cannot(error: OSError) -> int:
+    where = f"{error.filename}: " if error.filename else ""
+    Screen().notice(f"no broker can be started: {where}{error.strerror}")
+    return Exit.NO_BROKER
 
 
 def _as_setting(given: tuple[str, ...]) -> str:

@@ -39,7 +39,7 @@ def broker(endpoint: str, state_dir: str) -> Iterator[Finding]:
         )
         return
     if listening:
-        yield _answers(endpoint, path)
+        yield from _answers(endpoint, path)
     elif path is None:
         yield ok("broker", f"none at {endpoint}; commands do not start one there")
     else:
@@ -47,23 +47,31 @@ def broker(endpoint: str, state_dir: str) -> Iterator[Finding]:
     yield from adrift(os.getuid())
 
 
-def _answers(endpoint: str, path: str | None) -> Finding:
+def _answers(endpoint: str, path: str | None) -> Iterator[Finding]:
     holder = None if path is None else lock_holder(path + ".lock")
     who = f" (pid {holder})" if holder else ""
     try:
         with Client(endpoint, "doctor", start=False) as client:
-            gathering = client.begin("describe", {})
-            client.finish(gathering, PATIENCE_S)
-            said = answer(gathering)
+            said, stats = (_asked(client, op) for op in ("describe", "stats"))
     except ReplError as error:
         if error.word in ("unauthorized", "forbidden"):
-            return warn("broker", f"one at {endpoint} refuses us", error.err, "see `replctl keys` and docs/agents.md")
+            yield warn("broker", f"one at {endpoint} refuses us", error.err, "see `replctl keys` and docs/agents.md")
+            return
         mend = f"kill {holder}; the next command starts a fresh one" if holder else "end whatever listens there"
         cause = "it hangs, or is no broker of replctl's"
-        return fail(
-            "broker", f"something listens at {endpoint}{who} and does not answer in {PATIENCE_S:g} s", cause, mend
-        )
-    return _describe(said, f"one answers at {endpoint}{who}")
+        seen = f"something listens at {endpoint}{who} and does not answer in {PATIENCE_S:g} s"
+        yield fail("broker", seen, cause, mend)
+        return
+    yield _describe(said, f"one answers at {endpoint}{who}")
+    for trouble in (stats.stats or {}).get("troubles", ()):
+        cause = "what lies there is the broker's own, and it cannot make it anew"
+        yield fail("broker", trouble, cause, "make room there; the broker tries again every two seconds")
+
+
+def _asked(client: Client, op: str) -> Reply:
+    gathering = client.begin(op, {})
+    client.finish(gathering, PATIENCE_S)
+    return answer(gathering)
 
 
 def _describe(said: Reply, seen: str) -> Finding:

@@ -1,0 +1,98 @@
+"""The folder of a broker's own sockets, where the machine does not give one; and places that cannot be mended."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from replbroker.endpoints import StartError
+from replbroker.file_lock import FileLock, Locked
+from replbroker.launch import scratch
+from replbroker.launch.scratch import Scratch
+from replbroker.own_places import OwnPlaces
+
+
+@pytest.fixture(autouse=True)
+def tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_folder_that_cannot_be_locked_ends_the_start_and_not_in_a_loop(
+    tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_descriptors(_: str) -> int:
+        raise OSError(errno.EMFILE, "Too many open files", str(tmp))
+
+    for lock, why in ((no_descriptors, "Too many open files"), (lambda _: None, "as soon as it is made")):
+        monkeypatch.setattr(scratch, "_lock", lock)
+        with pytest.raises(StartError, match=why):
+            Scratch()
+    monkeypatch.undo()
+
+
+def test_no_folder_for_temporary_files_is_a_start_that_fails_in_words(tmp: Path) -> None:
+    tempfile.tempdir = str(tmp / "nowhere")
+    with pytest.raises(StartError, match=r"nowhere.*TMPDIR"):
+        Scratch()
+
+
+def test_it_is_made_anew_in_its_place(tmp: Path) -> None:
+    made = Scratch()
+    assert made.is_there()
+    made.path.rename(tmp / "away")
+    assert not made.is_there()
+    made.renew()
+    assert made.is_there()
+    made.remove()
+    assert sorted(os.listdir(tmp)) == ["away"]
+
+
+def test_a_lock_file_that_was_removed_can_be_held_again_unless_another_does(tmp: Path) -> None:
+    first = FileLock(str(tmp / "lock"))
+    (tmp / "lock").unlink()
+    assert not first.is_ours()
+    second = FileLock(str(tmp / "lock"))
+    with pytest.raises(Locked):
+        first.renew()
+    second.close()
+    first.renew()
+    assert first.is_ours()
+    first.close()
+
+
+class Broken:
+    """A place that is as the test says."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.says: str | OSError | None = None
+
+    def mend(self) -> str | None:
+        if isinstance(self.says, OSError):
+            raise self.says
+        return self.says
+
+
+def test_what_cannot_be_mended_is_told_once_until_it_is(tmp: Path) -> None:
+    place = Broken(str(tmp))
+    log: list[str] = []
+    troubles: list[list[str]] = []
+    places = OwnPlaces([place], log.append, troubles.append)
+    for says in (
+        None,
+        OSError(errno.EROFS, "Read-only file system"),
+        OSError(errno.EROFS, "Read-only file system"),
+        "done",
+    ):
+        place.says = says
+        places.due = 0.0
+        places.flush(1.0)
+    text = f"{tmp}: Read-only file system; it cannot be made anew"
+    assert log == [text, "done"]
+    assert troubles == [[text], []]
+    places.close()
