@@ -11,12 +11,16 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import zmq
 
+from replbroker.accepting import HeldListener, PathListener, PortListener
 from replbroker.core.broker import Core
 from replbroker.core.state import Setup
+from replbroker.descriptors import fit, raise_limit
 from replbroker.doors import Door, tcp_door, unix_door
 from replbroker.endpoints import Held, StartError, hold, is_loopback, listening, passed, private_folder
 from replbroker.extending import Extending
@@ -28,13 +32,15 @@ from replbroker.own_places import OwnPlaces, Place
 from replbroker.places import EndpointPlace, LinesPlace, ScratchPlace, StatePlace
 from replbroker.reloading import Reloading, live
 from replbroker.roster import Roster
-from replbroker.serve import Serve, Signals, log
+from replbroker.serve import Serve, log
+from replbroker.signals import Signals
 from replbroker.transports.auth import Zap
 from replbroker.transports.router import Clients
 from replbroker.transports.workers import Workers
 from replbroker.watch.audit import AuditFile
 from replbroker.watchers import records, watchers
-from replwire.config import Config, Loaded, several
+from replwire.config import Config, ConfigError, Loaded, several
+from replwire.descriptors import room
 from replwire.identities import Identities
 from replwire.keys import KeyFault, Keys
 from replwire.places import runtime_dir
@@ -58,6 +64,8 @@ def run(
     listened on.
     """
     private_folder(Path(state_dir))
+    open_files = raise_limit()
+    loaded, tight = _fitted(loaded, open_files[1])
     with ExitStack() as stack:
         held: list[Held] = []
         for url in endpoints:
@@ -76,19 +84,44 @@ def run(
         signals = Signals()
         stack.callback(signals.close)
         _tune_collector()
-        reloading = Reloading(loaded.config, read_again, idle_exit=background)
+        reloading = Reloading(loaded.config, lambda: _reread(read_again, open_files[1]), idle_exit=background)
         with _serve(
-            loaded.config, reloading, held, doors, Path(state_dir), own, roster, sandbox, idle_exit=background
+            loaded.config,
+            reloading,
+            held,
+            doors,
+            Path(state_dir),
+            own,
+            roster,
+            sandbox,
+            open_files,
+            idle_exit=background,
         ) as serve:
             serve.remember_lost(lost, "the broker that had it ended unexpectedly")
             roster.save([])
             listening = [*(each.url for each in held), *(door.url for door in doors)]
-            warnings = [*_unsandboxed(sandbox), *(door.warning for door in doors if door.warning)]
+            warnings = [*tight, *_unsandboxed(sandbox), *(door.warning for door in doors if door.warning)]
             if background:  # nobody else sees what is announced
                 log("; ".join([f"listening on {', '.join(listening)}, pid {os.getpid()}", *warnings]))
             announce({"listening": listening, "pid": os.getpid(), "lost": lost, "warnings": warnings})
             log(f"ended: {serve.run(signals)}")
     return 0
+
+
+def _fitted(loaded: Loaded, descriptors: int) -> tuple[Loaded, list[str]]:
+    """The settings with limits that so many descriptors are enough for, and what to warn of."""
+    limits, warning = fit(loaded.config.limits, loaded.config.broker.warm_workers, descriptors)
+    if warning is None:
+        return loaded, []
+    return replace(loaded, config=msgspec.structs.replace(loaded.config, limits=limits)), [warning]
+
+
+def _reread(read: Callable[[], Loaded], descriptors: int) -> Loaded:
+    """The same of settings that are read again. Raises ConfigError."""
+    try:
+        return _fitted(read(), descriptors)[0]
+    except StartError as error:
+        raise ConfigError(str(error), "limits") from None
 
 
 def _probe(loaded: Loaded, held: list[Held], doors: list[Door], folders: Sequence[str]) -> Probed:
@@ -106,7 +139,7 @@ def _socket_files(config: Config, held: list[Held], doors: list[Door]) -> Iterat
     for url in (*(each.url for each in held), config.broker.publish):
         if url.startswith("ipc://"):
             path = url.removeprefix("ipc://")
-            yield from (path, f"{path}.lock", f"{path}.start.lock")
+            yield from (path, f"{path}.lock", f"{path}.start.lock", f"{path}.kept")
 
 
 def _unsandboxed(sandbox: Probed) -> list[str]:
@@ -145,6 +178,7 @@ def _serve(
     own: Scratch,
     roster: Roster,
     sandbox: Probed,
+    open_files: tuple[int, int],
     *,
     idle_exit: bool,
 ) -> Iterator[Serve]:
@@ -160,9 +194,12 @@ def _serve(
         zap = Zap(context, keys.name_of, lambda address: audit.kept_out(address, time.monotonic()))
         clients = Clients(context, limits.max_message_bytes)
         zap.number = clients.handshake
+        clients.room = room(limits, config.broker.warm_workers, open_files[1])
         for each in held:
             _lock(clients.socket, keys, each.url)
-            _bind(clients.socket, each.url, each.fd)
+            fd = _bind(clients.socket, each.url, each.fd)
+            for listener in _holdable(each, fd, state_dir):
+                clients.add_listener(listener)
         workers = Workers(context)
         _bind(workers.socket, inner)
         env = _session_env(os.environ, config.session.pass_env)
@@ -179,11 +216,12 @@ def _serve(
             sandbox,
             extending.runtimes(),
             tuple(config.identities),
+            open_files,
         )
         core = Core(_setup(config, idle_exit, tuple(interpreters), keys, sandbox, extending))
         places: list[Place] = [
             ScratchPlace(own, f"{own.path}/workers", lambda: _bind(workers.socket, inner), launcher.renew),
-            *(_endpoint_place(each, clients.socket, keys) for each in held if each.lock is not None),
+            *(_endpoint_place(each, clients, keys) for each in held if each.lock is not None),
             StatePlace(state_dir, roster),
         ]
         looking_on = [
@@ -208,11 +246,12 @@ def _serve(
         context.destroy(linger=0)  # `term` would wait for ever for sockets of a start that failed half-way
 
 
-def _endpoint_place(held: Held, socket: zmq.Socket[bytes], keys: Keys) -> EndpointPlace:
+def _endpoint_place(held: Held, clients: Clients, keys: Keys) -> EndpointPlace:
     def rebind() -> None:
         """The listener without a file stays: its connections would go with it."""
-        _lock(socket, keys, held.url)
-        _bind(socket, held.url)
+        _lock(clients.socket, keys, held.url)
+        _bind(clients.socket, held.url)
+        clients.renew_listeners()
 
     return EndpointPlace(held, rebind)
 
@@ -282,15 +321,23 @@ def _lock(socket: zmq.Socket[bytes], keys: Keys, url: str) -> None:
         raise StartError(f"{url}: beyond loopback clients need keys: make one with `replctl keys new NAME`")
 
 
-def _bind(socket: zmq.Socket[bytes], url: str, fd: int = -1) -> None:
-    """Listen there; with `fd` by a descriptor that listens already."""
+def _bind(socket: zmq.Socket[bytes], url: str, fd: int = -1) -> int:
+    """Listen there; with `fd` by a descriptor that listens already. The descriptor, where it is known."""
     try:
-        if fd < 0 and url.startswith("ipc://"):
-            fd = listening(url.removeprefix("ipc://"))
+        fd = fd if fd >= 0 else listening(url)
         socket.setsockopt(zmq.USE_FD, fd)
         socket.bind(url)
+        return fd
     except (OSError, zmq.ZMQError) as error:
         raise StartError(f"cannot listen on {url}: {error.strerror}") from None
+
+
+def _holdable(held: Held, fd: int, state_dir: Path) -> Iterator[HeldListener]:
+    """A listener that can be held while there is no room. A path has to lie where no session sees it."""
+    if held.url.startswith("tcp://") and fd >= 0:
+        yield PortListener(fd)
+    elif held.path is not None and {state_dir, Path(runtime_dir(os.environ, os.getuid()))} & {*held.path.parents}:
+        yield PathListener(held.path)
 
 
 def _session_env(environ: Mapping[str, str], more: list[str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from replwire.places import ipc_path
 
 _LOOPBACK = ("127.", "localhost", "[::1]")
 _BACKLOG = 100  # connections that were not taken yet
+_PLAIN = re.compile(r"[0-9]+(\.[0-9]+){3}")
 _FIRST_PASSED = 3  # sd_listen_fds(3)
 
 
@@ -64,9 +66,29 @@ def locked(path: str, patience_s: float, url: str) -> FileLock:
         raise StartError(f"{path}: {error.strerror}") from None
 
 
-def listening(path: str) -> int:
-    """A descriptor that listens at this path, in the place of what is there. libzmq could make one, but takes the file
-    away at its end, whosoever it is by then. Raises OSError."""
+def listening(url: str) -> int:
+    """A descriptor that listens there, or -1 where libzmq has to make one: for TCP, but at plain addresses of IPv4.
+    Raises StartError."""
+    try:
+        if url.startswith("ipc://"):
+            return _listening_at_path(url.removeprefix("ipc://"))
+        host, _, port = url.removeprefix("tcp://").rpartition(":")
+        return _listening_at_port(host, int(port)) if _PLAIN.fullmatch(host) and port.isdigit() else -1
+    except OSError as error:
+        raise StartError(f"cannot listen on {url}: {error.strerror}") from None
+
+
+def _listening_at_port(host: str, port: int) -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+        return listener.detach()
+
+
+def _listening_at_path(path: str) -> int:
+    """In the place of what is there. libzmq could make one, but takes the file away at its end, whosoever it is by
+    then."""
     Path(path).unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as listener:
         listener.bind(path)

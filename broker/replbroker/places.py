@@ -16,7 +16,7 @@ from replbroker.roster import Roster
 class ScratchPlace:
     """The folder where its own parts meet. Workers that are connected stay so."""
 
-    def __init__(self, scratch: Scratch, socket: str, rebind: Callable[[], None], renew: Callable[[], None]) -> None:
+    def __init__(self, scratch: Scratch, socket: str, rebind: Callable[[], object], renew: Callable[[], None]) -> None:
         self._scratch = scratch
         self._socket = socket
         self._rebind = rebind
@@ -37,7 +37,7 @@ class ScratchPlace:
 class EndpointPlace:
     """The socket file of an ipc endpoint, and its lock."""
 
-    def __init__(self, held: Held, rebind: Callable[[], None]) -> None:
+    def __init__(self, held: Held, rebind: Callable[[], object]) -> None:
         assert held.path is not None
         self._held = held
         self._path = held.path
@@ -113,7 +113,7 @@ def _private(folder: Path) -> None:
         raise OSError(0, str(error)) from None
 
 
-def _rebound(rebind: Callable[[], None]) -> None:
+def _rebound(rebind: Callable[[], object]) -> None:
     try:
         rebind()
     except StartError as error:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 import select
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from replbroker.launch.base import Launcher
 from replbroker.launch.memory import MachineMemory
 from replbroker.reloading import Reloading
 from replbroker.roster import Roster
+from replbroker.signals import Signals
 from replbroker.transports.auth import Zap
 from replbroker.transports.router import PREFIX, RETRY_S, Clients
 from replbroker.transports.streams import Streams
@@ -57,6 +58,7 @@ _SAVE_PAUSE_S = 0.02  # the list of sessions is written behind the answer, and o
 _TELL_PAUSE_S = 0.01  # how long an event may wait for others
 _TOLD_AT_ONCE = 100  # effects of events between two looks at what has come in
 _MOST_UNTOLD = 10_000  # of them that wait: a tenth of a second
+_BREATH_S = 0.005
 _LINGER_MS = 1_000  # for the last answers of a broker that ends
 
 
@@ -82,6 +84,7 @@ class Serve:
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._exit: str | None = None
+        self._lacked = ""
         self._listened = time.monotonic()  # nothing was left then that a worker had said
         self._key_watch: FileWatch | None = None
         self._roster_broken = False
@@ -152,12 +155,15 @@ class Serve:
             if not come or come[0][0] is not workers:
                 self._listened = time.monotonic()
             for ready, _ in come:
-                if ready is workers:
-                    self._hear_worker()
-                elif ready is clients:
-                    self._hear_client()
-                else:
-                    self._others()
+                try:
+                    if ready is workers:
+                        self._hear_worker()
+                    elif ready is clients:
+                        self._hear_client()
+                    else:
+                        self._others()
+                except (OSError, MemoryError) as error:
+                    self._short_of(error)
             if self._clients.backlogged:
                 for peer in self._clients.retry():
                     self._unreachable(peer)
@@ -171,16 +177,28 @@ class Serve:
                 self._tell()
             if self._save_at is not None and self._save_at <= now:
                 self._save()
+            self._clients.flush(now)
             self._audit.flush(now)
             for watcher in self._watchers:
                 watcher.flush(now)
         self._do(self._core.rest())
         return self._exit
 
+    def _short_of(self, error: OSError | MemoryError) -> None:
+        """The machine had no descriptor or no memory for a step: that is no end of the broker, and the step is taken
+        again where it is due again."""
+        what = f"{type(error).__name__}: {error}"
+        if what != self._lacked:
+            self._lacked = what
+            where = "".join(traceback.format_tb(error.__traceback__)[-3:])
+            log(f"short of something, going on: {what}\n{where}")
+        time.sleep(_BREATH_S)  # what is at its limit is not to be asked as fast as can be
+
     def _timeout_ms(self) -> int:
         due = self._core.next_deadline()
         for at in (
             self.streams.due,
+            self._clients.due,
             self._tell_at,
             self._save_at,
             self._audit.due,
@@ -213,6 +231,10 @@ class Serve:
     def departed(self, peer: bytes, identity: str) -> None:
         """What comes from this peer was said by a connection that has ended."""
         self._core.meet(peer, identity)
+
+    def has_room(self, peer: bytes) -> bool:
+        """Whether a connection that was one too many is not any more."""
+        return self._core.state.connections.has_room(peer)
 
     def turned_away(self, peer: bytes, why: str) -> None:
         """Nothing of this connection is to be done."""
@@ -358,32 +380,6 @@ class Serve:
         if self._key_watch is not None:
             self._key_watch.close()
         self._epoll.close()
-
-
-class Signals:
-    """Signals as bytes on a descriptor, to be handled in the loop and nowhere else."""
-
-    HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-
-    def __init__(self) -> None:
-        self.fd, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        self._before = {number: signal.signal(number, lambda *_: None) for number in self.HANDLED}
-
-    def take(self) -> set[int]:
-        """Signals that came since the last call."""
-        try:
-            return set(os.read(self.fd, 4096))
-        except BlockingIOError:
-            return set()
-
-    def close(self) -> None:
-        """As before."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._wakeup)
-        os.close(self.fd)
-        os.close(self._write)
 
 
 def log(text: str) -> None:

@@ -206,3 +206,10 @@ def test_an_identity_without_its_user_or_directory_is_told(short: Path) -> None:
     listed = [Identity(name="ada", user="nobody-of-this-name", workspaces=[f"{short}/none", str(short)])]
     found = [each.seen for each in settings._named(Config(identities=listed))]
     assert found == ["identities: ada: user nobody-of-this-name", f"identities: ada: workspaces names {short}/none"]
+
+
+def test_a_limit_on_open_files_that_is_too_low_is_told_with_what_it_is_enough_for() -> None:
+    assert [each.level for each in host.descriptors(Config(), 1024)] == ["ok"]
+    tight = one(host.descriptors(Config(), 400))
+    assert (tight.level, "sessions" in str(tight.cause), "ulimit" in str(tight.mend)) == ("warn", True, True)
+    assert one(host.descriptors(Config(), 100)).level == "fail"

@@ -24,6 +24,8 @@ ELSEWHERE = [
     Elsewhere("broker", "hundreds of connections that say nothing", "deadline of the handshake", "sandbox/test_guests.py::test_connections_that_never_say_a_word_cost_nobody_else_anything"),
     Elsewhere("broker", "more connections than it takes", "bound on connections", "e2e/test_limits.py::test_connections_beyond_the_limit_are_answered_and_places_come_back"),
     Elsewhere("broker", "another client's routing id", "peers by connection", "sandbox/test_guests.py::test_another_clients_routing_id_brings_none_of_its_answers"),
+    Elsewhere("broker", "thousands of connections where few files may be open", "listeners that are held", "e2e/test_descriptors.py::test_thousands_of_connections_neither_end_it_nor_those_that_it_has"),
+    Elsewhere("broker", "a flood of lines", "few lines a turn", "e2e/test_floods.py::test_a_flood_of_lines_stalls_nobody_and_costs_no_session"),
     Elsewhere("broker", "the broker's own name for a connection as routing id", "peers by connection", "e2e/test_peers.py::test_who_takes_the_name_of_anothers_connection_has_none_of_its_rights"),
     Elsewhere("broker", "the name of a connection that is to come", "peers by connection", "e2e/test_peers.py::test_a_name_that_was_taken_beforehand_brings_neither_rights_nor_answers"),
     Elsewhere("broker", "the routing id of a client that has left", "peers by connection", "e2e/test_peers.py::test_a_connections_identity_does_not_outlive_it"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -67,6 +68,7 @@ class Order:
     given: Given | None = None  # for a runtime that is not ours
     identities: tuple[Identity, ...] = ()
     asker: Asker | None = None  # whose the session will be, where that counts before it is claimed
+    open_files: int | None = None  # the soft limit that the broker came with; its own is higher
 
 
 def main(order: Order) -> None:
@@ -74,6 +76,8 @@ def main(order: Order) -> None:
     gc.set_threshold(20_000, 20, 100)
     os.setsid()  # a Ctrl-C at the broker's terminal is the broker's
     raise_oom_score(_OOM_SCORE)
+    if order.open_files is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (order.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.stdin.close()

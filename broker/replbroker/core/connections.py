@@ -4,6 +4,7 @@ the peers' names are the broker's own, and no two connections ever have the same
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from replbroker.core.effects import Peer
 from replwire.faults import Refusal
@@ -12,7 +13,7 @@ from replwire.faults import Refusal
 class Connections:
     """Who is connected. One that was open when there was no room is refused until there is."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: Callable[[], int]) -> None:
         self._most = most
         self._identities: dict[Peer, str] = {}
         self._waiting: set[Peer] = set()  # beyond the bound
@@ -31,7 +32,7 @@ class Connections:
 
     def has_room(self, peer: Peer) -> bool:
         """Whether it is one of those that fit, or has become one."""
-        if peer in self._waiting and len(self._identities) - len(self._waiting) < self._most:
+        if peer in self._waiting and len(self._identities) - len(self._waiting) < self._most():
             self._waiting.discard(peer)
         return peer not in self._waiting
 

@@ -93,7 +93,7 @@ class State:
         self.windows: dict[Peer | str, Window] = {}  # by connection for the broker's own user, else by identity
         self.strikes: Counter[Peer] = Counter()  # malformed messages in a row
         self.troubles: list[str] = []  # of the shell's, for who asks how the broker is
-        self.connections = Connections(setup.limits.max_connections)
+        self.connections = Connections(lambda: self.limits.max_connections)
         self.queued: Counter[str] = Counter()  # evals without a slot, by agent
         self.counts: Counter[str] = Counter()
         self.last_request = 0.0

@@ -25,6 +25,7 @@ from multiprocess import current_process, forkserver, resource_tracker
 from multiprocess.context import ForkServerContext
 
 from replbroker.core.effects import Spec
+from replbroker.descriptors import are_short
 from replbroker.launch.base import Died
 from replbroker.launch.sandbox import Probed
 from replbroker.launch.strays import become_subreaper, sweep
@@ -43,12 +44,14 @@ class Local:
     def __init__(
         self, own: Path, endpoint: str, interpreters: dict[str, str], env: dict[str, str], limits: Limits, folder: str,
         load_paths: tuple[str, ...], sandbox: Probed, foreign: Mapping[str, tuple[str, Runtime]],
-        identities: tuple[Identity, ...],
+        identities: tuple[Identity, ...], open_files: tuple[int, int],
     ) -> None:  # fmt: skip
+        """`open_files`: the limit for the workers, and the broker's own."""
         self._sandbox = sandbox
         self._interpreters = interpreters
         self._foreign = foreign
         self._identities = identities
+        self._open_files, self._most_open = open_files
         self._common = (env, limits, folder, load_paths)
         self._endpoint = endpoint
         self._context = ForkServerContext()
@@ -123,9 +126,12 @@ class Local:
         given = None if foreign is None else Given(foreign[1].arguments, foreign[1].reads)
         order = Order(
             self._endpoint, token, spec.runtime, spec.environment, interpreter, *self._common, confine, given,
-            self._identities, spec.asker,
+            self._identities, spec.asker, self._open_files,
         )  # fmt: skip
         self._live.add(worker)
+        if are_short(self._most_open):
+            self._report(lambda: self._gone(worker, "could not be started: the broker has no file descriptor left"))
+            return
         self._orders.put(lambda: self._start(worker, order))
 
     def renew(self) -> None:

@@ -20,6 +20,9 @@ class Listener(Protocol):
     def departed(self, peer: bytes, identity: str) -> None:
         """What a connection said that has ended since is heard as this peer's, to whom nothing can be sent."""
 
+    def has_room(self, peer: bytes) -> bool:
+        """Whether there is room for a connection by now that was one too many when it was made."""
+
     def turned_away(self, peer: bytes, why: str) -> None:
         """Nothing of this connection is to be done."""
 

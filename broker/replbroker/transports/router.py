@@ -6,11 +6,13 @@ import os
 import re
 import socket
 import struct
+import time
 from collections import deque
 from dataclasses import dataclass
 
 import zmq
 
+from replbroker.accepting import HeldListener
 from replbroker.transports.base import Body, Listener
 from replbroker.transports.identity import NOBODY, groups, identity
 from replbroker.transports.left_out import LeftOut
@@ -25,6 +27,8 @@ _EVENTS = 500  # from so many messages on that wait, events are left out
 _EVENT_BYTES = 1024 * 1024
 _CREDENTIALS = re.compile(r"localhost:(\d+):\d+:\d+\Z")  # uid, gid and pid of a peer at ipc://, as libzmq writes them
 _EVENT = struct.Struct("=HI")  # of the monitor: what, and for which descriptor
+_EXCESS_S = 1.0  # how long one too many may stay to hear why it is refused
+_AGAIN = 0.75  # of the room: with so many connections left more are accepted
 RETRY_S = 0.01  # how soon a full client is tried again
 
 
@@ -85,8 +89,41 @@ class Clients:
         self._connections: dict[bytes, _Connection] = {}
         self._known: dict[str, _Connection] = {}  # by handshake: those that have said something
         self._backlogs: dict[bytes, _Backlog] = {}
+        self.room = 1 << 30  # connections that are accepted at all
+        self._listeners: list[HeldListener] = []
+        self._held = False
+        self._excess: deque[tuple[float, bytes]] = deque()  # who is one too many, and until when it may hear so
 
     # --- connections ---
+
+    def add_listener(self, listener: HeldListener) -> None:
+        """One of those that are held while there is no room."""
+        self._listeners.append(listener)
+
+    def renew_listeners(self) -> None:
+        """Some have a new file."""
+        for listener in self._listeners:
+            listener.renew()
+
+    def _hold(self, held: bool) -> None:
+        self._held = held
+        for listener in self._listeners:
+            try:
+                listener.stop() if held else listener.resume()
+            except OSError:  # without a descriptor, or with a folder that is gone: what comes is hung up on
+                pass
+
+    @property
+    def due(self) -> float | None:
+        """When `flush` is wanted."""
+        return self._excess[0][0] if self._excess else None
+
+    def flush(self, now: float) -> None:
+        """Hang up on those that were one too many and still are."""
+        while self._excess and self._excess[0][0] <= now:
+            peer = self._excess.popleft()[1]
+            if peer in self._connections and not self.listener.has_room(peer):
+                self.hang_up(peer)
 
     def watch(self) -> None:
         """See which connections were made and which have ended."""
@@ -112,13 +149,20 @@ class Clients:
             pass
         connection = _Connection(PREFIX + number.to_bytes(8, "big"), number, fd, inode, who)
         self._at[fd] = self._connections[connection.peer] = connection
-        self.listener.opened(connection.peer, who, theirs)
+        if self.listener.opened(connection.peer, who, theirs) is not None:
+            self._excess.append((time.monotonic() + _EXCESS_S, connection.peer))
+        if len(self._connections) > self.room:
+            if not self._held:
+                self._hold(True)
+            self.hang_up(connection.peer)
 
     def _ended(self, connection: _Connection) -> None:
         del self._connections[connection.peer]
         self._known.pop(connection.handshake, None)
         self._backlogs.pop(connection.peer, None)
         self.listener.gone(connection.peer)
+        if self._held and len(self._connections) <= self.room * _AGAIN:
+            self._hold(False)
 
     def handshake(self) -> int:
         """A number for a connection that shakes hands: greater than that of its accept, less than that of whoever comes
@@ -261,6 +305,8 @@ class Clients:
         self.socket.disable_monitor()
         self._monitor.close(0)
         self.socket.close(linger_ms)
+        for listener in self._listeners:
+            listener.close()
 
 
 def _chose_routing_id(frame: zmq.Frame) -> bool:

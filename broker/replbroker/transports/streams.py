@@ -100,13 +100,21 @@ class Streams:
             if fd in self._doors:
                 self._accept(self._doors[fd])
             elif (peer := self._peers.get(fd)) is not None:
-                self._handle(peer, events)
+                try:
+                    self._handle(peer, events)
+                except MemoryError:  # it may be this one that needs so much
+                    self._end(peer)
         while self._pauses and self._pauses[0][0] <= now:
             self._go_on(heapq.heappop(self._pauses)[1])
         for _ in range(_LINES_A_TURN):
             if not self._turns:
                 break
-            self._hear_line(self._turns.popleft())
+            peer = self._turns.popleft()
+            try:
+                self._hear_line(peer)
+            except MemoryError:
+                if peer in self._connections:
+                    self._end(peer)
         self.let_go()
 
     def _handle(self, peer: bytes, events: int) -> None:

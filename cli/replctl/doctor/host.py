@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import re
+import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from replctl.doctor.finding import Finding, fail, ok, warn
 from replwire.config import Config
+from replwire.descriptors import fitted, needed
 
 PYTHON = (3, 11)
 LIBZMQ = (4, 2)  # has heartbeats, by which a host that vanished is noticed
@@ -36,6 +38,19 @@ def python(version: tuple[int, ...] = sys.version_info[:3], system: str = sys.pl
         yield fail("python", seen, f"not installed, or only in part: {', '.join(missing)}", mend)
     else:
         yield ok("python", f"{seen}, replctl {metadata.version('replctl')}")
+
+
+def descriptors(config: Config, most: int | None = None) -> Iterator[Finding]:
+    """Whether as many files may be open as sessions and connections need."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if most is None else most
+    limits, warm = config.limits, config.broker.warm_workers
+    found, seen = fitted(limits, warm, most), f"{most} open files at most"
+    if found == limits:
+        yield ok("descriptors", seen)
+        return
+    cause = f"enough for {found.max_sessions} sessions and {found.max_connections} connections"
+    mend = f"ulimit -Hn {needed(limits, warm)}, or LimitNOFILE= of the service"
+    yield (warn if found.max_sessions else fail)("descriptors", seen, cause, mend)
 
 
 def _missing() -> list[str]:

@@ -33,6 +33,7 @@ def examine(endpoint: str | None, path: str | None, environ: Mapping[str, str], 
         ("sandbox", lambda: sandbox.sandbox(config.sandbox, state, env)),
         ("state", lambda: [*sockets.folder("state", state, uid), *sockets.secrets(state)]),
         ("sockets", lambda: _reached(endpoint, config, environ, state, uid)),
+        ("descriptors", lambda: host.descriptors(config)),
         ("disk", lambda: host.disk(config, state, tempfile.gettempdir())),
         ("clock", lambda: host.clock(state)),
     ]
