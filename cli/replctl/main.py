@@ -44,7 +44,7 @@ COMMANDS = {
     "clone": Entry("replctl.commands.copies:clone", "Copy a session."),
     "mode": Entry("replctl.commands.copies:mode", "Put a session into plan mode, or back."),
     "share": Entry("replctl.commands.sharing:share", "Let others see a session, or use it."),
-    "hand-over": Entry("replctl.commands.sharing:hand_over", "Make somebody else the owner of a session."),
+    "hand-over": Entry("replctl.commands.sharing:hand_over", "Offer a session to somebody else, or take one."),
     "reset": Entry("replctl.commands.sessions:reset", "Give a session a fresh worker; its state is gone."),
     "close": Entry("replctl.commands.sessions:close", "End sessions."),
     "status": Entry("replctl.commands.broker:status", "Is there a broker, and what does it do?"),

@@ -101,9 +101,10 @@ def test_a_session_is_not_handed_to_who_has_one_of_its_name(people: tuple[Person
     ada, bob = people
     for person in people:
         person.run("new", "work")
-    refused = ada.run("hand-over", "work", "--to", "bob")
+    ada.run("hand-over", "work", "--to", "bob")
+    refused = bob.run("hand-over", "ada/work", "--to", "bob")
     assert (refused.returncode, "bob has one named work" in refused.stderr) == (4, True)
-    assert (ada.sees(), bob.sees()) == (["work"], ["work"])
+    assert (ada.sees(), bob.sees()) == (["work"], ["ada/work", "work"])
 
 
 @pytest.mark.parametrize(("level", "exit_code"), [("read", 5), ("write", 0)])
@@ -121,11 +122,25 @@ def test_a_session_that_is_handed_over_is_the_others(people: tuple[Person, Perso
     ada.run("new", "work")
     ada.run("eval", "-s", "work", "x = 42")
     assert bob.run("hand-over", "ada/work", "--to", "bob").returncode == 4
-    assert ada.run("hand-over", "work", "--to", "bob").stdout == "bob\n"
+    ada.run("share", "work", "write")
+    assert "offered to bob" in ada.run("hand-over", "work", "--to", "bob").stderr
+    assert ada.run("eval", "-s", "work", "x").stdout == "42\n"
+    assert bob.run("hand-over", "ada/work", "--to", "bob").stdout == "bob\n"
     assert bob.run("eval", "-s", "work", "x").stdout == "42\n"
     assert ada.run("eval", "-s", "bob/work", "x").returncode == 4
-    assert bob.told("hand-over", "work", "--to", "ada")["owner"] == "ada"
-    assert (ada.sees(), bob.sees()) == (["work"], [])
+    assert bob.told("hand-over", "work", "--to", "ada")["offered-to"] == "ada"
+    assert bob.told("hand-over", "work", "--to", "bob")["offered-to"] is None
+    assert (ada.sees(), bob.sees()) == ([], ["work"])
+
+
+def test_nobody_finds_a_session_of_anothers_making_among_its_own(people: tuple[Person, Person]) -> None:
+    ada, bob = people
+    ada.run("new", "work")
+    ada.run("share", "work", "write", "--with", "ada")
+    ada.run("hand-over", "work", "--to", "bob")
+    assert bob.told("eval", "-s", "work", "secret = 1")["created"] is True
+    assert bob.sees() == ["ada/work", "work"]
+    assert ada.run("eval", "-s", "bob/work", "secret").returncode == 4
 
 
 def test_what_is_refused_to_somebody_is_in_the_audit(people: tuple[Person, Person]) -> None:
@@ -150,10 +165,10 @@ def test_both_clients_share_and_hand_over(people: tuple[Person, Person]) -> None
     async def awaited() -> tuple[Any, Any]:
         async with AsyncClient(ada.endpoint, key=ada.key, start=False) as client:
             shares = (await client.share("work", "write", "bob")).shares
-            return shares, (await client.hand_over("work", "bob")).owner
+            return shares, (await client.hand_over("work", "bob")).offered_to
 
     with Client(ada.endpoint, key=ada.key, start=False) as client:
         client.new("work")
         assert client.share("work", "read").shares == {"*": "read"}
         assert asyncio.run(awaited()) == ({"*": "read", "bob": "write"}, "bob")
-        assert [each.owner for each in client.sessions()] == ["bob"]  # everybody may still read it
+        assert [each.owner for each in client.sessions()] == ["ada"]

@@ -265,8 +265,8 @@ def test_what_runs_goes_on_and_ends_as_its_owner_says(scene: Scene) -> None:
     )
     values = {number: [value(messages) for messages in told[number]] for number in range(USERS)}
     assert values == {number: [f"'of {number}'"] * 2 for number in range(USERS)}
-    given = scene.wire(9, {"op": "hand-over", "session": scene.owners[9].session, "who": scene.owners[8].identity})
-    assert status(given[0]) == ["done"]
+    given = {"op": "hand-over", "session": scene.owners[9].session, "who": scene.owners[8].identity}
+    assert [status(scene.wire(number, given)[0]) for number in (9, 8)] == [["done"], ["done"]]
     assert NOT_FOUND in status(scene.wire(9, {"op": "info", "session": scene.owners[9].session})[0])
     assert status(scene.wire(8, {"op": "close-session", "name": scene.owners[9].session})[0]) == [
         "done",

@@ -230,6 +230,7 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
         str | None, _says("the host user with whose rights its sessions have directories and files opened, or `nobody`")
     ] = None
     owner: Annotated[str | None, _says("the identity whose session it is")] = None
+    offered_to: Annotated[str | None, _says("the identity that may take it, by a `hand-over` of its own")] = None
     shares: Annotated[dict[str, str] | None, _says("who else may `read` or `write` the session")] = None
     trusted: bool | None = None
     runtimes: list[str] | None = None

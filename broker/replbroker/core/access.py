@@ -96,7 +96,8 @@ class Access:
         """The same of an identity."""
         if identity == session.owner or identity in self._admins:
             return "write"
-        return session.shares.get(identity) or session.shares.get(EVERYBODY) or "none"
+        offered = "read" if identity == session.offered_to else "none"
+        return session.shares.get(identity) or session.shares.get(EVERYBODY) or offered
 
     def may_see(self, session: Session, identity: str) -> bool:
         """Whether an identity may know that there is such a session."""

@@ -94,8 +94,9 @@ class Ops:
             self._state.trail.about(peer, request.id, target)
         session = self._state.lookup.find(request, peer)
         if session is not None:
-            # A clone changes something, but leaves its source as it is.
-            self._check_session(session, request, peer, alters and not isinstance(request, wire.Clone))
+            # A clone leaves its source as it is, and who may take a session need not be one who may change it.
+            changes = alters and not isinstance(request, wire.Clone | wire.HandOver)
+            self._check_session(session, request, peer, changes)
         self.table[kind](request, peer, body, now)
 
     def _check_session(self, session: Session, request: wire.Request, peer: Peer, changes: bool) -> None:

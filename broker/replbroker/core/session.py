@@ -136,6 +136,7 @@ class Session:
         self.asker = Asker(identity="")  # the owner, with whose rights its workers open what it names
         self.scope = ""  # of its name: see `replwire.names.scope_of`
         self.shares: dict[str, str] = {}  # who else may read or write
+        self.offered_to: str | None = None  # who may take it, and see it until then
         self.mode: str = "normal"
         self.mode_since: float = now
         self.mode_reason: str | None = None

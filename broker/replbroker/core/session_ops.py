@@ -106,18 +106,29 @@ class SessionOps:
         )  # fmt: skip
 
     def hand_over(self, request: wire.HandOver, peer: Peer, _: bytes, __: float) -> None:
-        session = self._state.lookup.get(request, peer)
-        self._state.access.check_owner(session, peer)
-        theirs = self._state.sessions.named(NameKey(request.who, session.name or "", session.scope))
-        if theirs not in (None, session):
-            err = f"Session already exists: {request.who} has one named {session.name}"
-            raise Refusal("session-already-exists", err)
-        self._state.sessions.transfer(session, request.who)
-        session.asker = Asker(identity=request.who)
-        session.shares.pop(request.who, None)
+        """An owner offers and the other one takes: nobody finds a session of somebody's making among its own names."""
+        session, access = self._state.lookup.get(request, peer), self._state.access
+        takes = access.of(peer) == request.who == session.offered_to
+        if not takes:
+            access.check_owner(session, peer)
+        if takes or access.is_admin(peer):
+            self._transfer(session, access.asker(peer) if takes else Asker(identity=request.who))
+        else:
+            session.offered_to = request.who if request.who != session.owner else None
         self._state.say(
-            peer, request.id, status=["done"], session=session.id, name=session.name, owner=session.owner
+            peer, request.id, status=["done"], session=session.id, name=session.name, owner=session.owner,
+            offered_to=session.offered_to,
         )  # fmt: skip
+
+    def _transfer(self, session: Session, to: Asker) -> None:
+        """Raises Refusal when the other one has a session of this name. Who else had a share asks the new owner."""
+        theirs = self._state.sessions.named(NameKey(to.identity, session.name or "", session.scope))
+        if theirs not in (None, session):
+            err = f"Session already exists: {to.identity} has one named {session.name}"
+            raise Refusal("session-already-exists", err)
+        self._state.sessions.transfer(session, to.identity)
+        session.asker, session.offered_to = to, None
+        session.shares.clear()
 
     def _shown(self, session: Session, peer: Peer) -> bool:
         return not session.ephemeral and self._state.access.level(session, peer) != "none"

@@ -50,7 +50,7 @@ def info(state: State, session: Session, now: float) -> dict[str, Any]:
     return {
         "session": session.id, "name": session.name, "runtime": session.spec.runtime,
         "environment": session.spec.environment, "session-mode": session.mode, "owner": session.owner,
-        "shares": dict(session.shares), "agent": session.agent,
+        "shares": dict(session.shares), "offered-to": session.offered_to, "agent": session.agent,
         "cwd": session.cwd, "project": session.project,
         "env": [pair.split("=", 1)[0] for pair in session.env], "epoch": session.epoch,
         "state": session.state, "eval-count": session.eval_count, "queued": len(session.waiting_jobs()),

@@ -100,7 +100,8 @@ class Plain(ABC, Generic[R]):
         return self.request("share", session=session, who=who, level=level)
 
     def hand_over(self, session: str, who: str) -> R:
-        """Make another identity the session's owner; `owner` says whose it is now."""
+        """Offer the session to another identity, or take one that is offered: `owner` says whose it is now,
+        `offered_to` who may take it. An admin makes somebody its owner at once."""
         return self.request("hand-over", session=session, who=who)
 
     def describe(self) -> R:

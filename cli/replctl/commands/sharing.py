@@ -28,8 +28,14 @@ def share(face: Face, session: str, level: str, who: str) -> None:
 @click.option("--to", "who", metavar="WHO", required=True, help="An identity, as uid:1001 or a key's name.")
 @common
 def hand_over(face: Face, session: str, who: str) -> None:
-    """Make somebody else the owner of SESSION. Only they and the broker's admins may take it back."""
+    """Offer SESSION to somebody else, or take one that was offered to you. An admin's word makes it so at once."""
     with face.client() as client:
         reply = client.hand_over(session, who)
-    data = {"status": reply.status, "session": reply.session, "name": reply.name, "owner": reply.owner}
+    data = {
+        "status": reply.status, "session": reply.session, "name": reply.name, "owner": reply.owner,
+        "offered-to": reply.offered_to,
+    }  # fmt: skip
     face.show(data, reply.owner or "")
+    if reply.offered_to is not None and not face.json:
+        taken = f"replctl hand-over {reply.owner}/{reply.name or reply.session} --to {reply.offered_to}"
+        face.screen.notice(f"offered to {reply.offered_to}, whose it is after: {taken}")

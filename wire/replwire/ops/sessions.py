@@ -60,11 +60,11 @@ class Share(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
 
 
 class HandOver(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
-    """Make another identity the owner of a session; `session-already-exists` when it has one of this name. For its
-    owner and admins."""
+    """Offer a session to another identity, whose it is once that one sends the same; `session-already-exists` when it
+    has one of this name then. For its owner, who is offered it, and admins, whose word alone makes it so."""
 
     changes: ClassVar[bool] = True
-    returns: ClassVar[tuple[str, ...]] = ("session", "name", "owner")
+    returns: ClassVar[tuple[str, ...]] = ("session", "name", "owner", "offered-to")
 
     who: Annotated[str, Meta(min_length=1, max_length=256)]
 
