@@ -144,8 +144,9 @@ def test_a_wrong_envelope_is_refused_under_its_id(wire: Any, fields: dict[str, A
 
 @scenario(22)
 def test_a_false_option_and_an_unknown_field_are_no_trouble(wire: Any) -> None:
+    wire.run("0")
     answer = wire.run("1+1", store_history=False, never_heard_of_it=[1, [2]])
-    assert (answer.value, answer.status) == ("2", ["done"])
+    assert (answer.value, answer.status, answer["ignored-fields"]) == ("2", ["done"], ["never-heard-of-it"])
 
 
 @scenario(23)

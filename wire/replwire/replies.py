@@ -182,6 +182,9 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     session: Annotated[str | None, _says("id of the session")] = None
     name: Annotated[str | None, _says("its name")] = None
     truncated: Annotated[bool | None, _says("true: output or value was cut")] = None
+    ignored_fields: Annotated[
+        list[str] | None, _says("fields of the request that the operation does not have: they had no effect")
+    ] = None
     dropped_bytes: Annotated[int | None, _says("how many bytes are missing from what was sent")] = None
     duration_ms: Annotated[float | None, _says("how long the code ran")] = None
     changed: Annotated[list[str] | None, _says("names that the eval created or rebound, at most 100")] = None

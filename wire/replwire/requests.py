@@ -1,6 +1,7 @@
 """How bytes become a request: parsing, the checks of the envelope, and the operations as data.
 
-A request is one flat JSON object, kebab-case, arrays allowed, no nested objects; unknown fields are ignored.
+A request is one flat JSON object, kebab-case, arrays allowed, no nested objects. Fields that the operation does not
+have are ignored and named in the answer; what opens a session is refused for them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from replwire.faults import Refusal
 from replwire.names import MAX_NAME_BYTES, is_kebab, name_error, reference_error
 from replwire.ops import OPS, Eval, Request
 
-__all__ = ["OPS", "describe_ops", "parse", "typed"]
+__all__ = ["OPS", "describe_ops", "no_such_field", "parse", "typed", "unknown_fields"]
 
-_KNOWN = frozenset(field.encode_name for kind in OPS.values() for field in msgspec.structs.fields(kind))
+_FIELDS = {op: frozenset(field.encode_name for field in msgspec.structs.fields(kind)) for op, kind in OPS.items()}
+_KNOWN = frozenset[str]().union(*_FIELDS.values())
+_MAX_UNKNOWN = 20  # fields that are named
+_MAX_FIELD = 64  # characters of one
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 _BEGINS = re.compile(rb'\s*\{\s*"id"\s*:\s*("(?:[^"\\]|\\.){0,2048}")')
@@ -78,7 +82,7 @@ def _text(quoted: bytes) -> str:
 
 
 def _check_unknown(raw: dict[str, Any], request_id: str) -> None:
-    """Unknown fields are ignored, but they too are kebab-case and flat."""
+    """Fields that no operation has are kebab-case and flat too."""
     for key, value in raw.items():
         if not is_kebab(key):
             raise Refusal("invalid-request", "request keys must use kebab-case", id=request_id)
@@ -102,6 +106,22 @@ def typed(raw: dict[str, Any]) -> Request:
         if name is not None and (why := name_error(label, name)) is not None:
             raise Refusal("invalid-request", why)
     return request
+
+
+def unknown_fields(raw: dict[str, Any]) -> tuple[str, ...]:
+    """Fields of a request that its operation, which is known, does not have; bounded in number and length."""
+    known = _FIELDS[raw["op"]]
+    if raw.keys() <= known:
+        return ()
+    return tuple(name[:_MAX_FIELD] for name in raw if name not in known)[:_MAX_UNKNOWN]
+
+
+def no_such_field(op: str, name: str) -> str:
+    """The sentence for a field that an operation does not have, with the nearest one that it has."""
+    from difflib import get_close_matches  # for the caller of a refusal alone
+
+    near = get_close_matches(name[:_MAX_FIELD], _FIELDS[op] - {"id", "op"}, 1)
+    return f"{op} has no field {name[:_MAX_FIELD]}" + (f": is {near[0]} meant?" if near else "")
 
 
 def _explain(op: str, text: str) -> str:

@@ -33,7 +33,7 @@ from replwire.ext.verdicts import Question, Verdict
 from replwire.faults import Refusal, clip
 from replwire.limits import Limits
 from replwire.replies import Reply, encode
-from replwire.requests import id_of, parse, typed
+from replwire.requests import id_of, parse, typed, unknown_fields
 
 _STRIKES = 10
 _PAUSE_S = 0.1  # between two refusals of one that asks too often
@@ -150,6 +150,8 @@ class Core:
             request_id = raw["id"]
             state.trail.begin(peer, raw)
             request = typed(raw)
+            if ignored := unknown_fields(raw):
+                state.ignored[peer, request_id] = ignored
             self._ops.perform(request, peer, body, now)
             if state.strikes:
                 state.strikes.pop(peer, None)
@@ -217,6 +219,8 @@ class Core:
         state.trail.gone(peer)
         state.windows.pop(peer, None)  # that of an identity stays: it has other connections, or comes back
         state.strikes.pop(peer, None)
+        if state.ignored:
+            state.ignored = {key: names for key, names in state.ignored.items() if key[0] != peer}
         return self._effects(now)
 
     def identities_changed(self, now: float) -> list[Effect]:

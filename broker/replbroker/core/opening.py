@@ -43,6 +43,7 @@ class Opening:
         """A session without a worker, registered; what `request` asks of its sandbox is added to `spec`. Raises
         Refusal."""
         state = self._state
+        state.check_fields(peer, request)
         if state.draining:
             raise Refusal("shutdown", "server is shutting down")
         state.setup.sandbox.require()

@@ -32,6 +32,7 @@ class SessionOps:
 
     def new_session(self, request: wire.NewSession, peer: Peer, _: bytes, now: float) -> None:
         state = self._state
+        state.check_fields(peer, request)  # also where the session is there: the caller takes it for one as asked
         if request.trusted:
             raise Refusal("not-supported", "trusted sessions share the server's own namespace; here each is isolated")
         existing = None
@@ -62,6 +63,7 @@ class SessionOps:
             raise Refusal("session-already-exists", f"Session already exists: {name}", hint=hint)
 
     def clone(self, request: wire.Clone, peer: Peer, body: bytes, now: float) -> None:
+        self._state.check_fields(peer, request)
         if self._state.draining:
             raise Refusal("shutdown", "server is shutting down")
         self._moves.clone(request, peer, body, agent_of(self._state, request, peer), now)

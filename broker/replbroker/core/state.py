@@ -30,6 +30,7 @@ from replwire.identities import Identities
 from replwire.limits import RETRY_AFTER_MS, Limits
 from replwire.ops import Request
 from replwire.replies import Reply, encode
+from replwire.requests import no_such_field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,7 @@ class State:
         self.routes: dict[int, Job | Ask] = {}
         self.by_request: dict[tuple[Peer, str], Job] = {}  # evals whose sender still waits
         self.windows: dict[Peer | str, Window] = {}  # by connection for the broker's own user, else by identity
+        self.ignored: dict[tuple[Peer, str], tuple[str, ...]] = {}  # unknown fields of open requests, by request
         self.strikes: Counter[Peer] = Counter()  # malformed messages in a row
         self.troubles: list[str] = []  # of the shell's, for who asks how the broker is
         self.connections = Connections(lambda: self.limits.max_connections)
@@ -108,11 +110,21 @@ class State:
 
     def say(self, peer: Peer | None, request_id: str, **fields: Any) -> None:
         """One message to a client, or to nobody when it has gone or stopped waiting."""
-        if peer is not None:
-            self.out.append(ToClient(peer, encode(Reply(id=request_id, **fields))))
-            status = fields.get("status")
-            if status and status[0] == "done":
-                self.trail.end(peer, request_id, status, fields.get("err"))
+        if peer is None:
+            return
+        status: list[str] = fields.get("status") or []
+        ends = status[:1] == ["done"]
+        if ends and self.ignored and (ignored := self.ignored.pop((peer, request_id), None)):
+            fields["ignored_fields"] = list(ignored)
+        self.out.append(ToClient(peer, encode(Reply(id=request_id, **fields))))
+        if ends:
+            self.trail.end(peer, request_id, status, fields.get("err"))
+
+    def check_fields(self, peer: Peer, request: Request) -> None:
+        """Refuse what is to open a session and has a field that its operation does not have: it might be one that
+        tightens, misspelt, or of a newer protocol. Raises Refusal."""
+        if self.ignored and (ignored := self.ignored.get((peer, request.id))):
+            raise Refusal("invalid-request", no_such_field(request.op, ignored[0]), hint="nothing was opened")
 
     def refuse(self, peer: Peer | None, request_id: str, refusal: Refusal) -> None:
         """The terminal message for a request that is not served."""

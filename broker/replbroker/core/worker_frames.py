@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from replbroker.core.effects import Discard, ToClient
+from replbroker.core.effects import Discard, Peer, ToClient
 from replbroker.core.evals import Evals
 from replbroker.core.memory_watch import MemoryWatch
 from replbroker.core.outcomes import STATUS_OF
@@ -99,6 +99,8 @@ class WorkerFrames:
                     raise ValueError("the first of two messages is longer than both")
                 self._state.out.append(ToClient(target.peer, body[: header.first], output_of, more=True))
                 body = body[header.first :]
+            if header.outcome and self._state.ignored:
+                body = self._with_ignored(target.peer, target.request_id, body)
             self._state.out.append(ToClient(target.peer, body, output_of))
         if header.outcome == Outcome.NONE:
             return
@@ -109,6 +111,13 @@ class WorkerFrames:
             self._evals.ended(target, header.outcome, now)
         else:
             self._evals.asked(target, now)
+
+    def _with_ignored(self, peer: Peer, request_id: str, body: bytes | memoryview) -> bytes | memoryview:
+        """The last message of a request, and in it the names of fields that had no effect."""
+        ignored = self._state.ignored.pop((peer, request_id), None)
+        if ignored is None:
+            return body
+        return bytes(body[:-1]) + b',"ignored-fields":' + msgspec.json.encode(ignored) + b"}"
 
     def _overhear(self, job: Job, header: Header, body: memoryview) -> None:
         """What events say of an eval is what its client is told."""

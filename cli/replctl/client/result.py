@@ -62,6 +62,7 @@ class Result(msgspec.Struct, kw_only=True, rename="kebab"):
     changed: list[str] | None = None
     ephemeral: bool | None = None
     created: bool | None = None
+    ignored_fields: list[str] | None = None
     truncated: bool | None = None
     dropped_bytes: int | None = None
     background_bytes: int | None = None

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from replctl.client.errors import ReplError, refused
+from replctl.client.fields import check_fields
 from replctl.client.result import Gathering, OnOutput, OnStatus, Result
 from replwire.faults import Exit, exit_of
 from replwire.names import DEFAULT_SESSION, split_reference
@@ -34,7 +35,11 @@ class Talk:
     def ask(
         self, op: str, fields: dict[str, Any], on_output: OnOutput | None = None, on_status: OnStatus | None = None
     ) -> tuple[Gathering, bytes]:
-        """A request as bytes, and what will gather its replies. Fields that are None stay off the wire."""
+        """A request as bytes, and what will gather its replies. Fields that are None stay off the wire.
+
+        Raises UnknownFieldError for a field that the operation does not have.
+        """
+        check_fields(op, fields)
         self._count += 1
         request_id = f"{self._prefix}{self._count:x}"
         message: dict[str, Any] = {"id": request_id, "op": op}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def configured() -> list[Extension]:
     """Those of the file, in its order; none of a file that cannot be used. `config show` and `doctor` say why."""
-    if not os.path.exists(config_file(os.environ)):
+    if not os.environ.get("REPLCTL_CONFIG") and not os.path.exists(config_file(os.environ)):
         return []
     from replctl.commands.settings import salvage_settings
 

@@ -41,12 +41,22 @@ def _read(path: str | None) -> tuple[str, str | None]:
         with open(origin, encoding="utf-8") as file:
             text: str | None = file.read()
     except FileNotFoundError:
-        if path is not None:
-            raise click.UsageError(f"no such file: {path}") from None
+        if (named := _named(path)) is not None:
+            raise click.UsageError(
+                f"{named} names {origin}, and there is no such file: make it, or leave that out. Without it "
+                "all settings would be the defaults, and its guards and rules for agents would not hold"
+            ) from None
         text = None
     except (OSError, UnicodeDecodeError) as error:
         raise click.UsageError(f"cannot read {origin}: {error}") from None
     return origin, text
+
+
+def _named(path: str | None) -> str | None:
+    """What names the config file, or None where it is the usual one, which need not exist."""
+    if path is not None:
+        return "--config"
+    return "REPLCTL_CONFIG" if os.environ.get("REPLCTL_CONFIG") else None
 
 
 def parse_set(pairs: Iterable[str]) -> dict[str, str]:

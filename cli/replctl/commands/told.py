@@ -66,6 +66,8 @@ def end_notices(result: Result) -> Iterator[str]:
     yield from _ended(result, name)
     if result.ok and result.state == "lost":
         yield f"earlier state was lost: {result.cause or 'unknown cause'}; this ran in a fresh worker" + _epoch(result)
+    if result.ignored_fields:
+        yield f"the broker does not know, and ignored: {', '.join(result.ignored_fields)}"
     if result.truncated:
         yield f"output truncated, {result.dropped_bytes or 0} bytes dropped"
     if result.background_bytes:

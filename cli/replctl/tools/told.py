@@ -118,6 +118,8 @@ class Told:
                 yield f"eval {result.eval_id} is queued, {result.queue_position} before it; it will run; wait: {more}"
         elif status == "waiting-for-input":
             yield f"eval {result.eval_id} waits for input: stdin(session={name!r}, text=…)"
+        if result.ignored_fields:
+            yield f"the broker does not know, and ignored: {', '.join(result.ignored_fields)}"
         if result.background_bytes:
             yield f"{result.background_bytes} bytes were printed between evals: read(session={name!r}, eval_id=0)"
         if result.truncated:
