@@ -16,7 +16,7 @@ def test_code_at_its_time_limit_is_interrupted_and_keeps_its_state(table: Table)
     table.wait(1.999)
     assert table.cancels() == []
     table.wait(0.001)
-    assert table.cancels() == [{"limit_ms": 2000}]
+    assert [cancel["limit_ms"] for cancel in table.cancels()] == [2000]
     header = worker.heard(Kind.CANCEL)[0][0]
     assert (header.route, header.eval, header.epoch) == (worker.asked(asked).route, 1, 1)
     table.finish(asked, Outcome.TIMEOUT, status=["done", "error", "timeout"], state="kept")
@@ -80,7 +80,7 @@ def test_a_caller_may_ask_for_less_time_and_never_for_more(
     table.wait(granted - 0.001)
     assert table.cancels() == []
     table.wait(0.001)
-    assert table.cancels() == [{"limit_ms": granted * 1000}]
+    assert [cancel["limit_ms"] for cancel in table.cancels()] == [granted * 1000]
 
 
 def test_the_limit_counts_from_when_the_code_runs(table: Table) -> None:
@@ -91,7 +91,7 @@ def test_the_limit_counts_from_when_the_code_runs(table: Table) -> None:
     table.wait(14.999)
     assert table.cancels() == []
     table.wait(0.001)
-    assert table.cancels() == [{"limit_ms": 15_000}]
+    assert [cancel["limit_ms"] for cancel in table.cancels()] == [15_000]
     assert table.pending(second)
 
 
@@ -179,7 +179,7 @@ def test_no_limit_counts_the_time_in_which_the_broker_did_not_run(table: Table) 
     assert [table.pending(each) for each in (running, waiting, later)] == [True] * 3
     assert table.session("idle").state == "idle"
     table.wait(0.001, beats=False)
-    assert table.cancels() == [{"limit_ms": 2000}]
+    assert [cancel["limit_ms"] for cancel in table.cancels()] == [2000]
     table.wait(1)
     assert table.end(waiting)["err"] == "eval timed out after 3000 ms in the queue and never ran"
     assert table.end(later)["status"] == ["done", "running"]

@@ -123,9 +123,10 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Cancel(msgspec.Struct, frozen=True):
-    """Body of CANCEL. `limit_ms` is set when a time limit asks."""
+    """Body of CANCEL. `limit_ms` is set when a time limit asks, `hint` says then what to do about it."""
 
     limit_ms: int | None = None
+    hint: str | None = None
 
 
 class Gone(msgspec.Struct, frozen=True):

@@ -13,8 +13,6 @@ from replwire.replies import Ex, Reply
 from replworker.jobs import Job
 from replworker.runtimes import frames
 
-_MORE_TIME = "ask for more time with `timeout-ms`, or send `wait-ms` and read the answer later"
-
 
 class Ending(NamedTuple):
     """The value message, if there is a value to show, the last message, and what the broker needs to know."""
@@ -38,7 +36,7 @@ def compose(
     )  # fmt: skip
     if job.limit_ms is not None:
         done.status, done.err = ["done", "error", "timeout"], f"eval timed out after {job.limit_ms} ms"
-        done.max_eval_time_ms, done.hint = job.limit_ms, _MORE_TIME
+        done.max_eval_time_ms, done.hint = job.limit_ms, job.time_hint
         return Ending(None, done, Outcome.TIMEOUT)
     if result.outcome == "interrupted" and job.cancelled:
         done.status = ["done", "interrupted"]

@@ -41,6 +41,7 @@ class Job:
     started: float = field(default_factory=time.monotonic)
     cancelled: bool = False
     limit_ms: int | None = None  # set when its time limit asked it to stop
+    time_hint: str | None = None
     resend: Deadline | None = None
     followers: list[Follower] = field(default_factory=list)
     value: Reply | None = None

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from replwire.replies import TRUNCATED
 
 Stream = Literal["out", "err"]
+STREAMS: tuple[Stream, ...] = ("out", "err")
 _MERGE = 4096  # neighbouring chunks of one stream below this size are kept as one
 
 
@@ -121,8 +122,8 @@ class Output:
                 side.tail_bytes -= len(side.tail.popleft().data)
         self.total += len(data)
 
-    def page(self, offset: int, stream: str, max_bytes: int) -> Page:
-        """Text from an offset, of one stream or of "both", at most `max_bytes` of it."""
+    def page(self, offset: int, stream: str, max_bytes: int, max_pieces: int) -> Page:
+        """Text from an offset, of one stream or of "both", at most `max_bytes` of it in at most `max_pieces`."""
         tails = [chunk for side in self._sides.values() for chunk in side.tail]
         chunks = self._chunks + sorted(tails, key=lambda chunk: chunk.start)
         decoders = {name: codecs.getincrementaldecoder("utf-8")("backslashreplace") for name in self._sides}
@@ -140,7 +141,7 @@ class Output:
             max_bytes -= len(data)
             at = start + len(data)
             pieces.append(Piece(chunk.stream, decoders[chunk.stream].decode(data)))
-            if max_bytes <= 0:
+            if max_bytes <= 0 or len(pieces) >= max_pieces:
                 return Page(pieces, at, missing, more=at < self.total)
         pieces += [Piece(name, rest) for name, decoder in decoders.items() if (rest := decoder.decode(b"", True))]
         return Page(pieces, max(offset, self.total), missing + max(0, self.total - at), more=False)

@@ -13,30 +13,35 @@ from replwire.link import Outcome
 from replwire.ops import Read
 from replwire.replies import Reply
 from replworker.jobs import Follower, Job, Jobs
-from replworker.output import Background, Page, Piece, Stream
+from replworker.output import STREAMS, Background, Page, Piece, Stream
+
+# Of the text in one answer. It is never left out, so it must be less than what is held for a slow client before that is
+# given up: 8 MiB, and text can be six times as long in JSON; 1000 messages.
+_PAGE_BYTES = 1 << 20
+_PAGE_PIECES = 200
 
 
 class Reads:
-    """All reads of one session. `say` sends a reply, `out` a chunk of output; both take the route first."""
+    """All reads of one session. `say` sends a reply, and takes its route first."""
 
     def __init__(
         self, jobs: Jobs, background: Background, timers: Deadlines, limits: Limits,
-        say: Callable[..., None], out: Callable[[int, str, Stream, str], None],
+        say: Callable[..., None],
     ) -> None:  # fmt: skip
         self._jobs = jobs
         self._background = background
         self._timers = timers
         self._limits = limits
         self._say = say
-        self._out = out
 
     def read(self, route: int, request: Read) -> None:
         """Answer now, or follow the running eval until it ends or the wait is over."""
-        most = min(request.max_bytes or self._limits.max_output_bytes, self._limits.max_output_bytes)
+        most = min(request.max_bytes or _PAGE_BYTES, self._limits.max_output_bytes, _PAGE_BYTES)
         if request.eval_id == 0:
             page = self._background.page(request.offset, most)
             self._send(route, request.id, page, request.grep)
-            self._say(route, self._paged(Reply(id=request.id, status=["done"], eval_id=0), page), Outcome.OK)
+            reply = Reply(id=request.id, status=["done"], eval_id=0)
+            self._say(route, self._paged(reply, page, request.grep), Outcome.OK)
             return
         job = self._jobs.find(request.eval_id)
         if job is None:
@@ -48,7 +53,7 @@ class Reads:
         if job.done is not None:
             self._finish(job, follower)
             return
-        page = job.output.page(follower.offset, follower.stream, most)
+        page = _page(job, follower)
         full = page.more and request.max_bytes is not None and request.grep is None  # what comes is for the next page
         if full or not request.wait_ms:
             self._wait_over(job, follower)
@@ -82,7 +87,7 @@ class Reads:
         job.followers.clear()
 
     def _finish(self, job: Job, follower: Follower) -> None:
-        page = job.output.page(follower.offset, follower.stream, follower.max_bytes)
+        page = _page(job, follower)
         self._send(follower.route, follower.request_id, page, follower.grep)
         self._terminal(job, follower, page)
 
@@ -92,7 +97,7 @@ class Reads:
             self._say(follower.route, Reply(id=follower.request_id, mime=image))
         value = job.value and msgspec.structs.replace(job.value, id=follower.request_id)
         done = msgspec.structs.replace(job.done, id=follower.request_id, dropped_bytes=None, truncated=None)
-        self._say(follower.route, self._paged(done, page), Outcome.OK, before=value)
+        self._say(follower.route, self._paged(done, page, follower.grep), Outcome.OK, before=value)
 
     def _wait_over(self, job: Job, follower: Follower) -> None:
         live = follower in job.followers
@@ -101,23 +106,43 @@ class Reads:
         if live and follower.grep is None:
             page = _heard_live(job, follower)
         else:
-            page = job.output.page(follower.offset, follower.stream, follower.max_bytes)
+            page = _page(job, follower)
             self._send(follower.route, follower.request_id, page, follower.grep)
             self._tell_need(job, follower)
         reply = Reply(id=follower.request_id, status=["done", "running"], eval_id=job.eval_id)
-        self._say(follower.route, self._paged(reply, page), Outcome.OK)
+        self._say(follower.route, self._paged(reply, page, follower.grep), Outcome.OK)
 
     def _send(self, route: int, request_id: str, page: Page, grep: str | None) -> None:
-        for piece in page.pieces if grep is None else _matching(page.pieces, grep):
-            self._out(route, request_id, piece.stream, piece.text)
+        """A page's text is an answer and no live output: none of it is left out for a slow reader."""
+        pieces = page.pieces if grep is None else list(_matching(page.pieces, grep))
+        if len(pieces) > _PAGE_PIECES:  # of a search: its lines stream by stream
+            pieces = [Piece(name, "".join(text for stream, text in pieces if stream == name)) for name in STREAMS]
+            pieces = [piece for piece in pieces if piece.text]
+        for stream, text in pieces:
+            self._say(route, Reply(id=request_id, out=text) if stream == "out" else Reply(id=request_id, err=text))
 
     @staticmethod
-    def _paged(reply: Reply, page: Page) -> Reply:
+    def _paged(reply: Reply, page: Page, grep: str | None = None) -> Reply:
         reply.offset = page.offset
+        if grep is not None and (page.missing or page.more):
+            reply.notice = _searched(page)
         if page.missing or page.more:
             reply.truncated = True
         reply.dropped_bytes = page.missing or None
         return reply
+
+
+def _page(job: Job, follower: Follower) -> Page:
+    """What a follower gets at once. A search looks at all of it, however many pieces it is in."""
+    most = _PAGE_PIECES if follower.grep is None else follower.max_bytes
+    return job.output.page(follower.offset, follower.stream, follower.max_bytes, most)
+
+
+def _searched(page: Page) -> str:
+    """What a search has not seen."""
+    parts = [f"{page.missing} bytes of the output were not kept"] if page.missing else []
+    parts += [f"what comes after offset {page.offset} is for the next read"] if page.more else []
+    return f"not all of the output was searched: {'; '.join(parts)}"
 
 
 def _heard_live(job: Job, follower: Follower) -> Page:

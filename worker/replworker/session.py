@@ -124,7 +124,7 @@ class Session:
         self.background = Background(limits.background_bytes)
         self.input = Input(self._child, limits.max_stdin_bytes)
         voice = self._voice
-        self._reads = Reads(self.jobs, self.background, self._timers, limits, voice.say, voice.out)
+        self._reads = Reads(self.jobs, self.background, self._timers, limits, voice.say)
 
     # --- to the broker ---
 
@@ -312,7 +312,7 @@ class Session:
         if self._child.stopped():
             raise InterpreterBroken("the interpreter was stopped by a signal (SIGSTOP or its like)")
         job.cancelled = True
-        job.limit_ms = cancel.limit_ms or job.limit_ms
+        job.limit_ms, job.time_hint = cancel.limit_ms or job.limit_ms, cancel.hint or job.time_hint
         self._child.send(frames.encode(frames.Interrupt(job.asked)))
         self._child.interrupt()
         if job.resend is None:
@@ -371,16 +371,25 @@ class Session:
     def _stdin(self, route: int, body: bytes) -> None:
         request = _decode_stdin(body)
         assert self._claim is not None
-        if not self.input.give(request.input.encode("utf-8", "surrogatepass")):
-            most = self._limits.max_stdin_bytes
-            err = f"{self.input.unread()} bytes of input are unread (max-stdin-bytes = {most})"
-            self._voice.refuse(
-                route, request.id, "stdin-buffer-full", err, limit="max-stdin-bytes", limit_value=most,
-                retry_after_ms=RETRY_AFTER_MS,
-            )  # fmt: skip
+        data = request.input.encode("utf-8", "surrogatepass")
+        if not self.input.give(data):
+            self._input_refused(route, request, len(data))
             return
         if self.jobs.running is not None:
             self.jobs.running.need = None
         label = [self._claim.name or self._claim.session]
         where = "delivered" if self.jobs.running is not None else "buffered"
         self._voice.done(route, request.id, **{where: label})
+
+    def _input_refused(self, route: int, request: Stdin, given: int) -> None:
+        most = self._limits.max_stdin_bytes
+        if given > most:  # it never fits: to say when to try again would be a lie
+            err = f"{given} bytes of input are more than a session takes at once (max-stdin-bytes = {most})"
+            hint, retry = f"send at most {most} bytes at a time, each when the code has read those before", None
+        else:
+            err = f"{self.input.unread()} bytes of input are unread (max-stdin-bytes = {most})"
+            hint, retry = None, RETRY_AFTER_MS
+        self._voice.refuse(
+            route, request.id, "stdin-buffer-full", err, limit="max-stdin-bytes", limit_value=most, hint=hint,
+            retry_after_ms=retry,
+        )  # fmt: skip

@@ -16,6 +16,7 @@ from replbroker.core.outcomes import COUNTED_AS, STATUS_OF
 from replbroker.core.session import CLOSED, IDLE, STARTING, VACANT, Ask, Job, Session, Waiter
 from replbroker.core.staff import Staff
 from replbroker.core.state import State
+from replbroker.core.time_limits import time_limit
 from replbroker.core.watch_ops import end_subscriptions
 from replwire.faults import Refusal, clip
 from replwire.link import Cancel, Claimed, Kind, encode, pack
@@ -48,10 +49,10 @@ class Evals:
             state.check_queue(agent)
         job = Job(session, state.next_route(), peer, agent, request, now)
         job.body = body
-        cap = limits.max_job_time_ms if request.wait_ms is not None or request.long else limits.max_eval_time_ms
-        if (rule := state.rule(request)) is not None:
-            cap = min(cap, rule.timeout_ms)
-        job.limit_ms = min(request.timeout_ms or cap, cap)
+        time = time_limit(request, limits, state.rule(request))
+        job.limit_ms, job.time_hint = time.ms, time.hint
+        if time.notice is not None:
+            state.say(peer, request.id, notice=time.notice)
         state.routes[job.route] = job
         state.by_request[peer, request.id] = job
         state.touch(session, now)
@@ -297,7 +298,7 @@ class Evals:
         if job.cancelled != "timeout":
             job.cancelled = "timeout"
             self._state.news.interrupting(job, "time-limit")
-            self._send(job.session, Kind.CANCEL, encode(Cancel(limit_ms=job.limit_ms)), job)
+            self._send(job.session, Kind.CANCEL, encode(Cancel(limit_ms=job.limit_ms, hint=job.time_hint)), job)
             grace = self._state.limits.interrupt_grace_ms / 1000
             job.deadline = self._state.deadlines.at(now + grace, lambda at: self._time_limit(job, at))
             return

@@ -43,7 +43,7 @@ class Job:
     __slots__ = (
         "agent", "asker", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "heard",
         "judging", "label", "limit_ms", "notice", "peer", "repeatable", "request", "request_id", "route", "session",
-        "started", "state", "status", "submitted", "wait_deadline", "withheld",
+        "started", "state", "status", "submitted", "time_hint", "wait_deadline", "withheld",
     )  # fmt: skip
 
     QUEUED: Final = "queued"
@@ -64,7 +64,7 @@ class Job:
         self.body: bytes | None = None
         self.code = request.summary()[:CODE_SHOWN]
         self.request: Runs | None = request  # until it runs
-        self.limit_ms = 0
+        self.limit_ms, self.time_hint = 0, ""
         self.repeatable = getattr(request, "idempotency_key", None) is not None  # whoever repeats it is to be answered
         self.state: str = self.QUEUED
         self.status: list[str] = []

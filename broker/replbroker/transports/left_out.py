@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+import msgspec
+
 from replwire.events import carried, lagged
 from replwire.replies import Reply, encode
+
+
+class _Output(msgspec.Struct):
+    out: str = ""
+    err: str = ""
+
+
+_decode = msgspec.json.Decoder(_Output).decode
 
 
 class LeftOut:
@@ -21,12 +31,13 @@ class LeftOut:
     def __bool__(self) -> bool:
         return bool(self._bytes or self._events)
 
-    def add(self, request_id: str, size: int, *, event: bool) -> None:
-        """One message was left out."""
+    def add(self, request_id: str, body: bytes | memoryview, *, event: bool) -> None:
+        """One message was left out. What counts is the text in it, not its encoding."""
         if event:
             self._events[request_id] += 1
         else:
-            self._bytes[request_id] += size
+            output = _decode(body)
+            self._bytes[request_id] += len((output.out + output.err).encode())
 
     def notices(self) -> Iterator[bytes]:
         """A message for each request that misses something; forgets it."""

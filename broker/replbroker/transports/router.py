@@ -246,7 +246,7 @@ class Clients:
                 return sent
             backlog = self._backlogs[peer] = _Backlog()
         if output_of is not None and not (event and backlog.has_room):
-            backlog.left_out.add(output_of, len(body), event=event)
+            backlog.left_out.add(output_of, body, event=event)
             return True
         backlog.own_up()
         if before is not None:

@@ -236,7 +236,7 @@ class Streams:
         if connection.broken:
             return True  # not given up yet
         if output_of is not None and len(connection.pending) > _LIVE_BYTES:
-            connection.left_out.add(output_of, len(body), event=event)
+            connection.left_out.add(output_of, body, event=event)
             return True
         self._own_up(connection)
         if before is not None:

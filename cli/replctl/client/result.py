@@ -212,6 +212,8 @@ class Gathering:
             self.result.images.append(reply.mime)
         elif reply.out is None and reply.err is None:
             self._merge(reply)
+            if reply.notice is not None and self.on_status is not None:
+                self.on_status(reply)
         return False
 
     def settle(self) -> Result:
@@ -232,10 +234,12 @@ class Gathering:
             self.on_output(stream, text)
 
     def _merge(self, reply: Reply) -> None:
-        result = self.result
+        result, earlier = self.result, self.result.notice
         for name, value in zip(_MERGED, _merged(reply), strict=True):
             if value is not None:
                 setattr(result, name, value)
+        if earlier and result.notice not in (None, earlier):
+            result.notice = f"{earlier}; {result.notice}"
         if reply.session is not None:
             result.session_id = reply.session
         result.session = result.session or reply.name or reply.session

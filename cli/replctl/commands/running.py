@@ -90,6 +90,7 @@ class Running:
         self._session: str | None = fields["session"]
         self._gathering: Gathering | None = None
         self._stops = 0
+        self._told = False  # a notice, as it came
         self._asking: str | None = None  # the session whose code waits for input that we can give
 
     def go(self) -> int:
@@ -99,6 +100,8 @@ class Running:
         try:
             while (result := self._tried(live)) is None:
                 pass
+            if self._told and not self._face.json:
+                result.notice = None
             return report(self._face, result)
         except KeyboardInterrupt:
             return self._left()
@@ -167,6 +170,7 @@ class Running:
                 self._notice(waits_for_input(session))
         elif (text := status_notice(reply)) is not None:
             self._notice(text)
+            self._told = self._told or reply.notice is not None
 
     def _give(self) -> None:
         """Send the first answer's input; at its end the next one's turn has come."""

@@ -10,18 +10,25 @@ from replwire.faults import Exit
 from replwire.replies import Reply
 
 # The broker's hints speak of fields of the wire; at a shell the same advice is an option or a command.
+_WORDS = {"send `wait-ms`": "use --wait", "`timeout-ms`": "--timeout", "`wait-ms`": "--wait"}
 _HINTS = {
     "session-not-found": "replctl ls lists the sessions, replctl new NAME opens one",
     "session-already-exists": "replctl new --reuse takes the one there is",
     "approval-needed": "a person has to allow it: replctl eval asks at a terminal",
     "plan-mode": "look and ask; replctl mode SESSION normal lets a session change again",
-    "timeout": "--timeout asks for more time; with --wait it goes on and can be read later",
 }
 
 
 def hint_for(word: str | None, hint: str | None) -> str | None:
     """What to do about a fault, for someone at a shell; None when nobody has advice."""
-    return _HINTS.get(word or "", hint) if hint else None
+    return _HINTS.get(word or "", for_shell(hint)) if hint else None
+
+
+def for_shell(text: str) -> str:
+    """What the broker says of fields, with the options that a shell has for them."""
+    for field, option in _WORDS.items():
+        text = text.replace(field, option)
+    return text
 
 
 def plan_notice(reply: Reply | None) -> str | None:
@@ -42,6 +49,8 @@ def status_notice(reply: Reply) -> str | None:
     if "queued" in status:
         ahead = reply.queue_position or 0
         return f"waiting, {ahead} {'eval goes' if ahead == 1 else 'evals go'} first" if ahead else "waiting for a turn"
+    if reply.notice is not None:
+        return for_shell(reply.notice)
     if "output-dropped" in status:
         return f"{reply.dropped_bytes or 0} bytes of live output came too fast to be shown here; replctl read has them"
     return None
@@ -50,7 +59,7 @@ def status_notice(reply: Reply) -> str | None:
 def opening_notices(result: Result) -> Iterator[str]:
     """What is told before the value or the traceback, which are to be the last that is read."""
     if result.notice:
-        yield result.notice
+        yield for_shell(result.notice)
     if result.created and not result.ephemeral:
         earlier = f"; the one before it was lost: {result.cause}" if result.cause and result.state != "lost" else ""
         yield f"new session {result.session!r}{earlier}"
@@ -68,7 +77,9 @@ def end_notices(result: Result) -> Iterator[str]:
         yield f"earlier state was lost: {result.cause or 'unknown cause'}; this ran in a fresh worker" + _epoch(result)
     if result.ignored_fields:
         yield f"the broker does not know, and ignored: {', '.join(result.ignored_fields)}"
-    if result.truncated:
+    if result.truncated and not result.dropped_bytes and result.offset is not None:
+        yield f"there is more: --offset {result.offset}"
+    elif result.truncated:
         yield f"output truncated, {result.dropped_bytes or 0} bytes dropped"
     if result.background_bytes:
         yield f"the session printed {result.background_bytes} bytes between evals: replctl read {name} 0"

@@ -16,7 +16,6 @@ from replwire.replies import TRUNCATED, Reply
 _HINTS = {
     "session-not-found": "code that is sent to a session opens it; the list of sessions has those there are",
     "path-not-allowed": "code reads what its session sees: eval exec(open(path).read()); or set session.load-paths",
-    "timeout": "ask for more with `timeout`",
     "eval-not-found": "the list of jobs has the evals there are; what one printed goes with its worker",
     "broker-lost": "if it has ended, all sessions and variables are gone; the list of sessions has those there are",
     "unknown-op": "the broker that runs is older than this tool: `replctl shutdown` lets a new one start",
@@ -79,6 +78,8 @@ class Told:
 
     def _fold(self, label: str, text: str, room: int) -> str:
         more = self._more() if label else ""  # a value has no pages of its own
+        if label and self._result.dropped_bytes and (self._tail or TRUNCATED in text):
+            more = f", and {self._result.dropped_bytes} bytes beside them that were not kept{more}"
         folded = fold(text, room, self._settings.line, more)
         self._cut = self._cut or (folded.cut > 0 and not (more and more in folded.text))
         return folded.text
@@ -98,7 +99,7 @@ class Told:
             before = result.cause if result.state != "lost" else None  # else it is how this one went
             yield f"new session {name}" + (f"; the one before it was lost: {before}" if before else "")
         if result.notice:
-            yield result.notice
+            yield for_tools(result.notice)
         if result.repr_error:
             yield f"the value has no text: its repr raised {result.repr_error}"
         if self._cut and (more := self._more()):
@@ -126,7 +127,7 @@ class Told:
             least = "at least " if (result.value or "").endswith(TRUNCATED) else ""  # the rest was never made
             yield f"{least}{result.dropped_bytes or 0} bytes of it were not kept"
         if not result.ok and result.hint and status not in ("running", "waiting-for-input"):
-            yield f"hint: {_HINTS.get(result.word or '', result.hint)}"
+            yield f"hint: {_HINTS.get(result.word or '', for_tools(result.hint))}"
         yield ", ".join(self._footer(status))
 
     def _footer(self, status: str) -> Iterator[str]:
@@ -157,6 +158,11 @@ class Told:
             "dropped_bytes": result.dropped_bytes, "files": result.files or None,
         }  # fmt: skip
         return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def for_tools(text: str) -> str:
+    """What the broker says of fields, with the arguments that tools have for them."""
+    return text.replace("`timeout-ms`", "`timeout`").replace("`wait-ms`", "a wait")
 
 
 def status_of(result: Result) -> str:

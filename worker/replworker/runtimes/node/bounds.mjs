@@ -40,6 +40,17 @@ export function cut(text, limit) {
   return [data.toString('utf8', 0, end), size - end];
 }
 
+/** At most `limit` UTF-8 bytes, and a mark behind them when there was more. */
+export function cutMarked(text, limit) {
+  const [kept, dropped] = cut(text, limit);
+  return dropped ? kept + CUT_MARK : kept;
+}
+
+/** A name of at most NAME_CHARS, and a mark behind it when there was more. */
+export function cutName(name) {
+  return name.length > NAME_CHARS ? name.slice(0, NAME_CHARS) + CUT_MARK : name;
+}
+
 /** At most `limit` UTF-8 bytes: the head and the tail, with a line between them that counts the rest. */
 export function cutMiddle(text, limit) {
   const data = from(text);

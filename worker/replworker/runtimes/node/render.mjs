@@ -2,7 +2,7 @@
 
 import util from 'node:util';
 
-import { CUT_MARK, NAME_CHARS, cut } from './bounds.mjs';
+import { CUT_MARK, NAME_CHARS, cut, cutName } from './bounds.mjs';
 import { Array, Map, Object, Reflect, Set, Uint8Array } from './builtins.mjs';
 
 const { inspect, types } = util;
@@ -40,7 +40,7 @@ export function typeName(value) {
     const maker = getOwnPropertyDescriptor(each, 'constructor')?.value;
     if (typeof maker !== 'function' || isProxy(maker)) continue;
     const name = getOwnPropertyDescriptor(maker, 'name')?.value;
-    if (typeof name === 'string' && name !== '') return name.slice(0, NAME_CHARS);
+    if (typeof name === 'string' && name !== '') return cutName(name);
   }
   return 'Object';
 }

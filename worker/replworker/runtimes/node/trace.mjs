@@ -3,7 +3,7 @@
 import { fileURLToPath } from 'node:url';
 import util from 'node:util';
 
-import { MESSAGE_BYTES, NAME_CHARS, PATH_CHARS, cut, cutMiddle } from './bounds.mjs';
+import { MESSAGE_BYTES, NAME_CHARS, PATH_CHARS, cutMarked, cutMiddle, cutName } from './bounds.mjs';
 import { Array, Error, Number, Reflect, Set, String, WeakSet } from './builtins.mjs';
 import { DELAY, LINE_END } from './engine.mjs';
 import { typeName } from './render.mjs';
@@ -27,7 +27,7 @@ export function raised(error, limits) {
   const text = isError ? full : `Uncaught ${full}`;
   const ex = {
     type: isError ? nameOf(error) : typeName(error),
-    message: cut(isError ? String(error.message) : full, MESSAGE_BYTES)[0],
+    message: cutMarked(isError ? String(error.message) : full, MESSAGE_BYTES),
   };
   return told(ex, isError ? String(error.stack) : '', text, limits);
 }
@@ -48,7 +48,7 @@ export function misread(wrong, code, name, limits) {
   const start = column > 100 ? column - 60 : 0; // of a long line, the part around the mark
   const mark = source.slice(start, column).replace(/[^\t]/g, ' ');
   const text = `${name}:${line + 1}\n${source.slice(start, start + 160)}\n${mark}^\n${type}: ${message}\n`;
-  const ex = { type, message: cut(message, MESSAGE_BYTES)[0] };
+  const ex = { type, message: cutMarked(message, MESSAGE_BYTES) };
   const stacktrace = [{ func: '<eval>', file: name.slice(0, PATH_CHARS), line: line + 1 }];
   return { ex, stacktrace, traceback: cutMiddle(text, limits.traceBytes) };
 }
@@ -126,6 +126,6 @@ function shortened(text, most) {
 /** An error's name; that of its class, when the class did not set one. */
 function nameOf(error) {
   const name = error.name;
-  if (typeof name === 'string' && name !== '' && name !== 'Error') return name.slice(0, NAME_CHARS);
+  if (typeof name === 'string' && name !== '' && name !== 'Error') return cutName(name);
   return typeName(error);
 }

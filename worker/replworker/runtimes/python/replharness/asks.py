@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from . import SEALED
-from .bounds import MESSAGE_BYTES, cut, type_name
+from .bounds import MESSAGE_BYTES, cut_marked, type_name
 from .channel import ChannelBroken
 
 TYPE_CHECKING = False
@@ -108,7 +108,7 @@ def _told(exc: BaseException) -> str:
     name = type_name(type(exc))
     if name == "KeyboardInterrupt":
         return "interrupted"
-    return cut(str(exc) if name in _PLAIN else "%s: %s" % (name, exc), MESSAGE_BYTES)[0]
+    return cut_marked(str(exc) if name in _PLAIN else "%s: %s" % (name, exc), MESSAGE_BYTES)
 
 
 def _typed(message: Message, **fields: type) -> Tuple[Any, ...]:

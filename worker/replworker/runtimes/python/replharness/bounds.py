@@ -65,6 +65,12 @@ def cut(text: str, limit: int) -> tuple[str, int]:
     return kept, len(data) - len(kept.encode("utf-8"))
 
 
+def cut_marked(text: str, limit: int) -> str:
+    """At most `limit` UTF-8 bytes of `text`, and a mark behind them when there was more."""
+    kept, dropped = cut(text, limit)
+    return kept + CUT_MARK if dropped else kept
+
+
 def cut_middle(text: str, limit: int) -> str:
     """At most `limit` UTF-8 bytes of `text`: its head and its tail, with a line between them that counts the rest."""
     data = str.__str__(text).encode("utf-8", "backslashreplace")
@@ -79,4 +85,5 @@ def cut_middle(text: str, limit: int) -> str:
 
 def type_name(kind: type) -> str:
     """The name of a class, read so that no metaclass has a say in it."""
-    return plain(_type_name(kind)[:NAME_CHARS])
+    name = plain(_type_name(kind))
+    return name if len(name) <= NAME_CHARS else name[:NAME_CHARS] + CUT_MARK

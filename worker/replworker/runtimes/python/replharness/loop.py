@@ -7,7 +7,7 @@ import sys
 import time
 
 from . import SEALED
-from .bounds import MESSAGE_BYTES, cut, type_name
+from .bounds import MESSAGE_BYTES, cut_marked, type_name
 from .channel import ChannelBroken, ChannelClosed
 from .variables import listing
 
@@ -93,7 +93,7 @@ class Loop:
             if message.get("cwd") is not None:
                 os.chdir(message["cwd"])
         except Exception as exc:
-            error = cut("%s: %s" % (type_name(type(exc)), exc), MESSAGE_BYTES)[0]
+            error = cut_marked("%s: %s" % (type_name(type(exc)), exc), MESSAGE_BYTES)
         return {"t": "claimed", "n": message["n"], "error": error}
 
     def _vars(self, message: Dict[str, Any]) -> Dict[str, Any]:

@@ -6,7 +6,7 @@ import os
 import sys
 
 from . import SEALED
-from .bounds import MESSAGE_BYTES, NAME_CHARS, PATH_CHARS, cut, cut_middle, plain, type_name
+from .bounds import MESSAGE_BYTES, NAME_CHARS, PATH_CHARS, cut_marked, cut_middle, plain, type_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _deep_enough(body: Callable[[], Any]) -> Any:
 
 def _message(exc: BaseException) -> str:
     try:
-        return cut(str(exc), MESSAGE_BYTES)[0]
+        return cut_marked(str(exc), MESSAGE_BYTES)
     except BaseException as failed:
         return "<str failed: %s>" % type_name(type(failed))
 
