@@ -95,7 +95,10 @@ def _more_commands() -> list[tuple[str, str]]:
     """Name and summary of each command that extensions bring; nothing is loaded where the config names none."""
     from replctl.commands.configured import configured
 
-    if not configured():
+    try:
+        if not configured():
+            return []
+    except click.UsageError:  # whoever asks for help is not to be refused it
         return []
     from replctl.commands.extensions import entries
 

@@ -12,8 +12,15 @@ if TYPE_CHECKING:
 
 
 def configured() -> list[Extension]:
-    """Those of the file, in its order; none of a file that cannot be used. `config show` and `doctor` say why."""
-    if not os.environ.get("REPLCTL_CONFIG") and not os.path.exists(config_file(os.environ)):
+    """Those of the file, in its order; none of a file that cannot be used. `config show` and `doctor` say why.
+
+    A usage error where REPLCTL_CONFIG names a file that is not there.
+    """
+    if not os.path.exists(config_file(os.environ)):
+        if os.environ.get("REPLCTL_CONFIG"):
+            from replctl.commands.settings import read_settings
+
+            read_settings(None, {})  # says that what was named is not there
         return []
     from replctl.commands.settings import salvage_settings
 
