@@ -41,6 +41,7 @@ class Moves:
             raise Refusal("invalid-request", why)
         source, asker = self._state.lookup.get(request, peer), self._state.access.asker(peer)
         self._check_free(request, asker.identity)
+        self._state.check_fields(peer, request)
         job = self._evals.submit(source, request, peer, body, agent, now)
         job.asker = asker
 

@@ -63,7 +63,6 @@ class SessionOps:
             raise Refusal("session-already-exists", f"Session already exists: {name}", hint=hint)
 
     def clone(self, request: wire.Clone, peer: Peer, body: bytes, now: float) -> None:
-        self._state.check_fields(peer, request)
         if self._state.draining:
             raise Refusal("shutdown", "server is shutting down")
         self._moves.clone(request, peer, body, agent_of(self._state, request, peer), now)
