@@ -76,7 +76,7 @@ def measure(plan: Plan) -> list[Table]:
         client = broker.client()
         client.new("library")
         env = {"REPLCTL_ENDPOINT": broker.endpoint, "REPLCTL_STATE_DIR": str(broker.state),
-               "REPLCTL_CONFIG": str(broker.state / "none.toml")}  # fmt: skip
+               "XDG_CONFIG_HOME": str(broker.state)}  # fmt: skip
         argv = {AGENT: [sys.executable, "-m", "replctl", "acp"], ECHO: [sys.executable, "-m", "bench.acp_echo"]}
         talks = {who: stack.enter_context(_agent(command, env)) for who, command in argv.items()}
         work = stack.enter_context(procs.folder())  # /tmp itself, and the broker's state, no sandboxed session may have

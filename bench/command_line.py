@@ -25,7 +25,7 @@ def measure(plan: Plan) -> list[Table]:
             **os.environ,
             "REPLCTL_ENDPOINT": broker.endpoint,
             "REPLCTL_STATE_DIR": str(broker.state),
-            "REPLCTL_CONFIG": str(broker.state / "none.toml"),
+            "XDG_CONFIG_HOME": str(broker.state),
         }
 
         def run(*argv: str) -> str:

@@ -28,7 +28,7 @@ def environ(folder: Path, endpoint: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("REPLCTL_")}
     return kept | {
         "REPLCTL_STATE_DIR": str(folder),
-        "REPLCTL_CONFIG": str(folder / "none.toml"),
+        "XDG_CONFIG_HOME": str(folder),
         "REPLCTL_ENDPOINT": endpoint,
     }
 

@@ -210,7 +210,7 @@ def test_a_collector_that_comes_back_has_the_rest(start: Callable[..., Broker], 
 def _refused(tmp_path: Path, setting: str, **env: str) -> str:
     command = [sys.executable, "-m", "replctl", "serve", "--endpoint", f"ipc://{tmp_path}/b.sock", "--set", setting]
     tmp_path.chmod(0o700)
-    environ = {**os.environ, "REPLCTL_STATE_DIR": str(tmp_path), "REPLCTL_CONFIG": f"{tmp_path}/none.toml", **env}
+    environ = {**os.environ, "REPLCTL_STATE_DIR": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path), **env}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30)
     assert done.returncode != 0
     return done.stderr

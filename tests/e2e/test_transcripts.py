@@ -258,7 +258,7 @@ def test_a_replay_compares_values_also_where_output_was_cut(start: Callable[...,
 def test_transcripts_that_cannot_be_read_are_told_in_a_line(args: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "transcripts").mkdir()
     (tmp_path / "transcripts/transcripts.db").write_text("no database")
-    env = {**os.environ, "REPLCTL_STATE_DIR": str(tmp_path), "REPLCTL_CONFIG": f"{tmp_path}/none.toml"}
+    env = {**os.environ, "REPLCTL_STATE_DIR": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
     command = [sys.executable, "-m", "replctl", *args, *(["--no-start"] if args[0] != "export" else [])]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1

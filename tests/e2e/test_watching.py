@@ -141,7 +141,7 @@ def test_the_pub_socket_has_every_event_by_type(start: Callable[..., Broker]) ->
 def _refusal(folder: Path, setting: str) -> str:
     """What a broker says that does not start with this setting."""
     command = [sys.executable, "-m", "replctl", "serve", "--endpoint", f"ipc://{folder}/b.sock", "--set", setting]
-    env = {**os.environ, "REPLCTL_STATE_DIR": str(folder), "REPLCTL_CONFIG": f"{folder}/none.toml"}
+    env = {**os.environ, "REPLCTL_STATE_DIR": str(folder), "XDG_CONFIG_HOME": str(folder)}
     folder.chmod(0o700)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
     assert done.returncode != 0

@@ -146,7 +146,7 @@ def test_python_examples_print_what_they_say(page: Path, code: str, state_dir: s
     parts = [str(ROOT / part) for part in ("wire", "worker", "broker", "cli")]
     env |= {"REPLCTL_STATE_DIR": state_dir, "PYTHONPATH": os.pathsep.join(parts)}
     # The file of the user who runs this must not choose the endpoint.
-    env["REPLCTL_CONFIG"] = f"{state_dir}/none.toml"
+    env["XDG_CONFIG_HOME"] = state_dir
     ran = subprocess.run(
         [sys.executable, "-c", code], env=env, cwd=state_dir, capture_output=True, text=True, timeout=90
     )
