@@ -28,9 +28,9 @@ from replbroker.launch.local import Local
 from replbroker.launch.memory import MachineMemory
 from replbroker.launch.sandbox import Probed
 from replbroker.launch.scratch import Scratch
-from replbroker.own_places import OwnPlaces, Place
+from replbroker.own_places import OwnPlace, OwnPlaces
 from replbroker.places import EndpointPlace, LinesPlace, ScratchPlace, StatePlace
-from replbroker.reloading import Reloading, live
+from replbroker.reloading import ConfigReload, live
 from replbroker.roster import Roster
 from replbroker.serve import Serve, log
 from replbroker.signals import Signals
@@ -84,7 +84,7 @@ def run(
         signals = Signals()
         stack.callback(signals.close)
         _tune_collector()
-        reloading = Reloading(loaded.config, lambda: _reread(read_again, open_files[1]), idle_exit=background)
+        reloading = ConfigReload(loaded.config, lambda: _reread(read_again, open_files[1]), idle_exit=background)
         with _serve(
             loaded.config,
             reloading,
@@ -171,7 +171,7 @@ def _tune_collector() -> None:
 @contextmanager
 def _serve(
     config: Config,
-    reloading: Reloading,
+    reloading: ConfigReload,
     held: list[Held],
     doors: list[Door],
     state_dir: Path,
@@ -219,7 +219,7 @@ def _serve(
             open_files,
         )
         core = Core(_setup(config, idle_exit, tuple(interpreters), keys, sandbox, extending))
-        places: list[Place] = [
+        places: list[OwnPlace] = [
             ScratchPlace(own, f"{own.path}/workers", lambda: _bind(workers.socket, inner), launcher.renew),
             *(_endpoint_place(each, clients, keys) for each in held if each.lock is not None),
             StatePlace(state_dir, roster),
@@ -292,7 +292,7 @@ def _setup(
         started=time.monotonic(),
         runtimes=runtimes,
         agents=now.agents,
-        identities=Identities(config.identities),
+        identities=Identities(list(now.identities)),
         audit=config.broker.audit,
         sandbox=sandbox.core,
         own=f"uid:{os.getuid()}",

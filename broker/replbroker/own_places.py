@@ -19,7 +19,7 @@ _SETTLE_S = 0.1  # who removes a folder is let finish: what comes into it meanwh
 _UNTOLD_S, _TOLD_S = 2.0, 15.0  # between two looks, by whether the kernel tells of changes
 
 
-class Place(Protocol):
+class OwnPlace(Protocol):
     """Something of the broker's on the file system."""
 
     directory: str  # to be watched
@@ -32,7 +32,7 @@ class OwnPlaces:
     """All of them. `troubles` gets those that could not be mended."""
 
     def __init__(
-        self, places: Sequence[Place], complain: Callable[[str], None], troubles: Callable[[list[str]], None]
+        self, places: Sequence[OwnPlace], complain: Callable[[str], None], troubles: Callable[[list[str]], None]
     ) -> None:
         self._places = places
         self._complain = complain
@@ -70,7 +70,7 @@ class OwnPlaces:
         if self._troubles != before:
             self._tell_troubles(list(self._troubles.values()))
 
-    def _mend(self, place: Place) -> None:
+    def _mend(self, place: OwnPlace) -> None:
         try:
             done = place.mend()
         except Locked as taken:
@@ -84,7 +84,7 @@ class OwnPlaces:
             if done is not None:
                 self._complain(done)
 
-    def _failed(self, place: Place, trouble: str) -> None:
+    def _failed(self, place: OwnPlace, trouble: str) -> None:
         if self._troubles.get(place.directory) != trouble:
             self._complain(trouble)
         self._troubles[place.directory] = trouble

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from replbroker.core.reload import Live, Reread
+from replbroker.core.reload import LiveSettings, Reread
 from replwire.agents import Agents
 from replwire.config import RELOADABLE, Config, ConfigError, Loaded, changes
 
 
-class Reloading:
+class ConfigReload:
     """`read` gives the settings as a start would find them now, from file, environment and flags."""
 
     def __init__(self, running: Config, read: Callable[[], Loaded], *, idle_exit: bool) -> None:
@@ -32,11 +32,12 @@ class Reloading:
         )
 
 
-def live(config: Config, idle_exit: bool) -> Live:
+def live(config: Config, idle_exit: bool) -> LiveSettings:
     """The settings that the core looks at each time."""
-    return Live(
+    return LiveSettings(
         limits=config.limits,
         agents=Agents(config.agents),
+        identities=tuple(config.identities),
         admins=frozenset(config.access.admins),
         warm_workers=config.broker.warm_workers,
         idle_exit_ms=config.broker.idle_exit_ms if idle_exit else 0,

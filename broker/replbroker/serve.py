@@ -38,7 +38,7 @@ from replbroker.extending import Extending
 from replbroker.file_watch import FileWatch
 from replbroker.launch.base import Launcher
 from replbroker.launch.memory import MachineMemory
-from replbroker.reloading import Reloading
+from replbroker.reloading import ConfigReload
 from replbroker.roster import Roster
 from replbroker.signals import Signals
 from replbroker.transports.auth import Zap
@@ -67,8 +67,8 @@ class Serve:
 
     def __init__(
         self, core: Core, clients: Clients, workers: Workers, zap: Zap, launcher: Launcher,
-        machine_memory: MachineMemory, reloading: Reloading, roster: Roster, audit: AuditFile, token: Callable[[], str],
-        watchers: Sequence[Watcher], extending: Extending, limits: Limits,
+        machine_memory: MachineMemory, reloading: ConfigReload, roster: Roster, audit: AuditFile,
+        token: Callable[[], str], watchers: Sequence[Watcher], extending: Extending, limits: Limits,
     ) -> None:  # fmt: skip
         self._core = core
         self._clients = clients
@@ -326,7 +326,7 @@ class Serve:
         elif isinstance(effect, Discard):
             self._discard(Path(effect.path))
         elif isinstance(effect, RereadConfig):
-            self._do(self._core.reread(self._reloading.again(), effect.peer, effect.request_id, time.monotonic()))
+            self._reload(effect.peer, effect.request_id)
         elif isinstance(effect, LookAtMemory):
             self._do(self._core.machine_seen(self._machine_memory.look(), time.monotonic()))
         elif isinstance(effect, Note):
@@ -358,12 +358,19 @@ class Serve:
         for number in signals.take():
             if number == signal.SIGCHLD:
                 self._launcher.sweep()
-            elif number == signal.SIGHUP and not sys.stdin.isatty():  # with a terminal, that terminal is gone
-                self._do(self._core.reread(self._reloading.again(), None, "", time.monotonic()))
+            elif number == signal.SIGHUP and not signals.from_terminal:
+                self._reload(None, "")
             elif self._core.state.draining:
                 self._exit = f"a second {signal.Signals(number).name}"
             else:
                 self._do(self._core.drain(signal.Signals(number).name, time.monotonic()))
+
+    def _reload(self, peer: bytes | None, request_id: str) -> None:
+        """Read the config file again, for a request or a signal."""
+        reread = self._reloading.again()
+        if reread.live is not None:
+            self._launcher.know(reread.live.identities)
+        self._do(self._core.reread(reread, peer, request_id, time.monotonic()))
 
     def close(self) -> None:
         """Kill every worker, then let clients go: who waits for our end must not see it before it has come."""

@@ -12,6 +12,7 @@ class Signals:
     HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
     def __init__(self) -> None:
+        self.from_terminal = os.isatty(0)  # then SIGHUP says that this terminal is gone
         self.fd, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         self._before = {number: signal.signal(number, lambda *_: None) for number in self.HANDLED}

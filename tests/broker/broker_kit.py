@@ -31,7 +31,7 @@ from replbroker.core.effects import (
     ToClient,
     ToWorker,
 )
-from replbroker.core.memory import Machine
+from replbroker.core.memory import MemoryLeft
 from replbroker.core.reload import Reread
 from replbroker.core.session import Session
 from replbroker.core.state import Setup
@@ -145,7 +145,7 @@ class Table:
         self.discarded: list[str] = []
         self.audited: list[Audit] = []
         self.happened: list[Event] = []
-        self.machine: Machine | None = None  # what a look at its memory gives
+        self.machine: MemoryLeft | None = None  # what a look at its memory gives
         self.looks = 0
         self.config = Reread(error="there is none")  # what reading it again gives
         self.judges: list[Judge] = []  # what hooks are asked, the oldest first

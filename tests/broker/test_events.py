@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker_kit import Table
-from replbroker.core.reload import Live, Reread
+from replbroker.core.reload import LiveSettings, Reread
 from replwire import events
 from replwire.agents import Agents
 from replwire.events import EVENTS, Event
@@ -288,7 +288,9 @@ def test_every_event_that_is_declared_happens(new_table: Callable[..., Table], m
     table.core.extension_loaded("guard", ["hook words"], table.now)
     table.do(table.core.extension_failed("guard", "hook words", "ValueError: no", table.now))
     table.config = Reread(
-        live=Live(limits=Limits(), agents=Agents([]), admins=frozenset(), warm_workers=0, idle_exit_ms=0)
+        live=LiveSettings(
+            limits=Limits(), agents=Agents([]), identities=(), admins=frozenset(), warm_workers=0, idle_exit_ms=0
+        )
     )
     table.said("reload-config")
     table.said("shutdown")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker_kit import Table
-from replbroker.core.memory import Machine
+from replbroker.core.memory import MemoryLeft
 from replwire.link import Kind, Usage
 
 MIB = 1 << 20
@@ -21,7 +21,7 @@ def table(total: int = 8 * GIB, left: int = 6 * GIB, **limits: int) -> Table:
 
 
 def sees(table: Table, left: int, total: int = 8 * GIB) -> None:
-    table.machine = Machine(total, left)
+    table.machine = MemoryLeft(total, left)
     table.do(table.core.machine_seen(table.machine, table.now))
 
 
@@ -64,6 +64,18 @@ def test_while_memory_is_short_sessions_can_be_asked_about_reset_and_closed() ->
     assert broker.said("reset", session="a")["status"] == ["done"]
     assert broker.said("close", session="b")["status"] == ["done", "session-closed"]
     assert broker.said("ls-sessions")["sessions"]
+
+
+def test_no_worker_is_kept_warm_while_memory_is_short() -> None:
+    broker = Table(warm=2, min_free_memory_bytes=GIB)
+    assert len(broker.spawned) == 2
+    sees(broker, left=900 * MIB)
+    for worker in list(broker.workers.values()):
+        worker.dies()
+    assert len(broker.spawned) == 2
+    sees(broker, left=2 * GIB)
+    broker.open("a")
+    assert len(broker.spawned) > 2
 
 
 def test_an_identity_over_its_bound_loses_its_largest_session_and_others_none() -> None:
@@ -165,7 +177,7 @@ def test_the_machine_is_looked_at_oftener_when_little_is_left() -> None:
     before = broker.looks
     broker.wait(10)
     assert broker.looks - before <= 6
-    broker.machine = Machine(8 * GIB, 3 * GIB)
+    broker.machine = MemoryLeft(8 * GIB, 3 * GIB)
     broker.wait(3)
     before = broker.looks
     broker.wait(10)

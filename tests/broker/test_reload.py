@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker_kit import Table
-from replbroker.core.reload import Live, Reread
+from replbroker.core.reload import LiveSettings, Reread
 from replwire.agents import Agents
 from replwire.config import load
 from replwire.limits import Limits
@@ -17,8 +17,9 @@ OTHER = b"p9"
 
 def config(text: str = "", *, admins: tuple[str, ...] = (), warm: int = 0, idle: int = 0, **limits: int) -> Reread:
     """The file says this now."""
-    live = Live(
-        limits=Limits(**limits), agents=Agents(load(text).config.agents), admins=frozenset(admins), warm_workers=warm,
+    live = LiveSettings(
+        limits=Limits(**limits), agents=Agents(load(text).config.agents),
+        identities=tuple(load(text).config.identities), admins=frozenset(admins), warm_workers=warm,
         idle_exit_ms=idle,
     )  # fmt: skip
     return Reread(live=live, reloaded=["limits.max-sessions"], needs_restart=["broker.tcp"])
@@ -78,6 +79,13 @@ def test_rules_and_admins_count_from_then_on() -> None:
     reloads(table, config())
     assert "forbidden" in table.said("introspect", OTHER)["status"]
     assert "pong" in table.said("ping", agent="eve")["status"]
+
+
+def test_identities_count_from_then_on() -> None:
+    table = Table()
+    assert table.state.setup.identities.get("ci") is None
+    reloads(table, config('[[identities]]\nname = "ci"\nuser = "root"\n'))
+    assert table.state.setup.identities.get("ci") is not None
 
 
 def test_warm_workers_and_idle_times_count_from_then_on() -> None:

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 
 from broker_kit import Worker
 from broker_sim import WatchedTable, check
-from replbroker.core.memory import Machine
+from replbroker.core.memory import MemoryLeft
 from replwire.ext.verdicts import Allow, Ask, Block, Verdict
 from replwire.link import Kind, Outcome, Usage
 
@@ -198,7 +198,7 @@ class Broker(RuleBasedStateMachine):
 
     @rule(left=st.sampled_from([20, 70, 5000, 5000]))
     def memory_of_the_machine_changes(self, left: int) -> None:
-        self.table.machine = Machine(10_000, left)
+        self.table.machine = MemoryLeft(10_000, left)
 
     @precondition(lambda self: self._claims())
     @rule(pick=PICK, error=st.sampled_from([None, None, None, "no such folder"]))

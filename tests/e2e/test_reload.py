@@ -36,6 +36,9 @@ def test_what_can_change_does_and_the_rest_is_named(start: Callable[..., Broker]
         assert wire.run("x", session="a").value == "1"
         again = wire.ask("reload-config")
         assert (again["reloaded"], again["needs-restart"]) == ([], ["metrics.listen"])
+        write(broker, '[limits]\nmax-sessions = 2\n[[identities]]\nname = "ada"\n')
+        last = wire.ask("reload-config")
+        assert (last["reloaded"], last["needs-restart"]) == (["identities"], [])
 
 
 def test_a_file_that_cannot_be_used_changes_nothing_and_the_broker_lives(start: Callable[..., Broker]) -> None:

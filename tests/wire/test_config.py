@@ -179,7 +179,7 @@ def test_changes_name_the_settings_that_differ() -> None:
 
 
 def test_what_can_be_reloaded_are_settings() -> None:
-    assert {f"{section}.{key}" for section, key, _ in keys()} | {"agents"} > RELOADABLE
+    assert {f"{section}.{key}" for section, key, _ in keys()} | {"agents", "identities"} > RELOADABLE
 
 
 def test_places_follow_the_environment() -> None:

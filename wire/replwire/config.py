@@ -27,7 +27,7 @@ FILE_ALONE = ("sandbox.allow-unsandboxed",)  # whoever starts a broker, or asks 
 
 # Settings of a broker that runs which a new config file can change; whoever uses them asks for them each time.
 RELOADABLE = frozenset({
-    "access.admins", "agents", "broker.idle-exit-ms", "broker.warm-workers",
+    "access.admins", "agents", "identities", "broker.idle-exit-ms", "broker.warm-workers",
     *(f"limits.{field.encode_name}" for field in msgspec.structs.fields(Limits)),
 }) - {"limits.max-message-bytes", "limits.worker-silence-ms", "limits.hook-time-ms"}  # fmt: skip
 

@@ -20,7 +20,7 @@ _TMPFS = ("/tmp", "/dev/shm")
 _MOST_PROCESSES = 10_000  # a tree that grows while it is walked must not be walked for ever
 
 
-class Held(NamedTuple):
+class ProcessMemory(NamedTuple):
     """Bytes of one process, or of several."""
 
     own: int
@@ -64,13 +64,13 @@ class ProcessTree:
             for thread in _names(tasks):  # each has the children that it started
                 waiting += map(int, _read(f"{tasks}/{thread}/children").split())
 
-    def _cheap(self, pid: int) -> Held:
+    def _cheap(self, pid: int) -> ProcessMemory:
         found = _lines(f"{self._proc}/{pid}/status")
-        return Held(found.get(b"RssAnon", 0) + found.get(b"VmSwap", 0), found.get(b"RssShmem", 0))
+        return ProcessMemory(found.get(b"RssAnon", 0) + found.get(b"VmSwap", 0), found.get(b"RssShmem", 0))
 
-    def _exact(self, pid: int) -> Held:
+    def _exact(self, pid: int) -> ProcessMemory:
         found = _lines(f"{self._proc}/{pid}/smaps_rollup")
-        return Held(found.get(b"Pss_Anon", 0) + found.get(b"SwapPss", 0), found.get(b"Pss_Shmem", 0))
+        return ProcessMemory(found.get(b"Pss_Anon", 0) + found.get(b"SwapPss", 0), found.get(b"Pss_Shmem", 0))
 
     def _in_memfds(self, pids: Iterable[int]) -> int:
         sizes: dict[int, int] = {}
@@ -85,7 +85,7 @@ class ProcessTree:
         return sum(sizes.values())
 
 
-def _sum(held: Iterable[Held], files: int) -> int:
+def _sum(held: Iterable[ProcessMemory], files: int) -> int:
     """A file that is mapped is told of twice, by its file system and by its processes."""
     own, shared = map(sum, zip(*held, strict=True))
     return int(own + max(shared, files))

@@ -17,8 +17,8 @@ from replbroker.core.disconnects import abandon_evals, forget_peer
 from replbroker.core.effects import Effect, HangUp, Note, Pause, Peer
 from replbroker.core.evals import Evals
 from replbroker.core.judging import Judging
-from replbroker.core.memory import Machine
-from replbroker.core.memory_watch import MemoryWatch
+from replbroker.core.memory import MemoryLeft
+from replbroker.core.memory_pressure import MemoryPressure
 from replbroker.core.ops import Ops
 from replbroker.core.rate import Window
 from replbroker.core.registry import NameKey
@@ -55,7 +55,7 @@ class Core:
         self.staff = self.evals.staff
         self._judging = Judging(self.state, self.evals)
         self._ops = Ops(self.state, self.evals)
-        self._memory = MemoryWatch(self.state, self.staff, self._worker_lost)
+        self._memory = MemoryPressure(self.state, self.staff, self._worker_lost)
         self._frames = WorkerFrames(self.state, self.evals, self._memory, self._ops.dumped, self._worker_lost)
         self._swept = self._listened = setup.started
         self._sweep_s = _sweep_pace(setup)
@@ -277,7 +277,7 @@ class Core:
             self.evals.lose(session, cause, now)
         self.staff.refill(now)
 
-    def machine_seen(self, machine: Machine, now: float) -> list[Effect]:
+    def machine_seen(self, machine: MemoryLeft, now: float) -> list[Effect]:
         """What memory there is: the answer to LookAtMemory."""
         self.state.trail.at(now)
         self._memory.seen(machine, now)

@@ -17,7 +17,7 @@ from replwire.limits import MIB, Limits
 _FREE_SHARE, _LEAST_FREE, _MOST_FREE = 32, 64 * MIB, 512 * MIB
 
 
-class Machine(NamedTuple):
+class MemoryLeft(NamedTuple):
     """What this machine, or the broker's control group where that is less, has in all and has left, in bytes."""
 
     total: int
@@ -40,13 +40,13 @@ class Excess(NamedTuple):
     cause: str
 
 
-class Memory:
+class MemorySums:
     """The figures that count now. Before the first look at the machine nothing is bounded that is derived from it."""
 
     def __init__(self, limits: Limits, own: str) -> None:
         self.limits = limits
         self._own = own
-        self.machine: Machine | None = None
+        self.machine: MemoryLeft | None = None
         self.used = 0
         self._used_by: Counter[str] = Counter()
         self._largest: dict[str, Use] = {}

@@ -11,15 +11,17 @@ from replbroker.core.state import State
 from replwire.agents import Agents
 from replwire.events import ConfigReloaded
 from replwire.faults import Refusal
+from replwire.identities import Identities, Identity
 from replwire.limits import Limits
 
 
 @dataclass(frozen=True, kw_only=True)
-class Live:
+class LiveSettings:
     """The settings of a broker that can change; see `replwire.config.RELOADABLE`."""
 
     limits: Limits
     agents: Agents
+    identities: tuple[Identity, ...]
     admins: frozenset[str]
     warm_workers: int
     idle_exit_ms: int
@@ -29,7 +31,7 @@ class Live:
 class Reread:
     """What came of reading the config file again. `live` None: it cannot be used, and `error` says why."""
 
-    live: Live | None = None
+    live: LiveSettings | None = None
     reloaded: list[str] = dataclasses.field(default_factory=list)
     needs_restart: list[str] = dataclasses.field(default_factory=list)
     error: str = ""
@@ -61,11 +63,11 @@ def put_in_force(state: State, evals: Evals, reread: Reread, peer: Peer | None, 
     state.say(peer, request_id, status=["done"], reloaded=reread.reloaded, needs_restart=reread.needs_restart)
 
 
-def _change(state: State, live: Live) -> None:
+def _change(state: State, live: LiveSettings) -> None:
     """Sessions keep the limits that they were opened with."""
     state.setup = dataclasses.replace(
-        state.setup, limits=live.limits, agents=live.agents, admins=live.admins, warm_workers=live.warm_workers,
-        idle_exit_ms=live.idle_exit_ms,
+        state.setup, limits=live.limits, agents=live.agents, identities=Identities(list(live.identities)),
+        admins=live.admins, warm_workers=live.warm_workers, idle_exit_ms=live.idle_exit_ms,
     )  # fmt: skip
     state.limits = state.bus.limits = state.news.limits = state.memory.limits = live.limits
     state.keys.limit = live.limits.max_idempotency_keys

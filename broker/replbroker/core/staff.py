@@ -126,7 +126,7 @@ class Staff:
 
     def _spare(self, spec: Spec, line: _Line, claimed: int) -> int:
         """How many to keep warm. Of what is not the default: one, while a session has such a worker."""
-        if line.fails:
+        if line.fails or self._state.memory.is_short:
             return 0
         warm = self._state.setup.warm_workers
         return warm if spec == self._default else min(1, warm, claimed)

@@ -16,7 +16,7 @@ from replbroker.core.effects import Effect, Note, Peer, Roster, ToClient
 from replbroker.core.gate import Gate
 from replbroker.core.keys import Keys
 from replbroker.core.lookup import SessionLookup
-from replbroker.core.memory import Memory
+from replbroker.core.memory import MemorySums
 from replbroker.core.news import News
 from replbroker.core.rate import Window
 from replbroker.core.registry import Registry
@@ -87,7 +87,7 @@ class State:
         self.news = News(self.bus, setup.limits)
         self.gate: Gate[Job] = Gate(setup.limits.max_concurrent_evals)
         self.deadlines = Deadlines()
-        self.memory = Memory(setup.limits, setup.own)
+        self.memory = MemorySums(setup.limits, setup.own)
         self.keys = Keys(setup.limits.max_idempotency_keys)
         self.routes: dict[int, Job | Ask] = {}
         self.by_request: dict[tuple[Peer, str], Job] = {}  # evals whose sender still waits

@@ -8,7 +8,7 @@ import msgspec
 
 from replbroker.core.effects import Discard, Peer, ToClient
 from replbroker.core.evals import Evals
-from replbroker.core.memory_watch import MemoryWatch
+from replbroker.core.memory_pressure import MemoryPressure
 from replbroker.core.outcomes import STATUS_OF
 from replbroker.core.session import Ask, Job
 from replbroker.core.staff import Worker
@@ -43,7 +43,7 @@ class WorkerFrames:
     """`snapshot` is told of a dump that a clone asked for, `lost` of a worker that is gone."""
 
     def __init__(
-        self, state: State, evals: Evals, memory: MemoryWatch, snapshot: Callable[[Job, Dumped, float], None],
+        self, state: State, evals: Evals, memory: MemoryPressure, snapshot: Callable[[Job, Dumped, float], None],
         lost: Callable[..., None],
     ) -> None:  # fmt: skip
         self._state = state

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from replbroker.core.effects import Spec
+from replwire.identities import Identity
 
 
 class Died(NamedTuple):
@@ -26,6 +27,9 @@ class Launcher(Protocol):
 
     def kill(self, worker: int) -> None:
         """Kill it and all it started; a no-op for one that is dead or was never known."""
+
+    def know(self, identities: tuple[Identity, ...]) -> None:
+        """The config lists these now; workers that are started from here on go by it."""
 
     def died(self) -> list[Died]:
         """Workers that died since the last call, those that were killed left out."""

@@ -193,6 +193,9 @@ class Local:
         if pidfd is not None:
             self._signal(pidfd)
 
+    def know(self, identities: tuple[Identity, ...]) -> None:
+        self._identities = identities
+
     @staticmethod
     def _signal(pidfd: int) -> None:
         try:

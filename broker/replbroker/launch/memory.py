@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from replbroker.core.memory import Machine
+from replbroker.core.memory import MemoryLeft
 from replwire.limits import KIB
 from replworker.confine import group_memory
 from replworker.confine.cgroup import memory_group
@@ -19,7 +19,7 @@ class MachineMemory:
         self._version = 0 if found is None else found[1]
         self._groups = [] if found is None else list(group_memory.limited_above(*found))
 
-    def look(self) -> Machine:
+    def look(self) -> MemoryLeft:
         """Now. Raises OSError where /proc cannot be read."""
         lines = dict(line.split(":", 1) for line in self._meminfo.read_text().splitlines())
         total, left = (int(lines[name].split()[0]) * KIB for name in ("MemTotal", "MemAvailable"))
@@ -28,4 +28,4 @@ class MachineMemory:
             if bound is not None:
                 total = min(total, bound)
                 left = min(left, max(0, bound - group_memory.used(group, self._version)))
-        return Machine(total, left)
+        return MemoryLeft(total, left)

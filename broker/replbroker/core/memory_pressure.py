@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from replbroker.core.effects import LookAtMemory
-from replbroker.core.memory import Machine, Use
+from replbroker.core.memory import MemoryLeft, Use
 from replbroker.core.staff import Staff
 from replbroker.core.state import State
 from replwire.deadlines import Deadline
@@ -18,7 +18,7 @@ _BURST_S = 0.05  # reports of workers are summed up once in so long
 _RELIEF_S = 0.5  # for the memory of a session that was ended to be free
 
 
-class MemoryWatch:
+class MemoryPressure:
     """Over one state's sessions. `lose` ends one with its worker."""
 
     def __init__(self, state: State, staff: Staff, lose: Callable[..., None]) -> None:
@@ -39,7 +39,7 @@ class MemoryWatch:
         if usage.memory_bytes != before.memory_bytes and self._summing is None:
             self._summing = self._state.deadlines.at(now + _BURST_S, self._sum_up)
 
-    def seen(self, machine: Machine, now: float) -> None:
+    def seen(self, machine: MemoryLeft, now: float) -> None:
         """The shell has looked at the machine."""
         self._memory.machine = machine
         self._settle(now)
