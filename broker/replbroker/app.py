@@ -24,7 +24,7 @@ from replbroker.descriptors import fit, raise_limit
 from replbroker.doors import Door, tcp_door, unix_door
 from replbroker.endpoints import Held, StartError, hold, is_loopback, listening, passed, private_folder
 from replbroker.extending import Extending
-from replbroker.launch.local import Local
+from replbroker.launch.local import Local, kept_environments
 from replbroker.launch.memory import MachineMemory
 from replbroker.launch.sandbox import Probed
 from replbroker.launch.scratch import Scratch
@@ -218,7 +218,7 @@ def _serve(
             tuple(config.identities),
             open_files,
         )
-        core = Core(_setup(config, idle_exit, tuple(interpreters), keys, sandbox, extending))
+        core = Core(_setup(config, idle_exit, tuple(interpreters), keys, sandbox, extending, state_dir))
         places: list[OwnPlace] = [
             ScratchPlace(own, f"{own.path}/workers", lambda: _bind(workers.socket, inner), launcher.renew),
             *(_endpoint_place(each, clients, keys) for each in held if each.lock is not None),
@@ -280,7 +280,8 @@ def _wall() -> float:
 
 
 def _setup(
-    config: Config, idle_exit: bool, runtimes: tuple[str, ...], keys: Keys, sandbox: Probed, extending: Extending
+    config: Config, idle_exit: bool, runtimes: tuple[str, ...], keys: Keys, sandbox: Probed, extending: Extending,
+    state_dir: Path,
 ) -> Setup:  # fmt: skip
     now = live(config, idle_exit)
     return Setup(
@@ -302,6 +303,7 @@ def _setup(
         boot=secrets.token_hex(4),
         record=records(config),
         standing=lambda name: keys.standing(name) or extending.standing(name),
+        environments=lambda: kept_environments(str(state_dir)),
         hooks=extending.has_hooks,
         snapshots=extending.snapshots(),
     )

@@ -119,7 +119,8 @@ def test_a_session_that_is_in_use_does_not_move(table: Table) -> None:
     [
         ({"action": "activate"}, "invalid-request"),
         ({"action": "activate", "path": "venv"}, "invalid-request"),
-        ({"action": "activate", "path": "@a/b"}, "invalid-request"),
+        ({"action": "activate", "path": "@a/b"}, "forbidden"),
+        ({"action": "activate", "path": "@../b"}, "invalid-request"),
         ({"action": "activate", "path": "/" + "x" * 4100}, "invalid-request"),
         ({"action": "add"}, "invalid-request"),
         ({"action": "remove", "packages": []}, "invalid-request"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -122,3 +123,31 @@ def test_new_takes_the_environment_of_its_folder_and_says_so(start: Callable[...
     assert str(project / ".venv") in done.stderr.decode()
     with broker.wire() as wire:
         assert wire.run("import sys; sys.prefix", session="work").value == repr(str(project / ".venv"))
+
+
+def test_named_environments_have_a_bound_and_room_comes_back(start: Callable[..., Broker]) -> None:
+    broker = start("limits.max-identity-environments=1", "limits.max-environments=1")
+    with broker.wire() as wire:
+        assert wire.ask("new-session", name="a", runtime="@one")["created"] is True
+        for asked in (
+            wire.ask("new-session", name="b", runtime="@two"),
+            wire.run("1", session="b", runtime="@two"),
+            wire.ask("env", session="a", action="activate", path="@two"),
+        ):
+            assert asked.status == ["done", "error", "environment-limit-reached"], asked.messages
+            assert (asked["limit"], asked["limit-value"]) == ("max-identity-environments", 1)
+        assert wire.ask("new-session", name="c", runtime="@one")["created"] is True
+        assert "two" not in os.listdir(broker.folder / "envs")
+        for name in ("a", "c"):
+            wire.ask("close", session=name)
+        shutil.rmtree(broker.folder / "envs/one")
+        assert wire.ask("new-session", name="b", runtime="@two")["created"] is True
+
+
+def test_anothers_environment_is_refused_and_ones_own_is_had_by_either_name(start: Callable[..., Broker]) -> None:
+    broker = start()
+    with broker.wire() as wire:
+        refused = wire.ask("new-session", name="a", runtime="@somebody/mine")
+        assert refused.status == ["done", "error", "forbidden"]
+        assert wire.ask("new-session", name="a", runtime=f"@uid:{os.getuid()}/mine")["created"] is True
+        assert wire.ask("env", session="a", action="show")["environment"] == "@mine"

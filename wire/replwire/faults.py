@@ -87,6 +87,8 @@ FAULTS: dict[str, Fault] = {
         Fault("session-limit-reached", "as many sessions as `max-sessions` allows", _CALLER, True, Exit.REFUSED),
         Fault("memory-limit-reached", "sessions use the memory that they may, or the machine has too little left",
               _CALLER, True, Exit.REFUSED),
+        Fault("environment-limit-reached", "as many named environments as the broker, or one identity, may have",
+              _CALLER, False, Exit.REFUSED),
         Fault("concurrency-limit-reached", "the queue for evals is full", _CALLER, True, Exit.REFUSED),
         Fault("rate-limited", "more requests in a minute than `rate-limit-per-min`", _CALLER, True, Exit.REFUSED),
         Fault("connection-limit-reached", "as many clients as `max-connections` allows", _CALLER, True, Exit.REFUSED),

@@ -145,6 +145,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
             "most is ended. 0: a 32nd of what there is, 64 MiB to 512 MiB",
         ),
     ] = 0
+    max_environments: Annotated[
+        int, _bound("environments", 0, 100_000, "named environments (`@NAME`) that the broker keeps on the disk")
+    ] = 100
+    max_identity_environments: Annotated[int, _bound("environments", 0, 100_000, "the same of one identity")] = 20
     max_concurrent_evals: Annotated[
         int, _bound("evals", 0, 10_000, "evals that run at once in the whole broker; 0 refuses all")
     ] = 10

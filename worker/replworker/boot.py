@@ -29,7 +29,7 @@ from replworker.link import Link
 from replworker.loop import Loop
 from replworker.memory import watch
 from replworker.runtimes.child import Child, Command, raise_oom_score
-from replworker.runtimes.environments import Found, NoEnvironment, find
+from replworker.runtimes.environments import Found, NoEnvironment, find, kept
 from replworker.runtimes.pick import pick
 from replworker.session import Session, Settings
 from replworker.snapshots import sweep
@@ -94,7 +94,7 @@ def interpreter_of(order: Order, grant: Grant = EVERYTHING) -> Found:
     """Which interpreter to run, with which environment. Raises NoEnvironment."""
     if order.runtime != "python":
         return Found(order.interpreter, order.env)
-    return find(order.environment, order.interpreter, f"{order.folder}/envs", order.env, grant.rights)
+    return find(order.environment, order.interpreter, _environments(order.folder), order.env, grant.rights)
 
 
 def _keep_session(order: Order) -> None:
@@ -164,10 +164,19 @@ def keep(order: Order, link: Link, child: Child, confinement: Confinement | None
     return Loop(link, child, session, timers, order.limits.worker_silence_ms / 3000, memory)
 
 
+def kept_environments(folder: str) -> frozenset[str]:
+    """The named environments in the broker's state folder."""
+    return kept(_environments(folder))
+
+
 def tidy(folder: str) -> None:
     """Remove from the broker's state folder what workers that were killed have left there."""
     sweep(_shelf(folder))
     release(_records(folder))
+
+
+def _environments(folder: str) -> str:
+    return f"{folder}/envs"
 
 
 def _records(folder: str) -> str:

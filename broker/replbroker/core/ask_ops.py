@@ -64,7 +64,9 @@ class AskOps:
         if request.session is not None:
             self.ask(request, peer, body, now)
             return
-        session = self._opening.open(None, self._opening.spec(request.runtime), request, peer, now, ephemeral=True)
+        session = self._opening.open(
+            None, self._opening.spec(request.runtime, peer), request, peer, now, ephemeral=True
+        )
         self.post(self.new(session, peer, request, body), now)
 
     def clear_bindings(self, request: wire.ClearBindings, peer: Peer, body: bytes, now: float) -> None:

@@ -57,7 +57,7 @@ class EvalOps:
             raise Refusal("epoch-conflict", err, epoch=epoch)
         session = found or self._opening.open(
             None if request.session is None else split_reference(request.session)[1],
-            self._opening.spec(request.runtime), request, peer, now, request.cwd, request.env,
+            self._opening.spec(request.runtime, peer), request, peer, now, request.cwd, request.env,
             ephemeral=request.session is None,
         )  # fmt: skip
         if found is not None and (notice := self._opening.other(found, request.runtime)) is not None:
@@ -115,7 +115,7 @@ class EvalOps:
         if request.session is not None:
             session = self._state.lookup.get(request, peer)
         else:
-            session = self._opening.open(None, self._opening.spec(None), request, peer, now, ephemeral=True)
+            session = self._opening.open(None, self._opening.spec(None, peer), request, peer, now, ephemeral=True)
         try:
             self._evals.submit(session, request, peer, body, agent_of(self._state, request, peer), now)
         except Refusal:

@@ -84,7 +84,11 @@ class Moves:
             raise Refusal("invalid-request", "a throw-away session stays where it is")
         if session.stand_in is not None or session.occupied or session.state not in (IDLE, VACANT):
             raise Refusal("busy", f"session {session.label} is in use: interrupt it or wait")
-        spec = Spec("python") if request.action == "deactivate" else environment_spec(request.path or "")
+        spec = (
+            Spec("python")
+            if request.action == "deactivate"
+            else environment_spec(self._state, request.path or "", peer)
+        )
         stand_in = Session(session.id, session.name, spec, session.agent, session.limits, now)
         stand_in.spec = spec._replace(tighter=session.spec.tighter, folder=session.spec.folder)
         stand_in.cwd_needed, stand_in.asker = session.cwd_needed, session.asker

@@ -10,7 +10,7 @@ from replbroker.core.state import State
 from replwire.faults import Refusal
 from replwire.identities import Asker
 from replwire.limits import Limits
-from replwire.names import name_error, path_error, scope_of
+from replwire.names import path_error, scope_of
 from replwire.ops import Opens, Request
 
 
@@ -20,12 +20,17 @@ def check_path(label: str, path: str) -> None:
         raise Refusal("invalid-request", why)
 
 
-def environment_spec(path: str) -> Spec:
-    """A python environment as it is asked for, by path or `@NAME`. Raises Refusal `invalid-request`."""
+def environment_spec(state: State, path: str, peer: Peer) -> Spec:
+    """A python environment as it is asked for, by path or `@NAME`. Raises Refusal."""
     check_path("environment", path)
-    if path.startswith("@") and (why := name_error("environment", path[1:])) is not None:
-        raise Refusal("invalid-request", why)
-    if not path.startswith(("/", "@")):
+    if path.startswith("@"):
+        environment = state.environments.qualified(path, state.access.of(peer))
+        used = (spec.environment for session in state.sessions for spec in session.specs())
+        state.environments.check_room(
+            environment, (each for each in used if each is not None and each.startswith("@")), state.limits
+        )
+        return Spec("python", environment)
+    if not path.startswith("/"):
         raise Refusal("invalid-request", "environment: an absolute path, or @NAME for one that the broker keeps")
     return Spec("python", path.rstrip("/") or "/")
 
@@ -72,13 +77,13 @@ class Opening:
         state.news.created(session)
         return session
 
-    def spec(self, runtime: str | None) -> Spec:
+    def spec(self, runtime: str | None, peer: Peer) -> Spec:
         """What a request's `runtime` means. Raises Refusal."""
         known = self._state.setup.runtimes
         if runtime is None:
             return Spec(known[0])
         if runtime.startswith(("/", "@")):
-            return environment_spec(runtime)
+            return environment_spec(self._state, runtime, peer)
         if runtime not in known:
             raise Refusal("runtime-not-allowed", f"no runtime {runtime[:80]} here: {', '.join(known)}")
         return Spec(runtime)
@@ -88,6 +93,8 @@ class Opening:
         """What a caller is to know who names a runtime that this session, which is there already, does not have."""
         has = session.spec
         if runtime is None or (runtime.rstrip("/") or "/") in (has.runtime, has.environment):
+            return None
+        if runtime.startswith("@") and has.environment == f"@{session.owner}/{runtime[1:]}":
             return None
         return f"session {session.label} runs {has}; `runtime` counts when a session is opened"
 

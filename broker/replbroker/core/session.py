@@ -173,6 +173,10 @@ class Session:
         """What people call it."""
         return self.name or self.id
 
+    def specs(self) -> list[Spec]:
+        """That of its worker, and that of the one that it is to get instead."""
+        return [self.spec, *([self.stand_in.spec] if self.stand_in is not None else [])]
+
     @property
     def project(self) -> str | None:
         """The project that it is the default session of."""

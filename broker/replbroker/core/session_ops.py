@@ -48,7 +48,7 @@ class SessionOps:
             )  # fmt: skip
             return
         session = self._opening.open(
-            request.name, self._opening.spec(request.runtime), request, peer, now, request.cwd, request.env
+            request.name, self._opening.spec(request.runtime, peer), request, peer, now, request.cwd, request.env
         )  # fmt: skip
         session.waiters.append(Waiter(peer, request.id, created=True))
         self._evals.staff.take(session, now)

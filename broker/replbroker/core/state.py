@@ -13,6 +13,7 @@ from replbroker.core.audit import Trail
 from replbroker.core.bus import Bus
 from replbroker.core.connections import Connections
 from replbroker.core.effects import Effect, Note, Peer, Roster, ToClient
+from replbroker.core.environments import Environments
 from replbroker.core.gate import Gate
 from replbroker.core.keys import Keys
 from replbroker.core.lookup import SessionLookup
@@ -55,6 +56,7 @@ class Setup:
     boot: str = "0"  # this start of the broker, in the ids of its events
     record: bool = False  # whether the shell wants every canonical event
     standing: Callable[[str], frozenset[object]] = lambda _: frozenset([""])  # keys of this name; a look into files
+    environments: Callable[[], frozenset[str]] = frozenset  # those that are kept; a look into a directory
     hooks: bool = False  # whether the shell has hooks, which judge every eval
     snapshots: dict[str, Callable[[], Any]] = field(default_factory=dict)  # of the shell's parts, for `introspect`
 
@@ -88,6 +90,7 @@ class State:
         self.gate: Gate[Job] = Gate(setup.limits.max_concurrent_evals)
         self.deadlines = Deadlines()
         self.memory = MemorySums(setup.limits, setup.own)
+        self.environments = Environments(setup.own, setup.environments)
         self.keys = Keys(setup.limits.max_idempotency_keys)
         self.routes: dict[int, Job | Ask] = {}
         self.by_request: dict[tuple[Peer, str], Job] = {}  # evals whose sender still waits

@@ -33,6 +33,7 @@ from replwire.ext.contracts import Runtime
 from replwire.identities import Identity
 from replwire.limits import Limits
 from replworker.boot import Given, Order, main, tidy
+from replworker.boot import kept_environments as kept_environments
 
 _NO_PARENT = 255  # what multiprocess makes of a fork server that is gone
 _JOIN_S = 5.0  # a process whose pidfd says it is dead is reaped by the fork server well before

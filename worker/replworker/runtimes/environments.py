@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from typing import NamedTuple
+from urllib.parse import quote, unquote
 
 from replworker.confine.prepare import Kept
 from replworker.confine.rights import Rights, acting_as
@@ -32,9 +33,9 @@ class Found(NamedTuple):
 def find(
     environment: str | None, interpreter: str, kept: str, env: dict[str, str], rights: Rights | None = None
 ) -> Found:
-    """The interpreter of `environment`: a virtual environment, an interpreter, a project folder with one, or `@NAME`,
-    which stands in the folder `kept` and is made when it is missing. None is `interpreter`. What has a path is looked
-    for with `rights`. Raises NoEnvironment."""
+    """The interpreter of `environment`: a virtual environment, an interpreter, a project folder with one, or `@NAME`
+    or `@OWNER/NAME`, which stands in the folder `kept` and is made when it is missing. None is `interpreter`. What has
+    a path is looked for with `rights`. Raises NoEnvironment."""
     if environment is None:
         return Found(interpreter, env)
     own = None
@@ -67,9 +68,31 @@ def _executable(path: str) -> str:
     return path
 
 
+def kept(folder: str) -> frozenset[str]:
+    """The environments in the folder where named ones are kept, as `@NAME` and `@OWNER/NAME`."""
+    found = set()
+    for entry in _folders(folder):
+        if entry.startswith("@"):
+            found |= {f"@{unquote(entry[1:])}/{name}" for name in _folders(f"{folder}/{entry}")}
+        else:
+            found.add(f"@{entry}")
+    return frozenset(found)
+
+
+def _folders(folder: str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+
+
 def _keep(folder: str, name: str, interpreter: str) -> str:
     """The place of a named environment, which is whole. One worker at a time makes it, the others wait: all of them
     for as long as a worker may take to start. Whoever is killed over it leaves a note, and the next begins anew."""
+    owner, slash, name = name.rpartition("/")
+    if slash:
+        folder = os.path.join(folder, f"@{quote(owner, safe='')}")
     path = os.path.join(folder, name)
     os.makedirs(folder, 0o700, exist_ok=True)
     with open(os.path.join(folder, f".{name}.lock"), "ab") as lock:
