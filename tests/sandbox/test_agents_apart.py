@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kit import Answer, Broker, LineWire
+from people import ADA, PEOPLE, connected
 from replworker.confine.report import Report
 from sites import USERS, begin, end, uid_of
 
@@ -141,3 +142,21 @@ def test_a_clone_stays_in_what_its_owner_may_have(broker: Broker, ada: LineWire,
     assert refused(copied), copied.messages
     bob.ask("close", session="bobs")
     bob.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, to be another user")
+def test_without_a_sandbox_a_root_broker_opens_sessions_for_root_alone(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, "broker.tcp=127.0.0.1:0", through=[sys.executable, PEOPLE])
+    try:
+        ada = connected(broker.listening["tcp"], ADA)
+        for answer in (ada.run("1"), ada.ask("new-session", name="n"), ada.ask("new-session", runtime="/usr")):
+            assert answer.status[1] == "error", answer.messages
+            assert "as root" in answer["err"]
+        ada.close()
+        with broker.wire() as wire:
+            assert wire.run("6*7").value == "42"
+            assert wire.ask("hand-over", session="s", who="uid:1001").status == ["done"]
+            given = next(each["session"] for each in wire.ask("ls-sessions")["sessions"])
+            assert "as root" in wire.ask("reset", session=given)["err"]
+    finally:
+        broker.stop()

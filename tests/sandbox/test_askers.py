@@ -159,8 +159,10 @@ def test_a_directory_that_is_swapped_while_it_is_asked_for_is_never_roots(connec
             answer = ada.ask("new-session", name="turn", cwd=f"{ground}/ada/turn")
             seen.add(answer.status[0] if len(answer.status) == 1 else answer.status[1])
             if answer.status == ["done"]:
-                told = ada.run("import os; [open(each).read() for each in os.listdir()]", session="turn")
-                assert told.value == "['for its owner']" or fault(told) in CLOSED, told.messages
+                told = ada.run(
+                    "import os; open('secret' if os.path.lexists('secret') else 'mark').read()", session="turn"
+                )
+                assert told.value == "'for its owner'" or fault(told) in CLOSED, told.messages
                 if told.value is not None:
                     assert ada.run("os.stat('mark').st_uid", session="turn").value == "1000"  # ada's own
                 ada.ask("close", session="turn")
@@ -258,17 +260,44 @@ def test_after_a_hand_over_directories_are_opened_for_the_new_owner(connect: Con
     assert (ground / "ada/after").stat().st_uid == ADA
 
 
-def test_a_clone_of_anothers_session_is_opened_for_who_asked_for_it(connect: Connect, ground: Path) -> None:
+def test_a_clone_of_anothers_session_has_nothing_that_the_other_named(connect: Connect, ground: Path) -> None:
+    """A snapshot is code, and would run with the rights of who clones."""
     root, ada = connect(0), connect(ADA)
-    opened(root, "source", cwd=f"{ground}/root")
+    source = opened(root, "source", cwd=f"{ground}/root").ask("info", session="source")["info"]["session"]
     root.run("x = 1", session="source")
     assert root.ask("share", session="source", who="uid:1001", level="write").status == ["done"]
-    source = next(each["session"] for each in root.ask("ls-sessions")["sessions"] if each["name"] == "source")
-    refused = ada.ask("clone", session=source, name="copy")
-    assert refused.status[1] == "error", refused.messages
-    assert "uid:1001 may enter" in refused["err"]
-    assert root.ask("clone", session="source", name="copy").status == ["done"]
+    copied = ada.ask("clone", session=source, name="copy")
+    assert copied.status == ["done"], copied.messages
+    assert "neither its directory nor its environment" in copied["notice"]
+    assert ada.run("x", session="copy").value == "1"
+    assert ada.ask("info", session="copy")["info"]["cwd"] is None
+    assert fault(ada.run(f"open('{ground}/root/secret')", session="copy")) == "FileNotFoundError"
+    own = root.ask("clone", session="source", name="own")
+    assert own.get("notice") is None
+    assert root.run("open('secret').read()", session="own").value == "'for its owner'"
     assert ada.run("open('secret').read()", session=source).value == "'for its owner'"  # a writer acts as the owner
+
+
+def test_nobody_gets_roots_rights_by_giving_root_a_session(connect: Connect, ground: Path) -> None:
+    root, ada = connect(0), connect(ADA)
+    asked = {"cwd": f"{ground}/root", "cwd_needed": False, "runtime": f"{ground}/ada/env"}
+    assert ada.run("1", session="bait", **asked).value == "1"
+    bait = ada.ask("info", session="bait")["info"]["session"]
+    for who in ("uid:1001", "*"):
+        assert ada.ask("share", session="bait", who=who, level="write").status == ["done"]
+    assert ada.ask("hand-over", session="bait", who="uid:0")["offered-to"] == "uid:0"
+    running = ada.send("eval", session="bait", code="import time; time.sleep(1)")
+    ada.ask("ping")
+    assert root.ask("hand-over", session=bait, who="uid:0").status == ["done", "error", "busy"]
+    assert ada.answer(running).status == ["done"]
+    given = root.ask("hand-over", session=bait, who="uid:0")
+    assert "runs the broker's own python" in given["notice"]
+    for op in ("reset", "info", "eval"):
+        assert ada.ask(op, session=bait, **({"code": "1"} if op == "eval" else {})).status[-1] == "session-not-found"
+    assert root.ask("reset", session=bait).status == ["done"]
+    assert root.run("open('secret').read()", session=bait).value == "'for its owner'"  # root's, for root alone
+    assert root.run("import sys; sys.prefix", session=bait).value != repr(f"{ground}/ada/env")
+    assert root.ask("info", session=bait)["info"]["environment"] is None
 
 
 def test_a_process_has_the_groups_that_it_connected_with(connect: Connect, broker: Broker, ground: Path) -> None:
@@ -357,20 +386,3 @@ def test_two_sessions_of_one_user_cannot_reach_or_starve_each_other(connect: Con
     assert victim.run("len(bytes([1]) * (64 << 20)) >> 20", session="s1").value == "64"
     attacker.run("[os.kill(each, 9) for each in made]", session="s0")  # the control: its own it reaches
     assert attacker.run("os.waitpid(made[0], 0)[1]", session="s0").value == "9"
-
-
-def test_without_a_sandbox_a_root_broker_opens_sessions_for_root_alone(tmp_path: Path) -> None:
-    broker = Broker(tmp_path, "broker.tcp=127.0.0.1:0", through=[sys.executable, PEOPLE])
-    try:
-        ada = connected(broker.listening["tcp"], ADA)
-        for answer in (ada.run("1"), ada.ask("new-session", name="n"), ada.ask("new-session", runtime="/usr")):
-            assert answer.status[1] == "error", answer.messages
-            assert "as root" in answer["err"]
-        ada.close()
-        with broker.wire() as wire:
-            assert wire.run("6*7").value == "42"
-            assert wire.ask("hand-over", session="s", who="uid:1001").status == ["done"]
-            given = next(each["session"] for each in wire.ask("ls-sessions")["sessions"])
-            assert "as root" in wire.ask("reset", session=given)["err"]
-    finally:
-        broker.stop()

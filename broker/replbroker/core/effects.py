@@ -25,8 +25,15 @@ class Spec(NamedTuple):
     asker: Asker | None = None  # whose it will be, where something is opened before it is anybody's
 
     def for_asker(self, asker: Asker) -> Spec:
-        """The same for a session of this owner: a worker that opens nothing at its start is anybody's."""
-        return self if self.environment is None and self.folder is None else self._replace(asker=asker)
+        """The same for a session of this owner: a worker that opens nothing at its start is anybody's. An environment
+        is for who named it: its code would run with the rights of whoever the session has come to since."""
+        spec = self._replace(environment=None) if self.is_named_by_another(asker) else self
+        return spec._replace(asker=None if spec.environment is None and spec.folder is None else asker)
+
+    def is_named_by_another(self, asker: Asker) -> bool:
+        """Whether somebody else than this one chose the environment, by its path."""
+        named = self.environment is not None and not self.environment.startswith("@")
+        return named and self.asker is not None and self.asker.identity != asker.identity
 
     def __str__(self) -> str:
         return self.runtime if self.environment is None else f"{self.runtime} {self.environment}"

@@ -174,7 +174,7 @@ class Evals:
         self._state.say(
             waiter.peer, waiter.request_id, status=["done"], session=session.id, name=session.name,
             epoch=session.epoch, created=waiter.created, state=None if waiter.created else "lost",
-            notice=claimed.notice, trusted=False if waiter.created and not copied else None, **copied,
+            notice=claimed.notice or session.notice, trusted=False if waiter.created and not copied else None, **copied,
         )  # fmt: skip
 
     # --- out ---

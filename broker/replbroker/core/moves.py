@@ -9,7 +9,7 @@ from __future__ import annotations
 from replbroker.core.effects import Discard, Peer, Spec
 from replbroker.core.evals import Evals
 from replbroker.core.opening import Opening, environment_spec
-from replbroker.core.session import IDLE, VACANT, Job, Session, Waiter
+from replbroker.core.session import Job, Session, Waiter
 from replbroker.core.state import State
 from replwire import ops as wire
 from replwire.faults import Refusal
@@ -56,8 +56,11 @@ class Moves:
         self._evals.ended(job, Outcome.OK, now)
         try:
             self._check_free(request, job.asker.identity)
+            # A snapshot is code of its owner's: it gets no directory to use another's rights on.
+            own = job.asker.identity == source.owner
+            cwd, spec = source.cwd if own else None, source.spec.for_asker(job.asker)
             target = self._opening.open(
-                request.name, source.spec, request, peer or b"", now, source.cwd, source.env, asker=job.asker,
+                request.name, spec, request, peer or b"", now, cwd, source.env, asker=job.asker
             )  # fmt: skip
         except Refusal as refusal:
             self._state.out.append(Discard(dumped.path))
@@ -65,6 +68,8 @@ class Moves:
             return
         target.cwd_needed = source.cwd_needed
         target.restore = dumped.path
+        if not own and (source.cwd or spec.environment != source.spec.environment):
+            target.notice = f"a copy of {source.owner}'s session has neither its directory nor its environment"
         self._state.news.forked(target, source, dumped)
         old_words = isinstance(request, wire.CloneSession)
         target.waiters.append(Waiter(peer, job.request_id, created=True, copied=dumped, old_words=old_words))
@@ -82,7 +87,7 @@ class Moves:
             raise Refusal("not-supported", f"a {session.spec.runtime} session has no python environment")
         if session.ephemeral:
             raise Refusal("invalid-request", "a throw-away session stays where it is")
-        if session.stand_in is not None or session.occupied or session.state not in (IDLE, VACANT):
+        if session.in_use:
             raise Refusal("busy", f"session {session.label} is in use: interrupt it or wait")
         spec = (
             Spec("python")

@@ -142,6 +142,7 @@ class Session:
         self.mode_reason: str | None = None
         self.cwd: str | None = None
         self.cwd_needed = True
+        self.notice: str | None = None  # what its first answer says besides
         self.env: list[str] = []
         self.state: str = VACANT
         self.epoch = 1
@@ -191,6 +192,11 @@ class Session:
     def occupied(self) -> bool:
         """Whether an eval runs or waits."""
         return self.running is not None or self.head is not None or bool(self.queue)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether an eval runs or waits, or a worker is on its way."""
+        return self.stand_in is not None or self.occupied or self.state not in (IDLE, VACANT)
 
     def next_eval_id(self) -> int:
         """Numbers of evals are the session's own, from 1, and go on across epochs."""

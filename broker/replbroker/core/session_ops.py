@@ -118,7 +118,7 @@ class SessionOps:
             session.offered_to = request.who if request.who != session.owner else None
         self._state.say(
             peer, request.id, status=["done"], session=session.id, name=session.name, owner=session.owner,
-            offered_to=session.offered_to,
+            offered_to=session.offered_to, notice=self._left_behind(session),
         )  # fmt: skip
 
     def _transfer(self, session: Session, to: Asker) -> None:
@@ -127,9 +127,18 @@ class SessionOps:
         if theirs not in (None, session):
             err = f"Session already exists: {to.identity} has one named {session.name}"
             raise Refusal("session-already-exists", err)
+        if session.in_use:  # what waits was sent by who has other rights
+            raise Refusal("busy", f"session {session.label} is in use: interrupt it or wait")
         self._state.sessions.transfer(session, to.identity)
         session.asker, session.offered_to = to, None
         session.shares.clear()
+
+    @staticmethod
+    def _left_behind(session: Session) -> str | None:
+        """What the next worker will not have of what an earlier owner named."""
+        if not session.spec.is_named_by_another(session.asker):
+            return None
+        return f"its next worker runs the broker's own python: {session.spec.environment} was not its owner's choice"
 
     def _shown(self, session: Session, peer: Peer) -> bool:
         return not session.ephemeral and self._state.access.level(session, peer) != "none"

@@ -64,7 +64,7 @@ class HandOver(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
     has one of this name then. For its owner, who is offered it, and admins, whose word alone makes it so."""
 
     changes: ClassVar[bool] = True
-    returns: ClassVar[tuple[str, ...]] = ("session", "name", "owner", "offered-to")
+    returns: ClassVar[tuple[str, ...]] = ("session", "name", "owner", "offered-to", "notice")
 
     who: Annotated[str, Meta(min_length=1, max_length=256)]
 
