@@ -101,3 +101,31 @@ def test_windows_of_silent_connections_are_forgotten(table: Table) -> None:
     table.ask("ping", peer=b"p2")
     table.wait(30)
     assert list(table.state.windows) == [b"p2"]
+
+
+def test_a_long_request_passes_and_the_next_waits_until_it_is_paid_for(new_table: Callable[..., Table]) -> None:
+    table = new_table(max_request_bytes_per_s=100_000)
+    long = {"code": "#" + "x" * 299_000, "session": None}
+    table.eval(**long)
+    ((peer, until),) = table.paused
+    assert (peer, round(until - table.now, 1)) == (b"p1", 2.0)
+    refused = table.end(table.eval(**long))
+    assert (refused["status"][-1], refused["limit"]) == ("rate-limited", "max-request-bytes-per-s")
+    assert table.said("ping")["status"] == ["done", "pong"]  # what is short is never in its way
+    table.now += refused["retry-after-ms"] / 1000
+    table.eval(**long)
+    assert table.state.counts["refused.rate-limited"] == 1
+
+
+def test_bytes_are_counted_for_all_connections_of_an_identity_but_the_brokers_own(
+    new_table: Callable[..., Table],
+) -> None:
+    table = new_table(max_request_bytes_per_s=100_000)
+    for peer in (b"q1", b"q2"):
+        table.core.meet(peer, "ada")
+    long = "#" + "x" * 150_000
+    table.ask("eval", b"q1", code=long)
+    assert "rate-limited" in table.said("eval", b"q2", code=long)["status"]
+    for peer in (b"p1", b"p2"):
+        table.ask("eval", peer, code=long)
+    assert table.state.counts["refused.rate-limited"] == 1

@@ -134,3 +134,20 @@ def test_who_asks_too_often_is_heard_more_slowly_and_loses_nothing(start: Start)
         assert time.monotonic() - begun > 0.5
         line.socket.shutdown(socket.SHUT_WR)
         assert line.ended()
+
+
+def test_long_requests_are_read_later_over_lines_and_refused_with_a_word_over_zeromq(start: Start) -> None:
+    broker = start("limits.max-request-bytes-per-s=200000", "broker.unix=/FOLDER/run/lines.sock")
+    long = "#" + "x" * 150_000
+    with LineWire(broker.listening["unix"]) as line, broker.wire() as wire:
+        begun = time.monotonic()
+        sent = [line.send("eval", code=long, session="s", if_missing="create") for _ in range(4)]
+        assert [line.answer(each).status for each in sent] == [["done"]] * 4
+        assert time.monotonic() - begun > 1
+        answers = [wire.run(long, session="t") for _ in range(4)]
+        refused = [each for each in answers if each.status[-1] == "rate-limited"]
+        assert refused
+        assert {each["limit"] for each in refused} == {"max-request-bytes-per-s"}
+        assert wire.run("6*7", session="t").value == "42"  # what is short is never in its way
+        time.sleep(max(each["retry-after-ms"] for each in refused) / 1000)
+        assert wire.run(long, session="t").status == ["done"]

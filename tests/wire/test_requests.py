@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from replwire.faults import Refusal
 from replwire.names import MAX_NAME_BYTES
 from replwire.ops import OPS, Eval, Read, Request
-from replwire.requests import describe_ops, parse, typed
+from replwire.requests import describe_ops, id_of, parse, typed
 
 LONG = "x" * (MAX_NAME_BYTES + 1)
 FLAT = "request message must use a flat JSON envelope"
@@ -206,3 +206,20 @@ def test_any_json_is_served_or_refused(fields: dict[str, Any], op: str) -> None:
     served_or_refused(json.dumps(fields).encode("utf-8", "surrogatepass"))
     served_or_refused(json.dumps({"id": "a", "op": op} | fields).encode("utf-8", "surrogatepass"))
     served_or_refused(json.dumps(fields | {"id": "a", "op": op}, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (b'{"id":"a","op":"ping"}', "a"),
+        (b' { "id" : "\\u00e4\\"" , "code":"cut o', '\u00e4"'),
+        (b'{"op":"ping","id":"a"}', "a"),
+        (b'{"op":"ping","id":"a', ""),
+        (b'{"id":7}', ""),
+        (b"x", ""),
+        (b"\xff", ""),
+        (b'{"id":"' + b"x" * 300 + b'"}', ""),
+    ],
+)
+def test_the_id_of_what_is_not_looked_at_is_found_where_there_is_one(body: bytes, found: str) -> None:
+    assert id_of(body) == found

@@ -90,7 +90,8 @@ FAULTS: dict[str, Fault] = {
         Fault("environment-limit-reached", "as many named environments as the broker, or one identity, may have",
               _CALLER, False, Exit.REFUSED),
         Fault("concurrency-limit-reached", "the queue for evals is full", _CALLER, True, Exit.REFUSED),
-        Fault("rate-limited", "more requests in a minute than `rate-limit-per-min`", _CALLER, True, Exit.REFUSED),
+        Fault("rate-limited", "more requests in a minute than `rate-limit-per-min`, or more bytes than "
+              "`max-request-bytes-per-s`", _CALLER, True, Exit.REFUSED),
         Fault("connection-limit-reached", "as many clients as `max-connections` allows", _CALLER, True, Exit.REFUSED),
         Fault("stdin-buffer-full", "unread input has reached `max-stdin-bytes`", _CALLER, True, Exit.REFUSED),
         Fault("runtime-not-allowed", "no such runtime here", _CALLER, False, Exit.REFUSED),

@@ -168,6 +168,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
             "requests of one connection in any 60 s, refused ones included; 0 means no limit",
         ),
     ] = 600
+    max_request_bytes_per_s: Annotated[
+        int,
+        _bound(
+            "bytes",
+            0,
+            4096 * MIB,
+            "requests longer than 4 KiB in a second: of one connection of the broker's own user, of all of another's; "
+            "0 means no limit",
+        ),
+    ] = 4 * MIB
     max_connections: Annotated[int, _bound("clients", 1, 100_000, "clients connected at once")] = 100
     max_message_bytes: Annotated[int, _bound("bytes", KIB, 256 * MIB, "one request")] = MIB
     max_stdin_bytes: Annotated[int, _bound("bytes", 1, 16 * MIB, "input that a session has not read yet")] = 64 * KIB

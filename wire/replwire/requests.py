@@ -64,13 +64,13 @@ def parse(body: bytes | memoryview) -> dict[str, Any]:
 
 
 def id_of(body: bytes) -> str:
-    """The `id` of a request that is not looked at any further, "" where there is none to be found. Of one that was cut
-    off it is found where it is the first field."""
+    """The `id` of a request that is not looked at any further, "" where none is to be found. It costs little where
+    it is the first field, and of one that was cut off it is found there alone."""
+    begins = _BEGINS.match(body)
     try:
-        found = _decode_id(body).id
+        found = _decode_id(body).id if begins is None else _text(begins[1])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        begins = _BEGINS.match(body)
-        found = "" if begins is None else _text(begins[1])
+        found = ""
     return found if len(found.encode("utf-8", "replace")) <= MAX_NAME_BYTES else ""
 
 

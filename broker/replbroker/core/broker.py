@@ -14,13 +14,13 @@ import msgspec
 
 from replbroker.core.access import ANYBODY
 from replbroker.core.disconnects import abandon_evals, forget_peer
-from replbroker.core.effects import Effect, HangUp, Note, Pause, Peer
+from replbroker.core.effects import Effect, HangUp, Note, Peer
 from replbroker.core.evals import Evals
 from replbroker.core.judging import Judging
 from replbroker.core.memory import MemoryLeft
 from replbroker.core.memory_pressure import MemoryPressure
 from replbroker.core.ops import Ops
-from replbroker.core.rate import Window
+from replbroker.core.rate_limits import check_rate
 from replbroker.core.registry import NameKey
 from replbroker.core.reload import Reread, put_in_force
 from replbroker.core.session import IDLE, STARTING, VACANT
@@ -36,7 +36,6 @@ from replwire.replies import Reply, encode
 from replwire.requests import id_of, parse, typed, unknown_fields
 
 _STRIKES = 10
-_PAUSE_S = 0.1  # between two refusals of one that asks too often
 
 
 def _sweep_pace(setup: Setup) -> float:
@@ -142,7 +141,7 @@ class Core:
         state.trail.at(now)
         request_id, raw = "", {}
         try:
-            self._admit(peer, now)
+            self._admit(peer, len(body), now)
             if len(body) > state.limits.max_message_bytes:
                 text = f"message exceeds maximum size of {state.limits.max_message_bytes} bytes"
                 raise state.full("message-too-large", "max-message-bytes", text)
@@ -164,7 +163,7 @@ class Core:
             self.state.refuse(peer, request_id, self._defect())
         return self._effects(now)
 
-    def _admit(self, peer: Peer, now: float) -> None:
+    def _admit(self, peer: Peer, size: int, now: float) -> None:
         """Whether one more request of this peer is looked at."""
         state = self.state
         if (refusal := state.connections.refusal(peer)) is not None:
@@ -173,15 +172,7 @@ class Core:
             self._revoke([peer])
         if not state.connections.has_room(peer):
             raise self._one_too_many()
-        identity = state.access.of(peer)
-        key = peer if state.access.is_own(identity) else identity
-        window = state.windows.get(key)
-        if window is None:
-            window = state.windows[key] = Window()
-        limit = state.limits.rate_limit_per_min
-        if limit and (retry := window.admit(limit, now)):
-            state.out.append(Pause(peer, now + _PAUSE_S))
-            raise state.full("rate-limited", "rate-limit-per-min", "Rate limit exceeded", retry_after_ms=retry)
+        check_rate(state, peer, size, now)
 
     def _one_too_many(self) -> Refusal:
         return self.state.full("connection-limit-reached", "max-connections", "Too many clients")

@@ -1,4 +1,4 @@
-"""A true sliding window: so many requests in any 60 seconds, refused ones included."""
+"""How much may be asked: requests in any 60 seconds, a true sliding window with refused ones in it; and bytes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,34 @@ from collections import deque
 WINDOW_S = 60.0
 
 
+class Bucket:
+    """Bytes of requests: a second's worth at once, then so many a second. One request may go into debt, however long it
+    is; the next waits until that is paid."""
+
+    __slots__ = ("_at", "_used")
+
+    def __init__(self) -> None:
+        self._used = 0.0  # beyond 0 and up to a second's worth it is free, beyond that debt
+        self._at = 0.0
+
+    def owed_s(self, per_s: int, now: float) -> float:
+        """In how many seconds the next may come."""
+        self._used = max(0.0, self._used - (now - self._at) * per_s)
+        self._at = now
+        return max(0.0, (self._used - per_s) / per_s)
+
+    def take(self, size: int) -> None:
+        """One has come."""
+        self._used += size
+
+
 class Window:
     """One connection's requests of the last minute. Holds at most `limit` times."""
 
-    __slots__ = ("_times",)
+    __slots__ = ("_times", "bytes")
 
     def __init__(self) -> None:
+        self.bytes = Bucket()
         self._times: deque[float] = deque()
 
     def admit(self, limit: int, now: float) -> int:

@@ -1,0 +1,40 @@
+"""How much one client may ask: the rate limits, which come before a request is looked at."""
+
+from __future__ import annotations
+
+import math
+
+from replbroker.core.effects import Pause, Peer
+from replbroker.core.rate import Bucket, Window
+from replbroker.core.state import State
+
+_SMALL = 4096  # bytes of a request that costs nothing worth counting
+_NOTHING_S = 1e-6
+_PAUSE_S = 0.1  # between two refusals of one that asks too often
+
+
+def check_rate(state: State, peer: Peer, size: int, now: float) -> None:
+    """Count one more request of so many bytes. Raises Refusal."""
+    identity = state.access.of(peer)
+    key = peer if state.access.is_own(identity) else identity
+    window = state.windows.get(key)
+    if window is None:
+        window = state.windows[key] = Window()
+    limit = state.limits.rate_limit_per_min
+    if limit and (retry := window.admit(limit, now)):
+        state.out.append(Pause(peer, now + _PAUSE_S))
+        raise state.full("rate-limited", "rate-limit-per-min", "Rate limit exceeded", retry_after_ms=retry)
+    if size > _SMALL and (per_s := state.limits.max_request_bytes_per_s):
+        _weigh(state, peer, window.bytes, size, per_s, now)
+
+
+def _weigh(state: State, peer: Peer, sent: Bucket, size: int, per_s: int, now: float) -> None:
+    """A connection that can be left unread never meets the refusal."""
+    owed = sent.owed_s(per_s, now)
+    if owed > _NOTHING_S:
+        retry = math.ceil(owed * 1000)
+        state.out.append(Pause(peer, now + owed))
+        raise state.full("rate-limited", "max-request-bytes-per-s", "Too many bytes of requests", retry_after_ms=retry)
+    sent.take(size)
+    if (owed := sent.owed_s(per_s, now)) > 0:
+        state.out.append(Pause(peer, now + owed))
