@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import get_type_hints
+from typing import get_args, get_type_hints
 
 import msgspec
 
@@ -25,7 +25,9 @@ from replwire.ext.contracts import fields_of as fields_of_kind
 from replwire.faults import EXIT_MEANING, FAULTS, STATUSES
 from replwire.limits import bounds
 from replwire.link import _HEADER, Header, Kind, Outcome
-from replwire.replies import reply_fields
+from replwire.ops import Opens
+from replwire.policy import Usage
+from replwire.replies import Reply, reply_fields
 from replwire.requests import describe_ops
 
 PAGES = Path(__file__).parent
@@ -114,6 +116,30 @@ def fields() -> str:
     return table(("key", "meaning"), ((f"`{key}`", text) for key, text in reply_fields().items()))
 
 
+def rows() -> str:
+    """Keys of the objects that stand in lists and under keys of a reply."""
+    found = []
+    for field in msgspec.structs.fields(Reply):
+        inner = [each for each in (*get_args(field.type), field.type) for each in (*get_args(each), each)]
+        inner = [each for each in inner for each in (*get_args(each), each) if isinstance(each, type)]
+        for kind in dict.fromkeys(each for each in inner if issubclass(each, msgspec.Struct)):
+            keys = code(each.encode_name for each in msgspec.structs.fields(kind))
+            found.append((f"`{field.encode_name}`", keys, " ".join((kind.__doc__ or "").split())))
+    return table(("key", "of an object", "what it is"), found)
+
+
+def tighter() -> str:
+    """What a request may tighten of its session's sandbox."""
+    asked, bounds_of = get_type_hints(Opens), get_type_hints(Usage, include_extras=True)
+    found = []
+    for name, meaning in (("profile", "what it may write"), ("network", "what it may reach")):
+        found.append((f"`{name}`", f"{code(get_args(get_args(asked[name])[0]))}, tight first", meaning))
+    for name in ("memory_bytes", "pids", "cpu_percent"):
+        bound = bounds_of[name].__metadata__[0]
+        found.append((f"`{name.replace('_', '-')}`", f"an integer, at least {bound.ge}", bound.description))
+    return table(("field", "values", "what it bounds"), found)
+
+
 def states() -> str:
     """The states of a session and the moves between them, as a drawing and as a table."""
     drawing = [f"    [*] --> {VACANT}"]
@@ -171,6 +197,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "exit-codes": exit_codes,
     "ops": ops,
     "reply-fields": fields,
+    "reply-objects": rows,
+    "tighter": tighter,
     "events": events,
     "contracts": contracts,
     "session-states": states,

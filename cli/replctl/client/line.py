@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import struct
+import time
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -129,6 +130,13 @@ class Line:
             return any(fd == watch for fd, _ in self._poller.poll(_nap(milliseconds)))
         finally:
             self._poller.unregister(watch)
+
+    def stands(self, seconds: float) -> bool:
+        """Wait for the handshake; False when the connection ended without one. True too when it takes longer."""
+        deadline = time.monotonic() + seconds
+        while not self.gone() and not self.up and (left := deadline - time.monotonic()) > 0:
+            self._quiet.poll(left * 1000)
+        return self.up or not self._gone
 
     def gone(self) -> bool:
         """Whether the connection has ended. What had come before can still be taken."""

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 Watch = Callable[[], int | None]
 PATIENCE = 30.0  # seconds for an answer that waits for no code; the broker's own bounds are well below
 LONG = ("clone", "env")  # operations that take as long as they take
+ENDING_SECONDS = 10.0  # for a broker that ends to be gone, so that another can be started
+HANDSHAKE_SECONDS = 2.0  # for one that is there to say so; a busy one is waited for by the request
+RETRY_SECONDS = 0.02
 OBEY_SECONDS = 5.0  # how long Ctrl-C in a program waits for the interrupted eval's end
 
 
@@ -292,15 +295,21 @@ def connect(address: Address, start: bool, on_start: Callable[[Started], None] |
     path = ipc_path(address.endpoint)
     if address.source == "default" and path and (why := folder_fault(os.path.dirname(path), os.getuid())):
         raise ReplError("no-broker", f"the socket's folder cannot be trusted: {why}")
-    if not listens(address.endpoint):
-        if not start:
-            raise ReplError("no-broker", f"no broker answers at {address.endpoint}")
-        from replctl.client.start import ensure  # most calls find a broker and need none of this
+    deadline = time.monotonic() + ENDING_SECONDS
+    while True:
+        if not listens(address.endpoint):
+            if not start:
+                raise ReplError("no-broker", f"no broker answers at {address.endpoint}")
+            from replctl.client.start import ensure  # most calls find a broker and need none of this
 
-        started = ensure(address.endpoint, os.environ)
-        if started is not None and on_start is not None:
-            on_start(started)
-    return Line(address.endpoint, _client_key(address, key))
+            started = ensure(address.endpoint, os.environ)
+            if started is not None and on_start is not None:
+                on_start(started)
+        line = Line(address.endpoint, _client_key(address, key))
+        if path is None or not start or line.stands(HANDSHAKE_SECONDS) or time.monotonic() > deadline:
+            return line
+        line.close()  # a broker that ends hung up before a word was said: the next one is ours to find, or to start
+        time.sleep(RETRY_SECONDS)
 
 
 def _client_key(address: Address, key: str | None) -> ClientKey | None:

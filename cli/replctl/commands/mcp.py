@@ -29,13 +29,14 @@ DEFAULT_HTTP = "127.0.0.1:8931"
 @click.option("--tools", "set_name", type=click.Choice(list(SETS)), default="default", help="Which tools. [default]")
 @click.option("--agent", metavar="NAME", help="Who asks; for fairness between agents. [REPLCTL_AGENT, or mcp-PID]")
 @click.option("--endpoint", metavar="URL", help="Address of the broker.")
+@click.option("--no-start", is_flag=True, help="Do not start a broker when none answers.")
 @click.option("--http", is_flag=False, flag_value=DEFAULT_HTTP, metavar="[HOST:PORT]",
               help=f"Serve HTTP on loopback instead of stdin and stdout. [{DEFAULT_HTTP}]")  # fmt: skip
 @click.option("--wait", type=Duration(), metavar="DURATION", help="How long a call waits for code. [45s]")
 @click.option("--budget", type=click.IntRange(500, 1_000_000), metavar="N", help="Characters of one answer. [4000]")
 @click.option("--structured", is_flag=True, help="Structured content from tools that run code too, for programs.")
-def mcp(set_name: str, agent: str | None, endpoint: str | None, http: str | None, wait: float | None,
-        budget: int | None, structured: bool) -> int:  # fmt: skip
+def mcp(set_name: str, agent: str | None, endpoint: str | None, no_start: bool, http: str | None,
+        wait: float | None, budget: int | None, structured: bool) -> int:  # fmt: skip
     """Serve MCP: give an agent sessions as tools. Ends when stdin does."""
     find_runtime_dir(os.environ, os.getuid())
     agent = agent or os.environ.get("REPLCTL_AGENT") or f"mcp-{os.getpid()}"
@@ -60,7 +61,9 @@ def mcp(set_name: str, agent: str | None, endpoint: str | None, http: str | None
 
     from replctl.mcp.server import build
 
-    server = build(ToolSet(set_name, settings, more_tools()), endpoint, agent, None if http else ".")
+    server = build(
+        ToolSet(set_name, settings, more_tools()), endpoint, agent, None if http else ".", start=not no_start
+    )
     if http is not None:
         from replctl.mcp.http import serve_http
 

@@ -150,10 +150,12 @@ def _traceparent(ctx: Context) -> str | None:
     return found if isinstance(found, str) and len(found) <= MAX_NAME_BYTES else None
 
 
-def build(tools: ToolSet, endpoint: str | None, agent: str, directory: str | None = ".") -> Server[Any]:
+def build(
+    tools: ToolSet, endpoint: str | None, agent: str, directory: str | None = ".", *, start: bool = True
+) -> Server[Any]:
     """A server for any number of connections. The broker is looked for, or started, by the first call. The default
     session is that of the project of `directory`, or without one that of the agent."""
-    client = AsyncClient(endpoint, agent, on_start=lambda started: door.on_start(started), directory=directory)
+    client = AsyncClient(endpoint, agent, start, lambda started: door.on_start(started), directory=directory)
     door = Door(tools, client)
 
     @asynccontextmanager

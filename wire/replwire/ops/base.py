@@ -14,6 +14,12 @@ from msgspec import Meta
 
 from replwire.policy import Tighter
 
+# Keys that an answer to any operation may have beside `id`, `status` and what its contract `returns`.
+OF_ANY_ANSWER = (
+    "err", "hint", "cause", "limit", "limit-value", "retry-after-ms", "correlation-id", "ignored-fields", "notice",
+    "epoch", "state", "eval-id", "queue-position", "ephemeral", "entered-at", "entered-reason",
+)  # fmt: skip
+
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 ApprovalId = Annotated[str, Meta(min_length=1, max_length=256)]  # of what a person has said yes to

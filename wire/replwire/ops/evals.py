@@ -10,8 +10,9 @@ from replwire.names import MAX_NAME_BYTES
 from replwire.ops.base import ApprovalId, Natural, Opens, Positive, Request, Run, SessionRequest, TraceParent
 
 _OF_AN_EVAL = (
-    "out", "err", "value", "mime", "ex", "stacktrace", "eval-id", "epoch", "state", "changed", "duration-ms",
-    "ephemeral", "created", "truncated", "dropped-bytes", "queue-position", "cause", "hint", "notice", "approval",
+    "out", "err", "value", "ns", "mime", "images-dropped", "repr-error", "ex", "stacktrace", "traceback", "eval-id",
+    "epoch", "state", "changed", "duration-ms", "ephemeral", "created", "session", "name", "truncated", "dropped-bytes",
+    "background-bytes", "max-eval-time-ms", "queue-position", "offset", "cause", "hint", "notice", "approval",
 )  # fmt: skip
 
 
@@ -78,8 +79,7 @@ class Read(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
 
     changes: ClassVar[bool] = False
     returns: ClassVar[tuple[str, ...]] = (
-        "out", "err", "value", "ex", "stacktrace", "eval-id", "epoch", "state", "offset", "truncated",
-        "dropped-bytes", "duration-ms", "queue-position",
+        *(key for key in _OF_AN_EVAL if key not in ("created", "approval")),
     )  # fmt: skip
 
     eval_id: Natural
@@ -116,7 +116,7 @@ class Jobs(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
     """The session's queued, running and recent evals."""
 
     changes: ClassVar[bool] = False
-    returns: ClassVar[tuple[str, ...]] = ("jobs",)
+    returns: ClassVar[tuple[str, ...]] = ("jobs", "session", "name")
 
 
 class History(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
@@ -124,7 +124,7 @@ class History(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
     in their code when that is given."""
 
     changes: ClassVar[bool] = False
-    returns: ClassVar[tuple[str, ...]] = ("history", "count")
+    returns: ClassVar[tuple[str, ...]] = ("history", "count", "session", "name")
 
     limit: Positive | None = None
     grep: Annotated[str, Meta(max_length=1000)] | None = None

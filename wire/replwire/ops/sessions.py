@@ -74,7 +74,11 @@ class Env(Run, frozen=True, kw_only=True, rename="kebab"):
     `deactivate` it: a fresh worker, and if that fails nothing has changed; `add`, `remove`, `install`, `list`
     packages or run `test`s there: these run as an eval does, with their output live."""
 
-    returns: ClassVar[tuple[str, ...]] = ("environment", "executable", "epoch", "state", "out", "err", "eval-id")
+    returns: ClassVar[tuple[str, ...]] = (
+        "environment", "executable", "session", "name", "epoch", "state", "out", "err", "eval-id", "duration-ms",
+        "ephemeral", "truncated", "dropped-bytes", "background-bytes", "max-eval-time-ms", "queue-position", "changed",
+        "cause", "hint", "notice",
+    )  # fmt: skip
 
     long: ClassVar[bool] = True
 
@@ -100,6 +104,11 @@ class Clone(Run, frozen=True, kw_only=True, rename="kebab"):
         "session",
         "name",
         "epoch",
+        "created",
+        "state",
+        "trusted",
+        "eval-id",
+        "queue-position",
         "count",
         "bytes",
         "left-behind",
