@@ -222,7 +222,7 @@ class Serve:
 
     def opened(self, peer: bytes, identity: str, groups: tuple[int, ...] = ()) -> bytes | None:
         """A connection was made."""
-        return self._core.connected(peer, identity, groups)
+        return self._core.connected(peer, identity, time.monotonic(), groups)
 
     def identified(self, peer: bytes, identity: str) -> None:
         """A connection has shown a key."""
@@ -315,7 +315,7 @@ class Serve:
             assert self._hooks is not None, "the core asks no hooks where there are none"
             self._hooks.ask(effect)
         elif isinstance(effect, HangUp):
-            self.streams.hang_up(effect.peer)
+            (self._clients if effect.at_once and effect.peer[:1] == PREFIX else self.streams).hang_up(effect.peer)
         elif isinstance(effect, Pause):
             self.streams.pause(effect.peer, effect.until)
         elif isinstance(effect, RosterChanged):

@@ -32,6 +32,7 @@ from replbroker.core.effects import (
     ToWorker,
 )
 from replbroker.core.memory import MemoryLeft
+from replbroker.core.quotas import QUEUE
 from replbroker.core.reload import Reread
 from replbroker.core.session import Session
 from replbroker.core.state import Setup
@@ -246,7 +247,7 @@ class Table:
 
     def leaves(self, peer: bytes = b"p1") -> None:
         """A client's connection has ended."""
-        self.do(self.core.peer_gone(peer, self.now))
+        self.do(self.core.disconnected(peer, self.now))
 
     def eval(self, session: str | None = "work", code: str = "1", **fields: Any) -> str:
         """Send an eval; the session is opened when there is none."""
@@ -350,5 +351,5 @@ class Table:
         state = self.state
         sessions = list(state.sessions)
         held = [ask for session in sessions for ask in (*session.asks.values(), *session.held, *session.waiters)]
-        left = (state.gate.taken, len(state.gate), state.queued.total(), len(state.routes), len(state.by_request))
+        left = (state.gate.taken, len(state.gate), state.quotas.total(QUEUE), len(state.routes), len(state.by_request))
         return left == (0, 0, 0, 0, 0) and not held and not any(session.occupied for session in sessions)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from broker_kit import Table
 from replbroker.core.gate import Gate
+from replbroker.core.quotas import CONNECTIONS, KEYS, QUEUE, READS, RESOURCES, SESSIONS, SLOTS, SUBSCRIPTIONS, Holder
 from replbroker.core.session import BUSY, IDLE, MOVES, STARTING, VACANT, Job, Session
+from replbroker.core.state import State
 from replwire.events import EvalAccepted, EvalFinished, Event, SessionClosed
 from replwire.link import Kind, unpack
 
 STARTING_AT_ONCE = 8
 LIMITS = {
-    "max_concurrent_evals": 2, "max_sessions": 6, "max_queued_evals": 4, "max_queued_total": 8, "max_history": 5,
+    "max_concurrent_evals": 3, "short_eval_slots": 1, "max_sessions": 6, "max_waiting_reads_total": 12,
+    "max_subscriptions_total": 12, "max_queued_evals": 4, "max_queued_total": 8, "max_history": 5,
     "max_waiting_reads": 4, "max_idempotency_keys": 3, "rate_limit_per_min": 0, "max_eval_time_ms": 10_000,
     "max_job_time_ms": 30_000, "interrupt_grace_ms": 1000, "max_wait_ms": 8000, "max_queue_wait_ms": 20_000,
     "ask_timeout_ms": 3000, "worker_start_ms": 5000, "worker_silence_ms": 30_000, "session_idle_timeout_ms": 60_000,
@@ -24,35 +28,37 @@ WARM = 1
 
 
 class FairGate(Gate[Job]):
-    """The gate, with a count of how often each agent that waits was passed over, and by whom."""
+    """The gate, with a count of how often each that waits and could have run was passed over, and by whom: identities
+    by identities, and agents by agents of the same one."""
 
-    def __init__(self, slots: int) -> None:
-        super().__init__(slots)
-        self.passed: dict[str, Counter[str]] = {}
+    def __init__(self, state: State) -> None:
+        super().__init__(state.quotas, state.gate._slots, state.gate._long_slots)
+        self.passed: dict[str | Holder, Counter[str | Holder]] = {}
 
-    def enter(self, agent: str, item: Job) -> bool:
-        inside = super().enter(agent, item)
-        if not inside:
-            self.passed.setdefault(agent, Counter())
-        return inside
-
-    def release(self) -> Job | None:
-        item = super().release()
-        if item is not None:
-            self.passed.pop(item.agent)
-            for agent, counts in self.passed.items():
-                counts[item.agent] += 1
-                assert counts[item.agent] == 1, f"{item.agent} came twice before {agent}"
-            self._settle()
+    def _next(self) -> Job | None:
+        could = {turn.holder for turn in self.waiting() if self.may_enter(turn)}
+        item = super()._next()
+        if item is None:
+            assert not could, "somebody waits beside a slot that is free for it"
+            return None
+        served = item.turn.holder
+        self._served(served.identity, {holder.identity for holder in could})
+        self._served(served, {holder for holder in could if holder.identity == served.identity})
         return item
 
-    def leave(self, agent: str, item: Job) -> None:
-        super().leave(agent, item)
-        self._settle()
+    def _served(self, who: str | Holder, could: Iterable[str | Holder]) -> None:
+        self.passed.pop(who, None)
+        for other in could:
+            if other != who:
+                counts = self.passed.setdefault(other, Counter())
+                counts[who] += 1
+                assert counts[who] == 1, f"{who} came twice before {other}"
 
-    def _settle(self) -> None:
-        waiting = self.waiting_by_agent()
-        self.passed = {agent: self.passed.get(agent, Counter()) for agent in waiting}
+    def _settle(self, identity: str, agent: str) -> None:
+        super()._settle(identity, agent)
+        waiting = {turn.holder for turn in self.waiting()}
+        who: set[str | Holder] = waiting | {holder.identity for holder in waiting}
+        self.passed = {each: counts for each, counts in self.passed.items() if each in who}
 
 
 class WatchedTable(Table):
@@ -70,7 +76,7 @@ class WatchedTable(Table):
         self.speaker: tuple[int, int] | None = None  # the worker that speaks, and its session's epoch
         self.told_memory = 0.0
         super().__init__(auto=False, warm=WARM, hooks=True, **LIMITS)
-        self.state.gate = FairGate(LIMITS["max_concurrent_evals"])
+        self.state.gate = FairGate(self.state)
 
     @property
     def sums_due(self) -> bool:
@@ -130,6 +136,7 @@ def check(table: WatchedTable) -> None:
     state = table.state
     sessions = list(state.sessions)
     _slots(table, sessions)
+    _charges(table, sessions)
     jobs = [job for session in sessions for job in (session.running, *session.waiting_jobs()) if job is not None]
     asks = {route: ask for session in sessions for route, ask in session.asks.items()}
     assert state.routes == {job.route: job for job in jobs} | asks
@@ -146,7 +153,9 @@ def check(table: WatchedTable) -> None:
     assert len(state.keys) <= LIMITS["max_idempotency_keys"]
     assert len(sessions) <= LIMITS["max_sessions"]
     starting = sum(session.start_deadline is not None for session in [*sessions, *_stand_ins(sessions)])
-    assert len(state.deadlines) <= 4 + 4 * len(jobs) + len(asks) + starting + len(table.core.staff.workers)
+    assert len(state.deadlines) <= 4 + 4 * len(jobs) + len(asks) + starting + len(state.connections.silent) + len(
+        table.core.staff.workers
+    )
     assert not [note for note in table.notes if "internal error" in note]
 
 
@@ -156,15 +165,33 @@ def _stand_ins(sessions: list[Session]) -> list[Session]:
 
 
 def _slots(table: WatchedTable, sessions: list[Session]) -> None:
-    state, gate = table.state, table.state.gate
+    gate = table.state.gate
     assert gate.taken == sum(session.running is not None for session in sessions) <= gate.slots
     assert len(gate) == sum(session.head is not None for session in sessions)
-    assert len(gate) == 0 or gate.taken == gate.slots, "somebody waits beside a free slot"
-    waiting = Counter(job.agent for session in sessions for job in session.waiting_jobs())
-    assert state.queued == waiting
-    assert all(state.queued.values())
-    assert max(waiting.values(), default=0) <= LIMITS["max_queued_evals"]
-    assert waiting.total() <= LIMITS["max_queued_total"]
+    assert not any(map(gate.may_enter, gate.waiting())), "somebody waits beside a slot that is free for it"
+    assert gate.long_taken == sum(each.running is not None and each.running.turn.long for each in sessions) <= 2
+
+
+def _charges(table: WatchedTable, sessions: list[Session]) -> None:
+    """What is charged is what there is, and nobody has more than its quota."""
+    state, quotas = table.state, table.state.quotas
+    running = [session.running.turn.holder for session in sessions if session.running is not None]
+    waiting = [job.turn.holder for session in sessions for job in session.waiting_jobs()]
+    asks = [ask.holder for session in sessions for ask in session.asks.values()]
+    listening = [each.holder for each in state.bus.every()]
+    for resource, held in (
+        (SESSIONS, [session.holder for session in sessions]), (SLOTS, running), (QUEUE, waiting), (READS, asks),
+        (SUBSCRIPTIONS, listening),
+    ):  # fmt: skip
+        assert quotas.by_holder(resource) == Counter(held), resource.quota
+    assert quotas.total(KEYS) == len(state.keys)
+    assert quotas.total(CONNECTIONS) == len(state.connections) == 4
+    for resource in RESOURCES:
+        for identity in quotas.identities():
+            assert quotas.held(resource, identity) <= quotas.quota(resource, identity)
+        for holder in quotas.by_holder(resource):
+            assert quotas.by_holder(QUEUE).get(holder, 0) <= LIMITS["max_queued_evals"]
+    assert quotas.total(QUEUE) <= LIMITS["max_queued_total"]
 
 
 def _session(session: Session) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from broker_kit import Table
+from replbroker.core.quotas import QUEUE
 from replwire.link import Kind
 
 
@@ -37,7 +38,7 @@ def test_a_repeat_of_an_eval_that_is_queued_waits_for_it(table: Table) -> None:
     first = table.eval()
     second = table.eval(idempotency_key="k")
     again = table.eval(idempotency_key="k")
-    assert table.state.queued.total() == 1
+    assert table.state.quotas.total(QUEUE) == 1
     table.finish(first)
     table.worker().answers(again)
     table.finish(second)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker_kit import Table
+from replbroker.core.quotas import QUEUE
 from replwire.link import Kind, Outcome
 
 
@@ -19,7 +20,7 @@ def test_a_queued_eval_without_a_session_goes_with_its_client(new_table: Callabl
     left = [table.eval(None), table.eval(None)]
     stays = table.eval(None, peer=b"p2")
     table.leaves()
-    assert table.state.queued.total() == 1
+    assert table.state.quotas.total(QUEUE) == 1
     assert len(table.state.sessions) == 2
     table.finish(held)
     assert table.running(*left, stays) == [stays]

@@ -188,7 +188,7 @@ def test_jobs_lists_running_queued_and_finished_evals(table: Table) -> None:
 
 def test_stats_count(table: Table) -> None:
     for peer in (b"p1", b"p2", b"p3"):
-        table.core.connected(peer, "self")
+        table.core.connected(peer, "self", table.now)
     table.finish(table.eval(), Outcome.ERROR)
     table.eval(agent="ada")
     table.eval(agent="ada")

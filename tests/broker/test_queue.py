@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
-import pytest
-
 from broker_kit import Table
-from replbroker.core.gate import Gate
 
 
 def test_a_session_runs_one_eval_at_a_time_in_order(table: Table) -> None:
@@ -79,7 +75,7 @@ def test_evals_of_one_agent_that_wait_are_bounded(new_table: Callable[..., Table
     asked = [table.eval(agent="ada") for _ in range(3)]
     refused = table.end(table.eval(agent="ada"))
     assert refused["status"] == ["done", "error", "concurrency-limit-reached"]
-    assert refused["err"] == "Too many concurrent evals: 2 wait already (max-queued-evals = 2)"
+    assert refused["err"] == "Too many concurrent evals for agent ada of self (max-queued-evals = 2)"
     assert (refused["limit"], refused["limit-value"]) == ("max-queued-evals", 2)
     assert (refused["queue-position"], refused["retry-after-ms"]) == (2, 1000)
     assert table.pending(table.eval(agent="bob"))
@@ -102,56 +98,3 @@ def test_evals_of_all_agents_that_wait_are_bounded(new_table: Callable[..., Tabl
     refused = table.end(table.eval(agent="joe"))
     assert (refused["limit"], refused["limit-value"], refused["queue-position"]) == ("max-queued-total", 2, 2)
     assert table.pending(table.eval("other", agent="joe"))  # it need not wait
-
-
-def test_the_gate_takes_no_more_than_its_slots() -> None:
-    gate: Gate[str] = Gate(2)
-    assert [gate.enter("a", item) for item in ("1", "2", "3")] == [True, True, False]
-    assert (gate.taken, len(gate), gate.waiting_by_agent()) == (2, 1, {"a": 1})
-    assert gate.release() == "3"
-    assert (gate.taken, len(gate)) == (2, 0)
-    assert (gate.release(), gate.release(), gate.taken) == (None, None, 0)
-
-
-def test_who_leaves_the_gate_is_not_served() -> None:
-    gate: Gate[str] = Gate(1)
-    for item in ("0", "1", "2"):
-        gate.enter("a", item)
-    gate.enter("b", "3")
-    gate.leave("a", "1")
-    gate.leave("b", "3")
-    assert (gate.release(), gate.release(), len(gate)) == ("2", None, 0)
-
-
-@pytest.mark.parametrize(("agent", "item"), [("a", "9"), ("b", "1")])
-def test_who_does_not_wait_cannot_leave(agent: str, item: str) -> None:
-    gate: Gate[str] = Gate(1)
-    gate.enter("a", "0")
-    gate.enter("a", "1")
-    with pytest.raises(ValueError):  # noqa: PT011
-        gate.leave(agent, item)
-    assert gate.release() == "1"
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_no_agent_that_waits_is_passed_over_twice_by_another(seed: int) -> None:
-    """From the moment an agent has somebody waiting, each other agent is served once at most before it."""
-    pick = random.Random(seed)
-    gate: Gate[tuple[str, int]] = Gate(1)
-    gate.enter("z", ("z", 0))
-    since: dict[str, list[str]] = {}  # who was served since this agent began to wait, or was served itself
-    for number in range(1, 500):
-        if pick.random() < 0.6:
-            agent = pick.choice("abcde")
-            gate.enter(agent, (agent, number))
-            since.setdefault(agent, [])
-        elif (item := gate.release()) is None:
-            gate.enter("z", ("z", number))
-        else:
-            served = since.pop(item[0])
-            assert len(served) == len(set(served))
-            for others in since.values():
-                others.append(item[0])
-            if item[0] in gate.waiting_by_agent():
-                since[item[0]] = []
-        assert gate.taken == 1

@@ -154,8 +154,8 @@ def test_other_refusals_are_no_strikes(table: Table) -> None:
 
 def test_a_client_too_many_is_told_at_the_door(new_table: Callable[..., Table]) -> None:
     table = new_table(max_connections=2)
-    assert [table.core.connected(peer, "self") for peer in (b"c1", b"c2")] == [None, None]
-    refusal = table.core.connected(b"c3", "self")
+    assert [table.core.connected(peer, "self", table.now) for peer in (b"c1", b"c2")] == [None, None]
+    refusal = table.core.connected(b"c3", "self", table.now)
     assert refusal is not None
     assert b'"connection-limit-reached"' in refusal
     assert table.core.tick(table.now) == []
@@ -184,7 +184,7 @@ def test_sessions_up_to_the_limit(new_table: Callable[..., Table]) -> None:
 def test_clients_up_to_the_limit(new_table: Callable[..., Table]) -> None:
     table = new_table(max_connections=2)
     for peer in (b"p1", b"p2", b"p3"):
-        table.core.connected(peer, "self")
+        table.core.connected(peer, "self", table.now)
     table.said("ping", peer=b"p1")
     refused = table.said("ping", peer=b"p3")
     assert refused["status"] == ["done", "error", "connection-limit-reached"]

@@ -31,7 +31,8 @@ from replwire.link import Kind, Outcome, Usage
 SOAK = os.environ.get("REPLCTL_SOAK") == "1"
 NAMES = st.sampled_from(["a", "b", "c"])
 AGENTS = st.sampled_from([None, "ada", "bob", "eve"])
-PEERS = st.integers(0, 2)
+PEERS = st.integers(0, 3)
+IDENTITIES = ("self", "self", "uid:1", "uid:2")
 PICK = st.integers(0, 99)
 WAITS = st.sampled_from([None, None, 0, 2000])
 LIMITS_MS = st.sampled_from([500, 5000])
@@ -48,8 +49,10 @@ class Broker(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.table = WatchedTable()
-        self.peers = [b"p0", b"p1", b"p2"]
-        self.count = 3
+        self.peers = [b"p0", b"p1", b"p2", b"p3"]
+        self.count = len(self.peers)
+        for peer, identity in zip(self.peers, IDENTITIES, strict=True):
+            self.table.core.connected(peer, identity, self.table.now)
         self.ready: set[int] = set()
         self.answered: set[tuple[int, int]] = set()
         self.paths: set[str] = set()
@@ -121,6 +124,14 @@ class Broker(RuleBasedStateMachine):
     def sets_mode(self, peer: int, pick: int, to: str) -> None:
         self.table.ask("set-mode", self.peers[peer], session=self._some_session(pick), to=to)
 
+    @rule(peer=PEERS, pick=PICK, who=st.sampled_from(["*", "uid:1"]), level=st.sampled_from(["write", "write", "none"]))
+    def shares(self, peer: int, pick: int, who: str, level: str) -> None:
+        self.table.ask("share", self.peers[peer], session=self._some_session(pick), who=who, level=level)
+
+    @rule(peer=PEERS, pick=PICK, who=st.sampled_from(["self", "uid:1", "uid:2"]))
+    def hands_over(self, peer: int, pick: int, who: str) -> None:
+        self.table.ask("hand-over", self.peers[peer], session=self._some_session(pick), who=who)
+
     @rule(peer=PEERS, pick=PICK, op=st.sampled_from(["reset", "reset", "close"]))
     def ends_session(self, peer: int, pick: int, op: str) -> None:
         self.table.ask(op, self.peers[peer], session=self._some_session(pick))
@@ -139,6 +150,7 @@ class Broker(RuleBasedStateMachine):
         self.table.gone.add(self.peers[peer])
         self.table.leaves(self.peers[peer])
         self.peers[peer] = b"p%d" % self.count
+        self.table.core.connected(self.peers[peer], IDENTITIES[peer], self.table.now)
         self.count += 1
 
     # --- hooks ---

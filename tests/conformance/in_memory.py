@@ -138,7 +138,7 @@ class Memory:
         """As the line transports do it: who is one too many is told so, and let go."""
         self._count += 1
         peer = b"M%d" % self._count
-        refusal = self.core.connected(peer, f"uid:{os.getuid()}")
+        refusal = self.core.connected(peer, f"uid:{os.getuid()}", time.monotonic())
         if refusal is not None:
             wire.inbox.append(refusal)
             wire.hung_up = True

@@ -268,9 +268,17 @@ def test_snapshots_of_a_live_broker(start: Callable[..., Broker]) -> None:
     with broker.wire() as wire:
         wire.run("1", "s")
         found = wire.ask("introspect")["snapshots"]
-        assert {"stats", "sessions", "workers", "gate", "subscriptions", "figures", "limits", "transcripts"} == set(
-            found
-        )
+        assert {
+            "stats",
+            "sessions",
+            "workers",
+            "gate",
+            "quotas",
+            "subscriptions",
+            "figures",
+            "limits",
+            "transcripts",
+        } == set(found)
         assert found["sessions"]["rows"][0]["name"] == "s"
         assert found["figures"]["ended"] == {"ok": 1}
 

@@ -22,6 +22,27 @@ Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES, pattern="^(u
 Directory = Annotated[str, Meta(min_length=1, max_length=4095)]
 
 
+Bound = Annotated[int, Meta(ge=0, le=1_000_000)] | None
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """What one identity may hold of the resources that all share. Each field is a limit of that name; a value above the
+    limit itself means all of it."""
+
+    max_connections: Bound = None
+    max_sessions: Bound = None
+    max_concurrent_evals: Bound = None
+    max_queued_evals: Bound = None
+    max_waiting_reads_total: Bound = None
+    max_subscriptions_total: Bound = None
+    max_idempotency_keys: Bound = None
+
+    def given(self) -> dict[str, int]:
+        """Those that are given, by the limit's name."""
+        pairs = ((each.encode_name, getattr(self, each.name)) for each in msgspec.structs.fields(self))
+        return {name: value for name, value in pairs if value is not None}
+
+
 class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """One identity's place on this machine."""
 
@@ -37,6 +58,9 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid
             description="directories that its sessions may have; empty: as `sandbox.workspaces` says",
         ),
     ] = []
+    quotas: Annotated[
+        Quota, Meta(description="what it may hold, by the names of limits; what is not named is as for anybody")
+    ] = Quota()
 
 
 class Asker(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +92,10 @@ class Identities:
         entry = self.get(identity)
         mapped = entry.user if entry is not None else None
         return identity if uid_of(identity) is not None else mapped or "nobody"
+
+    def quotas(self) -> dict[str, dict[str, int]]:
+        """What identities are given, by their names and those of limits."""
+        return {name: given for name, entry in self._by_name.items() if (given := entry.quotas.given())}
 
 
 def uid_of(name: str) -> int | None:

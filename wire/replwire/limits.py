@@ -152,13 +152,39 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
     max_concurrent_evals: Annotated[
         int, _bound("evals", 0, 10_000, "evals that run at once in the whole broker; 0 refuses all")
     ] = 10
+    short_eval_slots: Annotated[
+        int,
+        _bound(
+            "evals",
+            0,
+            10_000,
+            "of these so many are not for evals that may run for longer than `max-eval-time-ms`; one always is",
+        ),
+    ] = 2
     max_queued_evals: Annotated[
         int,
-        _bound("evals", 0, 100_000, "evals of one agent that wait for their turn; beyond it the next is refused"),
+        _bound(
+            "evals",
+            0,
+            100_000,
+            "evals of one identity that wait for their turn; of the broker's own user and admins: of each agent",
+        ),
     ] = 20
-    max_queued_total: Annotated[int, _bound("evals", 0, 1_000_000, "evals of all agents that wait for their turn")] = (
-        200
-    )
+    max_queued_total: Annotated[int, _bound("evals", 0, 1_000_000, "evals of all that wait for their turn")] = 200
+    identity_share_percent: Annotated[
+        int,
+        _bound(
+            "percent",
+            1,
+            100,
+            "what one identity may hold of each total (clients, sessions, slots, waiting requests, subscriptions, "
+            "keys); the broker's own user and admins may hold all",
+        ),
+    ] = 50
+    reserve_percent: Annotated[
+        int,
+        _bound("percent", 0, 90, "what nobody but the broker's own user, root and admins may take of each total"),
+    ] = 10
     rate_limit_per_min: Annotated[
         int,
         _bound(
@@ -168,6 +194,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
             "requests of one connection in any 60 s, refused ones included; 0 means no limit",
         ),
     ] = 600
+    control_rate_per_min: Annotated[
+        int,
+        _bound(
+            "requests",
+            0,
+            100_000,
+            "of `interrupt` and `close` that get through in any 60 s although `rate-limit-per-min` is met",
+        ),
+    ] = 60
     max_request_bytes_per_s: Annotated[
         int,
         _bound(
@@ -179,11 +214,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
         ),
     ] = 4 * MIB
     max_connections: Annotated[int, _bound("clients", 1, 100_000, "clients connected at once")] = 100
+    first_request_ms: Annotated[
+        int,
+        _bound("ms", 0, DAY_MS, "how long a connection may say nothing before its first request; 0 means for ever"),
+    ] = 30_000
     max_message_bytes: Annotated[int, _bound("bytes", KIB, 256 * MIB, "one request")] = MIB
     max_stdin_bytes: Annotated[int, _bound("bytes", 1, 16 * MIB, "input that a session has not read yet")] = 64 * KIB
     max_waiting_reads: Annotated[
         int, _bound("requests", 1, 100_000, "requests of one session, other than evals, not yet answered")
     ] = 100
+    max_waiting_reads_total: Annotated[int, _bound("requests", 1, 1_000_000, "the same of all sessions together")] = (
+        1_000
+    )
     ask_timeout_ms: Annotated[
         int,
         _bound(
@@ -194,9 +236,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
         ),
     ] = 10_000
     max_idempotency_keys: Annotated[
-        int, _bound("keys", 0, 1_000_000, "idempotency keys that are remembered; the oldest goes first")
+        int,
+        _bound(
+            "keys", 0, 1_000_000, "idempotency keys that are remembered; the oldest of the same identity goes first"
+        ),
     ] = 1_000
     max_subscriptions: Annotated[int, _bound("requests", 0, 10_000, "subscriptions of one connection at once")] = 20
+    max_subscriptions_total: Annotated[
+        int, _bound("requests", 0, 100_000, "subscriptions of all connections together")
+    ] = 500
     event_ring: Annotated[
         int, _bound("events", 0, 100_000, "canonical events of a session that can be caught up with; the oldest goes")
     ] = 500

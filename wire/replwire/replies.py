@@ -198,6 +198,13 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     retry_after_ms: Annotated[int | None, _says("when it is worth asking again")] = None
     limit: Annotated[str | None, _says("name of the limit that refused")] = None
     limit_value: Annotated[int | None, _says("and its value")] = None
+    quota_of: Annotated[
+        str | None,
+        _says(
+            "whose quota of it is used up: an identity or `agent LABEL of IDENTITY`; "
+            "absent: it is used up by all together"
+        ),
+    ] = None
     correlation_id: Annotated[str | None, _says("finds an internal error in the broker's log")] = None
     offset: Annotated[int | None, _says("where the next `read` goes on")] = None
     interrupted: Annotated[list[str] | None, _says("sessions in which something was interrupted")] = None

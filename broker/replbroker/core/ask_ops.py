@@ -8,6 +8,7 @@ from replbroker.core import views
 from replbroker.core.effects import Peer
 from replbroker.core.evals import Evals
 from replbroker.core.opening import Opening
+from replbroker.core.quotas import READS
 from replbroker.core.session import VACANT, Ask, Session
 from replbroker.core.state import State
 from replwire import ops as wire
@@ -29,7 +30,10 @@ class AskOps:
         state = self._state
         if len(session.asks) >= state.limits.max_waiting_reads:
             raise state.full("concurrency-limit-reached", "max-waiting-reads", "Too many requests wait in this session")
-        ask = Ask(session, state.next_route(), peer, request.id, request.op, body)
+        holder = state.holder(request, peer)
+        state.quotas.check(READS, holder)
+        ask = Ask(session, state.next_route(), peer, holder, request.id, request.op, body)
+        state.quotas.charge(READS, holder)
         session.asks[ask.route] = ask
         state.routes[ask.route] = ask
         return ask
@@ -64,6 +68,7 @@ class AskOps:
         if request.session is not None:
             self.ask(request, peer, body, now)
             return
+        self._state.quotas.check(READS, self._state.holder(request, peer))  # before a session is opened for it
         session = self._opening.open(
             None, self._opening.spec(request.runtime, peer), request, peer, now, ephemeral=True
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from replbroker.core.effects import ToWorker
+from replbroker.core.quotas import READS
 from replbroker.core.session import Ask, Session
 from replbroker.core.state import State
 from replwire.faults import Refusal
@@ -32,7 +33,8 @@ class Asks:
         """Forget one that was answered."""
         self._state.routes.pop(ask.route, None)
         self._state.deadlines.cancel(ask.deadline)
-        ask.session.asks.pop(ask.route, None)
+        if ask.session.asks.pop(ask.route, None) is not None:
+            self._state.quotas.release(READS, ask.holder)
         if ask in ask.session.held:
             ask.session.held.remove(ask)
 

@@ -13,7 +13,7 @@ import traceback
 import msgspec
 
 from replbroker.core.access import ANYBODY
-from replbroker.core.disconnects import abandon_evals, forget_peer
+from replbroker.core.disconnects import end_connection, forget_peer
 from replbroker.core.effects import Effect, HangUp, Note, Peer
 from replbroker.core.evals import Evals
 from replbroker.core.judging import Judging
@@ -89,15 +89,27 @@ class Core:
         """Who stands behind a peer, before its first request: the transport vouches for it."""
         self.state.access.meet(peer, identity)
 
-    def connected(self, peer: Peer, identity: str, groups: tuple[int, ...] = ()) -> bytes | None:
+    def connected(self, peer: Peer, identity: str, now: float, groups: tuple[int, ...] = ()) -> bytes | None:
         """A connection was made, by somebody whom the transport vouches for; the refusal of one too many, for a
         transport that says it before it is asked anything."""
-        self.state.access.meet(peer, identity, groups)
-        if self.state.connections.open(peer, identity):
-            return None
-        refusal = self._one_too_many()
-        self.state.counts[f"refused.{refusal.word}"] += 1
-        return encode(Reply(id="", **refused(refusal)))
+        state = self.state
+        state.access.meet(peer, identity, groups)
+        state.connections.open(peer, state.access.of(peer))
+        if state.limits.first_request_ms:
+            when = now + state.limits.first_request_ms / 1000
+            state.connections.silent[peer] = state.deadlines.at(when, lambda _: self._hang_up_silent(peer))
+        try:
+            state.connections.check(peer, asked=False)
+        except Refusal as refusal:
+            state.counts[f"refused.{refusal.word}"] += 1
+            state.news.refused(refusal, None, now)
+            return encode(Reply(id="", **refused(refusal)))
+        return None
+
+    def _hang_up_silent(self, peer: Peer) -> None:
+        """It has asked for nothing that could be looked at, and takes the place of somebody who would."""
+        self.state.counts["connections.silent"] += 1
+        self.state.out.append(HangUp(peer, at_once=True))
 
     def identified(self, peer: Peer, identity: str) -> None:
         """A connection has shown a key."""
@@ -141,7 +153,7 @@ class Core:
         state.trail.at(now)
         request_id, raw = "", {}
         try:
-            self._admit(peer, len(body), now)
+            self._admit(peer, body, now)
             if len(body) > state.limits.max_message_bytes:
                 text = f"message exceeds maximum size of {state.limits.max_message_bytes} bytes"
                 raise state.full("message-too-large", "max-message-bytes", text)
@@ -163,19 +175,15 @@ class Core:
             self.state.refuse(peer, request_id, self._defect())
         return self._effects(now)
 
-    def _admit(self, peer: Peer, size: int, now: float) -> None:
+    def _admit(self, peer: Peer, body: bytes, now: float) -> None:
         """Whether one more request of this peer is looked at."""
         state = self.state
         if (refusal := state.connections.refusal(peer)) is not None:
             raise refusal
         if not state.access.still(peer):
             self._revoke([peer])
-        if not state.connections.has_room(peer):
-            raise self._one_too_many()
-        check_rate(state, peer, size, now)
-
-    def _one_too_many(self) -> Refusal:
-        return self.state.full("connection-limit-reached", "max-connections", "Too many clients")
+        state.connections.check(peer)
+        check_rate(state, peer, body, now)
 
     def _strike(self, peer: Peer, word: str) -> None:
         """What is no request, ten times in a row, or is too long to find the end of, ends a connection."""
@@ -202,11 +210,10 @@ class Core:
         """A client cannot be reached: its evals in sessions go on, nobody is told."""
         state = self.state
         state.trail.at(now)
-        if state.trail.involves(peer):  # else nothing of it is anywhere
-            abandon_evals(state, self.evals, peer, now)
-            forget_peer(state, self.evals, peer)
-        state.access.forget(peer)
         state.bus.forget(peer)
+        if state.trail.involves(peer):  # else nothing of it is anywhere
+            end_connection(state, self.evals, peer, now)
+        state.access.forget(peer)
         state.trail.gone(peer)
         state.windows.pop(peer, None)  # that of an identity stays: it has other connections, or comes back
         state.strikes.pop(peer, None)

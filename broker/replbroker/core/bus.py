@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from replbroker.core.access import Access
 from replbroker.core.effects import Effect, Happened, Peer, ToClient
+from replbroker.core.quotas import SUBSCRIPTIONS, Holder, Quotas
 from replbroker.core.ring import Kept, Ring
 from replbroker.core.session import Session
 from replwire import events
@@ -28,7 +29,7 @@ class Subscription(NamedTuple):
 
     peer: Peer
     request_id: str
-    identity: str
+    holder: Holder
     session: str | None
     types: frozenset[str]
 
@@ -43,7 +44,7 @@ class Bus:
 
     def __init__(
         self, limits: Limits, access: Access, emit: Callable[[Effect], None], now: Callable[[], float],
-        stamp: Callable[[float], str], *, boot: str, record: bool,
+        stamp: Callable[[float], str], *, boot: str, record: bool, quotas: Quotas,
     ) -> None:  # fmt: skip
         self.limits = limits
         self._access = access
@@ -55,6 +56,7 @@ class Bus:
         self._hearers: Iterator[ToClient] = iter(())  # of the event that is being delivered
         self._half_told = False
         self._boot = boot
+        self._quotas = quotas
         self._record = record  # somebody outside wants every canonical event
         self._published: frozenset[str] = frozenset()  # ephemeral ones that somebody outside wants
         self._count = 0
@@ -71,11 +73,14 @@ class Bus:
     def subscribe(self, subscription: Subscription) -> None:
         """Add one."""
         self._subscriptions[subscription.peer, subscription.request_id] = subscription
+        self._quotas.charge(SUBSCRIPTIONS, subscription.holder)
         self._settle()
 
     def unsubscribe(self, peer: Peer, request_id: str) -> bool:
         """Remove one; whether there was one."""
         found = self._subscriptions.pop((peer, request_id), None)
+        if found is not None:
+            self._quotas.release(SUBSCRIPTIONS, found.holder)
         self._settle()
         return found is not None
 
@@ -93,11 +98,8 @@ class Bus:
 
     def forget(self, peer: Peer) -> None:
         """A connection has gone."""
-        mine = self.of(peer)
-        for each in mine:
-            del self._subscriptions[peer, each.request_id]
-        if mine:
-            self._settle()
+        for each in self.of(peer):
+            self.unsubscribe(peer, each.request_id)
 
     def publish(self, types: frozenset[str]) -> None:
         """The ephemeral types that readers of the PUB socket want."""
@@ -180,10 +182,10 @@ class Bus:
 
     def _may_hear(self, subscription: Subscription, session: Session | None) -> bool:
         if session is None:
-            return subscription.session is None and self._access.is_admin_identity(subscription.identity)
+            return subscription.session is None and self._access.is_admin_identity(subscription.holder.identity)
         if subscription.session not in (None, session.id):
             return False
-        return self._access.may_see(session, subscription.identity)
+        return self._access.may_see(session, subscription.holder.identity)
 
 
 def types_for(words: list[str], *, output: bool) -> frozenset[str]:

@@ -1,48 +1,66 @@
-"""Connections that are open, on every transport: how many, and whose. A transport tells of each as it opens and closes;
+"""Connections that are open, on every transport, and whose they are. A transport tells of each as it opens and closes;
 the peers' names are the broker's own, and no two connections ever have the same."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 
 from replbroker.core.effects import Peer
+from replbroker.core.quotas import CONNECTIONS, Holder, Quotas
+from replwire.deadlines import Deadline
 from replwire.faults import Refusal
 
 
 class Connections:
     """Who is connected. One that was open when there was no room is refused until there is."""
 
-    def __init__(self, most: Callable[[], int]) -> None:
-        self._most = most
+    def __init__(self, quotas: Quotas, forget: Callable[[Deadline], None]) -> None:
+        """`forget` cancels a deadline."""
+        self._quotas = quotas
+        self._forget = forget
         self._identities: dict[Peer, str] = {}
-        self._waiting: set[Peer] = set()  # beyond the bound
+        self._waiting: set[Peer] = set()  # those that have no room
         self._turned_away: dict[Peer, Refusal] = {}
-        self.by_identity: Counter[str] = Counter()
+        self.silent: dict[Peer, Deadline] = {}  # those that have asked for nothing, and until when they may
 
     def __len__(self) -> int:
         return len(self._identities)
 
-    def open(self, peer: Peer, identity: str) -> bool:
-        """A connection was made; whether there is room for it."""
+    def open(self, peer: Peer, identity: str) -> None:
+        """A connection was made. It has no room before `check` has found some."""
         self._identities[peer] = identity
-        self.by_identity[identity] += 1
         self._waiting.add(peer)
-        return self.has_room(peer)
+
+    def check(self, peer: Peer, *, asked: bool = True) -> None:
+        """Raises Refusal while there is no room for it. `asked`: it says something, for the first time perhaps."""
+        if peer in self._waiting:
+            holder = Holder(self._identities[peer])
+            self._quotas.check(CONNECTIONS, holder)
+            self._quotas.charge(CONNECTIONS, holder)
+            self._waiting.discard(peer)
+        if asked and self.silent and (deadline := self.silent.pop(peer, None)) is not None:
+            self._forget(deadline)
 
     def has_room(self, peer: Peer) -> bool:
         """Whether it is one of those that fit, or has become one."""
-        if peer in self._waiting and len(self._identities) - len(self._waiting) < self._most():
-            self._waiting.discard(peer)
-        return peer not in self._waiting
+        try:
+            self.check(peer, asked=False)
+        except Refusal:
+            return False
+        return True
 
     def identify(self, peer: Peer, identity: str) -> None:
-        """It has shown a key or a token."""
+        """It has shown a key or a token, or lost it: room is to be had on that account."""
         before = self._identities.get(peer)
-        if before is not None:
-            self._forget(before)
-            self._identities[peer] = identity
-            self.by_identity[identity] += 1
+        if before is not None and before != identity:
+            self._release(peer, before)
+            self.open(peer, identity)
+
+    def _release(self, peer: Peer, identity: str) -> None:
+        if peer in self._waiting:
+            self._waiting.discard(peer)
+        else:
+            self._quotas.release(CONNECTIONS, Holder(identity))
 
     def turn_away(self, peer: Peer, refusal: Refusal) -> None:
         """Whatever it asks is refused so."""
@@ -56,11 +74,7 @@ class Connections:
         """It has ended."""
         identity = self._identities.pop(peer, None)
         if identity is not None:
-            self._forget(identity)
-        self._waiting.discard(peer)
+            self._release(peer, identity)
         self._turned_away.pop(peer, None)
-
-    def _forget(self, identity: str) -> None:
-        self.by_identity[identity] -= 1
-        if not self.by_identity[identity]:
-            del self.by_identity[identity]
+        if (deadline := self.silent.pop(peer, None)) is not None:
+            self._forget(deadline)

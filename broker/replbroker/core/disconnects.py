@@ -10,21 +10,6 @@ from replbroker.core.session import Job
 from replbroker.core.state import State
 
 
-def abandon_evals(state: State, evals: Evals, peer: Peer, now: float) -> None:
-    """End its evals without a session. One that runs is interrupted, and killed after the grace."""
-    asked = [job for (whose, _), job in state.by_request.items() if whose == peer and job.session.ephemeral]
-    for job in sorted(asked, key=lambda job: job.state != Job.QUEUED):  # else one might get another's slot
-        if job.state is Job.DONE or job.repeatable or job.session.asks:
-            continue
-        evals.detach(job)
-        evals.interrupt(job, "its client left", now)
-        if job.state is Job.RUNNING:
-            state.deadlines.cancel(job.deadline)
-            grace = state.limits.interrupt_grace_ms / 1000
-            end = partial(evals.close, job.session, "its client left", asked=True)
-            job.deadline = state.deadlines.at(now + grace, end)
-
-
 def forget_peer(state: State, evals: Evals, peer: Peer) -> None:
     """Nobody is there to be told: what goes on, goes on for whoever reads it later."""
     for target in state.routes.values():
@@ -37,3 +22,19 @@ def forget_peer(state: State, evals: Evals, peer: Peer) -> None:
         for waiter in session.waiters:
             if waiter.peer == peer:
                 waiter.peer = None
+
+
+def end_connection(state: State, evals: Evals, peer: Peer, now: float) -> None:
+    """Forget it, and end its evals without a session. One that runs is interrupted, and killed after the grace."""
+    asked = [job for (whose, _), job in state.by_request.items() if whose == peer and job.session.ephemeral]
+    ending = [job for job in asked if not job.repeatable and not job.session.asks]
+    forget_peer(state, evals, peer)
+    for job in sorted(ending, key=lambda job: job.state != Job.QUEUED):  # else one might get another's slot
+        if job.state is Job.DONE:
+            continue
+        evals.interrupt(job, "its client left", now)
+        if job.state is Job.RUNNING:
+            state.deadlines.cancel(job.deadline)
+            grace = state.limits.interrupt_grace_ms / 1000
+            end = partial(evals.close, job.session, "its client left", asked=True)
+            job.deadline = state.deadlines.at(now + grace, end)

@@ -61,6 +61,7 @@ class HangUp(msgspec.Struct, frozen=True, gc=False):
     """Close this client's connection once its answers have left, where the transport has connections to close."""
 
     peer: Peer
+    at_once: bool = False  # on ZeroMQ too, where what was said is lost then
 
 
 class Pause(msgspec.Struct, frozen=True, gc=False):

@@ -9,6 +9,7 @@ from replbroker.core.ask_ops import AskOps
 from replbroker.core.effects import Peer
 from replbroker.core.evals import Evals
 from replbroker.core.opening import Opening
+from replbroker.core.quotas import Holder
 from replbroker.core.registry import NameKey
 from replbroker.core.session import Ask, Job, Session
 from replbroker.core.state import State
@@ -17,14 +18,6 @@ from replwire.faults import Refusal
 from replwire.names import split_reference
 
 _encode = msgspec.json.Encoder().encode
-
-
-def agent_of(state: State, request: wire.Request, peer: Peer) -> str:
-    """Who takes turns: an agent of the broker's user, or a client that names none; of another identity, all of it."""
-    identity = state.access.of(peer)
-    if not state.access.is_own(identity):
-        return identity
-    return request.agent or f"peer {peer.hex()}"
 
 
 class EvalOps:
@@ -42,8 +35,7 @@ class EvalOps:
             raise Refusal("missing-code", "eval requires code")
         if state.draining:
             raise Refusal("shutdown", "server is shutting down")
-        agent = agent_of(state, request, peer)
-        if (key := self._idempotency_key(request, peer, agent)) is not None:
+        if (key := self._idempotency_key(request, peer)) is not None:
             job = state.keys.seen(*key)
             if job is not None:
                 self._repeat(job, request, peer, now)
@@ -63,24 +55,24 @@ class EvalOps:
         if found is not None and (notice := self._opening.other(found, request.runtime)) is not None:
             state.say(peer, request.id, notice=notice)
         opened = found is None and not session.ephemeral
-        self._submit(session, request, peer, body, agent, opened, now)
+        self._submit(session, request, peer, body, opened, now)
 
     def _may_open(self, request: wire.Eval, peer: Peer) -> bool:
         """Whether the eval may open the session that it does not find: never one of another owner."""
         owner, _ = split_reference(request.session or "")
         return request.if_missing == "create" and owner in (None, self._state.access.of(peer))
 
-    def _idempotency_key(self, request: wire.Eval, peer: Peer, agent: str) -> tuple[str, str, str, str] | None:
+    def _idempotency_key(self, request: wire.Eval, peer: Peer) -> tuple[Holder, str, str, str] | None:
         """The eval's key, of this identity and agent, and what it is good for: one session, one code."""
         if request.idempotency_key is None:
             return None
-        identity = self._state.access.of(peer)
-        where = "" if request.session is None else repr(self._state.lookup.key(request.session, request, identity))
-        return f"{identity}\0{agent}", request.idempotency_key, where, request.code or ""
+        holder = self._state.holder(request, peer)
+        where = (
+            "" if request.session is None else repr(self._state.lookup.key(request.session, request, holder.identity))
+        )
+        return holder, request.idempotency_key, where, request.code or ""
 
-    def _submit(
-        self, session: Session, request: wire.Eval, peer: Peer, body: bytes, agent: str, opened: bool, now: float
-    ) -> None:
+    def _submit(self, session: Session, request: wire.Eval, peer: Peer, body: bytes, opened: bool, now: float) -> None:
         state = self._state
         if opened:
             state.say(
@@ -88,12 +80,12 @@ class EvalOps:
                 cause=state.sessions.gone(NameKey(session.owner, session.label, session.scope)),
             )  # fmt: skip
         try:
-            job = self._evals.submit(session, request, peer, body, agent, now)
+            job = self._evals.submit(session, request, peer, body, now)
         except Refusal:
             if opened or (session.ephemeral and not session.occupied):
                 self._evals.close(session, "its first eval was refused", now, asked=True)
             raise
-        if (key := self._idempotency_key(request, peer, agent)) is not None:
+        if (key := self._idempotency_key(request, peer)) is not None:
             state.keys.keep(*key, job)
         if opened:
             state.roster()
@@ -117,7 +109,7 @@ class EvalOps:
         else:
             session = self._opening.open(None, self._opening.spec(None, peer), request, peer, now, ephemeral=True)
         try:
-            self._evals.submit(session, request, peer, body, agent_of(self._state, request, peer), now)
+            self._evals.submit(session, request, peer, body, now)
         except Refusal:
             if session.ephemeral and not session.occupied:
                 self._evals.close(session, "its first eval was refused", now, asked=True)

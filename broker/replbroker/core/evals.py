@@ -12,7 +12,9 @@ from typing import Any
 
 from replbroker.core.asks import Asks
 from replbroker.core.effects import Peer, ToWorker
+from replbroker.core.gate import Turn
 from replbroker.core.outcomes import COUNTED_AS, STATUS_OF
+from replbroker.core.quotas import QUEUE, SESSIONS
 from replbroker.core.session import CLOSED, IDLE, STARTING, VACANT, Ask, Job, Session, Waiter
 from replbroker.core.staff import Staff
 from replbroker.core.state import State
@@ -39,17 +41,17 @@ class Evals:
 
     # --- in ---
 
-    def submit(self, session: Session, request: Runs, peer: Peer, body: bytes, agent: str, now: float) -> Job:
+    def submit(self, session: Session, request: Runs, peer: Peer, body: bytes, now: float) -> Job:
         """Take an eval in. Raises Refusal: `memory-limit-reached`, or `concurrency-limit-reached` when it would wait
         and may not."""
-        state, limits = self._state, self._state.limits
+        state = self._state
         state.memory.check(session.owner)
-        would_wait = session.occupied or state.gate.taken >= state.gate.slots or self.judge is not None
-        if would_wait:
-            state.check_queue(agent)
-        job = Job(session, state.next_route(), peer, agent, request, now)
+        time = time_limit(request, state.limits, state.rule(request))
+        turn = Turn(state.holder(request, peer), time.ms > state.limits.max_eval_time_ms)
+        if session.occupied or self.judge is not None or not state.gate.may_enter(turn):
+            state.check_queue(turn.holder)
+        job = Job(session, state.next_route(), peer, turn, request, now)
         job.body = body
-        time = time_limit(request, limits, state.rule(request))
         job.limit_ms, job.time_hint = time.ms, time.hint
         if time.notice is not None:
             state.say(peer, request.id, notice=time.notice)
@@ -58,7 +60,7 @@ class Evals:
         state.touch(session, now)
         session.jobs.append(job)
         session.queue.append(job)
-        state.queued[agent] += 1
+        state.quotas.charge(QUEUE, turn.holder)
         if self.judge is not None:
             self.judge(job, request, peer, now)
         elif request.in_history:
@@ -68,7 +70,7 @@ class Evals:
         if job.state is Job.QUEUED:
             self._arm_queue(job, request, now)
         if request.wait_ms is not None:
-            when = now + min(request.wait_ms, limits.max_wait_ms) / 1000
+            when = now + min(request.wait_ms, state.limits.max_wait_ms) / 1000
             job.wait_deadline = state.deadlines.at(when, lambda _: self._wait_over(job))
         return job
 
@@ -99,7 +101,7 @@ class Evals:
         if session.queue[0].judging is not None:
             return
         job = session.queue.popleft()
-        if self._state.gate.enter(job.agent, job):
+        if self._state.gate.enter(job.turn, job):
             self.start(job, now)
         else:
             session.head = job
@@ -116,10 +118,7 @@ class Evals:
             self.staff.take(session, now)
 
     def _unqueue(self, job: Job) -> None:
-        queued = self._state.queued
-        queued[job.agent] -= 1
-        if queued[job.agent] <= 0:
-            del queued[job.agent]
+        self._state.quotas.release(QUEUE, job.turn.holder)
         self._state.deadlines.cancel(job.deadline)
         self._state.deadlines.cancel(job.notice)
         job.deadline = job.notice = None
@@ -192,7 +191,8 @@ class Evals:
         self._close_job(job, status, now)
         if session.state is not CLOSED:
             self.go_on(session, now)
-        self._hand_on(now)
+        for following in self._state.gate.release(job.turn):
+            self.start(following, now)
 
     def go_on(self, session: Session, now: float) -> None:
         """An eval of the session has ended: its next one comes up, a throw-away session goes with its last one."""
@@ -200,11 +200,6 @@ class Evals:
             self.close(session, "throw-away", now)
         else:
             self.promote(session, now)
-
-    def _hand_on(self, now: float) -> None:
-        following = self._state.gate.release()
-        if following is not None:
-            self.start(following, now)
 
     def _close_job(self, job: Job, status: list[str], now: float) -> None:
         state = self._state
@@ -246,7 +241,7 @@ class Evals:
         session = job.session
         if session.head is job:
             session.head = None
-            self._state.gate.leave(job.agent, job)
+            self._state.gate.leave(job.turn, job)
         else:
             session.queue.remove(job)
         self._unqueue(job)
@@ -381,6 +376,7 @@ class Evals:
         self.staff.dismiss(session)
         session.move("close")
         state.sessions.remove(session, why, asked=asked)
+        state.quotas.release(SESSIONS, session.holder)
         if session.stand_in is not None:
             gone = Refusal("session-not-found", f"Session not found: {session.label}", cause=why)
             self.not_moved(session.stand_in, gone)

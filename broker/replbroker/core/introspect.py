@@ -19,6 +19,7 @@ def snapshots(state: State, staff: Staff, name: str | None, now: float) -> dict[
     """All, or the one of this name. Raises Refusal `invalid-request`. One that fails says so in its place."""
     table: dict[str, Callable[[], Any]] = {
         "stats": lambda: views.stats(state, staff, now),
+        "quotas": lambda: views.quotas(state),
         "sessions": lambda: _rows(views.session_entry(state, session, now) for session in state.sessions),
         "workers": lambda: _rows(_worker(worker, now) for worker in staff.workers.values()),
         "gate": lambda: {"slots": state.gate.slots, "taken": state.gate.taken, "waiting": len(state.gate)},
@@ -55,5 +56,5 @@ def _worker(worker: Any, now: float) -> dict[str, Any]:
 
 def _subscription(each: Any) -> dict[str, Any]:
     return {
-        "id": each.request_id, "identity": each.identity, "session": each.session, "types": sorted(each.types)
+        "id": each.request_id, "identity": each.holder.identity, "session": each.session, "types": sorted(each.types)
     }  # fmt: skip

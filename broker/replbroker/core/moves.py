@@ -29,7 +29,7 @@ class Moves:
 
     # --- clone ---
 
-    def clone(self, request: wire.Clone, peer: Peer, body: bytes, agent: str, now: float) -> None:
+    def clone(self, request: wire.Clone, peer: Peer, body: bytes, now: float) -> None:
         """Have the source write its names down, in its turn; `dumped` goes on from there."""
         if request.target is None:
             raise Refusal("invalid-request", "clone requires session, the one to copy")
@@ -42,7 +42,7 @@ class Moves:
         source, asker = self._state.lookup.get(request, peer), self._state.access.asker(peer)
         self._check_free(request, asker.identity)
         self._state.check_fields(peer, request)
-        job = self._evals.submit(source, request, peer, body, agent, now)
+        job = self._evals.submit(source, request, peer, body, now)
         job.asker = asker
 
     def _check_free(self, request: wire.Clone, identity: str) -> None:

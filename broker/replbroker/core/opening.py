@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from replbroker.core.effects import Peer, Spec
+from replbroker.core.quotas import SESSIONS, Holder
 from replbroker.core.session import Session
 from replbroker.core.state import State
 from replwire.faults import Refusal
@@ -60,10 +61,9 @@ class Opening:
                 raise Refusal("invalid-request", "cwd: must be an absolute path")
         if any("=" not in pair[1:] or "\0" in pair for pair in env or ()):
             raise Refusal("invalid-request", "env: each entry is NAME=VALUE")
-        if len(state.sessions) >= state.limits.max_sessions:
-            raise state.full("session-limit-reached", "max-sessions", "Session limit reached")
         asker = state.access.asker(peer) if asker is None else asker
         owner = asker.identity
+        state.quotas.check(SESSIONS, Holder(owner, request.agent or ""))
         self._check_rule(spec, request, owner)
         state.memory.check(owner)
         session = Session(state.setup.new_id(), name, spec, request.agent, self._limits(request), now)
@@ -74,6 +74,7 @@ class Opening:
         session.cwd_needed = not isinstance(request, Opens) or request.cwd_needed
         session.cwd, session.env, session.ephemeral = cwd, env or [], ephemeral
         state.sessions.add(session)
+        state.quotas.charge(SESSIONS, session.holder)
         state.news.created(session)
         return session
 

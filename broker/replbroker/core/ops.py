@@ -11,7 +11,7 @@ from replbroker.core import views
 from replbroker.core.access import ANYBODY
 from replbroker.core.ask_ops import AskOps
 from replbroker.core.effects import Exit, Peer, RereadConfig
-from replbroker.core.eval_ops import EvalOps, agent_of
+from replbroker.core.eval_ops import EvalOps
 from replbroker.core.evals import Evals
 from replbroker.core.opening import Opening
 from replbroker.core.session import Session
@@ -137,8 +137,8 @@ class Ops:
         self._state.say(peer, request.id, status=["done", "pong"])
 
     def stats(self, request: wire.Stats, peer: Peer, _: bytes, now: float) -> None:
-        only = None if self._state.access.is_admin(peer) else agent_of(self._state, request, peer)
-        stats = views.stats(self._state, self._evals.staff, now, only)
+        access = self._state.access
+        stats = views.stats(self._state, self._evals.staff, now, None if access.is_admin(peer) else access.of(peer))
         self._state.say(peer, request.id, status=["done"], stats=stats)
 
     def reload_config(self, request: wire.ReloadConfig, peer: Peer, _: bytes, __: float) -> None:

@@ -29,13 +29,14 @@ class Bucket:
 
 
 class Window:
-    """One connection's requests of the last minute. Holds at most `limit` times."""
+    """Somebody's requests of the last minute. Holds at most `limit` times."""
 
-    __slots__ = ("_times", "bytes")
+    __slots__ = ("_controls", "_times", "bytes")
 
     def __init__(self) -> None:
         self.bytes = Bucket()
         self._times: deque[float] = deque()
+        self._controls: deque[float] = deque()
 
     def admit(self, limit: int, now: float) -> int:
         """0 when the request may pass, else in how many milliseconds (at least 1) the next one may.
@@ -51,6 +52,16 @@ class Window:
         times.popleft()
         times.append(now)
         return max(1, int((times[0] + WINDOW_S - now) * 1000) + 1)
+
+    def admit_control(self, limit: int, now: float) -> bool:
+        """Whether one that has met its limit may still interrupt or close what it began. Refused ones do not count."""
+        times = self._controls
+        while times and times[0] <= now - WINDOW_S:
+            times.popleft()
+        if len(times) >= limit:
+            return False
+        times.append(now)
+        return True
 
     def idle(self, now: float) -> bool:
         """Whether nothing was heard in the last minute."""

@@ -54,7 +54,7 @@ def put_in_force(state: State, evals: Evals, reread: Reread, peer: Peer | None, 
             state.refuse(peer, request_id, refusal)
         return
     _change(state, reread.live)
-    while (following := state.gate.fill()) is not None:
+    for following in state.gate.fill():
         evals.start(following, now)
     evals.staff.refill(now)
     state.bus.tell(ConfigReloaded, reloaded=reread.reloaded, needs_restart=reread.needs_restart)
@@ -70,6 +70,5 @@ def _change(state: State, live: LiveSettings) -> None:
         admins=live.admins, warm_workers=live.warm_workers, idle_exit_ms=live.idle_exit_ms,
     )  # fmt: skip
     state.limits = state.bus.limits = state.news.limits = state.memory.limits = live.limits
-    state.keys.limit = live.limits.max_idempotency_keys
-    state.gate.slots = live.limits.max_concurrent_evals
     state.access.set_admins(live.admins)
+    state.quotas.recount()

@@ -6,7 +6,9 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from replbroker.core.effects import Peer, Spec
+from replbroker.core.gate import Turn
 from replbroker.core.heard import Heard
+from replbroker.core.quotas import Holder
 from replbroker.core.ring import Ring
 from replwire.deadlines import Deadline
 from replwire.identities import Asker
@@ -41,9 +43,9 @@ class Job:
     """One eval, from its request to its end. `peer` is None once nobody waits for its answer."""
 
     __slots__ = (
-        "agent", "asker", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "heard",
+        "asker", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "heard",
         "judging", "label", "limit_ms", "notice", "peer", "repeatable", "request", "request_id", "route", "session",
-        "started", "state", "status", "submitted", "time_hint", "wait_deadline", "withheld",
+        "started", "state", "status", "submitted", "time_hint", "turn", "wait_deadline", "withheld",
     )  # fmt: skip
 
     QUEUED: Final = "queued"
@@ -51,11 +53,11 @@ class Job:
     RUNNING: Final = "running"
     DONE: Final = "done"
 
-    def __init__(self, session: Session, route: int, peer: Peer, agent: str, request: Runs, now: float) -> None:
+    def __init__(self, session: Session, route: int, peer: Peer, turn: Turn, request: Runs, now: float) -> None:
         self.session = session
         self.route = route
         self.peer: Peer | None = peer
-        self.agent = agent
+        self.turn = turn
         self.label = request.agent
         self.asker = Asker(identity="")  # the owner of a clone
         self.request_id = request.id
@@ -83,12 +85,15 @@ class Job:
 class Ask:
     """A request that the session's worker answers: everything but an eval."""
 
-    __slots__ = ("body", "deadline", "eval_id", "op", "peer", "request_id", "route", "session", "wait_ms")
+    __slots__ = ("body", "deadline", "eval_id", "holder", "op", "peer", "request_id", "route", "session", "wait_ms")
 
-    def __init__(self, session: Session, route: int, peer: Peer, request_id: str, op: str, body: bytes) -> None:
+    def __init__(
+        self, session: Session, route: int, peer: Peer, holder: Holder, request_id: str, op: str, body: bytes
+    ) -> None:  # fmt: skip
         self.session = session
         self.route = route
         self.peer: Peer | None = peer
+        self.holder = holder
         self.request_id = request_id
         self.op = op
         self.body = body
@@ -182,6 +187,11 @@ class Session:
     def project(self) -> str | None:
         """The project that it is the default session of."""
         return self.scope if self.scope.startswith("/") else None
+
+    @property
+    def holder(self) -> Holder:
+        """On whose account it is."""
+        return Holder(self.owner, self.agent or "")
 
     @property
     def eval_count(self) -> int:

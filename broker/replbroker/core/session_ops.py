@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from replbroker.core import views
 from replbroker.core.effects import Peer
-from replbroker.core.eval_ops import EvalOps, agent_of
+from replbroker.core.eval_ops import EvalOps
 from replbroker.core.evals import Evals
 from replbroker.core.moves import Moves
 from replbroker.core.opening import Opening, check_path
+from replbroker.core.quotas import SESSIONS, Holder
 from replbroker.core.registry import NameKey
 from replbroker.core.session import CLOSED, Session, Waiter
 from replbroker.core.state import State
@@ -65,7 +66,7 @@ class SessionOps:
     def clone(self, request: wire.Clone, peer: Peer, body: bytes, now: float) -> None:
         if self._state.draining:
             raise Refusal("shutdown", "server is shutting down")
-        self._moves.clone(request, peer, body, agent_of(self._state, request, peer), now)
+        self._moves.clone(request, peer, body, now)
 
     def env(self, request: wire.Env, peer: Peer, body: bytes, now: float) -> None:
         session = self._state.lookup.get(request, peer)
@@ -129,6 +130,8 @@ class SessionOps:
             raise Refusal("session-already-exists", err)
         if session.in_use:  # what waits was sent by who has other rights
             raise Refusal("busy", f"session {session.label} is in use: interrupt it or wait")
+        if to.identity != session.owner:
+            self._state.quotas.move(SESSIONS, session.holder, Holder(to.identity, session.holder.agent))
         self._state.sessions.transfer(session, to.identity)
         session.asker, session.offered_to = to, None
         session.shares.clear()

@@ -19,6 +19,7 @@ from replbroker.core.keys import Keys
 from replbroker.core.lookup import SessionLookup
 from replbroker.core.memory import MemorySums
 from replbroker.core.news import News
+from replbroker.core.quotas import QUEUE, Holder, Quotas
 from replbroker.core.rate import Window
 from replbroker.core.registry import Registry
 from replbroker.core.sandbox import Sandbox
@@ -51,6 +52,7 @@ class Setup:
     sandbox: Sandbox = field(default_factory=Sandbox)
     own: str = "self"  # the identity of the broker's user
     admins: frozenset[str] = frozenset()
+    quotas: dict[str, dict[str, int]] = field(default_factory=dict)  # what the config gives to identities
     name_of_token: Callable[[str], str | None] = lambda _: None  # a look into a file
     versions: tuple[tuple[str, str], ...] = ()
     boot: str = "0"  # this start of the broker, in the ids of its events
@@ -81,25 +83,25 @@ class State:
         self.sessions = Registry()
         self.access = Access(setup.own, setup.admins, setup.standing)
         self.lookup = SessionLookup(self.sessions, self.access)
+        self.quotas = Quotas(lambda: self.limits, setup.quotas, self.access.is_admin_identity)
         self.trail = Trail(lambda effect: self.out.append(effect), self.access.of, setup.audit)
         self.bus = Bus(
             setup.limits, self.access, lambda effect: self.out.append(effect), lambda: self.trail.now, self.iso,
-            boot=setup.boot, record=setup.record,
+            boot=setup.boot, record=setup.record, quotas=self.quotas,
         )  # fmt: skip
         self.news = News(self.bus, setup.limits)
-        self.gate: Gate[Job] = Gate(setup.limits.max_concurrent_evals)
+        self.gate: Gate[Job] = Gate(self.quotas, lambda: self.limits.max_concurrent_evals, self._long_slots)
         self.deadlines = Deadlines()
         self.memory = MemorySums(setup.limits, setup.own)
         self.environments = Environments(setup.own, setup.environments)
-        self.keys = Keys(setup.limits.max_idempotency_keys)
+        self.keys = Keys(self.quotas)
         self.routes: dict[int, Job | Ask] = {}
         self.by_request: dict[tuple[Peer, str], Job] = {}  # evals whose sender still waits
         self.windows: dict[Peer | str, Window] = {}  # by connection for the broker's own user, else by identity
         self.ignored: dict[tuple[Peer, str], tuple[str, ...]] = {}  # unknown fields of open requests, by request
         self.strikes: Counter[Peer] = Counter()  # malformed messages in a row
         self.troubles: list[str] = []  # of the shell's, for who asks how the broker is
-        self.connections = Connections(lambda: self.limits.max_connections)
-        self.queued: Counter[str] = Counter()  # evals without a slot, by agent
+        self.connections = Connections(self.quotas, lambda deadline: self.deadlines.cancel(deadline))
         self.counts: Counter[str] = Counter()
         self.last_request = 0.0
         self.draining = False
@@ -139,14 +141,21 @@ class State:
         value = getattr(self.limits, limit.replace("-", "_"))
         return Refusal(word, f"{err} ({limit} = {value})", limit=limit, limit_value=value, **more)
 
-    def check_queue(self, agent: str) -> None:
+    def _long_slots(self) -> int:
+        return max(1, self.limits.max_concurrent_evals - self.limits.short_eval_slots)
+
+    def holder(self, request: Request, peer: Peer) -> Holder:
+        """On whose account a request is: its agent's, or that of a client that names none."""
+        return Holder(self.access.of(peer), request.agent or f"peer {peer.hex()}")
+
+    def check_queue(self, holder: Holder) -> None:
         """Whether one more eval of this agent may wait. Raises Refusal."""
         if self.gate.slots == 0:
             raise self.full("concurrency-limit-reached", "max-concurrent-evals", "Too many concurrent evals")
-        for limit, waiting in (("max-queued-evals", self.queued[agent]), ("max-queued-total", self.queued.total())):
-            if waiting >= max(getattr(self.limits, limit.replace("-", "_")), self.setup.hooks):  # all wait for hooks
-                err = f"Too many concurrent evals: {waiting} wait already"
-                raise self.full("concurrency-limit-reached", limit, err, queue_position=waiting)
+        no_queue = not min(self.limits.max_queued_evals, self.limits.max_queued_total)
+        if no_queue and self.setup.hooks and not self.quotas.held(QUEUE, holder.identity):
+            return  # all wait for hooks, if only for a moment
+        self.quotas.check(QUEUE, holder, queue_position=self.quotas.total(QUEUE))
 
     def rule(self, request: Request) -> Rule | None:
         """What the config says of the request's agent."""

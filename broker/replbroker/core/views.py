@@ -6,10 +6,13 @@ from typing import Any
 
 import msgspec
 
+from replbroker.core.quotas import QUEUE, SESSIONS
 from replbroker.core.session import Job, Remembered, Session
 from replbroker.core.staff import Staff
 from replbroker.core.state import State
 from replwire.replies import HistoryEntry, JobEntry, SessionEntry
+
+MOST_IDENTITIES = 100  # that are shown or counted by name
 
 
 def session_entry(state: State, session: Session, now: float, reference: str | None = None) -> SessionEntry:
@@ -61,14 +64,14 @@ def info(state: State, session: Session, now: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def stats(state: State, staff: Staff, now: float, only: str | None = None) -> dict[str, Any]:
-    """Counters and what is held at the moment; of agents that of `only`, if it is given."""
-    waiting = {agent: count for agent, count in state.queued.items() if only in (None, agent)}
+def stats(state: State, staff: Staff, now: float, identity: str | None = None) -> dict[str, Any]:
+    """Counters and what is held at the moment, as far as it is this identity's to see; without one: all."""
     return {
         "sessions": len(state.sessions),
         "connections": len(state.connections),
         "slots": {"taken": state.gate.taken, "of": state.gate.slots},
-        "queued": {"total": state.queued.total(), "by-agent": waiting},
+        "queued": {"total": state.quotas.total(QUEUE), "by-agent": queued_by_agent(state, identity)},
+        "quotas": quotas(state, identity),
         "workers": staff.counts(),
         "memory": state.memory.shown(),
         "troubles": list(state.troubles),
@@ -79,6 +82,25 @@ def stats(state: State, staff: Staff, now: float, only: str | None = None) -> di
         "started": state.iso(state.setup.started),
         "uptime-ms": round((now - state.setup.started) * 1000),
     }
+
+
+def queued_by_agent(state: State, identity: str | None = None) -> dict[str, int]:
+    """How many evals wait, by agent: those of one identity by their labels, or all, those of others than the broker's
+    own user with their identity before it."""
+    own = state.setup.own if identity is None else identity
+    return {
+        holder.agent if holder.identity == own else f"{holder.identity}/{holder.agent}": count
+        for holder, count in state.quotas.by_holder(QUEUE).items()
+        if identity in (None, holder.identity)
+    }
+
+
+def quotas(state: State, identity: str | None = None) -> dict[str, Any]:
+    """What an identity holds and may hold, or all of them do, those with the most sessions first."""
+    if identity is not None:
+        return {identity: state.quotas.show(identity)}
+    most = sorted(state.quotas.identities(), key=lambda each: (-state.quotas.held(SESSIONS, each), each))
+    return {each: state.quotas.show(each) for each in most[:MOST_IDENTITIES]}
 
 
 def _running(session: Session) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from replbroker.core.bus import Subscription, types_for
 from replbroker.core.effects import Peer
 from replbroker.core.introspect import snapshots
+from replbroker.core.quotas import SUBSCRIPTIONS
 from replbroker.core.staff import Staff
 from replbroker.core.state import State
 from replwire import ops as wire
@@ -35,6 +36,8 @@ class WatchOps:
             raise Refusal("invalid-request", "id: a subscription of this connection has it")
         if len(mine) >= state.limits.max_subscriptions:
             raise state.full("concurrency-limit-reached", "max-subscriptions", "Too many subscriptions")
+        holder = state.holder(request, peer)
+        state.quotas.check(SUBSCRIPTIONS, holder)
         state.bus.deliver()  # what happened before is not for this one
         ring = state.bus.ring(session)
         since = ring.seq if request.since_seq is None else min(request.since_seq, ring.seq)
@@ -46,7 +49,7 @@ class WatchOps:
             missed=None if request.since_seq is None else ring.seq - since - len(kept),
         )  # fmt: skip
         where = None if session is None else session.id
-        state.bus.subscribe(Subscription(peer, request.id, state.access.of(peer), where, types))
+        state.bus.subscribe(Subscription(peer, request.id, holder, where, types))
 
     def unsubscribe(self, request: wire.Unsubscribe, peer: Peer, _: bytes, __: float) -> None:
         self._state.bus.deliver()

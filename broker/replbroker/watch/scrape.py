@@ -17,6 +17,8 @@ from prometheus_client.registry import Collector
 
 from replbroker.core.broker import Core
 from replbroker.core.figures import Histogram
+from replbroker.core.state import State
+from replbroker.core.views import queued_by_agent, quotas
 
 
 class Figures(Collector):
@@ -49,7 +51,9 @@ class Figures(Collector):
         yield GaugeMetricFamily("replctl_connections", "clients connected", value=len(state.connections))
         yield GaugeMetricFamily("replctl_slots_taken", "evals that have a slot", value=state.gate.taken)
         yield GaugeMetricFamily("replctl_slots", "evals that may run at once", value=state.gate.slots)
-        yield _gauges("replctl_queued", "evals that wait, by agent", "agent", state.queued)
+        yield _gauges("replctl_queued", "evals that wait, by agent", "agent", queued_by_agent(state))
+        yield _quota("replctl_quota_used", "what identities hold, by the limit's name", state, "used")
+        yield _quota("replctl_quota", "what identities may hold, by the limit's name", state, "quota")
         yield GaugeMetricFamily("replctl_subscriptions", "readers of events", value=len(state.bus))
         yield _labelled("replctl_agent_cpu_seconds", "processor time of agents' sessions", "agent", figures.cpu)
         memory: dict[str, float] = {}
@@ -81,6 +85,14 @@ def _gauges(name: str, text: str, label: str, values: Any) -> Metric:
     family = GaugeMetricFamily(name, text, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)
+    return family
+
+
+def _quota(name: str, text: str, state: State, what: str) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=["identity", "limit"])
+    for identity, shown in quotas(state).items():
+        for limit, figures in shown.items():
+            family.add_metric([identity, limit], figures[what])
     return family
 
 

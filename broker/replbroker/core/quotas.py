@@ -1,0 +1,226 @@
+"""How much of what all share each identity may hold, and each of its agents.
+
+Of every total a reserve is for the broker's own user, root and admins. Anybody else may hold a share of it, and while
+several do, one that has more than an equal part leaves the last of it to the others. Labels of agents divide what their
+identity may hold by the same rule; a new label never adds to it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from replwire.faults import Refusal
+from replwire.limits import Limits
+
+
+class Holder(NamedTuple):
+    """On whose account something is held. `agent` is a label, or stands for one connection."""
+
+    identity: str
+    agent: str = ""
+
+
+class Resource(NamedTuple):
+    """Something that is counted. `quota` and `total` are names of limits, `word` and `err` those of a refusal."""
+
+    quota: str  # what one identity may hold
+    total: str  # what all together may
+    word: str
+    err: str
+    divided: bool = True  # agents of one identity divide it; else it is handed round, or the oldest goes
+
+
+CONNECTIONS: Final = Resource("max-connections", "max-connections", "connection-limit-reached", "Too many clients")
+SESSIONS: Final = Resource("max-sessions", "max-sessions", "session-limit-reached", "Session limit reached")
+SLOTS: Final = Resource(
+    "max-concurrent-evals", "max-concurrent-evals", "concurrency-limit-reached", "Too many concurrent evals", False
+)
+QUEUE: Final = Resource(
+    "max-queued-evals", "max-queued-total", "concurrency-limit-reached", "Too many concurrent evals"
+)
+READS: Final = Resource(
+    "max-waiting-reads-total", "max-waiting-reads-total", "concurrency-limit-reached", "Too many requests wait"
+)
+SUBSCRIPTIONS: Final = Resource(
+    "max-subscriptions-total", "max-subscriptions-total", "concurrency-limit-reached", "Too many subscriptions"
+)
+KEYS: Final = Resource("max-idempotency-keys", "max-idempotency-keys", "rate-limited", "Too many keys", False)
+RESOURCES: Final = (CONNECTIONS, SESSIONS, SLOTS, QUEUE, READS, SUBSCRIPTIONS, KEYS)
+
+
+class _Lack(NamedTuple):
+    """Why somebody may not hold one more: the bound that was met, its value, and whose it is (None: of all)."""
+
+    limit: str
+    value: int
+    whose: str | None
+
+
+class _Usage:
+    """What is held of one resource."""
+
+    __slots__ = ("by_holder", "by_identity", "labels", "total", "unprivileged", "users")
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.unprivileged = 0  # of it without the broker's own user and admins
+        self.users = 0  # identities that hold that
+        self.by_holder: Counter[Holder] = Counter()
+        self.by_identity: Counter[str] = Counter()
+        self.labels: Counter[str] = Counter()  # agents that hold some, by identity
+
+
+class Quotas:
+    """What is held, by whom, and what each may hold. Who charges releases, on the same holder."""
+
+    def __init__(
+        self, limits: Callable[[], Limits], listed: Mapping[str, Mapping[str, int]],
+        is_privileged: Callable[[str], bool],
+    ) -> None:  # fmt: skip
+        """`listed` are the quotas that the config gives to identities, by the names of limits."""
+        self._limits = limits
+        self._listed = listed
+        self._is_privileged = is_privileged
+        self._usage = {resource: _Usage() for resource in RESOURCES}
+
+    # --- what may be held ---
+
+    def _limit(self, name: str) -> int:
+        return int(getattr(self._limits(), name.replace("-", "_")))
+
+    def _kept(self, total: int) -> int:
+        """The last part of a total: all but one at most, so that a small total has room for anybody."""
+        return max(0, min(total - 1, -(-total * self._limits().reserve_percent // 100)))
+
+    def quota(self, resource: Resource, identity: str) -> int:
+        """How much of it one identity may hold."""
+        listed = self._listed.get(identity, {}).get(resource.quota)
+        total = self._limit(resource.total)
+        if listed is not None:
+            return min(listed, total)
+        if self._is_privileged(identity):
+            return total
+        most = total - self._kept(total)
+        if resource.quota != resource.total:
+            return min(most, self._limit(resource.quota))
+        return min(most, -(-total * self._limits().identity_share_percent // 100))
+
+    def _lack(self, resource: Resource, holder: Holder) -> _Lack | None:
+        usage, identity, total = self._usage[resource], holder.identity, self._limit(resource.total)
+        if usage.total >= total:
+            return _Lack(resource.total, total, None)
+        quota, mine = self.quota(resource, identity), usage.by_identity[identity]
+        if mine >= quota:
+            return _Lack(resource.quota, quota, identity)
+        if not self._is_privileged(identity):
+            most = total - self._kept(total)
+            if usage.unprivileged >= most:
+                return _Lack(resource.total, most, None)
+            others = usage.users - (mine > 0)
+            equal = -(-most // (others + 1))
+            last = most - usage.unprivileged <= self._kept(total)
+            if last and others and mine >= equal and resource.quota not in self._listed.get(identity, {}):
+                return _Lack(resource.quota, equal, identity)
+        if not resource.divided:
+            return None
+        if resource is QUEUE and usage.by_holder[holder] >= self._limit(QUEUE.quota):
+            return _Lack(QUEUE.quota, self._limit(QUEUE.quota), str_of(holder))
+        return self._agent_lack(resource, usage, holder, quota)
+
+    def _agent_lack(self, resource: Resource, usage: _Usage, holder: Holder, quota: int) -> _Lack | None:
+        """The labels of one identity divide what it may hold, once it comes to the last of it."""
+        held = usage.by_holder[holder]
+        others = usage.labels[holder.identity] - (held > 0)
+        equal = -(-quota // (others + 1))
+        if others > 0 and held >= equal and quota - usage.by_identity[holder.identity] <= self._kept(quota):
+            return _Lack(resource.quota, equal, str_of(holder))
+        return None
+
+    def has_room(self, resource: Resource, holder: Holder) -> bool:
+        """Whether this one may hold one more."""
+        return self._lack(resource, holder) is None
+
+    def check(self, resource: Resource, holder: Holder, **more: Any) -> None:
+        """Raises Refusal when it may not."""
+        lack = self._lack(resource, holder)
+        if lack is not None:
+            whose = "" if lack.whose is None else f" for {lack.whose}"
+            raise Refusal(
+                resource.word, f"{resource.err}{whose} ({lack.limit} = {lack.value})", limit=lack.limit,
+                limit_value=lack.value, quota_of=lack.whose, **more,
+            )  # fmt: skip
+
+    # --- what is held ---
+
+    def charge(self, resource: Resource, holder: Holder) -> None:
+        """It holds one more."""
+        usage = self._usage[resource]
+        usage.total += 1
+        usage.by_identity[holder.identity] += 1
+        if not self._is_privileged(holder.identity):
+            usage.unprivileged += 1
+            usage.users += usage.by_identity[holder.identity] == 1
+        usage.by_holder[holder] += 1
+        usage.labels[holder.identity] += usage.by_holder[holder] == 1
+
+    def release(self, resource: Resource, holder: Holder) -> None:
+        """It holds one less."""
+        usage = self._usage[resource]
+        assert usage.by_holder[holder] > 0, f"{holder} holds no {resource.quota}"
+        usage.total -= 1
+        usage.by_holder[holder] -= 1
+        if not usage.by_holder[holder]:
+            del usage.by_holder[holder]
+            usage.labels[holder.identity] -= 1
+        usage.by_identity[holder.identity] -= 1
+        if not self._is_privileged(holder.identity):
+            usage.unprivileged -= 1
+            usage.users -= not usage.by_identity[holder.identity]
+        if not usage.by_identity[holder.identity]:
+            del usage.by_identity[holder.identity], usage.labels[holder.identity]
+
+    def recount(self) -> None:
+        """There are other admins than before: what is held without them is another sum."""
+        for usage in self._usage.values():
+            users = {who: count for who, count in usage.by_identity.items() if not self._is_privileged(who)}
+            usage.unprivileged, usage.users = sum(users.values()), len(users)
+
+    def move(self, resource: Resource, before: Holder, after: Holder) -> None:
+        """One that is held is another's from here on. Raises Refusal when that one may not hold it; nothing has changed
+        then."""
+        self.release(resource, before)
+        try:
+            self.check(resource, after)
+        except Refusal:
+            self.charge(resource, before)
+            raise
+        self.charge(resource, after)
+
+    def total(self, resource: Resource) -> int:
+        """How much of it all hold."""
+        return self._usage[resource].total
+
+    def held(self, resource: Resource, identity: str) -> int:
+        """How much of it one identity holds."""
+        return self._usage[resource].by_identity.get(identity, 0)
+
+    def by_holder(self, resource: Resource) -> Mapping[Holder, int]:
+        """Who holds how much of it."""
+        return self._usage[resource].by_holder
+
+    def identities(self) -> Iterator[str]:
+        """Those who hold anything."""
+        yield from dict.fromkeys(each for usage in self._usage.values() for each in usage.by_identity)
+
+    def show(self, identity: str) -> dict[str, dict[str, int]]:
+        """What one identity holds and may hold, by the limit's name."""
+        return {
+            each.quota: {"used": self.held(each, identity), "quota": self.quota(each, identity)} for each in RESOURCES
+        }
+
+
+def str_of(holder: Holder) -> str:
+    """A holder in words."""
+    return f"agent {holder.agent} of {holder.identity}"
