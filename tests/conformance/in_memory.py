@@ -102,7 +102,9 @@ class Memory:
         self._log: list[str] = []
         self.ended = False
         self._sandbox = Probed(config.sandbox, sys.executable, env, [])
-        setup = _setup(config, False, tuple(self._interpreters), Keys(self._folder), self._sandbox, Extending([]))
+        setup = _setup(
+            config, False, tuple(self._interpreters), Keys(self._folder), self._sandbox, Extending([]), Path(self._folder)
+        )  # fmt: skip
         self.core = Core(setup)
         self.do(self.core.start(time.monotonic()))
 
