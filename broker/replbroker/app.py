@@ -31,8 +31,8 @@ from replbroker.launch.scratch import Scratch
 from replbroker.own_places import OwnPlace, OwnPlaces
 from replbroker.places import EndpointPlace, LinesPlace, ScratchPlace, StatePlace
 from replbroker.reloading import ConfigReload, live
-from replbroker.roster import Roster
 from replbroker.serve import Serve, log
+from replbroker.session_list import SessionListFile
 from replbroker.signals import Signals
 from replbroker.transports.auth import Zap
 from replbroker.transports.router import Clients
@@ -75,9 +75,8 @@ def run(
         doors = _doors(loaded.config)
         for door in doors:
             stack.callback(door.remove)
-        roster = Roster(state_dir, endpoints[0], _HANDOVER_S if background else 0.0)
-        stack.callback(roster.remove)
-        lost = roster.previous()
+        session_list = SessionListFile(state_dir, endpoints[0], time.time(), _HANDOVER_S if background else 0.0)
+        stack.callback(session_list.close)
         own = Scratch()
         stack.callback(own.remove)
         sandbox = _probe(loaded, held, doors, [state_dir, str(own.path)])
@@ -92,13 +91,12 @@ def run(
             doors,
             Path(state_dir),
             own,
-            roster,
+            session_list,
             sandbox,
             open_files,
             idle_exit=background,
         ) as serve:
-            serve.remember_lost(lost, "the broker that had it ended unexpectedly")
-            roster.save([])
+            lost = serve.restore()
             listening = [*(each.url for each in held), *(door.url for door in doors)]
             warnings = [*tight, *_unsandboxed(sandbox), *(door.warning for door in doors if door.warning)]
             if background:  # nobody else sees what is announced
@@ -176,7 +174,7 @@ def _serve(
     doors: list[Door],
     state_dir: Path,
     own: Scratch,
-    roster: Roster,
+    session_list: SessionListFile,
     sandbox: Probed,
     open_files: tuple[int, int],
     *,
@@ -222,14 +220,14 @@ def _serve(
         places: list[OwnPlace] = [
             ScratchPlace(own, f"{own.path}/workers", lambda: _bind(workers.socket, inner), launcher.renew),
             *(_endpoint_place(each, clients, keys) for each in held if each.lock is not None),
-            StatePlace(state_dir, roster),
+            StatePlace(state_dir, session_list),
         ]
         looking_on = [
             *watchers(config, core, context, state_dir, log, stack, extending.backend),
             OwnPlaces(places, log, core.set_troubles),
         ]
         serve = Serve(
-            core, clients, workers, zap, launcher, MachineMemory(), reloading, roster, audit, _token,
+            core, clients, workers, zap, launcher, MachineMemory(), reloading, session_list, audit, _token,
             looking_on, extending, limits,
         )  # fmt: skip
         for door in doors:

@@ -10,7 +10,7 @@ from pathlib import Path
 from replbroker.doors import unix_door
 from replbroker.endpoints import Held, StartError, private_folder
 from replbroker.launch.scratch import Scratch
-from replbroker.roster import Roster
+from replbroker.session_list import SessionListFile
 
 
 class ScratchPlace:
@@ -79,21 +79,21 @@ class LinesPlace:
 class StatePlace:
     """The state folder, with the list of sessions."""
 
-    def __init__(self, folder: Path, roster: Roster) -> None:
+    def __init__(self, folder: Path, session_list: SessionListFile) -> None:
         self._folder = folder
-        self._roster = roster
+        self._session_list = session_list
         self._inode = self._seen()
         self.directory = str(folder)
 
     def mend(self) -> str | None:
         """Files that were in it are lost, but for those that the broker writes anew."""
-        if self._roster.is_ours():
+        if self._session_list.is_ours():
             return None
         gone = self._inode != self._seen()
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._folder.stat().st_uid == os.geteuid():
             self._folder.chmod(0o700)  # whoever was first to need it may have made it as any other
-        self._roster.renew()
+        self._session_list.renew()
         self._inode = self._seen()
         if not gone:
             return f"{self._folder}: the lock of its list of sessions was gone and is there again"

@@ -29,17 +29,17 @@ from replbroker.core.effects import (
     Note,
     Pause,
     RereadConfig,
+    SaveSession,
     Spawn,
     ToClient,
     ToWorker,
 )
-from replbroker.core.effects import Roster as RosterChanged
 from replbroker.extending import Extending
 from replbroker.file_watch import FileWatch
 from replbroker.launch.base import Launcher
 from replbroker.launch.memory import MachineMemory
 from replbroker.reloading import ConfigReload
-from replbroker.roster import Roster
+from replbroker.session_list import SessionListFile
 from replbroker.signals import Signals
 from replbroker.transports.auth import Zap
 from replbroker.transports.router import PREFIX, RETRY_S, Clients
@@ -54,7 +54,6 @@ from replwire.terminal import escape_lines
 _POLLIN = int(zmq.POLLIN)
 _LONG_S = 3600.0  # the longest sleep
 _SHORT_S = 1.0  # the longest while evals run: a suspend within a sleep is known as exactly as this
-_SAVE_PAUSE_S = 0.02  # the list of sessions is written behind the answer, and once for a burst
 _TELL_PAUSE_S = 0.01  # how long an event may wait for others
 _TOLD_AT_ONCE = 100  # effects of events between two looks at what has come in
 _MOST_UNTOLD = 10_000  # of them that wait: a tenth of a second
@@ -67,7 +66,7 @@ class Serve:
 
     def __init__(
         self, core: Core, clients: Clients, workers: Workers, zap: Zap, launcher: Launcher,
-        machine_memory: MachineMemory, reloading: ConfigReload, roster: Roster, audit: AuditFile,
+        machine_memory: MachineMemory, reloading: ConfigReload, session_list: SessionListFile, audit: AuditFile,
         token: Callable[[], str], watchers: Sequence[Watcher], extending: Extending, limits: Limits,
     ) -> None:  # fmt: skip
         self._core = core
@@ -77,7 +76,7 @@ class Serve:
         self._launcher = launcher
         self._machine_memory = machine_memory
         self._reloading = reloading
-        self._roster = roster
+        self._session_list = session_list
         self._audit = audit
         self._token = token
         self._watchers = watchers
@@ -87,9 +86,7 @@ class Serve:
         self._lacked = ""
         self._listened = time.monotonic()  # nothing was left then that a worker had said
         self._key_watch: FileWatch | None = None
-        self._roster_broken = False
-        self._names: list[str] = []
-        self._save_at: float | None = None
+        self._unsaved = False
         self._tell_at: float | None = None
         clients.listener = self
         self._register(clients.monitor_fd, clients.watch)
@@ -103,9 +100,14 @@ class Serve:
         if self._hooks is not None:
             self._hooks.watch(self._register)
 
-    def remember_lost(self, names: list[str], why: str) -> None:
-        """Sessions of a broker before this one that did not say goodbye."""
-        self._core.remember_lost(names, why)
+    def restore(self) -> list[str]:
+        """Take over what a broker before this one saved; the sessions that were lost with it."""
+        saved, damage = self._session_list.previous()
+        if damage is not None:
+            log(f"the list of sessions cannot be read, epochs begin at {saved.floor + 1}: {damage}")
+        lost = self._core.restore(saved)
+        self._saved(self._session_list.begin(self._core.saved))
+        return lost
 
     def watch_keys(self, folders: Sequence[Path]) -> None:
         """Have keys and tokens that are taken back take hold at once; without, each request of theirs looks."""
@@ -175,8 +177,6 @@ class Serve:
                 self._do(self._core.tick(now, self._listened))
             if self._tell_at is not None and self._tell_at <= now:
                 self._tell()
-            if self._save_at is not None and self._save_at <= now:
-                self._save()
             self._clients.flush(now)
             self._audit.flush(now)
             for watcher in self._watchers:
@@ -200,7 +200,6 @@ class Serve:
             self.streams.due,
             self._clients.due,
             self._tell_at,
-            self._save_at,
             self._audit.due,
             *(watcher.due for watcher in self._watchers),
         ):
@@ -318,9 +317,8 @@ class Serve:
             (self._clients if effect.at_once and effect.peer[:1] == PREFIX else self.streams).hang_up(effect.peer)
         elif isinstance(effect, Pause):
             self.streams.pause(effect.peer, effect.until)
-        elif isinstance(effect, RosterChanged):
-            self._names = effect.names
-            self._save_at = self._save_at or time.monotonic() + _SAVE_PAUSE_S
+        elif isinstance(effect, SaveSession):
+            self._saved(self._session_list.append(effect.record))
         elif isinstance(effect, Audit):
             self._audit.write(effect, self._describe(effect.peer))
         elif isinstance(effect, Discard):
@@ -347,12 +345,10 @@ class Serve:
             return BROKER
         return (self._clients if peer[:1] == PREFIX else self.streams).describe(peer)
 
-    def _save(self) -> None:
-        self._save_at = None
-        trouble = self._roster.save(self._names)
-        if trouble is not None and not self._roster_broken:
+    def _saved(self, trouble: str | None) -> None:
+        if trouble is not None and not self._unsaved:
             log(f"the list of sessions cannot be kept: {trouble}")
-        self._roster_broken = trouble is not None
+        self._unsaved = trouble is not None
 
     def _signalled(self, signals: Signals) -> None:
         for number in signals.take():

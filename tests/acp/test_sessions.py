@@ -128,7 +128,7 @@ def test_load_in_another_process_replays_and_then_answers(start: Start) -> None:
     assert [each["status"] for each in tools] == ["completed", "failed"]
     assert tools[0]["content"][0]["content"]["text"] == "```\nout\n```"
     assert tools[0]["rawInput"] == {"code": "print('out'); 6*7"}
-    assert answer["_meta"] == {"replctl": {"state": "kept", "session": session, "epoch": 1}}
+    assert answer["_meta"] == {"replctl": {"state": "kept", "session": session, "cwd": "/tmp", "epoch": 1}}
     assert {each["sessionId"] for each in second.updates} == {session}
     assert second.update("available_commands_update")["availableCommands"]
     second.call("session/delete", sessionId=session)

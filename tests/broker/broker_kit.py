@@ -25,7 +25,8 @@ from replbroker.core.effects import (
     Note,
     Pause,
     RereadConfig,
-    Roster,
+    SaveSession,
+    SessionRecord,
     Spawn,
     Spec,
     ToClient,
@@ -140,7 +141,7 @@ class Table:
         self.notes: list[str] = []
         self.hung_up: list[bytes] = []
         self.paused: list[tuple[bytes, float]] = []
-        self.rosters: list[list[str]] = []
+        self.saved: list[SessionRecord] = []
         self.exits: list[str] = []
         self.specs: dict[int, Spec] = {}
         self.discarded: list[str] = []
@@ -197,8 +198,8 @@ class Table:
                 self.hung_up.append(effect.peer)
             elif isinstance(effect, Pause):
                 self.paused.append((effect.peer, effect.until))
-            elif isinstance(effect, Roster):
-                self.rosters.append(effect.names)
+            elif isinstance(effect, SaveSession):
+                self.saved.append(effect.record)
             else:
                 assert isinstance(effect, Exit)
                 self.exits.append(effect.why)
@@ -280,6 +281,10 @@ class Table:
     def session(self, name: str = "work") -> Session:
         """What the core knows of a session."""
         return next(each for each in self.state.sessions if name in (each.id, each.name))
+
+    def listed(self) -> list[str]:
+        """Sessions that are open by what was saved last of each."""
+        return [each.name or each.id for each in {each.id: each for each in self.saved}.values() if each.open]
 
     def session_of(self, owner: str, name: str) -> Session:
         """The same, of one of several owners."""

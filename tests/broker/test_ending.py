@@ -23,7 +23,7 @@ def test_a_session_that_nobody_uses_is_closed_with_a_note(brief: Table) -> None:
     brief.wait(5)
     assert len(brief.state.sessions) == 0
     assert brief.killed == [1]
-    assert brief.rosters[-1] == []
+    assert brief.listed() == []
     why = "closed after 10 s without an eval"
     assert brief.said("jobs", session="work")["cause"] == why
     assert brief.answers[brief.eval()][0]["cause"] == why

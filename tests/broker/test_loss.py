@@ -161,7 +161,7 @@ def test_closing_ends_what_runs_and_what_waits_and_frees_the_name(table: Table, 
         assert (table.end(asked)["err"], table.end(asked)["cause"]) == ("Session not found: work", "closed by ada")
     assert table.killed == [number]
     assert table.quiet()
-    assert table.open()["epoch"] == 1
+    assert table.open()["epoch"] == 2
 
 
 def test_closing_a_session_at_the_gate_gives_nobody_its_turn(new_table: Callable[..., Table]) -> None:

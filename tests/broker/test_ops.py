@@ -32,7 +32,7 @@ def test_new_session_is_answered_when_its_worker_has_it(new_table: Callable[...,
     assert (claim["session"], claim["name"], claim["cwd"], claim["env"]) == ("id-1", "work", "/src", ["A=1"])
     worker.claimed()
     expected = {"id": asked, "status": ["done"], "session": "id-1", "name": "work", "epoch": 1, "created": True}
-    assert table.end(asked) == expected | {"trusted": False}
+    assert table.end(asked) == expected | {"trusted": False, "cwd": "/src"}
 
 
 def test_a_session_may_have_no_name_and_is_found_by_its_id(table: Table) -> None:
@@ -128,7 +128,7 @@ def test_an_eval_without_a_session_leaves_nothing_behind(table: Table) -> None:
     table.finish(asked)
     assert len(table.state.sessions) == 0
     assert table.killed == [worker.number]
-    assert table.rosters == []
+    assert table.saved == []
 
 
 def test_code_may_be_empty(table: Table) -> None:
@@ -202,10 +202,11 @@ def test_stats_count(table: Table) -> None:
     assert stats["workers"] == {"starting": 0, "warm": 0, "claimed": 1}
 
 
-def test_the_roster_names_every_session_that_is_not_throw_away(table: Table) -> None:
+def test_every_session_that_is_not_throw_away_is_saved(table: Table) -> None:
     table.open("a")
     table.eval("b")
     table.eval(None)
     nameless = table.said("new-session")["session"]
     table.said("close", session="a")
-    assert table.rosters == [["a"], ["a", "b"], ["a", "b", nameless], ["b", nameless]]
+    assert [(each.name, each.open) for each in table.saved] == [("a", True), ("b", True), (None, True), ("a", False)]
+    assert table.listed() == ["b", nameless]

@@ -64,3 +64,43 @@ def test_a_project_is_an_absolute_path(table: Table, project: object) -> None:
     answer = table.said("eval", session="default", code="1", if_missing="create", project=project)
     assert answer["status"] == ["done", "error", "invalid-request"]
     assert len(table.state.sessions) == 0
+
+
+def first_message(table: Table, asked: str) -> dict[str, object]:
+    return table.answers.get(asked, [{}])[0]
+
+
+def test_the_first_answer_of_a_connection_names_session_and_directory(table: Table) -> None:
+    opened = table.ask("eval", session="default", code="1", if_missing="create", project="/a", cwd="/a")
+    assert first_message(table, opened) == {
+        "id": opened, "created": True, "session": "id-1", "name": "default", "cwd": "/a", "epoch": 1,
+    }  # fmt: skip
+    table.finish(opened)
+    for peer, told in ((b"p2", True), (b"p2", False), (b"p1", False)):
+        asked = table.ask("eval", peer, session="default", code="1", project="/a")
+        named = {"id": asked, "session": "id-1", "name": "default", "cwd": "/a"}
+        assert (first_message(table, asked) == named) == told
+        table.finish(asked)
+    table.core.peer_gone(b"p2", table.now)
+    again = table.ask("eval", b"p2", session="default", code="1", project="/a")
+    assert first_message(table, again)["cwd"] == "/a"
+    assert table.said("new-session", b"p3", name="default", project="/a", if_exists="reuse")["cwd"] == "/a"
+    assert table.open("work", cwd="/w")["cwd"] == "/w"
+
+
+def test_a_named_session_that_works_elsewhere_is_told_of_once(table: Table) -> None:
+    table.open("work", cwd="/a")
+    said = []
+    for cwd in ("/a", "/a/src", None, "/b", "/b", "/c", "/ab"):
+        asked = table.ask("eval", session="work", code="1", cwd=cwd)
+        said += [each["notice"] for each in table.answers.get(asked, []) if "notice" in each]
+        table.finish(asked)
+    assert said == ["session work works in /a, not in /b"]
+    reused = table.said("new-session", b"p2", name="work", if_exists="reuse", cwd="/b")
+    assert (reused["cwd"], reused["notice"]) == ("/a", "session work works in /a, not in /b")
+
+
+def test_a_default_session_is_used_from_anywhere_in_its_project(table: Table) -> None:
+    table.open("default", project="/a", cwd="/a")
+    asked = table.ask("eval", session="default", code="1", project="/a", cwd="/b")
+    assert "notice" not in first_message(table, asked)

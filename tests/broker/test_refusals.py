@@ -49,11 +49,11 @@ def test_a_request_that_cannot_be_served_is_told_why(
     table: Table, request_: dict[str, Any], word: str, err: str
 ) -> None:
     table.open("taken")
-    before = (list(table.rosters), list(table.spawned))
+    before = (table.listed(), list(table.spawned))
     answer = table.said(**request_)
     assert (answer["status"], answer["err"]) == (["done", "error", word], err)
     assert [session.name for session in table.state.sessions] == ["taken"]
-    assert (table.rosters, table.spawned) == before
+    assert (table.listed(), table.spawned) == before
     assert table.quiet()
 
 
@@ -90,13 +90,6 @@ def test_a_session_that_is_gone_says_how_it_went(table: Table) -> None:
     table.finish(again)
     table.said("close", session="work")
     assert table.said("jobs", session="work")["cause"] == "closed"
-
-
-def test_sessions_that_a_killed_broker_left_are_remembered(table: Table) -> None:
-    table.core.remember_lost(["work"], "the broker was killed")
-    assert table.said("jobs", session="work")["cause"] == "the broker was killed"
-    asked = table.eval()
-    assert table.answers[asked][0]["cause"] == "the broker was killed"
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"id":"\\ud800","op":"ping"}', b"{}" * 2])

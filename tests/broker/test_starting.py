@@ -24,7 +24,7 @@ def test_a_folder_that_is_not_there_leaves_no_session(slow: Table) -> None:
     assert answer["err"] == "session work: cwd: no such folder: /nowhere"
     assert len(slow.state.sessions) == 0
     assert (slow.killed, slow.workers) == ([1], {})
-    assert slow.rosters == [["work"], []]
+    assert [each.open for each in slow.saved] == [True, False]
     assert slow.quiet()
 
 

@@ -139,7 +139,8 @@ def test_a_stop_as_systemd_does_it_drains_tells_who_waits_and_leaves_nothing(
     assert (ended["value"], ended["word"]) == ("7", None)
     assert broker.wait(PATIENCE) == 0
     assert sorted(path.name for path in (short / "run").iterdir()) == ["broker.sock.lock"]
-    assert not list(short.glob("roster-*"))
+    (session_list,) = short.glob("sessions-*.ndjson")
+    assert session_list.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_socket_that_was_passed_is_listened_at_and_stays_when_the_broker_ends(alone: Shell, short: Path) -> None:

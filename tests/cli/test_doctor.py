@@ -152,10 +152,13 @@ def test_a_socket_that_a_killed_broker_left_is_told(shell: Shell, state: Path) -
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(state / "run" / "broker.sock"))
     left.close()
-    (state / "roster-0.json").write_text(json.dumps({"pid": 2**22 + 1, "sessions": ["work"]}))
+    lines = [{"version": 1, "pid": 2**22 + 1, "floor": 0}]
+    lines += [{"owner": "uid:0", "name": name, "id": name, "epoch": 1, "open": open}
+              for name, open in (("work", True), ("gone", True), ("gone", False))]  # fmt: skip
+    (state / "sessions-0.ndjson").write_text("".join(json.dumps(line) + "\n" for line in lines))
     _, found = checks(shell)
     warned = bad(found, "broker")
-    assert (warned["level"], "sessions lost: work" in warned["seen"]) == ("warn", True)
+    assert (warned["level"], warned["seen"].endswith("sessions lost: work")) == ("warn", True)
     assert (state / "run" / "broker.sock").exists()
 
 

@@ -97,7 +97,7 @@ def test_after_a_killed_broker_the_next_command_starts_one_and_says_what_was_los
     after = home.run("eval", "-s", "work", "'x' in globals()")
     assert after.stdout == "False\n"
     assert "sessions lost with it: work" in after.stderr
-    assert "new session 'work'; the one before it was lost" in after.stderr
+    assert "earlier state was lost: the broker that had it ended unexpectedly" in after.stderr
 
 
 def test_a_program_with_more_than_a_thousand_descriptors_starts_a_broker(home: Home) -> None:
@@ -112,7 +112,7 @@ def test_a_broker_whose_folder_was_cleared_takes_nothing_of_its_successor_along(
     (old,) = home.brokers()
     os.kill(old, signal.SIGSTOP)
     shutil.rmtree(home.folder / "run")
-    for path in home.folder.glob("roster-*"):
+    for path in home.folder.glob("sessions-*"):
         path.unlink()
     assert home.run("eval", "-s", "new", "x = 41").returncode == 0
     os.kill(old, signal.SIGCONT)

@@ -124,7 +124,7 @@ def test_no_page_names_a_place_of_one_machine(page: Path) -> None:
     assert re.findall(r"(?<![\w.])/(?:work|root|venv|home|tmp/venv)\b[^\s`]*", page.read_text(encoding="utf-8")) == []
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def state_dir() -> Iterator[str]:
     """A state folder with a path that is short enough for a socket; its broker is ended afterwards."""
     folder = tempfile.mkdtemp(prefix="rdoc-", dir="/tmp")

@@ -17,6 +17,7 @@ MIB = 1024 * KIB
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
+MAX_CLOSED_SESSIONS = 1_000  # whose names, epochs and ends are remembered
 RETRY_AFTER_MS = 1_000  # asked of a caller that met something full: about the length of a short eval
 
 

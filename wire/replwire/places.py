@@ -18,7 +18,7 @@ def runtime_dir(environ: Mapping[str, str], uid: int) -> str:
 
 
 def state_dir(environ: Mapping[str, str]) -> str:
-    """The user's own folder for logs and rosters."""
+    """The user's own folder for logs and lists of sessions."""
     if state := environ.get("REPLCTL_STATE_DIR"):
         return os.path.abspath(state)
     base = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME", "/"), ".local", "state")

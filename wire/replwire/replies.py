@@ -181,6 +181,7 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     created: Annotated[bool | None, _says("true: this request opened the session")] = None
     session: Annotated[str | None, _says("id of the session")] = None
     name: Annotated[str | None, _says("its name")] = None
+    cwd: Annotated[str | None, _says("its directory")] = None
     truncated: Annotated[bool | None, _says("true: output or value was cut")] = None
     ignored_fields: Annotated[
         list[str] | None, _says("fields of the request that the operation does not have: they had no effect")

@@ -144,6 +144,7 @@ class Session:
     def hear(self, header: Header, frame: bytes) -> None:
         """One frame of the broker. Raises InterpreterBroken where the interpreter turns out to be past answering."""
         if header.kind == Kind.ASK:
+            self._voice.epoch = header.epoch  # a session that got another owner may have a higher one
             try:
                 self._ask(header, frame[HEADER_BYTES:])
             except msgspec.ValidationError:

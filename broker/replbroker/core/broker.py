@@ -14,7 +14,7 @@ import msgspec
 
 from replbroker.core.access import ANYBODY
 from replbroker.core.disconnects import end_connection, forget_peer
-from replbroker.core.effects import Effect, HangUp, Note, Peer
+from replbroker.core.effects import Effect, HangUp, Note, Peer, SavedSessions, SessionRecord
 from replbroker.core.evals import Evals
 from replbroker.core.judging import Judging
 from replbroker.core.memory import MemoryLeft
@@ -76,10 +76,23 @@ class Core:
         version = dict(setup.versions).get("replctl", "")
         self.state.bus.tell(BrokerStarted, version=version, runtimes=list(setup.runtimes), limits=changed)
 
-    def remember_lost(self, names: list[str], why: str) -> None:
-        """Sessions of a broker before this one that did not say goodbye."""
-        for name in names:
-            self.state.sessions.note(NameKey(self.state.setup.own, name), why)
+    def restore(self, saved: SavedSessions) -> list[str]:
+        """Take over what a broker before this one saved; what was lost with it, as this broker's user calls it."""
+        lost = self.state.records.restore(saved)
+        for record in (*lost, *(each for each in saved.records if not each.open)):
+            if record.cause is not None:
+                self.state.sessions.note(NameKey(record.owner, record.id), record.cause)
+                self.state.sessions.note(NameKey(record.owner, record.name or record.id, record.scope), record.cause)
+        return [self._called(record) for record in lost]
+
+    def _called(self, record: SessionRecord) -> str:
+        owner = "" if record.owner == self.state.setup.own else f"{record.owner}/"
+        scope = f" ({record.scope})" if record.scope else ""
+        return f"{owner}{record.name or record.id}{scope}"
+
+    def saved(self) -> SavedSessions:
+        """What a broker after this one needs to know of names and epochs."""
+        return self.state.records.saved()
 
     def knows(self, peer: Peer) -> bool:
         """Whether `meet` has told who this peer is."""
@@ -210,6 +223,7 @@ class Core:
         """A client cannot be reached: its evals in sessions go on, nobody is told."""
         state = self.state
         state.trail.at(now)
+        state.greetings.forget(peer)
         state.bus.forget(peer)
         if state.trail.involves(peer):  # else nothing of it is anywhere
             end_connection(state, self.evals, peer, now)

@@ -91,10 +91,30 @@ class Kill(msgspec.Struct, frozen=True, gc=False):
     worker: int
 
 
-class Roster(msgspec.Struct, frozen=True):
-    """The named sessions are these now: keep the list, so that a successor can say what was lost."""
+class SessionRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What has to outlive the broker of a session: whose it is, its epoch, and whether it is open. `cause` says how one
+    ended that nobody asked to end."""
 
-    names: list[str]
+    owner: str
+    name: str | None
+    id: str
+    epoch: int
+    open: bool
+    scope: str = ""
+    cause: str | None = None
+
+
+class SavedSessions(NamedTuple):
+    """All records. What is not among them has had no epoch above `floor`."""
+
+    floor: int
+    records: list[SessionRecord]
+
+
+class SaveSession(msgspec.Struct, frozen=True, gc=False):
+    """Keep this record before anything else is done: the effects that follow tell clients of it."""
+
+    record: SessionRecord
 
 
 class Discard(msgspec.Struct, frozen=True, gc=False):
@@ -159,7 +179,7 @@ Effect = (
     | Spawn
     | Judge
     | Kill
-    | Roster
+    | SaveSession
     | Discard
     | Audit
     | Happened

@@ -10,7 +10,6 @@ from replbroker.core.effects import Peer
 from replbroker.core.evals import Evals
 from replbroker.core.opening import Opening
 from replbroker.core.quotas import Holder
-from replbroker.core.registry import NameKey
 from replbroker.core.session import Ask, Job, Session
 from replbroker.core.state import State
 from replwire import ops as wire
@@ -43,7 +42,7 @@ class EvalOps:
         found = state.lookup.find(request, peer)
         if found is None and request.session is not None and not self._may_open(request, peer):
             raise state.lookup.not_found(request, peer)
-        epoch = 1 if found is None else found.epoch
+        epoch = self._epoch(found, request, peer)
         if request.expect_epoch is not None and request.expect_epoch != epoch:
             err = f"session {request.session or '(throw-away)'} is in epoch {epoch}, not {request.expect_epoch}"
             raise Refusal("epoch-conflict", err, epoch=epoch)
@@ -52,10 +51,32 @@ class EvalOps:
             self._opening.spec(request.runtime, peer), request, peer, now, request.cwd, request.env,
             ephemeral=request.session is None,
         )  # fmt: skip
-        if found is not None and (notice := self._opening.other(found, request.runtime)) is not None:
-            state.say(peer, request.id, notice=notice)
+        if found is not None:
+            self._greet(found, request, peer)
         opened = found is None and not session.ephemeral
         self._submit(session, request, peer, body, opened, now)
+
+    def _greet(self, session: Session, request: wire.Eval, peer: Peer) -> None:
+        """Tell of a session that is there already what its user may take otherwise."""
+        greetings = self._state.greetings
+        first = greetings.is_first(peer) and not session.ephemeral
+        notices = (greetings.elsewhere(peer, session, request.cwd), self._opening.other(session, request.runtime))
+        notice = "; ".join(filter(None, notices)) or None
+        if first:
+            self._state.say(
+                peer, request.id, session=session.id, name=session.name, cwd=session.directory, notice=notice
+            )  # fmt: skip
+        elif notice is not None:
+            self._state.say(peer, request.id, notice=notice)
+
+    def _epoch(self, found: Session | None, request: wire.Eval, peer: Peer) -> int:
+        """The epoch that the eval would run in."""
+        if found is not None:
+            return found.epoch
+        if request.session is None:
+            return 1
+        state = self._state
+        return state.records.next_epoch(state.lookup.key(request.session, request, state.access.of(peer)))
 
     def _may_open(self, request: wire.Eval, peer: Peer) -> bool:
         """Whether the eval may open the session that it does not find: never one of another owner."""
@@ -75,9 +96,10 @@ class EvalOps:
     def _submit(self, session: Session, request: wire.Eval, peer: Peer, body: bytes, opened: bool, now: float) -> None:
         state = self._state
         if opened:
+            state.greetings.is_first(peer)
             state.say(
-                peer, request.id, created=True, session=session.id, name=session.name, epoch=session.epoch,
-                cause=state.sessions.gone(NameKey(session.owner, session.label, session.scope)),
+                peer, request.id, created=True, session=session.id, name=session.name, cwd=session.directory,
+                epoch=session.epoch, cause=session.lost,
             )  # fmt: skip
         try:
             job = self._evals.submit(session, request, peer, body, now)
@@ -87,8 +109,6 @@ class EvalOps:
             raise
         if (key := self._idempotency_key(request, peer)) is not None:
             state.keys.keep(*key, job)
-        if opened:
-            state.roster()
 
     def _repeat(self, job: Job, request: wire.Eval, peer: Peer, now: float) -> None:
         """The key was used: its one eval answers again, from the start, as `read` would."""

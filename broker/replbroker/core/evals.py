@@ -154,7 +154,7 @@ class Evals:
             return
         self.staff.drop_snapshot(session)
         session.move("claimed")
-        session.claimed_once, session.lost = True, None
+        session.claimed_once, session.lost, session.cwd_refused = True, None, claimed.notice is not None
         for waiter in session.waiters:
             self._welcome(waiter, session, claimed)
         session.waiters.clear()
@@ -172,7 +172,8 @@ class Evals:
             copied |= {"left_behind": left, "new_session": None if waiter.old_words else session.id}
         self._state.say(
             waiter.peer, waiter.request_id, status=["done"], session=session.id, name=session.name,
-            epoch=session.epoch, created=waiter.created, state=None if waiter.created else "lost",
+            epoch=session.epoch, created=waiter.created, state="lost" if waiter.cause or not waiter.created else None,
+            cause=waiter.cause, cwd=session.directory if waiter.created else None,
             notice=claimed.notice or session.notice, trusted=False if waiter.created and not copied else None, **copied,
         )  # fmt: skip
 
@@ -312,7 +313,7 @@ class Evals:
         self.staff.dismiss(session)
         if session.state != VACANT:
             session.move("lose")
-        session.epoch += 1
+        state.records.raised(session)
         if not moving:
             state.news.lost(session, cause, word)
         if session.stand_in is not None and not moving:
@@ -377,6 +378,8 @@ class Evals:
         session.move("close")
         state.sessions.remove(session, why, asked=asked)
         state.quotas.release(SESSIONS, session.holder)
+        cause = f"the broker that had it ended: {why}" if state.draining else why
+        state.records.closed(session, None if asked else cause)
         if session.stand_in is not None:
             gone = Refusal("session-not-found", f"Session not found: {session.label}", cause=why)
             self.not_moved(session.stand_in, gone)
@@ -390,6 +393,4 @@ class Evals:
             self._finish(job, status, now)
         state.news.closed(session, why)
         end_subscriptions(state, state.bus.about(session), ["done", "session-closed"])
-        if not session.ephemeral:
-            state.roster()
         self.staff.refill(now)

@@ -74,7 +74,6 @@ class Moves:
         old_words = isinstance(request, wire.CloneSession)
         target.waiters.append(Waiter(peer, job.request_id, created=True, copied=dumped, old_words=old_words))
         self._evals.staff.take(target, now)
-        self._state.roster()
 
     # --- environments ---
 

@@ -6,6 +6,7 @@ import msgspec
 
 from replbroker.core.effects import Peer, Spec
 from replbroker.core.quotas import SESSIONS, Holder
+from replbroker.core.registry import NameKey
 from replbroker.core.session import Session
 from replbroker.core.state import State
 from replwire.faults import Refusal
@@ -75,6 +76,9 @@ class Opening:
         session.cwd, session.env, session.ephemeral = cwd, env or [], ephemeral
         state.sessions.add(session)
         state.quotas.charge(SESSIONS, session.holder)
+        if name is not None:
+            session.lost = state.sessions.gone(NameKey(owner, name, session.scope))
+        state.records.opened(session)
         state.news.created(session)
         return session
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from replbroker.core.session import Session
+from replwire.limits import MAX_CLOSED_SESSIONS
 
-_NOTES = 1000  # sessions that are gone and still remembered
+_NOTES = 2 * MAX_CLOSED_SESSIONS  # each under its name and its id
 
 
 class NameKey(NamedTuple):
@@ -88,7 +89,3 @@ class Registry:
         self._gone.move_to_end(key)
         if len(self._gone) > _NOTES:
             self._gone.popitem(last=False)
-
-    def labels(self) -> list[str]:
-        """Names (or ids) of all sessions that are not throw-away."""
-        return [session.label for session in self._by_id.values() if not session.ephemeral]

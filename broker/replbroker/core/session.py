@@ -105,17 +105,18 @@ class Ask:
 class Waiter:
     """A client that hears when the session has its worker: who asked for `new-session`, `reset` or `clone`."""
 
-    __slots__ = ("copied", "created", "old_words", "peer", "request_id")
+    __slots__ = ("cause", "copied", "created", "old_words", "peer", "request_id")
 
     def __init__(
         self, peer: Peer | None, request_id: str, created: bool | None, copied: Dumped | None = None,
-        old_words: bool = False,
+        old_words: bool = False, cause: str | None = None,
     ) -> None:  # fmt: skip
         self.peer = peer
         self.request_id = request_id
         self.created = created
         self.copied = copied
         self.old_words = old_words
+        self.cause = cause  # how the session of this name before it ended
 
 
 class Remembered(NamedTuple):
@@ -148,6 +149,7 @@ class Session:
         self.cwd: str | None = None
         self.cwd_needed = True
         self.notice: str | None = None  # what its first answer says besides
+        self.cwd_refused = False  # it wished for its directory, and does without one
         self.env: list[str] = []
         self.state: str = VACANT
         self.epoch = 1
@@ -184,6 +186,11 @@ class Session:
         return [self.spec, *([self.stand_in.spec] if self.stand_in is not None else [])]
 
     @property
+    def directory(self) -> str | None:
+        """Where it works, as far as is known before its worker has said so."""
+        return None if self.cwd_refused else self.cwd
+
+    @property
     def project(self) -> str | None:
         """The project that it is the default session of."""
         return self.scope if self.scope.startswith("/") else None
@@ -212,6 +219,13 @@ class Session:
         """Numbers of evals are the session's own, from 1, and go on across epochs."""
         self._evals += 1
         return self._evals
+
+    def renumber(self, epoch: int) -> None:
+        """Go on with the same worker in a higher epoch. Nothing runs, waits or asks."""
+        for job in self.jobs:
+            if job.epoch == self.epoch:
+                job.epoch = epoch  # its output is still to be read
+        self.epoch = epoch
 
     def move(self, move: str) -> None:
         """Make a move of the table. Raises KeyError for one that is not in it: a defect of the broker."""

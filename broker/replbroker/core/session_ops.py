@@ -43,17 +43,21 @@ class SessionOps:
                 self._check_new(request.name, request, peer)
         if existing is not None:
             state.access.check(existing, peer, changes=True)
+            elsewhere = state.greetings.elsewhere(peer, existing, request.cwd)
+            notices = filter(None, (elsewhere, self._opening.other(existing, request.runtime)))
+            state.greetings.is_first(peer)
             state.say(
-                peer, request.id, status=["done"], session=existing.id, name=existing.name,
-                epoch=existing.epoch, created=False, notice=self._opening.other(existing, request.runtime),
+                peer, request.id, status=["done"], session=existing.id, name=existing.name, epoch=existing.epoch,
+                created=False, cwd=existing.directory, notice="; ".join(notices) or None,
             )  # fmt: skip
             return
         session = self._opening.open(
             request.name, self._opening.spec(request.runtime, peer), request, peer, now, request.cwd, request.env
         )  # fmt: skip
-        session.waiters.append(Waiter(peer, request.id, created=True))
+        state.greetings.is_first(peer)
+        session.waiters.append(Waiter(peer, request.id, created=True, cause=session.lost))
+        session.lost = None  # its first answer is the one to this request
         self._evals.staff.take(session, now)
-        state.roster()
 
     def _check_new(self, name: str, request: wire.NewSession, peer: Peer) -> None:
         """Raises Refusal for what cannot be the name of a new session."""
@@ -124,15 +128,21 @@ class SessionOps:
 
     def _transfer(self, session: Session, to: Asker) -> None:
         """Raises Refusal when the other one has a session of this name. Who else had a share asks the new owner."""
-        theirs = self._state.sessions.named(NameKey(to.identity, session.name or "", session.scope))
-        if theirs not in (None, session):
-            err = f"Session already exists: {to.identity} has one named {session.name}"
-            raise Refusal("session-already-exists", err)
-        if session.in_use:  # what waits was sent by who has other rights
-            raise Refusal("busy", f"session {session.label} is in use: interrupt it or wait")
-        if to.identity != session.owner:
-            self._state.quotas.move(SESSIONS, session.holder, Holder(to.identity, session.holder.agent))
-        self._state.sessions.transfer(session, to.identity)
+        state, before = self._state, NameKey(session.owner, session.label, session.scope)
+        after = before._replace(owner=to.identity)
+        if after != before:
+            if state.sessions.named(after) is not None:
+                err = f"Session already exists: {to.identity} has one named {session.name}"
+                raise Refusal("session-already-exists", err)
+            epoch = session.epoch if session.name is None else state.records.next_epoch(after)
+            # What waits was sent by who has other rights, and is answered in the epoch that it was sent for.
+            if session.in_use or (session.asks and epoch > session.epoch):
+                raise Refusal("busy", f"session {session.label} is in use: interrupt it or wait")
+            state.quotas.move(SESSIONS, session.holder, Holder(to.identity, session.holder.agent))
+            if epoch > session.epoch:
+                session.renumber(epoch)  # who has had a session of this name knows its epochs
+            state.sessions.transfer(session, to.identity)
+            state.records.transferred(session, before)
         session.asker, session.offered_to = to, None
         session.shares.clear()
 

@@ -12,15 +12,17 @@ from replbroker.core.access import Access
 from replbroker.core.audit import Trail
 from replbroker.core.bus import Bus
 from replbroker.core.connections import Connections
-from replbroker.core.effects import Effect, Note, Peer, Roster, ToClient
+from replbroker.core.effects import Effect, Note, Peer, ToClient
 from replbroker.core.environments import Environments
 from replbroker.core.gate import Gate
+from replbroker.core.greetings import Greetings
 from replbroker.core.keys import Keys
 from replbroker.core.lookup import SessionLookup
 from replbroker.core.memory import MemorySums
 from replbroker.core.news import News
 from replbroker.core.quotas import QUEUE, Holder, Quotas
 from replbroker.core.rate import Window
+from replbroker.core.records import SessionRecords
 from replbroker.core.registry import Registry
 from replbroker.core.sandbox import Sandbox
 from replbroker.core.session import Ask, Job, Session
@@ -82,6 +84,8 @@ class State:
         self.out: list[Effect] = []
         self.sessions = Registry()
         self.access = Access(setup.own, setup.admins, setup.standing)
+        self.greetings = Greetings()
+        self.records = SessionRecords(lambda effect: self.out.append(effect))
         self.lookup = SessionLookup(self.sessions, self.access)
         self.quotas = Quotas(lambda: self.limits, setup.quotas, self.access.is_admin_identity)
         self.trail = Trail(lambda effect: self.out.append(effect), self.access.of, setup.audit)
@@ -169,10 +173,6 @@ class State:
         """A line for the log."""
         self.out.append(Note(text))
         self.bus.tell(LogInfo, text=text)
-
-    def roster(self) -> None:
-        """The list of sessions changed."""
-        self.out.append(Roster(self.sessions.labels()))
 
     def iso(self, when: float) -> str:
         """A monotonic moment as ISO 8601, UTC, in today's wall time."""

@@ -151,7 +151,8 @@ class Server:
         seen = await self._desk.link.look()
         session = self.sessions.new(cwd)
         session.seen = seen
-        return {"sessionId": session.id, **self._posture(session)}, lambda: self._commands(session)
+        meta = {"replctl": {"session": session.home, "cwd": cwd}}
+        return {"sessionId": session.id, **self._posture(session), "_meta": meta}, lambda: self._commands(session)
 
     async def _load(self, params: Params) -> Answer:
         session, turns, answer = await self._open(params)

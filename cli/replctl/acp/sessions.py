@@ -95,7 +95,8 @@ class Session:
         else:
             same = self.last.home in (None, entry.session) and self.last.epoch == entry.epoch
             state = "kept" if same and entry.state != "vacant" else "lost"
-        return {"state": state, "session": self.home, "epoch": entry.epoch if entry else None}
+        cwd = entry.cwd if entry else self.record.cwd
+        return {"state": state, "session": self.home, "cwd": cwd, "epoch": entry.epoch if entry else None}
 
 
 class Sessions:

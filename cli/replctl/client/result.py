@@ -38,6 +38,7 @@ class Result(msgspec.Struct, kw_only=True, rename="kebab"):
     `out` and `err` are the whole text of stdout and stderr; `error` is the sentence that says what went wrong.
     `mime` is the value's rich form, `images` are figures that the code drew, each as MIME type to data.
     `session` is what the request called it, else its name or id. `state` is `kept` or `lost`.
+    `cwd` is the session's directory, with the first answer of a connection and of a session.
     """
 
     value: str | None = None
@@ -60,6 +61,7 @@ class Result(msgspec.Struct, kw_only=True, rename="kebab"):
     images_dropped: int | None = None
     repr_error: str | None = None
     changed: list[str] | None = None
+    cwd: str | None = None
     ephemeral: bool | None = None
     created: bool | None = None
     ignored_fields: list[str] | None = None

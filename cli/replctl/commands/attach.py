@@ -35,7 +35,9 @@ def attach(face: Face, session: str, runtime: str | None) -> int:
         cwd = folder_to_send(None, client.address.endpoint)
         opened = client.new(session, runtime, cwd, reuse=True, cwd_needed=False)
         if opened.created:
-            face.screen.notice(f"new session {session!r}")
+            where = f" in {opened.cwd}" if opened.cwd else ""
+            lost = f"; the one before it was lost: {opened.cause}" if opened.cause else ""
+            face.screen.notice(f"new session {session!r}{where}{lost}")
         if opened.notice:
             face.screen.notice(opened.notice)
         if not os.isatty(0):

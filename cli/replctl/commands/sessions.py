@@ -34,7 +34,12 @@ def new(
         reply = client.new(name, wanted, folder, parse_env(env), reuse, cwd_needed=cwd is not None)
         if share:
             client.share(reply.session or "", share)
-    face.show(_plain(reply, "session", "name", "epoch", "created", "notice"), reply.name or reply.session or "")
+    face.show(
+        _plain(reply, "session", "name", "cwd", "epoch", "created", "state", "cause", "notice"),
+        reply.name or reply.session or "",
+    )
+    if reply.cause:
+        _say(face, f"the session of this name before it was lost: {reply.cause}")
     if reply.notice:
         _say(face, reply.notice)
     if found and reply.created:

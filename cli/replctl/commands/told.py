@@ -62,7 +62,8 @@ def opening_notices(result: Result) -> Iterator[str]:
         yield for_shell(result.notice)
     if result.created and not result.ephemeral:
         earlier = f"; the one before it was lost: {result.cause}" if result.cause and result.state != "lost" else ""
-        yield f"new session {result.session!r}{earlier}"
+        where = f" in {result.cwd}" if result.cwd else ""
+        yield f"new session {result.session!r}{where}{earlier}"
 
 
 def end_notices(result: Result) -> Iterator[str]:

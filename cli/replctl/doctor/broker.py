@@ -23,9 +23,18 @@ PATIENCE_S = 3.0  # a broker answers `describe` in a millisecond, whatever its s
 _PROTOCOL = "1"
 
 
-class _Roster(msgspec.Struct):
+class _Head(msgspec.Struct):
+    """The first line of a session list file: who wrote it."""
+
     pid: int
-    sessions: list[str]
+
+
+class _Record(msgspec.Struct):
+    """A further line, as far as it matters here."""
+
+    id: str
+    name: str | None
+    open: bool
 
 
 def broker(endpoint: str, state_dir: str) -> Iterator[Finding]:
@@ -137,15 +146,17 @@ def is_socket(path: str) -> bool:
 
 
 def _lost(state_dir: str) -> list[str]:
-    """Sessions in rosters whose broker is gone."""
+    """Sessions that were open when their broker was killed."""
     lost = []
-    for path in sorted(Path(state_dir).glob("roster-*.json")):
+    for path in sorted(Path(state_dir).glob("sessions-*.ndjson")):
         try:
-            kept = msgspec.json.decode(path.read_bytes(), type=_Roster)
-        except (OSError, msgspec.MsgspecError):
+            head, *lines = path.read_bytes().splitlines()
+            pid = msgspec.json.decode(head, type=_Head).pid
+            records = [msgspec.json.decode(line, type=_Record) for line in lines]
+        except (OSError, ValueError, msgspec.MsgspecError):
             continue
-        if not _runs(kept.pid):
-            lost += kept.sessions
+        if not _runs(pid):
+            lost += [each.name or each.id for each in {each.id: each for each in records}.values() if each.open]
     return lost
 
 

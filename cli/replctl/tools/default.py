@@ -150,8 +150,10 @@ def sessions(a: Sessions, at: Context) -> Steps:
         reply = yield from request(
             "new-session", name=a.session, runtime=a.runtime, if_exists="reuse", **at.settings.folder(a.cwd)
         )
-        name = reply.get("name") or reply["session"]
+        name = a.session or reply["session"]
         text = f"session {name} is " + ("open" if reply.get("created") else "there already")
+        if reply.get("cwd"):
+            text += f", in {reply['cwd']}"
         if reply.get("notice"):
             text += f"; {reply['notice']}"
         return Answer(text=text, facts={"status": "ok", "session": name, "created": bool(reply.get("created"))})

@@ -134,7 +134,8 @@ class Told:
         result = self._result
         if status in ("timeout", "interrupted", "lost", "reset"):
             yield status
-        yield "throw-away session" if result.ephemeral else f"session {result.session}"
+        where = f" in {result.cwd}" if result.cwd else ""
+        yield "throw-away session" if result.ephemeral else f"session {result.session}{where}"
         if result.eval_id is not None and not result.ephemeral:
             yield f"eval {result.eval_id}"
         if result.duration_ms is not None:
@@ -151,7 +152,7 @@ class Told:
         result = self._result
         facts: dict[str, Any] = {
             "status": status, "session": result.session, "eval_id": result.eval_id, "epoch": result.epoch,
-            "state": result.state, "value": shown.get("") if result.ok else None,
+            "state": result.state, "cwd": result.cwd, "value": shown.get("") if result.ok else None,
             "error": shown.get("") if not result.ok and status not in ("running", "waiting-for-input") else None,
             "out": shown.get("output"), "err": shown.get("stderr"), "cause": result.cause,
             "duration_ms": result.duration_ms, "changed": result.changed, "offset": result.offset,

@@ -11,8 +11,9 @@ from replwire.ops.base import ApprovalId, Natural, Opens, Positive, Request, Run
 
 _OF_AN_EVAL = (
     "out", "err", "value", "ns", "mime", "images-dropped", "repr-error", "ex", "stacktrace", "traceback", "eval-id",
-    "epoch", "state", "changed", "duration-ms", "ephemeral", "created", "session", "name", "truncated", "dropped-bytes",
-    "background-bytes", "max-eval-time-ms", "queue-position", "offset", "cause", "hint", "notice", "approval",
+    "epoch", "state", "changed", "duration-ms", "ephemeral", "created", "session", "name", "cwd", "truncated",
+    "dropped-bytes", "background-bytes", "max-eval-time-ms", "queue-position", "offset", "cause", "hint", "notice",
+    "approval",
 )  # fmt: skip
 
 

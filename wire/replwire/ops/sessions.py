@@ -15,7 +15,9 @@ class NewSession(Opens, frozen=True, kw_only=True, rename="kebab"):
     in the broker's state folder."""
 
     changes: ClassVar[bool] = True
-    returns: ClassVar[tuple[str, ...]] = ("session", "name", "epoch", "created", "trusted", "notice")
+    returns: ClassVar[tuple[str, ...]] = (
+        "session", "name", "cwd", "epoch", "created", "state", "cause", "trusted", "notice",
+    )  # fmt: skip
 
     name: str | None = None
     if_exists: Literal["error", "reuse"] = "error"

@@ -1,0 +1,48 @@
+"""What a connection is told once: the directory of the session that it meets first, and of one that lies elsewhere."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from replbroker.core.effects import Peer
+from replbroker.core.session import Session
+
+_MOST_PEERS = 10_000  # the one that was told longest ago is told again
+_MOST_SESSIONS = 1000  # of one peer
+
+
+class Greetings:
+    """Who has been told what. Nobody has to say that a connection ended: what is not used is forgotten."""
+
+    def __init__(self) -> None:
+        self._told: OrderedDict[Peer, set[str]] = OrderedDict()  # ids of sessions that lie elsewhere
+
+    def forget(self, peer: Peer) -> None:
+        """Its connection has ended."""
+        self._told.pop(peer, None)
+
+    def is_first(self, peer: Peer) -> bool:
+        """Whether no session has been named to this peer, as one is now."""
+        if peer in self._told:
+            self._told.move_to_end(peer)
+            return False
+        self._told[peer] = set()
+        if len(self._told) > _MOST_PEERS:
+            self._told.popitem(last=False)
+        return True
+
+    def elsewhere(self, peer: Peer, session: Session, directory: str | None) -> str | None:
+        """That a named session has another directory than its user is in, the first time."""
+        own = session.directory
+        if session.scope or own is None or directory is None or _is_within(directory, own):
+            return None
+        told = self._told.setdefault(peer, set())
+        if session.id in told or len(told) >= _MOST_SESSIONS:
+            return None
+        told.add(session.id)
+        return f"session {session.label} works in {own}, not in {directory}"
+
+
+def _is_within(directory: str, own: str) -> bool:
+    directory, own = directory.rstrip("/"), own.rstrip("/")
+    return directory == own or directory.startswith(f"{own}/")
