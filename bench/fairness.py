@@ -24,7 +24,7 @@ def jain(counts: Sequence[float]) -> float:
 
 def measure(plan: Plan) -> list[Table]:
     """One table; a sample is what one agent had done each second."""
-    rounds, seconds = plan.of(3, 1), plan.of(6, 2)
+    rounds, seconds = plan.of(3, 1), plan.of(4, 2)
     counts: dict[str, list[list[int]]] = {_ALONE: [], _HOG: []}
     with shared.broker(["limits.rate-limit-per-min=1000000"]) as broker, neighbour("hog", broker) as loud:
         agents = procs.module("agents", str(shared.CALM_UID), broker.zmq, str(_AGENTS))

@@ -50,7 +50,7 @@ class Turn(NamedTuple):
 
 def measure(plan: Plan) -> list[Table]:
     """Evals and pings, with the bars as checks; then how evenly slots go round, and what many connections do."""
-    rounds, seconds = plan.of(3, 1), plan.of(2, 1)
+    rounds, seconds = plan.of(3, 1), 1.5
     quiet: list[Samples] = []
     turns: dict[str, list[Turn]] = {}
     for kind in _NO_TRAFFIC | _TRAFFIC:
