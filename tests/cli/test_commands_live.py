@@ -28,7 +28,7 @@ def test_an_eval_prints_the_value(live: Shell) -> None:
 
 def test_state_stays_in_a_session_and_its_opening_is_told_once(live: Shell) -> None:
     first, second = live.run("eval", "-s", "keep", "x = 41"), live.run("eval", "-s", "keep", "x + 1")
-    assert (first.stdout, first.stderr.splitlines()[-1]) == ("", "replctl: new session 'keep'")
+    assert (first.stdout, first.stderr.splitlines()[-1]) == ("", f"replctl: new session 'keep' in {os.getcwd()}")
     assert (second.stdout, second.stderr) == ("42\n", "")
 
 
@@ -76,7 +76,7 @@ def test_ctrl_c_interrupts_the_real_thing(live: Shell) -> None:
     assert process.stdout.readline() == b"on\n"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, err.decode().splitlines()[0]) == (7, "replctl: new session 'ctrlc'")
+    assert (process.returncode, err.decode().splitlines()[0]) == (7, f"replctl: new session 'ctrlc' in {os.getcwd()}")
 
 
 def test_a_crash_is_told_and_the_next_eval_has_a_fresh_worker(live: Shell) -> None:
