@@ -296,7 +296,6 @@ def _setup(
         sandbox=sandbox.core,
         own=f"uid:{os.getuid()}",
         admins=now.admins,
-        quotas=Identities(config.identities).quotas(),
         name_of_token=lambda token: keys.name_of_token(token) or extending.name_of_token(token),
         versions=_versions(),
         boot=secrets.token_hex(4),

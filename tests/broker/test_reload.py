@@ -49,6 +49,17 @@ def test_limits_count_from_then_on() -> None:
     assert table.said("describe")["limits"]["max-sessions"] == 2
 
 
+def test_quotas_of_identities_count_from_then_on() -> None:
+    table = Table()
+    table.core.meet(OTHER, "uid:7")
+    reloads(table, config('[[identities]]\nname = "uid:7"\nquotas = { max-sessions = 1 }\n'))
+    table.said("new-session", OTHER, name="a")
+    told = table.said("new-session", OTHER, name="b")
+    assert (told["status"][2:], told["limit-value"]) == (["session-limit-reached"], 1)
+    reloads(table, config())
+    assert "done" in table.said("new-session", OTHER, name="c")["status"]
+
+
 def test_more_slots_are_given_to_who_waits_and_fewer_are_not_taken_away() -> None:
     table = Table(max_concurrent_evals=1)
     for name in "abc":

@@ -181,8 +181,9 @@ class Quotas:
         if not usage.by_identity[holder.identity]:
             del usage.by_identity[holder.identity], usage.labels[holder.identity]
 
-    def recount(self) -> None:
-        """There are other admins than before: what is held without them is another sum."""
+    def reload(self, listed: Mapping[str, Mapping[str, int]]) -> None:
+        """Take over other quotas from the config, and admins: what is held without them is another sum."""
+        self._listed = listed
         for usage in self._usage.values():
             users = {who: count for who, count in usage.by_identity.items() if not self._is_privileged(who)}
             usage.unprivileged, usage.users = sum(users.values()), len(users)

@@ -65,10 +65,11 @@ def put_in_force(state: State, evals: Evals, reread: Reread, peer: Peer | None, 
 
 def _change(state: State, live: LiveSettings) -> None:
     """Sessions keep the limits that they were opened with."""
+    identities = Identities(list(live.identities))
     state.setup = dataclasses.replace(
-        state.setup, limits=live.limits, agents=live.agents, identities=Identities(list(live.identities)),
+        state.setup, limits=live.limits, agents=live.agents, identities=identities,
         admins=live.admins, warm_workers=live.warm_workers, idle_exit_ms=live.idle_exit_ms,
     )  # fmt: skip
     state.limits = state.bus.limits = state.news.limits = state.memory.limits = live.limits
     state.access.set_admins(live.admins)
-    state.quotas.recount()
+    state.quotas.reload(identities.quotas())

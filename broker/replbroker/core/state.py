@@ -54,7 +54,6 @@ class Setup:
     sandbox: Sandbox = field(default_factory=Sandbox)
     own: str = "self"  # the identity of the broker's user
     admins: frozenset[str] = frozenset()
-    quotas: dict[str, dict[str, int]] = field(default_factory=dict)  # what the config gives to identities
     name_of_token: Callable[[str], str | None] = lambda _: None  # a look into a file
     versions: tuple[tuple[str, str], ...] = ()
     boot: str = "0"  # this start of the broker, in the ids of its events
@@ -87,7 +86,7 @@ class State:
         self.greetings = Greetings()
         self.records = SessionRecords(lambda effect: self.out.append(effect))
         self.lookup = SessionLookup(self.sessions, self.access)
-        self.quotas = Quotas(lambda: self.limits, setup.quotas, self.access.is_admin_identity)
+        self.quotas = Quotas(lambda: self.limits, setup.identities.quotas(), self.access.is_admin_identity)
         self.trail = Trail(lambda effect: self.out.append(effect), self.access.of, setup.audit)
         self.bus = Bus(
             setup.limits, self.access, lambda effect: self.out.append(effect), lambda: self.trail.now, self.iso,
