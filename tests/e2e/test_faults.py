@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import zmq
 
 from kit import Broker, Wire, alive, wait_until
 
@@ -109,13 +110,19 @@ def test_a_client_that_vanishes_in_the_middle_leaves_an_eval_that_can_be_read(wi
     assert (answer.out, answer.value) == ("a\n", "'b'")
 
 
-def test_a_client_that_never_reads_hurts_nobody_else(wire: Wire, broker: Broker) -> None:
+def stuck_wire(broker: Broker) -> Wire:
+    """A client that holds one answer that it has not read."""
     stuck = broker.wire()
     stuck.socket.close()
-    stuck.socket = stuck.context.socket(__import__("zmq").DEALER)
+    stuck.socket = stuck.context.socket(zmq.DEALER)
     stuck.socket.rcvhwm = 1
     stuck.socket.linger = 0
     stuck.socket.connect(broker.endpoint)
+    return stuck
+
+
+def test_a_client_that_never_reads_hurts_nobody_else(wire: Wire, broker: Broker) -> None:
+    stuck = stuck_wire(broker)
     for number in range(40):
         stuck.send("eval", code="print('x' * 900_000)", session=f"stuck{number % 4}", if_missing="create")
     for number in range(30):
@@ -123,6 +130,17 @@ def test_a_client_that_never_reads_hurts_nobody_else(wire: Wire, broker: Broker)
     wait_until(lambda: wire.ask("stats")["stats"]["slots"]["taken"] == 0, "the stuck client's evals end")
     stuck.close()
     assert wire.run("1+1", session="quick").value == "2"
+
+
+def test_a_client_that_was_cut_off_for_not_reading_connects_again_as_who_it_is(broker: Broker) -> None:
+    with stuck_wire(broker) as stuck:
+        asked = [stuck.send("describe") for _ in range(1500)]
+        answers = []
+        while stuck.socket.poll(500):
+            answers.append(stuck.receive())
+        assert len(answers) < len(asked), "it was not cut off"
+        assert {tuple(answer["status"]) for answer in answers} == {("done",)}
+        assert stuck.ask("ls-sessions").status == ["done"]
 
 
 def test_random_bytes_and_half_messages_on_every_socket_change_nothing(wire: Wire, broker: Broker) -> None:

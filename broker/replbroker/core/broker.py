@@ -227,9 +227,10 @@ class Core:
         state.bus.forget(peer)
         if state.trail.involves(peer):  # else nothing of it is anywhere
             end_connection(state, self.evals, peer, now)
-        state.access.forget(peer)
         state.trail.gone(peer)
-        state.windows.pop(peer, None)  # that of an identity stays: it has other connections, or comes back
+        if peer not in state.connections:  # else what it has sent by now is still heard as its own
+            state.access.forget(peer)
+            state.windows.pop(peer, None)  # that of an identity stays: it has other connections, or comes back
         state.strikes.pop(peer, None)
         if state.ignored:
             state.ignored = {key: names for key, names in state.ignored.items() if key[0] != peer}

@@ -26,6 +26,9 @@ class Connections:
     def __len__(self) -> int:
         return len(self._identities)
 
+    def __contains__(self, peer: Peer) -> bool:
+        return peer in self._identities
+
     def open(self, peer: Peer, identity: str) -> None:
         """A connection was made. It has no room before `check` has found some."""
         self._identities[peer] = identity

@@ -12,7 +12,7 @@ _MOST_SESSIONS = 1000  # of one peer
 
 
 class Greetings:
-    """Who has been told what. Nobody has to say that a connection ended: what is not used is forgotten."""
+    """Who has been told what, until its connection ends; bounded all the same."""
 
     def __init__(self) -> None:
         self._told: OrderedDict[Peer, set[str]] = OrderedDict()  # ids of sessions that lie elsewhere

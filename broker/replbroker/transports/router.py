@@ -254,6 +254,7 @@ class Clients:
         backlog.push(bytes(body))
         if len(backlog.messages) > _BACKLOG or backlog.bytes > _BACKLOG_BYTES:
             del self._backlogs[peer]
+            self.hang_up(peer)
             return False
         return True
 
