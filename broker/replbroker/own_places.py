@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from replbroker.core.effects import Happened
+from replbroker.endpoints import StartError
 from replbroker.file_lock import Locked
 from replbroker.file_watch import FileWatch
 from replbroker.watch.base import Drop, Register
@@ -25,7 +26,7 @@ class OwnPlace(Protocol):
     directory: str  # to be watched
 
     def mend(self) -> str | None:
-        """Make anew what is gone; what was done, or None where nothing had to be. Raises OSError, and Locked."""
+        """Make anew what is gone; what was done, or None where nothing had to be. Raises OSError, StartError, Locked."""
 
 
 class OwnPlaces:
@@ -75,6 +76,8 @@ class OwnPlaces:
             done = place.mend()
         except Locked as taken:
             self._failed(place, f"{taken}: another broker has taken it; nobody finds this one there")
+        except StartError as error:
+            self._failed(place, f"{place.directory}: {error}; it cannot be made anew")
         except OSError as error:
             self._failed(
                 place, f"{error.filename or place.directory}: {error.strerror or error}; it cannot be made anew"

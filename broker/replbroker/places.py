@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from replbroker.doors import unix_door
-from replbroker.endpoints import Held, StartError, private_folder
+from replbroker.endpoints import Held, private_folder
 from replbroker.launch.scratch import Scratch
 from replbroker.session_list import SessionListFile
 
@@ -29,7 +29,7 @@ class ScratchPlace:
             return None
         if not self._scratch.is_there():
             self._scratch.renew()
-        _rebound(self._rebind)
+        self._rebind()
         self._renew()
         return f"{self.directory} was gone and is there again; sessions go on"
 
@@ -49,10 +49,10 @@ class EndpointPlace:
         assert self._held.lock is not None
         lost = not self._held.lock.is_ours()
         if lost:
-            _private(self._path.parent)
+            private_folder(self._path.parent)
             self._held.lock.renew()
         if not self._path.exists():
-            _rebound(self._rebind)
+            self._rebind()
             lost = True
         return f"{self._path} was gone and is there again; sessions and connections go on" if lost else None
 
@@ -69,10 +69,7 @@ class LinesPlace:
         """What is there by now, whosoever it is, is let be."""
         if os.path.lexists(self._path):
             return None
-        try:
-            self._listen(unix_door(str(self._path)).socket)
-        except StartError as error:
-            raise OSError(0, str(error)) from None
+        self._listen(unix_door(str(self._path)).socket)
         return f"{self._path} was gone and is there again; connections go on"
 
 
@@ -104,17 +101,3 @@ class StatePlace:
             return self._folder.stat().st_ino
         except OSError:
             return 0
-
-
-def _private(folder: Path) -> None:
-    try:
-        private_folder(folder)
-    except StartError as error:
-        raise OSError(0, str(error)) from None
-
-
-def _rebound(rebind: Callable[[], object]) -> None:
-    try:
-        rebind()
-    except StartError as error:
-        raise OSError(0, str(error)) from None
