@@ -189,10 +189,10 @@ def _serve(
     try:
         keys = Keys(str(state_dir))
         audit = _audit(config, state_dir)
-        zap = Zap(context, keys.name_of, lambda address: audit.kept_out(address, time.monotonic()))
-        clients = Clients(context, limits.max_message_bytes)
-        zap.number = clients.handshake
-        clients.room = room(limits, config.broker.warm_workers, open_files[1])
+        clients = Clients(context, limits.max_message_bytes, room(limits, config.broker.warm_workers, open_files[1]))
+        zap = Zap(
+            context, keys.name_of, lambda address: audit.kept_out(address, time.monotonic()), clients.handshake
+        )  # fmt: skip
         for each in held:
             _lock(clients.socket, keys, each.url)
             fd = _bind(clients.socket, each.url, each.fd)

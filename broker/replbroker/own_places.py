@@ -26,7 +26,10 @@ class OwnPlace(Protocol):
     directory: str  # to be watched
 
     def mend(self) -> str | None:
-        """Make anew what is gone; what was done, or None where nothing had to be. Raises OSError, StartError, Locked."""
+        """Make anew what is gone; what was done, or None where nothing had to be.
+
+        Raises OSError, StartError, and Locked.
+        """
 
 
 class OwnPlaces:

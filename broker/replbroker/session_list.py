@@ -24,41 +24,41 @@ _MOST_LINES = 5000  # appended before the file is written anew
 _MAX_EPOCH = 2**31  # none of ours is as high; what comes after fits the wire
 
 
-class _Head(msgspec.Struct, forbid_unknown_fields=True):
+class _ListHead(msgspec.Struct, forbid_unknown_fields=True):
     version: int
     pid: int
     floor: int
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_head = msgspec.json.Decoder(_Head).decode
+_decode_head = msgspec.json.Decoder(_ListHead).decode
 _decode_record = msgspec.json.Decoder(SessionRecord).decode
 
 
-class Damaged(Exception):
+class ListDamaged(Exception):
     """The file is there, and cannot be read as one of ours."""
 
 
 def read(path: Path) -> tuple[int, SavedSessions]:
-    """The pid of the broker that wrote a file, and what that saved. Raises OSError, or Damaged."""
+    """The pid of the broker that wrote a file, and what that saved. Raises OSError, or ListDamaged."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_size > _MAX_BYTES:
-            raise Damaged("not a file of this user's, or too long")
+            raise ListDamaged("not a file of this user's, or too long")
         data = file.read(_MAX_BYTES)
     head, *lines = data.split(b"\n")
     if lines[-1:] != [b""]:
-        raise Damaged("its end is missing")
+        raise ListDamaged("its end is missing")
     try:
         first = _decode_head(head)
         records = [_decode_record(line) for line in lines[:-1]]
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Damaged(str(error)) from None
+        raise ListDamaged(str(error)) from None
     if first.version != _VERSION:
-        raise Damaged(f"of version {first.version}")
+        raise ListDamaged(f"of version {first.version}")
     if not all(0 <= epoch < _MAX_EPOCH for epoch in (first.floor, *(record.epoch for record in records))):
-        raise Damaged("an epoch out of bounds")
+        raise ListDamaged("an epoch out of bounds")
     latest = {(record.owner, record.name or record.id, record.scope): record for record in records}
     return first.pid, SavedSessions(first.floor, list(latest.values()))
 
@@ -86,7 +86,7 @@ class SessionListFile:
             return read(self._path)[1], None
         except FileNotFoundError:
             return SavedSessions(0, []), None
-        except (OSError, Damaged) as error:
+        except (OSError, ListDamaged) as error:
             return SavedSessions(int(self._unix_time / 60), []), f"{self._path}: {error}"
 
     def begin(self, saved: Callable[[], SavedSessions]) -> str | None:
@@ -121,7 +121,7 @@ class SessionListFile:
     def _rewrite(self) -> str | None:
         self._let_go()
         saved, scratch = self._saved(), self._path.with_suffix(".new")
-        head = _encode(_Head(_VERSION, os.getpid(), saved.floor))
+        head = _encode(_ListHead(_VERSION, os.getpid(), saved.floor))
         data = b"\n".join([head, *map(_encode, saved.records), b""])
         try:
             scratch.unlink(missing_ok=True)

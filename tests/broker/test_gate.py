@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from replbroker.core.gate import Gate, Turn
+from replbroker.core.gate import Gate, SlotRequest
 from replbroker.core.quotas import SLOTS, Holder, Quotas
 from replwire.limits import Limits
 
@@ -19,8 +19,8 @@ def gate_of(slots: int, long_slots: int | None = None, share: int = 100, reserve
     return Gate(quotas, lambda: slots, lambda: slots if long_slots is None else long_slots)
 
 
-def turn(agent: str, identity: str = OWN, *, long: bool = False) -> Turn:
-    return Turn(Holder(identity, agent), long)
+def turn(agent: str, identity: str = OWN, *, long: bool = False) -> SlotRequest:
+    return SlotRequest(Holder(identity, agent), long)
 
 
 def test_the_gate_takes_no_more_than_its_slots() -> None:
@@ -104,7 +104,7 @@ def test_nobody_that_waits_is_passed_over_twice_by_another(seed: int) -> None:
     gate.enter(ran, "first")
     since: dict[Holder, list[str]] = {}  # agents of the identity that were served since
     beside: dict[str, list[str]] = {}  # identities
-    turns: dict[str, Turn] = {"first": ran}
+    turns: dict[str, SlotRequest] = {"first": ran}
     for number in range(1, 500):
         if pick.random() < 0.6:
             mine = turns[str(number)] = turn(pick.choice("abc"), pick.choice(["uid:1", "uid:2", "uid:3"]))

@@ -293,10 +293,11 @@ def test_a_request_that_waits_is_not_taken_for_that_of_who_came_to_its_connectio
         url = f"ipc://{path}" if transport == "ipc" else free_tcp()
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         stack.callback(context.destroy, 0)
-        zap, clients = Zap(context, lambda _: None, lambda _: None), Clients(context, 1000)
+        clients = Clients(context, 1000, room=10)
         stack.callback(clients.close, 0)
+        zap = Zap(context, lambda _: None, lambda _: None, clients.handshake)
         seen = Seen()
-        zap.number, clients.listener = clients.handshake, seen
+        clients.listener = seen
         clients.socket.bind(url)
         if transport == "ipc":
             os.chmod(path, 0o666)

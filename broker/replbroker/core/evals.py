@@ -12,7 +12,7 @@ from typing import Any
 
 from replbroker.core.asks import Asks
 from replbroker.core.effects import Peer, ToWorker
-from replbroker.core.gate import Turn
+from replbroker.core.gate import SlotRequest
 from replbroker.core.outcomes import COUNTED_AS, STATUS_OF
 from replbroker.core.quotas import QUEUE, SESSIONS
 from replbroker.core.session import CLOSED, IDLE, STARTING, VACANT, Ask, Job, Session, Waiter
@@ -47,7 +47,7 @@ class Evals:
         state = self._state
         state.memory.check(session.owner)
         time = time_limit(request, state.limits, state.rule(request))
-        turn = Turn(state.holder(request, peer), time.ms > state.limits.max_eval_time_ms)
+        turn = SlotRequest(state.holder(request, peer), time.ms > state.limits.max_eval_time_ms)
         if session.occupied or self.judge is not None or not state.gate.may_enter(turn):
             state.check_queue(turn.holder)
         job = Job(session, state.next_route(), peer, turn, request, now)

@@ -17,14 +17,14 @@ from replbroker.core.quotas import SLOTS, Holder, Quotas
 T = TypeVar("T")
 
 
-class Turn(NamedTuple):
+class SlotRequest(NamedTuple):
     """For whom something wants a slot, and whether it may keep it for long."""
 
     holder: Holder
     long: bool = False
 
 
-class _Line(Generic[T]):
+class _AgentLine(Generic[T]):
     """What waits of one agent, in order of arrival within its two kinds."""
 
     __slots__ = ("count", "long", "short")
@@ -57,7 +57,7 @@ class Gate(Generic[T]):
         self._slots = slots
         self._long_slots = long_slots
         self.long_taken = 0
-        self._turns: OrderedDict[str, OrderedDict[str, _Line[T]]] = OrderedDict()
+        self._turns: OrderedDict[str, OrderedDict[str, _AgentLine[T]]] = OrderedDict()
 
     @property
     def slots(self) -> int:
@@ -72,28 +72,28 @@ class Gate(Generic[T]):
     def __len__(self) -> int:
         return sum(len(line) for lines in self._turns.values() for line in lines.values())
 
-    def may_enter(self, turn: Turn) -> bool:
+    def may_enter(self, turn: SlotRequest) -> bool:
         """Whether there is a slot for this one."""
         return (not turn.long or self._has_long()) and self._quotas.has_room(SLOTS, turn.holder)
 
     def _has_long(self) -> bool:
         return self.long_taken < self._long_slots()
 
-    def enter(self, turn: Turn, item: T) -> bool:
+    def enter(self, turn: SlotRequest, item: T) -> bool:
         """Take a slot if there is one, else stand in the agent's line and return False. Whoever waits already waits for
         something that this one does not need, or would not get in either."""
         if self.may_enter(turn):
             self._take(turn)
             return True
         lines = self._turns.setdefault(turn.holder.identity, OrderedDict())
-        lines.setdefault(turn.holder.agent, _Line()).add(item, long=turn.long)
+        lines.setdefault(turn.holder.agent, _AgentLine()).add(item, long=turn.long)
         return False
 
-    def _take(self, turn: Turn) -> None:
+    def _take(self, turn: SlotRequest) -> None:
         self._quotas.charge(SLOTS, turn.holder)
         self.long_taken += turn.long
 
-    def release(self, turn: Turn) -> list[T]:
+    def release(self, turn: SlotRequest) -> list[T]:
         """Give a slot back. Returns the items that have one now: mostly one, or none when nobody waits."""
         self._quotas.release(SLOTS, turn.holder)
         self.long_taken -= turn.long
@@ -115,14 +115,14 @@ class Gate(Generic[T]):
                 if found is None:
                     continue
                 _, item = found.popleft()
-                self._take(Turn(Holder(identity, agent), found is line.long))
+                self._take(SlotRequest(Holder(identity, agent), found is line.long))
                 lines.move_to_end(agent)  # every other agent comes before its next one
                 self._turns.move_to_end(identity)
                 self._settle(identity, agent)
                 return item
         return None
 
-    def leave(self, turn: Turn, item: T) -> None:
+    def leave(self, turn: SlotRequest, item: T) -> None:
         """Take a waiting item out. Raises ValueError when it does not wait."""
         identity, agent = turn.holder
         line = self._turns.get(identity, OrderedDict()).get(agent)
@@ -142,12 +142,12 @@ class Gate(Generic[T]):
         if not self._turns[identity]:
             del self._turns[identity]
 
-    def waiting(self) -> dict[Turn, int]:
+    def waiting(self) -> dict[SlotRequest, int]:
         """How many wait, by whom and of which kind."""
-        found: dict[Turn, int] = {}
+        found: dict[SlotRequest, int] = {}
         for identity, lines in self._turns.items():
             for agent, line in lines.items():
                 for long, kind in ((False, line.short), (True, line.long)):
                     if kind:
-                        found[Turn(Holder(identity, agent), long)] = len(kind)
+                        found[SlotRequest(Holder(identity, agent), long)] = len(kind)
         return found

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from replbroker.core.effects import Peer, Spec
-from replbroker.core.gate import Turn
+from replbroker.core.gate import SlotRequest
 from replbroker.core.heard import Heard
 from replbroker.core.quotas import Holder
 from replbroker.core.ring import Ring
@@ -53,7 +53,7 @@ class Job:
     RUNNING: Final = "running"
     DONE: Final = "done"
 
-    def __init__(self, session: Session, route: int, peer: Peer, turn: Turn, request: Runs, now: float) -> None:
+    def __init__(self, session: Session, route: int, peer: Peer, turn: SlotRequest, request: Runs, now: float) -> None:
         self.session = session
         self.route = route
         self.peer: Peer | None = peer

@@ -21,12 +21,12 @@ class Zap:
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], name_of: Callable[[str], str | None],
-        kept_out: Callable[[str], None],
+        kept_out: Callable[[str], None], number: Callable[[], int],
     ) -> None:  # fmt: skip
-        """`kept_out` is told the address of who is not let in."""
+        """`kept_out` is told the address of who is not let in; `number` is asked for each connection that is."""
         self._name_of = name_of
         self._kept_out = kept_out
-        self.number: Callable[[], int] = lambda: 0  # asked for each connection that is let in
+        self._number = number
         self.socket: zmq.Socket[bytes] = context.socket(zmq.REP)
         self.socket.linger = 0
         self.socket.bind("inproc://zeromq.zap.01")
@@ -40,7 +40,7 @@ class Zap:
             if name is None:
                 self._kept_out(request[3].decode(errors="replace") if len(request) > 3 else "")
             code, text = (b"200", b"OK") if name is not None else (b"400", b"not accepted")
-            who = b"" if name is None else f"{self.number()} {name}".encode()
+            who = b"" if name is None else f"{self._number()} {name}".encode()
             self.socket.send_multipart([_VERSION, request_id, code, text, who, b""], zmq.NOBLOCK)
 
     def _name(self, request: list[bytes]) -> str | None:

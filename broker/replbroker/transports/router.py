@@ -76,7 +76,8 @@ class Clients:
     """The ROUTER for clients. A client is known by the number of its connection, never by its routing id, which it may
     choose, and which another connection may have had."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], max_bytes: int) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], max_bytes: int, room: int) -> None:
+        """`room`: connections that are accepted at all."""
         # What is a little over the limit passes, so that the core can answer it.
         self.socket = router(context, max_bytes + 64 * 1024, _HWM)
         self.socket.monitor(_MONITOR, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
@@ -89,7 +90,7 @@ class Clients:
         self._connections: dict[bytes, _Connection] = {}
         self._known: dict[str, _Connection] = {}  # by handshake: those that have said something
         self._backlogs: dict[bytes, _Backlog] = {}
-        self.room = 1 << 30  # connections that are accepted at all
+        self._room = room
         self._listeners: list[HeldListener] = []
         self._held = False
         self._excess: deque[tuple[float, bytes]] = deque()  # who is one too many, and until when it may hear so
@@ -151,7 +152,7 @@ class Clients:
         self._at[fd] = self._connections[connection.peer] = connection
         if self.listener.opened(connection.peer, who, theirs) is not None:
             self._excess.append((time.monotonic() + _EXCESS_S, connection.peer))
-        if len(self._connections) > self.room:
+        if len(self._connections) > self._room:
             if not self._held:
                 self._hold(True)
             self.hang_up(connection.peer)
@@ -161,7 +162,7 @@ class Clients:
         self._known.pop(connection.handshake, None)
         self._backlogs.pop(connection.peer, None)
         self.listener.gone(connection.peer)
-        if self._held and len(self._connections) <= self.room * _AGAIN:
+        if self._held and len(self._connections) <= self._room * _AGAIN:
             self._hold(False)
 
     def handshake(self) -> int:

@@ -19,7 +19,7 @@ _RUNTIMES = str(Path(__file__).parents[1] / "runtimes")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptEnvironment:
     """An environment of the broker's own: its folder, and the interpreter that it was made with."""
 
     folder: str
@@ -29,7 +29,7 @@ class Kept:
 def prepare(
     policy: Policy, machine: Machine, runtime: str, interpreter: str, env: dict[str, str], *, slot: int = 0,
     folder: str | None = None, home: str | None = None, also: tuple[str, ...] = (),
-    trusted: bool = True, kept: Kept | None = None, grant: Grant = workspace.EVERYTHING,
+    trusted: bool = True, kept: KeptEnvironment | None = None, grant: Grant = workspace.EVERYTHING,
 ) -> Plan:  # fmt: skip
     """How to confine an interpreter. Raises Unavailable, or workspace.Refused for a path that cannot be granted.
 
@@ -70,7 +70,7 @@ def prepare(
 
 
 def _named(
-    policy: Policy, interpreter: str, kept: Kept | None, grant: Grant, home: str
+    policy: Policy, interpreter: str, kept: KeptEnvironment | None, grant: Grant, home: str
 ) -> reach.Needs:  # fmt: skip
     """What an interpreter needs that the operator has not chosen: as its session's owner sees it, but for one that the
     broker keeps, which may build on the operator's alone. Raises Refused for what is none of the owner's business."""

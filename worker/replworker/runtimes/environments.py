@@ -9,7 +9,7 @@ import subprocess
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from replworker.confine.prepare import Kept
+from replworker.confine.prepare import KeptEnvironment
 from replworker.confine.rights import Rights, acting_as
 
 _CREATE_S = 120.0
@@ -27,7 +27,7 @@ class Found(NamedTuple):
     executable: str
     env: dict[str, str]
     named: bool = False
-    kept: Kept | None = None
+    kept: KeptEnvironment | None = None
 
 
 def find(
@@ -41,12 +41,12 @@ def find(
     own = None
     if environment.startswith("@"):
         environment, rights = _keep(kept, environment[1:], interpreter), None
-        own = Kept(environment, interpreter)
+        own = KeptEnvironment(environment, interpreter)
     with acting_as(rights):
         return _found(environment, env, own)
 
 
-def _found(environment: str, env: dict[str, str], own: Kept | None) -> Found:
+def _found(environment: str, env: dict[str, str], own: KeptEnvironment | None) -> Found:
     executable = _executable(environment)
     home = os.path.dirname(os.path.dirname(executable))
     more = {"PATH": f"{os.path.dirname(executable)}{os.pathsep}{env.get('PATH', os.defpath)}"}
