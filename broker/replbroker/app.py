@@ -215,6 +215,7 @@ def _serve(
             extending.runtimes(),
             tuple(config.identities),
             open_files,
+            log,
         )
         core = Core(_setup(config, idle_exit, tuple(interpreters), keys, sandbox, extending, state_dir))
         places: list[OwnPlace] = [

@@ -28,6 +28,7 @@ from replbroker.core.effects import (
     LookAtMemory,
     Note,
     Pause,
+    RemoveEnvironment,
     RereadConfig,
     SaveSession,
     Spawn,
@@ -161,7 +162,7 @@ class Serve:
                     if ready is workers:
                         self._hear_worker()
                     elif ready is clients:
-                        self._hear_client()
+                        self.hear(*self._clients.receive())
                     else:
                         self._others()
                 except (OSError, MemoryError) as error:
@@ -214,9 +215,6 @@ class Serve:
         if heard is not None:
             self._do(self._core.worker_said(*heard, time.monotonic()))
 
-    def _hear_client(self) -> None:
-        self.hear(*self._clients.receive())
-
     # --- what transports tell ---
 
     def opened(self, peer: bytes, identity: str, groups: tuple[int, ...] = ()) -> bytes | None:
@@ -264,6 +262,8 @@ class Serve:
         for worker, cause in self._launcher.died():
             self._workers.forget(worker)
             self._do(self._core.worker_gone(worker, cause, time.monotonic()))
+        for environment, error in self._launcher.removed():
+            self._do(self._core.environment_removed(environment, error, time.monotonic()))
 
     def _do(self, effects: list[Effect]) -> None:
         before: bytes | memoryview | None = None
@@ -323,6 +323,8 @@ class Serve:
             self._audit.write(effect, self._describe(effect.peer))
         elif isinstance(effect, Discard):
             self._discard(Path(effect.path))
+        elif isinstance(effect, RemoveEnvironment):
+            self._launcher.remove_environment(effect.environment)
         elif isinstance(effect, RereadConfig):
             self._reload(effect.peer, effect.request_id)
         elif isinstance(effect, LookAtMemory):

@@ -24,6 +24,7 @@ from replbroker.core.effects import (
     LookAtMemory,
     Note,
     Pause,
+    RemoveEnvironment,
     RereadConfig,
     SaveSession,
     SessionRecord,
@@ -145,6 +146,8 @@ class Table:
         self.exits: list[str] = []
         self.specs: dict[int, Spec] = {}
         self.discarded: list[str] = []
+        self.environments: set[str] = set()  # that are on the disk
+        self.removing: list[str] = []
         self.audited: list[Audit] = []
         self.happened: list[Event] = []
         self.machine: MemoryLeft | None = None  # what a look at its memory gives
@@ -155,6 +158,7 @@ class Table:
             limits=Limits(**limits), warm_workers=warm, idle_exit_ms=idle_exit_ms, started=self.now,
             new_id=lambda: f"id-{next(ids)}", wall=lambda: WALL, versions=(("replctl", "1.2.3"),),
             runtimes=runtimes, agents=Agents(load(agents).config.agents), audit=audit, record=record, hooks=hooks,
+            environments=lambda: frozenset(self.environments),
         )  # fmt: skip
         self.core = Core(setup)
         self.state = self.core.state
@@ -186,6 +190,8 @@ class Table:
                 self.audited.append(effect)
             elif isinstance(effect, Happened):
                 self._heard_of(declared(effect))
+            elif isinstance(effect, RemoveEnvironment):
+                self.removing.append(effect.environment)
             elif isinstance(effect, RereadConfig):
                 self.do(self.core.reread(self.config, effect.peer, effect.request_id, self.now))
             elif isinstance(effect, LookAtMemory):
@@ -205,6 +211,13 @@ class Table:
                 self.exits.append(effect.why)
         if self.core.untold:
             self.do(self.core.rest())
+
+    def removed(self, error: str | None = None) -> None:
+        """The environment that was to be removed first is, or is not."""
+        environment = self.removing.pop(0)
+        if error is None:
+            self.environments.discard(environment)
+        self.do(self.core.environment_removed(environment, error, self.now))
 
     def _heard_of(self, event: Event) -> None:
         self.happened.append(event)

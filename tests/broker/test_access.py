@@ -13,6 +13,7 @@ from test_rules import FIELDS
 OTHER = b"p2"
 NOT_ABOUT_A_SESSION = (
     "describe", "hello", "ping", "stats", "reload-config", "shutdown", "unsubscribe", "introspect", "new-session",
+    "ls-environments", "remove-environment",
 )  # fmt: skip
 NOT_FOUND = ["done", "error", "session-not-found"]
 FORBIDDEN = ["done", "error", "forbidden"]

@@ -17,6 +17,7 @@ FIELDS = {
     "env": {"action": "add", "packages": ["six"]}, "clone": {"name": "copy"},
     "clone-session": {"name": "copy", "source": "work"}, "close-session": {"name": "work"},
     "share": {"level": "read"}, "hand-over": {"who": "uid:7"}, "unsubscribe": {"subscription": "r0"},
+    "remove-environment": {"environment": "@data"},
 }  # fmt: skip
 RULES = """
 [[agents]]
@@ -50,7 +51,7 @@ def test_a_client_in_plan_mode_changes_nothing(table: Table, op: str) -> None:
 def test_every_operation_says_whether_it_changes_anything() -> None:
     assert sorted([
         "complete", "describe", "hello", "history", "info", "introspect", "jobs", "lookup", "ls-bindings",
-        "ls-sessions", "ping", "read", "set-mode", "stack", "stats", "subscribe", "unsubscribe",
+        "ls-environments", "ls-sessions", "ping", "read", "set-mode", "stack", "stats", "subscribe", "unsubscribe",
     ]) == ASKING  # fmt: skip
 
 

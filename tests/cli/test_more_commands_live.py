@@ -176,3 +176,18 @@ def test_the_completion_script_is_the_shells_own(shell: Shell, name: str) -> Non
     ran = shell.run("completion", name)
     assert ran.returncode == 0
     assert f"_REPLCTL_COMPLETE={name}_complete" in ran.stdout
+
+
+def test_named_environments_are_listed_and_removed(shop: Shell) -> None:
+    assert shop.run("env", "ls").stderr == "replctl: no named environments\n"
+    place = shop.state / "envs/data/bin"
+    place.mkdir(parents=True)
+    (place / "python").symlink_to(sys.executable)
+    shop.run("new", "there", "--runtime", "@data")
+    assert shop.run("env", "ls").stdout.split()[:4] == ["ENVIRONMENT", "OWNER", "SESSIONS", "@data"]
+    assert asked(shop, "env", "ls")["environments"][0]["sessions"] == ["there"]
+    used = shop.run("env", "remove", "@data")
+    assert (used.returncode, used.stderr.splitlines()[0]) == (5, "replctl: sessions have environment @data: there")
+    shop.run("close", "there")
+    assert shop.run("env", "remove", "@data").stdout == "@data is removed\n"
+    assert shop.run("env", "remove", "@data").returncode == 4

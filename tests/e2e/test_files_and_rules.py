@@ -79,6 +79,46 @@ def test_what_may_not_be_loaded_is_refused_without_a_path(loading: Wire, library
     assert loading.run("2").value == "2"
 
 
+@pytest.mark.parametrize(
+    "place", ["/proc/self/root/etc/passwd", "/proc/self/../self/fd/0", "/dev/fd/0", "\0", "/a\0b", "/" + "x" * 5000, ""]
+)
+def test_what_is_no_path_or_leads_through_the_kernels_links_is_not_loaded(loading: Wire, place: str) -> None:
+    loading.run("x = 1")
+    for op in ("load-file", "reload-file"):
+        answer = loading.ask(op, file=place, session="s")
+        assert answer.status == ["done", "error", "invalid-request"], answer.messages
+        assert answer["err"].startswith("file: ")
+    assert loading.run("x").value == "1"
+
+
+@pytest.mark.parametrize(
+    "project",
+    [
+        "/proc/1/root/srv",
+        "/proc/self/cwd",
+        "/srv/../proc/1/root",
+        "/dev/fd/3",
+        "/a\0b",
+        "relative",
+        "",
+        "/" + "x" * 5000,
+        "/" + "é" * 2100,
+    ],
+)
+def test_a_project_that_is_no_path_or_leads_through_the_kernels_links_is_refused(wire: Wire, project: str) -> None:
+    before = len(wire.ask("ls-sessions")["sessions"])
+    for op, fields in (
+        ("eval", {"code": "1", "if_missing": "create"}),
+        ("new-session", {"name": "default"}),
+        ("info", {}),
+    ):
+        session = {} if op == "new-session" else {"session": "default"}
+        answer = wire.ask(op, project=project, **fields, **session)
+        assert answer.status == ["done", "error", "invalid-request"], answer.messages
+        assert answer["err"].startswith("project: ")
+    assert len(wire.ask("ls-sessions")["sessions"]) == before
+
+
 def test_without_an_allow_list_no_file_is_loaded(wire: Wire) -> None:
     answer = wire.ask("load-file", file="/etc/hostname")
     assert answer.status == ["done", "error", "path-not-allowed"]

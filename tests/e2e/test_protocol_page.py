@@ -37,6 +37,8 @@ ASKED: dict[str, list[dict[str, Any]]] = {
     "clear-bindings": [{"session": "p"}],
     "new-session": [{"name": "q"}, {"name": "q"}, {"name": "q", "if_exists": "reuse", "runtime": "node"}],
     "ls-sessions": [{}],
+    "ls-environments": [{}],
+    "remove-environment": [{"environment": "@none"}],
     "info": [{"session": "p"}],
     "set-mode": [{"session": "p", "to": "normal"}],
     "share": [{"session": "p", "level": "read"}],

@@ -49,6 +49,8 @@ ATTEMPTS: dict[str, Attempt] = {
 OTHERS: dict[str, Attempt] = {
     "new-session": Attempt({"name": "SESSION", "if-exists": "reuse"}, ""),
     "ls-sessions": Attempt({}, ""),
+    "ls-environments": Attempt({}, ""),
+    "remove-environment": Attempt({"environment": "ENVIRONMENT"}, "environment-not-found"),
     "describe": Attempt({}, ""),
     "ping": Attempt({}, ""),
     "stats": Attempt({}, ""),
@@ -67,6 +69,7 @@ FILES = ("load-file", "reload-file")
 def request(op: str, attempt: Attempt, of: Owner, reference: str, scene: Scene, attacker: str = "*") -> dict[str, Any]:
     """An attempt on the session of somebody."""
     meant = {"SESSION": reference, "ATTACKER": attacker, "FILE": scene.file, "SUBSCRIPTION": f"mine-{of.number}"}
+    meant["ENVIRONMENT"] = f"@{of.identity}/{of.name}"
     fields = attempt.fields.items()
     return {"op": op} | {key: meant.get(value, value) if isinstance(value, str) else value for key, value in fields}
 

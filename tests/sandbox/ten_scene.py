@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import zmq
 
@@ -83,11 +84,15 @@ class Scene:
             at | {"code": "answer", "wait-ms": 0},
         )
         assert [status(messages)[-1] for messages in ran] == ["done", "subscribed", "running", "running"], ran
+        (self.broker.folder / "envs" / f"@{quote(identity, safe='')}" / name).mkdir(parents=True)
         return Owner(number, identity, name, secret, agent, opened[-1]["session"])
 
     def state(self) -> list[Any]:
         """What an owner would notice of anything that others did."""
-        asked = [{"op": op, "session": None} for op in ("jobs", "history", "info")] + [{"op": "ls-sessions"}]
+        asked = [{"op": op, "session": None} for op in ("jobs", "history", "info")] + [
+            {"op": "ls-sessions"},
+            {"op": "ls-environments"},
+        ]
         told = self.all_do(
             lambda n: [
                 "wire",
@@ -97,7 +102,7 @@ class Scene:
         )
         found = []
         for number in range(USERS):
-            jobs, history, info, listed = (messages[-1] for messages in told[number])
+            jobs, history, info, listed, environments = (messages[-1] for messages in told[number])
             kept = (
                 "session",
                 "name",
@@ -117,6 +122,7 @@ class Scene:
                 [entry["code"] for entry in history["history"]],
                 {key: info["info"].get(key) for key in kept},
                 [(entry["session"], entry["owner"]) for entry in listed["sessions"] if entry["session"] == self.owners[number].session],
+                environments["environments"],
             ])  # fmt: skip
         return found
 

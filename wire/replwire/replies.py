@@ -127,6 +127,16 @@ class SessionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     pid: int | None = None
 
 
+class EnvironmentEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
+    """A named environment. `sessions` are those in it that this client may see, by what means them in its requests;
+    `session-count` counts all."""
+
+    environment: str
+    owner: str
+    sessions: list[str]
+    session_count: int
+
+
 class JobEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     """One eval of a session as `jobs` lists it. `status` is its terminal status once it has ended."""
 
@@ -232,6 +242,7 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     bytes: Annotated[int | None, _says("size of what was copied")] = None
     left_behind: Annotated[list[LeftBehind] | None, _says("names that did not come along, at most 100")] = None
     environment: Annotated[str | None, _says("the python environment that was asked for")] = None
+    environments: list[EnvironmentEntry] | None = None
     executable: Annotated[str | None, _says("the interpreter that runs")] = None
     session_mode: Annotated[str | None, _says("`plan` or `normal`")] = None
     entered_at: Annotated[str | None, _says("since when the session is in plan mode")] = None

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from replwire.faults import Refusal
-from replwire.names import MAX_NAME_BYTES, is_kebab, name_error, reference_error
+from replwire.names import MAX_NAME_BYTES, is_kebab, name_error, path_error, reference_error
 from replwire.ops import OPS, Eval, Request
 
 __all__ = ["OPS", "describe_ops", "no_such_field", "parse", "typed", "unknown_fields"]
@@ -101,6 +101,8 @@ def typed(raw: dict[str, Any]) -> Request:
     except msgspec.ValidationError as error:
         raise Refusal("invalid-request", _explain(op, str(error))) from None
     if request.session is not None and (why := reference_error("session", request.session)) is not None:
+        raise Refusal("invalid-request", why)
+    if request.project is not None and (why := path_error("project", request.project)) is not None:
         raise Refusal("invalid-request", why)
     for label, name in (("agent", request.agent), ("binding", request.binding)):
         if name is not None and (why := name_error(label, name)) is not None:

@@ -28,6 +28,7 @@ from replworker.grants import Grants
 from replworker.link import Link
 from replworker.loop import Loop
 from replworker.memory import watch
+from replworker.runtimes import removal
 from replworker.runtimes.child import Child, Command, raise_oom_score
 from replworker.runtimes.environments import Found, NoEnvironment, find, kept
 from replworker.runtimes.pick import pick
@@ -167,6 +168,21 @@ def keep(order: Order, link: Link, child: Child, confinement: Confinement | None
 def kept_environments(folder: str) -> frozenset[str]:
     """The named environments in the broker's state folder."""
     return kept(_environments(folder))
+
+
+def set_aside(folder: str, environment: str) -> None:
+    """Take a named environment out of the broker's state folder, for `delete_set_aside`. Raises OSError."""
+    removal.set_aside(_environments(folder), environment)
+
+
+def has_set_aside(folder: str) -> bool:
+    """Whether there is something for `delete_set_aside`."""
+    return removal.has_set_aside(_environments(folder))
+
+
+def delete_set_aside(folder: str) -> list[str]:
+    """Delete what was set aside; what could not be deleted, and why."""
+    return removal.delete_set_aside(_environments(folder))
 
 
 def tidy(folder: str) -> None:

@@ -26,6 +26,7 @@ from replbroker.core.reload import Reread, put_in_force
 from replbroker.core.session import IDLE, STARTING, VACANT
 from replbroker.core.staff import Worker
 from replbroker.core.state import Setup, State, refused
+from replbroker.core.time_limits import sweep_pace
 from replbroker.core.watch_ops import end_subscriptions
 from replbroker.core.worker_frames import WorkerFrames
 from replwire.events import BrokerStarted, ExtensionError, ExtensionLoaded, LogError
@@ -36,13 +37,6 @@ from replwire.replies import Reply, encode
 from replwire.requests import id_of, parse, typed, unknown_fields
 
 _STRIKES = 10
-
-
-def _sweep_pace(setup: Setup) -> float:
-    """Seconds between two sweeps: well within whatever they look after."""
-    limits = setup.limits
-    paces = [limits.worker_silence_ms / 3, limits.session_idle_timeout_ms / 4, setup.idle_exit_ms / 4, 15_000]
-    return max(0.05, min(pace for pace in paces if pace > 0) / 1000)
 
 
 class Core:
@@ -57,7 +51,7 @@ class Core:
         self._memory = MemoryPressure(self.state, self.staff, self._worker_lost)
         self._frames = WorkerFrames(self.state, self.evals, self._memory, self._ops.dumped, self._worker_lost)
         self._swept = self._listened = setup.started
-        self._sweep_s = _sweep_pace(setup)
+        self._sweep_s = sweep_pace(setup.limits, setup.idle_exit_ms)
 
     def start(self, now: float) -> list[Effect]:
         """Warm the pool, wind the clock."""
@@ -304,7 +298,13 @@ class Core:
         """What came of reading the config file again: the answer to RereadConfig, or to a signal."""
         self.state.trail.at(now)
         put_in_force(self.state, self.evals, reread, peer, request_id, now)
-        self._sweep_s = _sweep_pace(self.state.setup)
+        self._sweep_s = sweep_pace(self.state.limits, self.state.setup.idle_exit_ms)
+        return self._effects(now)
+
+    def environment_removed(self, environment: str, error: str | None, now: float) -> list[Effect]:
+        """What came of RemoveEnvironment; `error` is why it is still there."""
+        self.state.trail.at(now)
+        self._ops.environments.removed(environment, error)
         return self._effects(now)
 
     # --- time ---

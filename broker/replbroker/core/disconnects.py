@@ -22,6 +22,7 @@ def forget_peer(state: State, evals: Evals, peer: Peer) -> None:
         for waiter in session.waiters:
             if waiter.peer == peer:
                 waiter.peer = None
+    state.environments.forget(peer)
 
 
 def end_connection(state: State, evals: Evals, peer: Peer, now: float) -> None:

@@ -155,6 +155,12 @@ class RereadConfig(msgspec.Struct, frozen=True, gc=False):
     request_id: str
 
 
+class RemoveEnvironment(msgspec.Struct, frozen=True, gc=False):
+    """Remove this named environment, which no session has, and tell `environment_removed`."""
+
+    environment: str
+
+
 class LookAtMemory(msgspec.Struct, frozen=True, gc=False):
     """See what memory the machine has left, and tell `machine_seen`."""
 
@@ -184,6 +190,7 @@ Effect = (
     | Audit
     | Happened
     | RereadConfig
+    | RemoveEnvironment
     | LookAtMemory
     | Note
     | Exit

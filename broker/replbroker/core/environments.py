@@ -6,11 +6,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
+from replbroker.core.effects import Peer
+from replbroker.core.session import Session
+from replwire.deadlines import Deadline
 from replwire.faults import Refusal
 from replwire.limits import Limits
 from replwire.names import name_error
+
+
+@dataclass
+class Removal:
+    """An environment on its way off the disk; `peer` is None once nobody waits for that."""
+
+    peer: Peer | None
+    request_id: str
+    deadline: Deadline | None = None
+
+
+def named_environments(sessions: Iterable[Session]) -> dict[str, list[Session]]:
+    """The named environments of sessions, each with those that have it or are to move there."""
+    found: defaultdict[str, list[Session]] = defaultdict(list)
+    for session in sessions:
+        for environment in {spec.environment for spec in session.specs()}:
+            if environment is not None and environment.startswith("@"):
+                found[environment].append(session)
+    return dict(found)
 
 
 class Environments:
@@ -19,22 +43,56 @@ class Environments:
     def __init__(self, own: str, kept: Callable[[], frozenset[str]]) -> None:
         self._own = own
         self._kept = kept
+        self.removing: dict[str, Removal] = {}
 
     def qualified(self, asked: str, identity: str) -> str:
         """The environment that `@NAME`, or `@OWNER/NAME`, of this identity is. Raises Refusal."""
+        owner, environment = self._named(asked, identity)
+        if owner != identity:
+            raise Refusal("forbidden", f"environment {asked} belongs to somebody else")
+        self._check_staying(environment)
+        return environment
+
+    def to_remove(self, asked: str, identity: str, used: Collection[str], *, is_admin: bool) -> str:
+        """The same of one that is there and that this identity may remove. Raises Refusal."""
+        owner, environment = self._named(asked, identity)
+        if (owner != identity and not is_admin) or environment not in self.known(used):
+            raise Refusal("environment-not-found", f"Environment not found: {asked}")
+        self._check_staying(environment)
+        return environment
+
+    def known(self, used: Iterable[str]) -> frozenset[str]:
+        """Those on the disk, and those that sessions have, which may be made just now."""
+        return self._kept() | set(used)
+
+    def owner(self, environment: str) -> str:
+        """Whose it is."""
+        return environment[1:].rpartition("/")[0] or self._own
+
+    def forget(self, peer: Peer) -> None:
+        """Nobody is there to be told that an environment was removed."""
+        for removal in self.removing.values():
+            if removal.peer == peer:
+                removal.peer = None
+
+    def _check_staying(self, environment: str) -> None:
+        if environment in self.removing:
+            raise Refusal("busy", f"environment {environment} is being removed")
+
+    def _named(self, asked: str, identity: str) -> tuple[str, str]:
+        """Owner and environment. Raises Refusal."""
         owner, slash, name = asked[1:].rpartition("/")
         why = name_error("environment", name)
         if why is None and slash:
             why = name_error("environment owner", owner.replace(":", "-"))
         if why is not None:
             raise Refusal("invalid-request", why)
-        if slash and owner != identity:
-            raise Refusal("forbidden", f"environment {asked} belongs to somebody else")
-        return f"@{name}" if identity == self._own else f"@{identity}/{name}"
+        owner = owner if slash else identity
+        return owner, f"@{name}" if owner == self._own else f"@{owner}/{name}"
 
     def check_room(self, environment: str, used: Iterable[str], limits: Limits) -> None:
         """Whether one that may be new may be made; `used` are those of sessions. Raises Refusal."""
-        known = self._kept() | set(used)
+        known = self.known(used)
         if environment in known:
             return
         mine = sum(each.rpartition("/")[0] == environment.rpartition("/")[0] for each in known)
@@ -43,7 +101,7 @@ class Environments:
             ("max-environments", len(known), limits.max_environments),
         ):
             if count >= most:
-                hint = "name one that there is, or a virtual environment by its path"
+                hint = "name one that there is, or a virtual environment by its path; `remove-environment` makes room"
                 raise Refusal(
                     "environment-limit-reached", f"{count} named environments are kept already ({limit} = {most})",
                     limit=limit, limit_value=most, hint=hint,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from replbroker.core.effects import Peer, Spec
+from replbroker.core.environments import named_environments
 from replbroker.core.quotas import SESSIONS, Holder
 from replbroker.core.registry import NameKey
 from replbroker.core.session import Session
@@ -27,10 +28,7 @@ def environment_spec(state: State, path: str, peer: Peer) -> Spec:
     check_path("environment", path)
     if path.startswith("@"):
         environment = state.environments.qualified(path, state.access.of(peer))
-        used = (spec.environment for session in state.sessions for spec in session.specs())
-        state.environments.check_room(
-            environment, (each for each in used if each is not None and each.startswith("@")), state.limits
-        )
+        state.environments.check_room(environment, named_environments(state.sessions), state.limits)
         return Spec("python", environment)
     if not path.startswith("/"):
         raise Refusal("invalid-request", "environment: an absolute path, or @NAME for one that the broker keeps")

@@ -11,6 +11,7 @@ from replbroker.core import views
 from replbroker.core.access import ANYBODY
 from replbroker.core.ask_ops import AskOps
 from replbroker.core.effects import Exit, Peer, RereadConfig
+from replbroker.core.environment_ops import EnvironmentOps
 from replbroker.core.eval_ops import EvalOps
 from replbroker.core.evals import Evals
 from replbroker.core.opening import Opening
@@ -39,6 +40,7 @@ class Ops:
         running = EvalOps(state, evals, opening, asking)
         sessions = SessionOps(state, evals, opening, running)
         watching = WatchOps(state, evals.staff)
+        self.environments = EnvironmentOps(state, evals.staff)
         self.dumped = sessions.dumped
         self.table: dict[type[wire.Request], Callable[[Any, Peer, bytes, float], None]] = {
             wire.Eval: running.eval,
@@ -61,6 +63,8 @@ class Ops:
             wire.Share: sessions.share,
             wire.HandOver: sessions.hand_over,
             wire.Env: sessions.env,
+            wire.LsEnvironments: self.environments.ls_environments,
+            wire.RemoveEnvironment: self.environments.remove_environment,
             wire.Clone: sessions.clone,
             wire.CloneSession: sessions.clone,
             wire.Reset: sessions.reset,
@@ -173,6 +177,7 @@ class Ops:
         state.drain_deadline = None
         for session in state.sessions:
             self._evals.close(session, why, now)
+        self.environments.finish()
         state.bus.tell(BrokerShutdown, reason=self._why)
         end_subscriptions(state, state.bus.every(), ["done", "error", "shutdown"], "server is shutting down")
         state.out.append(Exit(why))

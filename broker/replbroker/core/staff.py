@@ -180,6 +180,13 @@ class Staff:
         elif session in (waiting := self._line(session.spec).waiting):
             waiting.remove(session)
 
+    def discard(self, environment: str, now: float) -> None:
+        """Kill the workers in this environment that no session has."""
+        for worker in list(self.workers.values()):
+            if worker.session is None and worker.spec.environment == environment:
+                self._kill(worker)
+        self.refill(now)
+
     def drop_snapshot(self, session: Session) -> None:
         """The file that the session began with, or was to begin with, is of no more use."""
         if session.restore is not None:

@@ -1,4 +1,4 @@
-"""How long an eval may run, and what its caller is told of it."""
+"""How long an eval may run, what its caller is told of it, and how often limits are looked after."""
 
 from __future__ import annotations
 
@@ -37,3 +37,9 @@ def time_limit(request: Runs, limits: Limits, rule: Rule | None) -> TimeLimit:
         "run it in smaller parts, or have the operator raise that")  # fmt: skip
     notice = None if asked is None or asked == most else f"`timeout-ms` {asked} is cut: {bound}; {more}"
     return TimeLimit(most, f"{bound}: {more}", notice)
+
+
+def sweep_pace(limits: Limits, idle_exit_ms: int) -> float:
+    """Seconds between two sweeps: well within whatever they look after."""
+    paces = [limits.worker_silence_ms / 3, limits.session_idle_timeout_ms / 4, idle_exit_ms / 4, 15_000]
+    return max(0.05, min(pace for pace in paces if pace > 0) / 1000)

@@ -16,6 +16,13 @@ class Died(NamedTuple):
     cause: str
 
 
+class Removed(NamedTuple):
+    """A named environment is no longer there, or could not be removed because of `error`."""
+
+    environment: str
+    error: str | None = None
+
+
 class Launcher(Protocol):
     """Starts and kills workers without ever blocking the loop that calls it."""
 
@@ -33,6 +40,12 @@ class Launcher(Protocol):
 
     def died(self) -> list[Died]:
         """Workers that died since the last call, those that were killed left out."""
+
+    def remove_environment(self, environment: str) -> None:
+        """Remove a named environment once every worker in it is dead; `removed` tells."""
+
+    def removed(self) -> list[Removed]:
+        """Environments that were removed, or could not be, since the last call."""
 
     def sweep(self) -> None:
         """Bury what dead workers left behind; called when a child of the broker has ended."""

@@ -26,7 +26,8 @@ from multiprocess.context import ForkServerContext
 
 from replbroker.core.effects import Spec
 from replbroker.descriptors import are_short
-from replbroker.launch.base import Died
+from replbroker.launch.base import Died, Removed
+from replbroker.launch.environments import EnvironmentRemoval
 from replbroker.launch.sandbox import Probed
 from replbroker.launch.strays import become_subreaper, sweep
 from replwire.ext.contracts import Runtime
@@ -46,6 +47,7 @@ class Local:
         self, own: Path, endpoint: str, interpreters: dict[str, str], env: dict[str, str], limits: Limits, folder: str,
         load_paths: tuple[str, ...], sandbox: Probed, foreign: Mapping[str, tuple[str, Runtime]],
         identities: tuple[Identity, ...], open_files: tuple[int, int],
+        log: Callable[[str], None],
     ) -> None:  # fmt: skip
         """`open_files`: the limit for the workers, and the broker's own."""
         self._sandbox = sandbox
@@ -68,6 +70,8 @@ class Local:
         self._doomed: set[int] = set()  # killed: their death is no news
         self._live: set[int] = set()
         self._died: list[Died] = []
+        self._environments: dict[int, str] = {}  # that live workers are in
+        self._removal = EnvironmentRemoval(folder, log)
         self._sweep_due = False
         self._closing = False
         self._folder = folder
@@ -130,6 +134,8 @@ class Local:
             self._identities, spec.asker, self._open_files,
         )  # fmt: skip
         self._live.add(worker)
+        if spec.environment is not None:
+            self._environments[worker] = spec.environment
         if are_short(self._most_open):
             self._report(lambda: self._gone(worker, "could not be started: the broker has no file descriptor left"))
             return
@@ -179,6 +185,8 @@ class Local:
         """It is buried: what it has left is known by a pid that nobody has any more."""
         self._live.discard(worker)
         self._pids.pop(worker, None)
+        if self._environments.pop(worker, None) is not None:
+            self._removal.on_exit(self._environments.values())
         self._sandbox.bury(worker)
         tidy(self._folder)
         if worker in self._doomed:
@@ -193,6 +201,12 @@ class Local:
         pidfd = self._pidfds.get(worker)
         if pidfd is not None:
             self._signal(pidfd)
+
+    def remove_environment(self, environment: str) -> None:
+        self._report(lambda: self._removal.request(environment, self._environments.values()))
+
+    def removed(self) -> list[Removed]:
+        return self._removal.removed()
 
     def know(self, identities: tuple[Identity, ...]) -> None:
         self._identities = identities

@@ -18,7 +18,7 @@ from replctl.client.project import project_at
 from replctl.client.result import Gathering, OnOutput, OnStatus, Pages, Result
 from replctl.client.sync import LONG, PATIENCE, connect
 from replwire.names import DEFAULT_SESSION
-from replwire.replies import Approval, JobEntry, Reply, SessionEntry
+from replwire.replies import Approval, EnvironmentEntry, JobEntry, Reply, SessionEntry
 
 if TYPE_CHECKING:
     from replctl.client.start import Started
@@ -111,6 +111,10 @@ class AsyncClient(Plain[Awaitable[Reply]]):
     async def sessions(self) -> list[SessionEntry]:
         """All sessions of the broker."""
         return (await self.request("ls-sessions")).sessions or []
+
+    async def environments(self) -> list[EnvironmentEntry]:
+        """The named environments that the broker keeps; see `Client.environments`."""
+        return (await self.request("ls-environments")).environments or []
 
     async def jobs(self, session: str = DEFAULT_SESSION) -> list[JobEntry]:
         """The session's queued, running and recent evals."""

@@ -90,6 +90,10 @@ class Plain(ABC, Generic[R]):
         """Move the session back to the broker's own python."""
         return self.request("env", session=session, action="deactivate")
 
+    def remove_environment(self, environment: str) -> R:
+        """Remove a named environment, `@NAME`, that no session has."""
+        return self.request("remove-environment", environment=environment)
+
     def set_mode(self, session: str, to: str, reason: str | None = None) -> R:
         """`plan`: whatever would change something is refused in this session. `normal`: no longer."""
         return self.request("set-mode", session=session, to=to, reason=reason)

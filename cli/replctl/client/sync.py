@@ -19,7 +19,7 @@ from replctl.client.project import project_at
 from replctl.client.result import Gathering, OnOutput, OnStatus, Pages, Result
 from replwire.names import DEFAULT_SESSION
 from replwire.places import ipc_path
-from replwire.replies import Approval, JobEntry, Reply, SessionEntry
+from replwire.replies import Approval, EnvironmentEntry, JobEntry, Reply, SessionEntry
 
 if TYPE_CHECKING:
     from replctl.client.start import Started
@@ -126,6 +126,10 @@ class Client(Plain[Reply]):
     def sessions(self) -> list[SessionEntry]:
         """All sessions of the broker."""
         return self.request("ls-sessions").sessions or []
+
+    def environments(self) -> list[EnvironmentEntry]:
+        """The named environments that the broker keeps: one's own, for admins everybody's."""
+        return self.request("ls-environments").environments or []
 
     def jobs(self, session: str = DEFAULT_SESSION) -> list[JobEntry]:
         """The session's queued, running and recent evals."""

@@ -1,4 +1,4 @@
-"""`replctl env`: the python environment of a session, and its packages."""
+"""`replctl env`: the python environment of a session, its packages, and the environments that the broker keeps."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import click
 
 from replctl.commands.common import Face, common, session_option
 from replctl.commands.running import blank, report
-from replwire.replies import Reply
+from replwire.replies import EnvironmentEntry, Reply
 
 
 @click.group()
 def env() -> None:
-    """The python environment of a session, and its packages."""
+    """The python environment of a session, its packages, and the environments that the broker keeps."""
 
 
 @env.command()
@@ -46,6 +46,38 @@ def deactivate(face: Face, session: str) -> None:
     with face.client() as client:
         reply = client.deactivate(session)
     _moved(face, session, reply)
+
+
+@env.command()
+@common
+def ls(face: Face) -> None:
+    """List the named environments that the broker keeps: your own, for admins everybody's."""
+    with face.client() as client:
+        environments = client.environments()
+    if face.json:
+        face.screen.json({"status": ["done"], "environments": environments})
+    elif not environments:
+        face.screen.notice("no named environments")
+    else:
+        face.screen.table(
+            ("ENVIRONMENT", "OWNER", "SESSIONS"),
+            ((each.environment, each.owner, _sessions(each)) for each in environments),
+        )
+
+
+def _sessions(entry: EnvironmentEntry) -> str | None:
+    others = entry.session_count - len(entry.sessions)
+    return ", ".join([*entry.sessions, *([f"{others} of others"] if others else [])]) or None
+
+
+@env.command()
+@click.argument("environment", metavar="@NAME")
+@common
+def remove(face: Face, environment: str) -> None:
+    """Remove the named environment @NAME, which no session has, from the broker's disk."""
+    with face.client() as client:
+        reply = client.remove_environment(environment)
+    face.show({"status": reply.status, "environment": reply.environment}, f"{reply.environment} is removed")
 
 
 def _moved(face: Face, session: str, reply: Reply) -> None:

@@ -14,8 +14,10 @@ from replwire.ops.sessions import (
     Env,
     HandOver,
     Info,
+    LsEnvironments,
     LsSessions,
     NewSession,
+    RemoveEnvironment,
     Reset,
     SetMode,
     Share,
@@ -25,8 +27,9 @@ from replwire.ops.watching import Introspect, Subscribe, Unsubscribe
 __all__ = [
     "OPS", "ClearBindings", "Clone", "CloneSession", "Close", "CloseSession", "Complete", "Describe", "Env", "Eval",
     "HandOver", "Hello", "History", "Info", "Interrupt", "Introspect", "Jobs", "LoadFile", "Lookup", "LsBindings",
-    "LsSessions", "NewSession", "Opens", "Ping", "Read", "ReloadConfig", "ReloadFile", "Request", "Reset", "Run",
-    "Runs", "SessionRequest", "SetMode", "Share", "Shutdown", "Stack", "Stats", "Stdin", "Subscribe", "Unsubscribe",
+    "LsEnvironments", "LsSessions", "NewSession", "Opens", "Ping", "Read", "ReloadConfig", "ReloadFile",
+    "RemoveEnvironment", "Request", "Reset", "Run", "Runs", "SessionRequest", "SetMode", "Share", "Shutdown", "Stack",
+    "Stats", "Stdin", "Subscribe", "Unsubscribe",
 ]  # fmt: skip
 
 Runs = Eval | Run  # what takes its turn in a session
@@ -52,6 +55,8 @@ OPS: dict[str, type[Request]] = {
     "share": Share,
     "hand-over": HandOver,
     "env": Env,
+    "ls-environments": LsEnvironments,
+    "remove-environment": RemoveEnvironment,
     "clone": Clone,
     "reset": Reset,
     "close": Close,

@@ -97,6 +97,23 @@ class Env(Run, frozen=True, kw_only=True, rename="kebab"):
         return " ".join(["env", self.action, *self.packages])
 
 
+class LsEnvironments(Request, frozen=True, kw_only=True, rename="kebab"):
+    """List the named environments that the broker keeps: one's own, for admins everybody's."""
+
+    changes: ClassVar[bool] = False
+    returns: ClassVar[tuple[str, ...]] = ("environments",)
+
+
+class RemoveEnvironment(Request, frozen=True, kw_only=True, rename="kebab"):
+    """Remove a named environment of one's own, `@NAME`, with its packages; admins remove anybody's, `@OWNER/NAME`.
+    `environment-in-use` while a session has it."""
+
+    changes: ClassVar[bool] = True
+    returns: ClassVar[tuple[str, ...]] = ("environment",)
+
+    environment: Annotated[str, Meta(max_length=600, pattern=r"\A@")]
+
+
 class Clone(Run, frozen=True, kw_only=True, rename="kebab"):
     """Open a session `name` with copies of all that `session` (or `source`) has; what cannot be copied is listed
     with the reason. It waits for the running eval of the source."""

@@ -82,7 +82,8 @@ def kept(folder: str) -> frozenset[str]:
 def _folders(folder: str) -> list[str]:
     try:
         with os.scandir(folder) as entries:
-            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            return [name for name in found if not name.startswith(".")]
     except FileNotFoundError:
         return []
 

@@ -1,0 +1,91 @@
+"""Removal of named environments: renamed aside at once, deleted later, also after a kill in between.
+
+Directories are opened and renamed by descriptor, symlinks are never followed. Nothing descends: a directory's own
+directories move up beside it before it goes, so depth costs neither stack nor descriptors.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from urllib.parse import quote
+
+_ASIDE = ".removed"  # no name of an environment or of an owner's directory begins so
+_BATCH = 1000  # names that are held in memory
+
+
+def set_aside(folder: str, environment: str) -> None:
+    """Take `@NAME` or `@OWNER/NAME`, which nobody uses or makes, out of the folder of named environments. Raises
+    OSError."""
+    owner, slash, name = environment[1:].rpartition("/")
+    with _directory(folder) as top:
+        with suppress(FileExistsError):
+            os.mkdir(_ASIDE, 0o700, dir_fd=top)
+        with _directory(_ASIDE, top) as aside, _directory(f"@{quote(owner, safe='')}" if slash else ".", top) as home:
+            with suppress(FileNotFoundError):
+                _move(name, home, aside)
+            with suppress(FileNotFoundError):
+                os.unlink(f".{name}.lock", dir_fd=home)
+
+
+def has_set_aside(folder: str) -> bool:
+    """Whether something waits to be deleted, perhaps since an earlier broker."""
+    return next(_names(folder), None) is not None
+
+
+def delete_set_aside(folder: str) -> list[str]:
+    """Delete what was set aside; what could not be deleted, and why."""
+    failed: dict[str, str] = {}
+    while batch := list(islice((name for name in _names(folder) if name not in failed), _BATCH)):
+        with _directory(f"{folder}/{_ASIDE}") as aside:
+            for name in batch:
+                try:
+                    _delete(name, aside)
+                except OSError as error:
+                    failed[name] = f"{folder}/{_ASIDE}/{name}: {error.strerror}"
+    return list(failed.values())
+
+
+def _names(folder: str) -> Iterator[str]:
+    with suppress(FileNotFoundError), os.scandir(f"{folder}/{_ASIDE}") as entries:
+        for entry in entries:
+            yield entry.name
+
+
+def _delete(name: str, aside: int) -> None:
+    """Delete a directory's files and itself; its directories move up to be next. Raises OSError."""
+    try:
+        with _directory(name, aside, writable=True) as fd, os.scandir(fd) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    _move(entry.name, fd, aside)
+                else:
+                    os.unlink(entry.name, dir_fd=fd)
+        os.rmdir(name, dir_fd=aside)
+    except NotADirectoryError:
+        os.unlink(name, dir_fd=aside)
+
+
+def _move(name: str, home: int, aside: int) -> None:
+    """To a name of its own; a directory that moves has to be writable itself. Raises OSError."""
+    with suppress(NotADirectoryError), _directory(name, home, writable=True):
+        pass
+    os.rename(name, secrets.token_hex(8), src_dir_fd=home, dst_dir_fd=aside)
+
+
+@contextmanager
+def _directory(name: str, beside: int | None = None, *, writable: bool = False) -> Iterator[int]:
+    """A directory, opened without following a symlink; with `writable`, whatever its mode was. Raises OSError."""
+    plain = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(name, plain | (os.O_PATH if writable else os.O_RDONLY), dir_fd=beside)
+    try:
+        if writable:
+            os.chmod(f"/proc/self/fd/{fd}", 0o700)
+            found, fd = fd, os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            os.close(found)
+        yield fd
+    finally:
+        os.close(fd)
