@@ -7,7 +7,6 @@ identity may hold by the same rule; a new label never adds to it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -48,6 +47,7 @@ SUBSCRIPTIONS: Final = Resource(
 )
 KEYS: Final = Resource("max-idempotency-keys", "max-idempotency-keys", "rate-limited", "Too many keys", False)
 RESOURCES: Final = (CONNECTIONS, SESSIONS, SLOTS, QUEUE, READS, SUBSCRIPTIONS, KEYS)
+_FIELDS = {name: name.replace("-", "_") for each in RESOURCES for name in (each.quota, each.total)}
 
 
 class _Lack(NamedTuple):
@@ -67,9 +67,9 @@ class _Usage:
         self.total = 0
         self.unprivileged = 0  # of it without the broker's own user and admins
         self.users = 0  # identities that hold that
-        self.by_holder: Counter[Holder] = Counter()
-        self.by_identity: Counter[str] = Counter()
-        self.labels: Counter[str] = Counter()  # agents that hold some, by identity
+        self.by_holder: dict[Holder, int] = {}
+        self.by_identity: dict[str, int] = {}
+        self.labels: dict[str, int] = {}  # agents that hold some, by identity
 
 
 class Quotas:
@@ -88,7 +88,8 @@ class Quotas:
     # --- what may be held ---
 
     def _limit(self, name: str) -> int:
-        return int(getattr(self._limits(), name.replace("-", "_")))
+        limit: int = getattr(self._limits(), _FIELDS[name])
+        return limit
 
     def _kept(self, total: int) -> int:
         """The last part of a total: all but one at most, so that a small total has room for anybody."""
@@ -111,30 +112,31 @@ class Quotas:
         usage, identity, total = self._usage[resource], holder.identity, self._limit(resource.total)
         if usage.total >= total:
             return _Lack(resource.total, total, None)
-        quota, mine = self.quota(resource, identity), usage.by_identity[identity]
+        quota, mine = self.quota(resource, identity), usage.by_identity.get(identity, 0)
         if mine >= quota:
             return _Lack(resource.quota, quota, identity)
         if not self._is_privileged(identity):
-            most = total - self._kept(total)
+            kept = self._kept(total)
+            most = total - kept
             if usage.unprivileged >= most:
                 return _Lack(resource.total, most, None)
             others = usage.users - (mine > 0)
             equal = -(-most // (others + 1))
-            last = most - usage.unprivileged <= self._kept(total)
+            last = most - usage.unprivileged <= kept
             if last and others and mine >= equal and resource.quota not in self._listed.get(identity, {}):
                 return _Lack(resource.quota, equal, identity)
         if not resource.divided:
             return None
-        if resource is QUEUE and usage.by_holder[holder] >= self._limit(QUEUE.quota):
+        if resource is QUEUE and usage.by_holder.get(holder, 0) >= self._limit(QUEUE.quota):
             return _Lack(QUEUE.quota, self._limit(QUEUE.quota), str_of(holder))
         return self._agent_lack(resource, usage, holder, quota)
 
     def _agent_lack(self, resource: Resource, usage: _Usage, holder: Holder, quota: int) -> _Lack | None:
         """The labels of one identity divide what it may hold, once it comes to the last of it."""
-        held = usage.by_holder[holder]
-        others = usage.labels[holder.identity] - (held > 0)
+        held = usage.by_holder.get(holder, 0)
+        others = usage.labels.get(holder.identity, 0) - (held > 0)
         equal = -(-quota // (others + 1))
-        if others > 0 and held >= equal and quota - usage.by_identity[holder.identity] <= self._kept(quota):
+        if others > 0 and held >= equal and quota - usage.by_identity.get(holder.identity, 0) <= self._kept(quota):
             return _Lack(resource.quota, equal, str_of(holder))
         return None
 
@@ -156,30 +158,35 @@ class Quotas:
 
     def charge(self, resource: Resource, holder: Holder) -> None:
         """It holds one more."""
-        usage = self._usage[resource]
+        usage, identity = self._usage[resource], holder.identity
+        held, mine = usage.by_holder.get(holder, 0), usage.by_identity.get(identity, 0)
         usage.total += 1
-        usage.by_identity[holder.identity] += 1
-        if not self._is_privileged(holder.identity):
+        usage.by_holder[holder] = held + 1
+        usage.by_identity[identity] = mine + 1
+        if not held:
+            usage.labels[identity] = usage.labels.get(identity, 0) + 1
+        if not self._is_privileged(identity):
             usage.unprivileged += 1
-            usage.users += usage.by_identity[holder.identity] == 1
-        usage.by_holder[holder] += 1
-        usage.labels[holder.identity] += usage.by_holder[holder] == 1
+            usage.users += not mine
 
     def release(self, resource: Resource, holder: Holder) -> None:
         """It holds one less."""
-        usage = self._usage[resource]
-        assert usage.by_holder[holder] > 0, f"{holder} holds no {resource.quota}"
+        usage, identity = self._usage[resource], holder.identity
+        assert holder in usage.by_holder, f"{holder} holds no {resource.quota}"
+        held, mine = usage.by_holder[holder] - 1, usage.by_identity[identity] - 1
         usage.total -= 1
-        usage.by_holder[holder] -= 1
-        if not usage.by_holder[holder]:
+        if held:
+            usage.by_holder[holder] = held
+        else:
             del usage.by_holder[holder]
-            usage.labels[holder.identity] -= 1
-        usage.by_identity[holder.identity] -= 1
-        if not self._is_privileged(holder.identity):
+            usage.labels[identity] -= 1
+        if mine:
+            usage.by_identity[identity] = mine
+        else:
+            del usage.by_identity[identity], usage.labels[identity]
+        if not self._is_privileged(identity):
             usage.unprivileged -= 1
-            usage.users -= not usage.by_identity[holder.identity]
-        if not usage.by_identity[holder.identity]:
-            del usage.by_identity[holder.identity], usage.labels[holder.identity]
+            usage.users -= not mine
 
     def reload(self, listed: Mapping[str, Mapping[str, int]]) -> None:
         """Take over other quotas from the config, and admins: what is held without them is another sum."""
