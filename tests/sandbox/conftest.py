@@ -12,11 +12,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 sys.path.insert(0, str(Path(__file__).parent))
 
+from kit import Broker, Wire
 from replwire.policy import Policy
 from replworker.confine.machine import Machine, look
 from replworker.confine.probe import probe
 from replworker.confine.report import Report
 from sandbox_kit import Live
+from sites import USERS, begin, end
 
 
 def required() -> bool:
@@ -36,6 +38,30 @@ def report(machine: Machine) -> Report:
     if not found.ok:
         _without(f"NO SANDBOX HERE, its tests prove nothing: {found.text()}")
     return found
+
+
+@pytest.fixture(scope="module", params=USERS)
+def who(request: pytest.FixtureRequest, report: Report) -> str:
+    """The kind of user that the broker runs as."""
+    assert report.ok
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def broker(who: str) -> Iterator[Broker]:
+    """One with the usual settings."""
+    broker = begin(who)
+    yield broker
+    end(broker)
+
+
+@pytest.fixture
+def wire(broker: Broker) -> Iterator[Wire]:
+    """A client, whose sessions go with the test."""
+    with broker.wire() as wire:
+        yield wire
+        for entry in wire.ask("ls-sessions")["sessions"]:
+            wire.ask("close", session=entry["session"])
 
 
 @pytest.fixture(scope="session")

@@ -12,15 +12,7 @@ from pathlib import Path
 import pytest
 
 from kit import Broker, Wire, alive, wait_until
-from replworker.confine.report import Report
-from sites import USERS, begin, end, uid_of
-
-
-@pytest.fixture(scope="module", params=USERS)
-def who(request: pytest.FixtureRequest, report: Report) -> str:
-    """The kind of user that the broker runs as."""
-    assert report.ok
-    return str(request.param)
+from sites import begin, end, uid_of
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +31,6 @@ def start(who: str) -> Iterator[Callable[..., Broker]]:
 @pytest.fixture(scope="module")
 def broker(start: Callable[..., Broker]) -> Broker:
     return start()
-
-
-@pytest.fixture
-def wire(broker: Broker) -> Iterator[Wire]:
-    with broker.wire() as wire:
-        yield wire
-        for entry in wire.ask("ls-sessions")["sessions"]:
-            wire.ask("close", session=entry["session"])
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ from kit import Broker, Wire
 from replwire.policy import Policy
 from replworker.confine.plain import MOST_ENTRIES, Oversized
 from replworker.confine.reach import needs
-from replworker.confine.report import Report
 from replworker.confine.workspace import Refused, check
-from sites import USERS, begin, end, uid_of
+from sites import uid_of
 
 MOST_GROWTH = 64 << 20
 
@@ -48,28 +47,6 @@ while True:
     elif asked["op"] == "restore":
         say(t="dumped", n=n, count=1)
 """
-
-
-@pytest.fixture(scope="module", params=USERS)
-def who(request: pytest.FixtureRequest, report: Report) -> str:
-    """The kind of user that the broker runs as."""
-    assert report.ok
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def broker(who: str) -> Iterator[Broker]:
-    broker = begin(who)
-    yield broker
-    end(broker)
-
-
-@pytest.fixture
-def wire(broker: Broker) -> Iterator[Wire]:
-    with broker.wire() as wire:
-        yield wire
-        for entry in wire.ask("ls-sessions")["sessions"]:
-            wire.ask("close", session=entry["session"])
 
 
 @pytest.fixture

@@ -9,18 +9,10 @@ from pathlib import Path
 import pytest
 
 from kit import Answer, Broker, Wire
-from replworker.confine.report import Report
-from sites import USERS, begin, end
+from sites import begin, end
 
 MIB = 1 << 20
 SHARED = "import mmap\nheld = mmap.mmap(-1, 1 << 30)\nwhile True: held.write(bytes(1 << 20))"
-
-
-@pytest.fixture(scope="module", params=USERS)
-def who(request: pytest.FixtureRequest, report: Report) -> str:
-    """The kind of user that the broker runs as."""
-    assert report.ok
-    return str(request.param)
 
 
 @pytest.fixture(scope="module")

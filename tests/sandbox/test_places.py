@@ -14,17 +14,9 @@ import pytest
 import replwire
 from kit import Broker, Wire
 from replwire.policy import Policy
-from replworker.confine.report import Report
-from sites import USERS, begin, end, uid_of
+from sites import begin, end, uid_of
 
 EXTENSION = "from replwire.ext.api import hookimpl\n\n\n@hookimpl\ndef replctl_register(register, settings): pass\n"
-
-
-@pytest.fixture(scope="module", params=USERS)
-def who(request: pytest.FixtureRequest, report: Report) -> str:
-    """The kind of user that the broker runs as."""
-    assert report.ok
-    return str(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +36,6 @@ def broker(who: str, work: Path) -> Iterator[Broker]:
     broker = begin(who, config=config, config_in=work)
     yield broker
     end(broker)
-
-
-@pytest.fixture
-def wire(broker: Broker) -> Iterator[Wire]:
-    with broker.wire() as wire:
-        yield wire
-        for entry in wire.ask("ls-sessions")["sessions"]:
-            wire.ask("close", session=entry["session"])
 
 
 def test_a_folder_below_the_brokers_own_is_given_to_nobody(wire: Wire, broker: Broker) -> None:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from kit import Broker, Wire, wait_until
+from kit import Wire, wait_until
 from replctl.mcp.clients import CLIENTS
 from replwire.policy import Policy
 from replwire.protected import PROTECTED
 from replworker.confine.report import Report
 from replworker.confine.reserve import hold, release
 from replworker.confine.workspace import mounts
-from sites import USERS, begin, end, uid_of
+from sites import begin, end, uid_of
 
 WORKS = (
     "git status", "git log", "git diff", "echo 2 >> f; git add f", "git commit -qm two", "git branch side", "git checkout -q -b work",
@@ -32,28 +32,6 @@ REFUSED = (
     "git submodule update", "git init .", "mv .git other", "mv sub other", "rm -f sub/.git", "mkdir .git/hooks/x",
     "echo x > .git/commondir", "rm .git/commondir", "mv .git/worktrees .git/x", "touch .git/worktrees/x",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module", params=USERS)
-def who(request: pytest.FixtureRequest, report: Report) -> str:
-    """The kind of user that the broker runs as."""
-    assert report.ok
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def broker(who: str) -> Iterator[Broker]:
-    broker = begin(who)
-    yield broker
-    end(broker)
-
-
-@pytest.fixture
-def wire(broker: Broker) -> Iterator[Wire]:
-    with broker.wire() as wire:
-        yield wire
-        for entry in wire.ask("ls-sessions")["sessions"]:
-            wire.ask("close", session=entry["session"])
 
 
 class Repository:
