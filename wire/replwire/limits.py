@@ -192,7 +192,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
             "requests",
             0,
             10_000_000,
-            "requests of one connection in any 60 s, refused ones included; 0 means no limit",
+            "requests in any 60 s, refused ones included: of one connection of the broker's own user, of all of "
+            "another's; 0 means no limit",
         ),
     ] = 600
     control_rate_per_min: Annotated[
