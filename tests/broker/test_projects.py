@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker_kit import Table
+from replbroker.core.sandbox import Sandbox
+from replwire.policy import Policy
 
 
 def runs_in(table: Table, **fields: str) -> str:
@@ -104,3 +106,17 @@ def test_a_default_session_is_used_from_anywhere_in_its_project(table: Table) ->
     table.open("default", project="/a", cwd="/a")
     asked = table.ask("eval", session="default", code="1", project="/a", cwd="/b")
     assert "notice" not in first_message(table, asked)
+
+
+def test_what_a_session_that_is_there_was_not_opened_with_is_told(table: Table) -> None:
+    table.state.setup.__dict__["sandbox"] = Sandbox(policy=Policy())  # frozen: set by hand
+    table.open("work", env=["A=1"], network="none", memory_bytes=256 << 20)
+    for asked, told in (
+        ({}, None),
+        ({"env": ["A=1"], "network": "none", "profile": "workspace-write", "memory_bytes": 256 << 20}, None),
+        ({"env": ["A=2"]}, "`env`"),
+        ({"profile": "read-only", "pids": 20}, "`profile`, `pids`"),
+        ({"memory_bytes": 512 << 20}, "`memory-bytes`"),
+    ):
+        notice = table.said("new-session", name="work", if_exists="reuse", **asked).get("notice")
+        assert notice == (told and f"session work was opened otherwise: {told} count when a session is opened")

@@ -60,7 +60,7 @@ class EvalOps:
         """Tell of a session that is there already what its user may take otherwise."""
         greetings = self._state.greetings
         first = greetings.is_first(peer) and not session.ephemeral
-        notices = (greetings.elsewhere(peer, session, request.cwd), self._opening.other(session, request.runtime))
+        notices = (greetings.elsewhere(peer, session, request.cwd), *self._opening.otherwise(session, request))
         notice = "; ".join(filter(None, notices)) or None
         if first:
             self._state.say(

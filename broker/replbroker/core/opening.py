@@ -15,6 +15,7 @@ from replwire.identities import Asker
 from replwire.limits import Limits
 from replwire.names import path_error, scope_of
 from replwire.ops import Opens, Request
+from replwire.policy import Tighter
 
 
 def check_path(label: str, path: str) -> None:
@@ -91,15 +92,29 @@ class Opening:
             raise Refusal("runtime-not-allowed", f"no runtime {runtime[:80]} here: {', '.join(known)}")
         return Spec(runtime)
 
+    def otherwise(self, session: Session, request: Opens) -> list[str]:
+        """What a caller is to know who asks for what this session, which is there already, was not opened with."""
+        told = self._other_runtime(session, request.runtime)
+        fields = [] if {*request.env} <= {*session.env} else ["`env`"]
+        if (asked := request.tighter()) is not None:
+            for field in msgspec.structs.fields(asked):
+                value = getattr(asked, field.name)
+                one = Tighter(**{field.name: value})
+                if value is not None and not self._state.setup.sandbox.has_all(one, session.spec.tighter):
+                    fields.append(f"`{field.name.replace('_', '-')}`")
+        if fields:
+            more = f"session {session.label} was opened otherwise: {', '.join(fields)} count when a session is opened"
+            return [*told, more]
+        return told
+
     @staticmethod
-    def other(session: Session, runtime: str | None) -> str | None:
-        """What a caller is to know who names a runtime that this session, which is there already, does not have."""
+    def _other_runtime(session: Session, runtime: str | None) -> list[str]:
         has = session.spec
         if runtime is None or (runtime.rstrip("/") or "/") in (has.runtime, has.environment):
-            return None
+            return []
         if runtime.startswith("@") and has.environment == f"@{session.owner}/{runtime[1:]}":
-            return None
-        return f"session {session.label} runs {has}; `runtime` counts when a session is opened"
+            return []
+        return [f"session {session.label} runs {has}; `runtime` counts when a session is opened"]
 
     def _check_rule(self, spec: Spec, request: Request, owner: str) -> None:
         rule = self._state.rule(request)

@@ -46,6 +46,16 @@ class Sandbox:
             raise Refusal("invalid-request", str(error)) from None
         return msgspec.json.encode(asked)
 
+    def has_all(self, asked: Tighter, tighter: bytes | None) -> bool:
+        """Whether a session of which `tighter` was asked is as tight as `asked`, and allows no less."""
+        if self.policy is None:
+            return False
+        try:
+            has = self.policy if tighter is None else tighten(self.policy, _decode_tighter(tighter))
+            return tighten(has, asked) == has
+        except ValueError:
+            return False
+
     def memory_limit(self, tighter: bytes | None) -> int | None:
         """What one session may use, of which `tighter` was asked; None where it has no sandbox."""
         if self.policy is None:

@@ -44,7 +44,7 @@ class SessionOps:
         if existing is not None:
             state.access.check(existing, peer, changes=True)
             elsewhere = state.greetings.elsewhere(peer, existing, request.cwd)
-            notices = filter(None, (elsewhere, self._opening.other(existing, request.runtime)))
+            notices = filter(None, (elsewhere, *self._opening.otherwise(existing, request)))
             state.greetings.is_first(peer)
             state.say(
                 peer, request.id, status=["done"], session=existing.id, name=existing.name, epoch=existing.epoch,
