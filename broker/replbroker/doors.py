@@ -46,6 +46,7 @@ def tcp_door(address: str) -> Door:
         door.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT_S)
         door.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENT_S // 6)
         door.bind((host, int(port)))
+        door.listen()  # where the address is taken by a socket that may share it, this says so and not the bind
     except OSError as error:
         door.close()
         raise StartError(f"cannot listen on tcp {address}: {error.strerror or error}") from None

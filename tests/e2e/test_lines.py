@@ -16,6 +16,7 @@ import pytest
 
 from kit import PATIENCE_S, Broker, LineWire, wait_until
 from replbroker.doors import tcp_door
+from replbroker.endpoints import StartError
 
 Start = Callable[..., Broker]
 
@@ -214,6 +215,14 @@ def test_a_line_is_one_json_object_and_ends_in_one_newline(line: LineWire) -> No
     text = line.line()
     assert text.endswith(b"}\n")
     assert json.loads(text) == {"id": "a", "status": ["done", "pong"]}
+
+
+def test_an_address_that_is_taken_is_named() -> None:
+    door = tcp_door("127.0.0.1:0")
+    address = "{}:{}".format(*door.socket.getsockname())
+    with pytest.raises(StartError, match=f"cannot listen on tcp {address}: Address already in use"):
+        tcp_door(address)
+    door.remove()
 
 
 def test_a_second_message_does_not_wait_for_the_first_ones_receipt() -> None:
