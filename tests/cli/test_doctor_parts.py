@@ -184,6 +184,19 @@ def test_a_socket_of_somebody_else_is_told(short: Path) -> None:
     assert any(f"uid {os.getuid()}" in each.seen for each in found)
 
 
+def test_a_services_socket_in_a_directory_that_others_may_enter_is_well_while_one_listens(short: Path) -> None:
+    short.chmod(0o755)
+    endpoint = f"ipc://{short}/b.sock"
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(str(short / "b.sock"))
+        service.listen()
+        [well] = sockets.listener(endpoint, str(short), os.getuid())
+    assert (well.level, "shared" in well.seen) == ("ok", True)
+    bad = one(sockets.listener(endpoint, str(short), os.getuid()))
+    assert bad.level == "fail"
+    assert "when it is replctl's alone" in str(bad.mend)  # nobody is to be told to close /run
+
+
 def test_a_start_that_hangs_is_told(short: Path) -> None:
     import fcntl
 

@@ -6,7 +6,8 @@ import os
 import stat
 from collections.abc import Iterator
 
-from replctl.client.address import folder_fault
+from replctl.client.address import folder_fault, listens
+from replctl.client.errors import ReplError
 from replctl.doctor.finding import Finding, fail, ok, warn
 from replwire.keys import KeyFault, Keys
 from replwire.places import ipc_path
@@ -29,7 +30,8 @@ def folder(name: str, path: str, uid: int) -> Iterator[Finding]:
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077:
         cause = "others may enter it: a broker refuses to start"
-        yield fail(name, f"{path} has mode {mode:04o}", cause, f"chmod 700 {path}")
+        mend = f"chmod 700 {path}, when it is replctl's alone; else name a place in a directory that is"
+        yield fail(name, f"{path} has mode {mode:04o}", cause, mend)
     elif found.st_uid != uid:
         yield warn(
             name,
@@ -50,8 +52,20 @@ def listener(endpoint: str, state_dir: str, uid: int) -> Iterator[Finding]:
     if path.startswith("@"):
         yield warn("sockets", endpoint, "any user of this machine may connect to an abstract socket", "give it a path")
         return
-    yield from folder("sockets", os.path.dirname(path), uid)
+    if _is_shared(endpoint, os.path.dirname(path), uid):
+        yield ok("sockets", f"{path}, which is shared: a broker listens there, and others may enter its directory")
+    else:
+        yield from folder("sockets", os.path.dirname(path), uid)
     yield from _file(path, uid)
+
+
+def _is_shared(endpoint: str, directory: str, uid: int) -> bool:
+    """Whether it is a service's socket: one in a directory like /run, which a broker is passed and does not make."""
+    try:
+        mode = os.stat(directory).st_mode
+        return bool(mode & 0o077) and folder_fault(directory, uid) is None and listens(endpoint)
+    except (OSError, ReplError):
+        return False
 
 
 def _file(path: str, uid: int) -> Iterator[Finding]:
