@@ -209,8 +209,9 @@ def test_a_broken_config_file_takes_neither_the_settings_nor_the_help_away(shell
     assert f"{file}: limits.max-sessions: Expected `int`, got `str`" in ran.stderr
     assert f"{file}: unknown setting limits.max-sesions" in ran.stderr
     rows = {line.split()[0]: line.split()[1:] for line in ran.stdout.splitlines()}
-    assert rows["limits.max-history"] == ["7", str(file)]
-    assert rows["limits.max-sessions"] == ["100", "default"]
+    assert rows["limits.max-history"] == [str(file), "7"]
+    assert rows["limits.max-sessions"] == ["default", "100"]
+    assert max(map(len, ran.stdout.splitlines()[:10])) < 80 + len(str(file))
     told = json.loads(shell.run("config", "show", "--json", "--config", str(file)).stdout)
     assert told["status"] == ["done", "error", "invalid-config"]
     assert len(told["problems"]) == 2

@@ -100,6 +100,8 @@ def test_a_folder_that_others_can_write_to_is_not_trusted(tmp_path: Path) -> Non
          ["still running as eval 3; replctl read work 3 --wait 60s"]),
         (Result(status=["done"], state="lost", cause="out of memory", epoch=3),
          ["earlier state was lost: out of memory; this ran in a fresh worker (epoch 3)"]),
+        (Result(status=["done", "error"], state="lost", cause="out of memory", epoch=3, error="NameError: x"),
+         ["earlier state was lost: out of memory; this ran in a fresh worker (epoch 3)"]),
         (Result(status=["done"], truncated=True, dropped_bytes=9_000_000),
          ["output truncated, 9000000 bytes dropped"]),
     ],

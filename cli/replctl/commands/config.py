@@ -41,8 +41,8 @@ def show(path: str | None, pairs: tuple[str, ...], json: bool) -> int:
             {"status": ["done", "error", "invalid-config"] if problems else ["done"], **wrong, "settings": settings}
         )
         return _exit(problems)
-    text = [(dotted, msgspec.json.encode(value).decode(), source) for dotted, value, source in rows]
-    screen.table(("SETTING", "VALUE", "FROM"), text)
+    text = [(dotted, source, msgspec.json.encode(value).decode()) for dotted, value, source in rows]
+    screen.table(("SETTING", "FROM", "VALUE"), text)  # a list may be hundreds of characters long: it pads nothing
     for problem in problems:
         screen.notice(f"cannot be used, and left out above: {problem}")
     return _exit(problems)

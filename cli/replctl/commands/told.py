@@ -74,7 +74,7 @@ def end_notices(result: Result) -> Iterator[str]:
     if result.repr_error:
         yield f"the value cannot be shown, its repr raised: {result.repr_error}"
     yield from _ended(result, name)
-    if result.ok and result.state == "lost":
+    if (result.ok or result.exit is Exit.RAISED) and result.state == "lost":
         yield f"earlier state was lost: {result.cause or 'unknown cause'}; this ran in a fresh worker" + _epoch(result)
     if result.ignored_fields:
         yield f"the broker does not know, and ignored: {', '.join(result.ignored_fields)}"
