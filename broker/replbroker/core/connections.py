@@ -12,7 +12,7 @@ from replwire.faults import Refusal
 
 
 class Connections:
-    """Who is connected. One that was open when there was no room is refused until there is."""
+    """Open connections and their accounts. One that was open when there was no room is refused until there is."""
 
     def __init__(self, quotas: Quotas, forget: Callable[[Deadline], None]) -> None:
         """`forget` cancels a deadline."""
@@ -30,12 +30,12 @@ class Connections:
         return peer in self._identities
 
     def open(self, peer: Peer, identity: str) -> None:
-        """A connection was made. It has no room before `check` has found some."""
+        """Add a connection. It has no room before `check` has found some."""
         self._identities[peer] = identity
         self._waiting.add(peer)
 
     def check(self, peer: Peer, *, asked: bool = True) -> None:
-        """Raises Refusal while there is no room for it. `asked`: it says something, for the first time perhaps."""
+        """Raise Refusal while there is no room for a peer. `asked`: it says something, for the first time perhaps."""
         if peer in self._waiting:
             holder = Holder(self._identities[peer])
             self._quotas.check(CONNECTIONS, holder)
@@ -45,7 +45,7 @@ class Connections:
             self._forget(deadline)
 
     def has_room(self, peer: Peer) -> bool:
-        """Whether it is one of those that fit, or has become one."""
+        """Return whether a connection is one of those that fit, or has become one."""
         try:
             self.check(peer, asked=False)
         except Refusal:
@@ -53,7 +53,7 @@ class Connections:
         return True
 
     def identify(self, peer: Peer, identity: str) -> None:
-        """It has shown a key or a token, or lost it: room is to be had on that account."""
+        """Count a connection on another account: it has shown a key or a token, or lost it."""
         before = self._identities.get(peer)
         if before is not None and before != identity:
             self._release(peer, before)
@@ -66,15 +66,15 @@ class Connections:
             self._quotas.release(CONNECTIONS, Holder(identity))
 
     def turn_away(self, peer: Peer, refusal: Refusal) -> None:
-        """Whatever it asks is refused so."""
+        """Refuse all that a connection asks."""
         self._turned_away[peer] = refusal
 
     def refusal(self, peer: Peer) -> Refusal | None:
-        """Why nothing is done for this one."""
+        """Return the refusal of one that was turned away."""
         return self._turned_away.get(peer) if self._turned_away else None
 
     def close(self, peer: Peer) -> None:
-        """It has ended."""
+        """Remove a connection that has ended."""
         identity = self._identities.pop(peer, None)
         if identity is not None:
             self._release(peer, identity)

@@ -1,4 +1,4 @@
-"""Who may run now: so many evals at once, and a fair turn when there are more.
+"""Slots of evals: so many run at once, and turns are fair when more want to.
 
 Only the first eval of a session stands here, so a slow session never holds more than one slot. Turns go round between
 identities, and within one between its agents: one that waits is served after at most one eval of each other identity
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 
 class SlotRequest(NamedTuple):
-    """For whom something wants a slot, and whether it may keep it for long."""
+    """The account that a slot is wanted on, and whether it may be kept for long."""
 
     holder: Holder
     long: bool = False
 
 
 class _AgentLine(Generic[T]):
-    """What waits of one agent, in order of arrival within its two kinds."""
+    """Waiting items of one agent, in order of arrival within their two kinds."""
 
     __slots__ = ("count", "long", "short")
 
@@ -42,7 +42,7 @@ class _AgentLine(Generic[T]):
         (self.long if long else self.short).append((self.count, item))
 
     def next(self, *, with_long: bool) -> deque[tuple[int, T]] | None:
-        """Where the one is that comes first."""
+        """Return the kind whose first item comes next."""
         if not (with_long and self.long):
             return self.short or None
         return self.long if not self.short or self.long[0] < self.short[0] else self.short
@@ -61,19 +61,19 @@ class Gate(Generic[T]):
 
     @property
     def slots(self) -> int:
-        """How many there are."""
+        """The number of slots."""
         return self._slots()
 
     @property
     def taken(self) -> int:
-        """How many are in use."""
+        """The number of slots in use."""
         return self._quotas.total(SLOTS)
 
     def __len__(self) -> int:
         return sum(len(line) for lines in self._turns.values() for line in lines.values())
 
     def may_enter(self, turn: SlotRequest) -> bool:
-        """Whether there is a slot for this one."""
+        """Return whether there is a slot for a request."""
         return (not turn.long or self._has_long()) and self._quotas.has_room(SLOTS, turn.holder)
 
     def _has_long(self) -> bool:
@@ -143,7 +143,7 @@ class Gate(Generic[T]):
             del self._turns[identity]
 
     def waiting(self) -> dict[SlotRequest, int]:
-        """How many wait, by whom and of which kind."""
+        """Count the waiting items by account and kind."""
         found: dict[SlotRequest, int] = {}
         for identity, lines in self._turns.items():
             for agent, line in lines.items():

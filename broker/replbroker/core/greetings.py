@@ -1,4 +1,4 @@
-"""What a connection is told once: the directory of the session that it meets first, and of one that lies elsewhere."""
+"""Greetings: a connection is told once of the directory of its first session, and of one that lies elsewhere."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _MOST_SESSIONS = 1000  # of one peer
 
 
 class Greetings:
-    """Who has been told what, until its connection ends; bounded all the same."""
+    """Greetings that each peer had, until its connection ends; bounded all the same."""
 
     def __init__(self) -> None:
         self._told: OrderedDict[Peer, set[str]] = OrderedDict()  # ids of sessions that lie elsewhere
 
     def forget(self, peer: Peer) -> None:
-        """Its connection has ended."""
+        """Remove a peer whose connection has ended."""
         self._told.pop(peer, None)
 
     def is_first(self, peer: Peer) -> bool:
-        """Whether no session has been named to this peer, as one is now."""
+        """Return whether no session was named to this peer before, as one is now."""
         if peer in self._told:
             self._told.move_to_end(peer)
             return False
@@ -32,7 +32,7 @@ class Greetings:
         return True
 
     def elsewhere(self, peer: Peer, session: Session, directory: str | None) -> str | None:
-        """That a named session has another directory than its user is in, the first time."""
+        """Return a notice that a named session has another directory than its user is in; the first time alone."""
         own = session.directory
         if session.scope or own is None or directory is None or _is_within(directory, own):
             return None

@@ -1,4 +1,4 @@
-"""Which session a request means. What its sender may not see is not found, just as what does not exist.
+"""From references to sessions. What its sender may not see is not found, just as what does not exist.
 
 A bare name is the asker's own. `OWNER/NAME` reaches a session that is shared with the asker, or any for an admin, and
 so does an id.
@@ -23,7 +23,7 @@ class SessionLookup:
         self._access = access
 
     def key(self, reference: str, request: Request, identity: str) -> NameKey:
-        """What a reference means as a name."""
+        """Return a reference as a name."""
         owner, name = split_reference(reference)
         return NameKey(identity if owner is None else owner, name, scope_of(name, request.project, request.agent))
 
@@ -63,7 +63,7 @@ class SessionLookup:
         )  # fmt: skip
 
     def reference(self, session: Session, request: Request, peer: Peer) -> str:
-        """What means this session in a request like this one: its name, OWNER/NAME, or its id."""
+        """Return the reference to a session in a request like this: its name, OWNER/NAME, or its id."""
         identity = self._access.of(peer)
         if session.name is not None:
             short = session.name if session.owner == identity else f"{session.owner}/{session.name}"

@@ -1,4 +1,4 @@
-"""Memory in sum: who may begin something, and who is ended when there is too little.
+"""Memory in sum: bounds on what may begin, and the choice of what ends when there is too little.
 
 What the machine has left is told by the shell, what sessions use by their workers. Sums are made once for a burst of
 such reports; to ask whether something may begin looks at the last sums and walks nothing.
@@ -18,7 +18,7 @@ _FREE_SHARE, _LEAST_FREE, _MOST_FREE = 32, 64 * MIB, 512 * MIB
 
 
 class MemoryLeft(NamedTuple):
-    """What this machine, or the broker's control group where that is less, has in all and has left, in bytes."""
+    """Bytes that this machine, or the broker's control group where that is less, has in all and has left."""
 
     total: int
     available: int
@@ -33,7 +33,7 @@ class Use(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """What has to end, and why."""
+    """A session that has to end, and the cause."""
 
     worker: int
     session: Session
@@ -55,13 +55,13 @@ class MemorySums:
 
     @property
     def most(self) -> int | None:
-        """What all sessions may use together."""
+        """Bytes that all sessions may use together."""
         if self.limits.max_memory_bytes or self.machine is None:
             return self.limits.max_memory_bytes or None
         return self.machine.total * 9 // 10
 
     def most_of(self, identity: str) -> int | None:
-        """What this identity's sessions may use together, where that is less than all may."""
+        """Bytes that this identity's sessions may use together, where that is less than all may."""
         if self.limits.max_identity_memory_bytes:
             return self.limits.max_identity_memory_bytes
         most = self.most
@@ -69,18 +69,18 @@ class MemorySums:
 
     @property
     def least_free(self) -> int:
-        """What has to be available for something to begin."""
+        """Bytes that have to be available for something to begin."""
         if self.limits.min_free_memory_bytes or self.machine is None:
             return self.limits.min_free_memory_bytes
         return min(_MOST_FREE, max(_LEAST_FREE, self.machine.total // _FREE_SHARE))
 
     @property
     def is_short(self) -> bool:
-        """Whether the machine has less left than what has to stay so."""
+        """Return whether the machine has less left than that."""
         return self.machine is not None and self.machine.available < self.least_free
 
     def available(self, identity: str) -> int | None:
-        """What this identity's sessions can still take, all bounds together; None when nothing is known."""
+        """Bytes that this identity's sessions can still take, all bounds together; None when nothing is known."""
         rest = []
         if self.machine is not None:
             rest.append(self.machine.available - self.least_free)
@@ -92,7 +92,7 @@ class MemorySums:
     # --- figures ---
 
     def sum_up(self, uses: Iterable[Use]) -> None:
-        """What sessions use now."""
+        """Take in the figures of all sessions."""
         self.used = 0
         self._used_by.clear()
         self._largest.clear()
@@ -104,7 +104,7 @@ class MemorySums:
                 self._largest[identity] = use
 
     def check(self, identity: str) -> None:
-        """Whether this identity may begin something. Raises Refusal `memory-limit-reached`."""
+        """Raise Refusal `memory-limit-reached` when this identity may not begin anything."""
         if self.is_short:
             assert self.machine is not None
             err = f"The machine has {_mib(self.machine.available)} of memory left"
@@ -116,7 +116,7 @@ class MemorySums:
             raise _refusal("max-memory-bytes", most, f"All sessions use {_mib(self.used)} of memory")
 
     def excess(self, *, fresh: bool) -> Excess | None:
-        """What to end first: of an identity that uses too much, then of all, then where the machine runs out. `fresh`:
+        """Choose what ends: of an identity that uses too much, then of all, then where the machine runs out. `fresh`:
         the machine was looked at since the last end."""
         for identity, use in self._largest.items():
             most, used = self.most_of(identity), self._used_by[identity]

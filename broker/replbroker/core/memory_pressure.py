@@ -1,4 +1,4 @@
-"""When memory is looked at, and what is done about what was seen: reports in, sessions ended."""
+"""Watch over memory: reports of workers and of the machine in, sessions ended."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class MemoryPressure:
         self._state.out.append(LookAtMemory())
 
     def told(self, before: Usage, usage: Usage, now: float) -> None:
-        """A session's worker has reported."""
+        """Take in a report of a session's worker."""
         if usage.memory_bytes != before.memory_bytes and self._summing is None:
             self._summing = self._state.deadlines.at(now + _BURST_S, self._sum_up)
 
     def seen(self, machine: MemoryLeft, now: float) -> None:
-        """The shell has looked at the machine."""
+        """Take in a look at the machine."""
         self._memory.machine = machine
         self._settle(now)
         near = machine.available < _NEAR * self._memory.least_free

@@ -1,4 +1,4 @@
-"""How much of what all share each identity may hold, and each of its agents.
+"""Quotas: how much of each shared total an identity may hold, and each of its agents.
 
 Of every total a reserve is for the broker's own user, root and admins. Anybody else may hold a share of it, and while
 several do, one that has more than an equal part leaves the last of it to the others. Labels of agents divide what their
@@ -15,14 +15,14 @@ from replwire.limits import Limits
 
 
 class Holder(NamedTuple):
-    """On whose account something is held. `agent` is a label, or stands for one connection."""
+    """An account that something is held on. `agent` is a label, or stands for one connection."""
 
     identity: str
     agent: str = ""
 
 
 class Resource(NamedTuple):
-    """Something that is counted. `quota` and `total` are names of limits, `word` and `err` those of a refusal."""
+    """A counted resource. `quota` and `total` are names of limits, `word` and `err` those of a refusal."""
 
     quota: str  # what one identity may hold
     total: str  # what all together may
@@ -51,7 +51,7 @@ _FIELDS = {name: name.replace("-", "_") for each in RESOURCES for name in (each.
 
 
 class _Lack(NamedTuple):
-    """Why somebody may not hold one more: the bound that was met, its value, and whose it is (None: of all)."""
+    """The reason why there is no more: the bound that was met, its value, and whose it is (None: of all)."""
 
     limit: str
     value: int
@@ -59,7 +59,7 @@ class _Lack(NamedTuple):
 
 
 class _Usage:
-    """What is held of one resource."""
+    """Counts of one resource."""
 
     __slots__ = ("by_holder", "by_identity", "labels", "total", "unprivileged", "users")
 
@@ -73,7 +73,7 @@ class _Usage:
 
 
 class Quotas:
-    """What is held, by whom, and what each may hold. Who charges releases, on the same holder."""
+    """Counts and bounds of every resource. Whoever charges releases, on the same holder."""
 
     def __init__(
         self, limits: Callable[[], Limits], listed: Mapping[str, Mapping[str, int]],
@@ -96,7 +96,7 @@ class Quotas:
         return max(0, min(total - 1, -(-total * self._limits().reserve_percent // 100)))
 
     def quota(self, resource: Resource, identity: str) -> int:
-        """How much of it one identity may hold."""
+        """Return the most that one identity may hold."""
         listed = self._listed.get(identity, {}).get(resource.quota)
         total = self._limit(resource.total)
         if listed is not None:
@@ -141,11 +141,11 @@ class Quotas:
         return None
 
     def has_room(self, resource: Resource, holder: Holder) -> bool:
-        """Whether this one may hold one more."""
+        """Return whether a holder may have one more."""
         return self._lack(resource, holder) is None
 
     def check(self, resource: Resource, holder: Holder, **more: Any) -> None:
-        """Raises Refusal when it may not."""
+        """Raise Refusal when a holder may not have one more."""
         lack = self._lack(resource, holder)
         if lack is not None:
             whose = "" if lack.whose is None else f" for {lack.whose}"
@@ -157,7 +157,7 @@ class Quotas:
     # --- what is held ---
 
     def charge(self, resource: Resource, holder: Holder) -> None:
-        """It holds one more."""
+        """Count one more."""
         usage, identity = self._usage[resource], holder.identity
         held, mine = usage.by_holder.get(holder, 0), usage.by_identity.get(identity, 0)
         usage.total += 1
@@ -170,7 +170,7 @@ class Quotas:
             usage.users += not mine
 
     def release(self, resource: Resource, holder: Holder) -> None:
-        """It holds one less."""
+        """Count one less."""
         usage, identity = self._usage[resource], holder.identity
         assert holder in usage.by_holder, f"{holder} holds no {resource.quota}"
         held, mine = usage.by_holder[holder] - 1, usage.by_identity[identity] - 1
@@ -196,7 +196,7 @@ class Quotas:
             usage.unprivileged, usage.users = sum(users.values()), len(users)
 
     def move(self, resource: Resource, before: Holder, after: Holder) -> None:
-        """One that is held is another's from here on. Raises Refusal when that one may not hold it; nothing has changed
+        """Count one on another account from here on. Raises Refusal when that one may not hold it; nothing has changed
         then."""
         self.release(resource, before)
         try:
@@ -207,23 +207,23 @@ class Quotas:
         self.charge(resource, after)
 
     def total(self, resource: Resource) -> int:
-        """How much of it all hold."""
+        """Return the sum over all holders."""
         return self._usage[resource].total
 
     def held(self, resource: Resource, identity: str) -> int:
-        """How much of it one identity holds."""
+        """Return the count of one identity."""
         return self._usage[resource].by_identity.get(identity, 0)
 
     def by_holder(self, resource: Resource) -> Mapping[Holder, int]:
-        """Who holds how much of it."""
+        """Return the counts of all holders."""
         return self._usage[resource].by_holder
 
     def identities(self) -> Iterator[str]:
-        """Those who hold anything."""
+        """Iterate over the identities that hold anything."""
         yield from dict.fromkeys(each for usage in self._usage.values() for each in usage.by_identity)
 
     def show(self, identity: str) -> dict[str, dict[str, int]]:
-        """What one identity holds and may hold, by the limit's name."""
+        """Return what one identity holds and may hold, by the limit's name."""
         return {
             each.quota: {"used": self.held(each, identity), "quota": self.quota(each, identity)} for each in RESOURCES
         }
