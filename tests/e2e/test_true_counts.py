@@ -109,7 +109,7 @@ def test_a_time_limit_that_is_cut_is_told_at_once_with_what_would_allow_more(sta
     )
     lines = told.stderr.splitlines()
     assert lines[0].startswith(
-        "replctl: --timeout 100000 is cut: 400 ms is the most here (max-eval-time-ms); with --wait"
+        "replctl: --timeout 1 min 40 s is cut: 400 ms is the most here (max-eval-time-ms); with --wait"
     )
     assert (
         lines[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from replctl.client.result import Result
@@ -11,6 +12,7 @@ from replwire.replies import Reply
 
 # The broker's hints speak of fields of the wire; at a shell the same advice is an option or a command.
 _WORDS = {"send `wait-ms`": "use --wait", "`timeout-ms`": "--timeout", "`wait-ms`": "--wait"}
+_MILLISECONDS = re.compile(r"(`timeout-ms` )(\d+)|\b(\d+) ms\b")  # a plain number is seconds at a shell
 _HINTS = {
     "session-not-found": "replctl ls lists the sessions, replctl new NAME opens one",
     "session-already-exists": "replctl new --reuse takes the one there is",
@@ -26,6 +28,7 @@ def hint_for(word: str | None, hint: str | None) -> str | None:
 
 def for_shell(text: str) -> str:
     """What the broker says of fields, with the options that a shell has for them."""
+    text = _MILLISECONDS.sub(lambda found: f"{found[1] or ''}{spoken(int(found[2] or found[3]))}", text)
     for field, option in _WORDS.items():
         text = text.replace(field, option)
     return text
