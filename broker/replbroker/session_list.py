@@ -21,6 +21,7 @@ from replbroker.endpoints import locked
 _VERSION = 1
 _MAX_BYTES = 64 << 20  # no file of ours is as long
 _MOST_LINES = 5000  # appended before the file is written anew
+_MOST_ADDED = 16 << 20  # bytes: names of projects may be long, and what is remembered of a thousand has to fit as well
 _MAX_EPOCH = 2**31  # none of ours is as high; what comes after fits the wire
 
 
@@ -74,7 +75,7 @@ class SessionListFile:
         self._unix_time = unix_time
         self._saved: Callable[[], SavedSessions] = lambda: SavedSessions(0, [])
         self._fd = -1
-        self._lines = 0
+        self._lines = self._added = 0
 
     def previous(self) -> tuple[SavedSessions, str | None]:
         """What a broker before this one saved, and what is wrong with that, if anything is.
@@ -96,10 +97,11 @@ class SessionListFile:
 
     def append(self, record: SessionRecord) -> str | None:
         """Add one record, which `saved` has by now; why that could not be done, or None."""
-        if self._fd < 0 or self._lines >= _MOST_LINES:
+        if self._fd < 0 or self._lines >= _MOST_LINES or self._added >= _MOST_ADDED:
             return self._rewrite()
         line = _encode(record) + b"\n"
         self._lines += 1
+        self._added += len(line)
         try:
             if os.write(self._fd, line) == len(line):
                 return None
@@ -139,7 +141,7 @@ class SessionListFile:
                 raise
         except OSError as error:
             return f"{self._path}: {error.strerror or error}"
-        self._fd, self._lines = fd, 0
+        self._fd, self._lines, self._added = fd, 0, 0
         return None
 
     def close(self) -> None:

@@ -60,6 +60,20 @@ def test_a_long_life_writes_the_file_anew(
     assert len(path(tmp_path).read_text().splitlines()) <= 12
 
 
+def test_long_names_of_projects_never_make_a_file_that_is_too_long_to_be_read(
+    file: SessionListFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_list, "_MOST_ADDED", 100_000)
+    long = record(scope="/" + "\x01" * 4000)
+    file.begin(lambda: SavedSessions(0, [long]))
+    longest = 0
+    for _ in range(50):
+        assert file.append(long) is None
+        longest = max(longest, path(tmp_path).stat().st_size)
+    assert 100_000 < longest < 200_000
+    assert file.previous()[0].records == [long]
+
+
 @pytest.mark.parametrize(
     "data",
     [b"", b"\0" * 100, b"{}\n", b'{"version":1,"pid":1,"floor":0}', b'{"version":2,"pid":1,"floor":0}\n',
