@@ -26,7 +26,8 @@ class Registry:
     def __init__(self) -> None:
         self._by_id: dict[str, Session] = {}
         self._by_name: dict[tuple[str, str], dict[str, Session]] = {}  # by owner and name, then by scope
-        self._gone: OrderedDict[NameKey, tuple[str, bool]] = OrderedDict()
+        self._gone: dict[str, OrderedDict[NameKey, tuple[str, bool]]] = {}  # by owner
+        self._notes = 0
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -48,12 +49,16 @@ class Registry:
 
     def cause(self, key: NameKey) -> str | None:
         """How the last session of this name went."""
-        return self._gone.get(key, (None, False))[0]
+        return self._note(key)[0]
 
     def gone(self, key: NameKey) -> str | None:
         """The same, when nobody had asked for that."""
-        why, asked = self._gone.get(key, (None, True))
+        why, asked = self._note(key)
         return None if asked else why
+
+    def _note(self, key: NameKey) -> tuple[str | None, bool]:
+        mine = self._gone.get(key.owner)
+        return (None, True) if mine is None else mine.get(key, (None, True))
 
     def add(self, session: Session) -> None:
         """Register. The caller has checked that the name is free."""
@@ -84,8 +89,15 @@ class Registry:
                 del self._by_name[session.owner, session.name]
 
     def note(self, key: NameKey, why: str, *, asked: bool = False) -> None:
-        """Remember how a session went; the oldest note goes when there are too many."""
-        self._gone[key] = (why, asked)
-        self._gone.move_to_end(key)
-        if len(self._gone) > _NOTES:
-            self._gone.popitem(last=False)
+        """Remember how a session went. Where there are too many notes, the oldest goes of the owner who has
+        most: nobody makes another's forgotten."""
+        mine = self._gone.setdefault(key.owner, OrderedDict())
+        self._notes += key not in mine
+        mine[key] = (why, asked)
+        mine.move_to_end(key)
+        if self._notes > _NOTES:
+            owner, most = max(self._gone.items(), key=lambda pair: len(pair[1]))
+            most.popitem(last=False)
+            self._notes -= 1
+            if not most:
+                del self._gone[owner]
