@@ -91,7 +91,7 @@ def test_an_identity_over_its_bound_loses_its_largest_session_and_others_none() 
     end = broker.end(running)
     assert end["status"] == ["done", "error", "worker-lost"]
     assert end["state"] == "lost"
-    told = "killed: the sessions of self used 310 MiB, limit 300 MiB, and this one most of it: 200 MiB"
+    told = "killed: the sessions of self used 310 MiB, limit 300 MiB, and this is the largest session of who used most: 200 MiB"
     assert end["cause"] == told
     assert len(broker.killed) == 1
     assert broker.session("mine").worker is None
@@ -119,9 +119,21 @@ def test_all_sessions_together_are_bounded_and_the_largest_goes_first() -> None:
         uses(broker, name, used)
     assert broker.session("b").worker is None
     assert broker.session("b").lost == (
-        "killed: all sessions used 510 MiB, limit 500 MiB, and this one most of it: 260 MiB"
+        "killed: all sessions used 510 MiB, limit 500 MiB, and this is the largest session of who used most: 260 MiB"
     )
     assert len(broker.killed) == 1
+
+
+def test_who_divides_its_memory_over_many_sessions_is_ended_before_who_has_one_that_is_larger() -> None:
+    broker = table(max_memory_bytes=500 * MIB, max_identity_memory_bytes=400 * MIB)
+    broker.open("large")
+    for number in range(4):
+        guest(broker, f"small{number}")
+    uses(broker, "large", 200 * MIB)
+    for number in range(4):
+        uses(broker, f"small{number}", (80 + number) * MIB)
+    assert [session.name for session in broker.state.sessions if session.worker is None] == ["small3"]
+    assert broker.state.memory.used == 443 * MIB
 
 
 def test_where_the_machine_runs_out_the_largest_is_ended_and_its_memory_waited_for() -> None:
@@ -132,7 +144,7 @@ def test_where_the_machine_runs_out_the_largest_is_ended_and_its_memory_waited_f
     sees(broker, left=400 * MIB)
     assert broker.session("a").worker is None
     assert broker.session("a").lost == (
-        "killed: the machine had 400 MiB of memory left, and this one most of it: 300 MiB"
+        "killed: the machine had 400 MiB of memory left, and this is the largest session of who used most: 300 MiB"
     )
     sees(broker, left=400 * MIB)  # it is not free yet
     assert broker.session("b").worker is not None

@@ -116,15 +116,16 @@ class MemorySums:
             raise _refusal("max-memory-bytes", most, f"All sessions use {_mib(self.used)} of memory")
 
     def excess(self, *, fresh: bool) -> Excess | None:
-        """Choose what ends: of an identity that uses too much, then of all, then where the machine runs out. `fresh`:
-        the machine was looked at since the last end."""
+        """Choose what ends: of an identity that uses too much, then where all do or the machine runs out, of who uses
+        most. `fresh`: the machine was looked at since the last end."""
         for identity, use in self._largest.items():
             most, used = self.most_of(identity), self._used_by[identity]
             if most is not None and used > most:
                 return _excess(use, f"the sessions of {identity} used {_mib(used)}, limit {_mib(most)}")
-        largest = max(self._largest.values(), key=lambda use: use.used, default=None)
-        if largest is None or not largest.used:
+        most_used = max(self._used_by, key=self._used_by.__getitem__, default=None)  # however it is divided
+        if most_used is None or not self._used_by[most_used]:
             return None
+        largest = self._largest[most_used]
         if self.most is not None and self.used > self.most:
             return _excess(largest, f"all sessions used {_mib(self.used)}, limit {_mib(self.most)}")
         if fresh and self.machine is not None and self.machine.available < self.least_free // 2:
@@ -142,7 +143,8 @@ class MemorySums:
 
 
 def _excess(use: Use, why: str) -> Excess:
-    return Excess(use.worker, use.session, f"killed: {why}, and this one most of it: {_mib(use.used)}")
+    cause = f"killed: {why}, and this is the largest session of who used most: {_mib(use.used)}"
+    return Excess(use.worker, use.session, cause)
 
 
 def _refusal(limit: str, value: int, err: str) -> Refusal:
