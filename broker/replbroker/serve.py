@@ -219,7 +219,9 @@ class Serve:
 
     def opened(self, peer: bytes, identity: str, groups: tuple[int, ...] = ()) -> bytes | None:
         """A connection was made."""
-        return self._core.connected(peer, identity, time.monotonic(), groups)
+        refusal = self._core.connected(peer, identity, time.monotonic(), groups)
+        self._do(self._core.effects())
+        return refusal
 
     def identified(self, peer: bytes, identity: str) -> None:
         """A connection has shown a key."""
@@ -314,7 +316,7 @@ class Serve:
             assert self._hooks is not None, "the core asks no hooks where there are none"
             self._hooks.ask(effect)
         elif isinstance(effect, HangUp):
-            (self._clients if effect.at_once and effect.peer[:1] == PREFIX else self.streams).hang_up(effect.peer)
+            (self._clients if effect.peer[:1] == PREFIX else self.streams).hang_up(effect.peer, at_once=effect.at_once)
         elif isinstance(effect, Pause):
             self.streams.pause(effect.peer, effect.until)
         elif isinstance(effect, SaveSession):
@@ -343,9 +345,7 @@ class Serve:
 
     def _describe(self, peer: bytes) -> str:
         """Who a peer is, for the audit. Nobody stands behind what the broker did by itself."""
-        if not peer:
-            return BROKER
-        return (self._clients if peer[:1] == PREFIX else self.streams).describe(peer)
+        return (self._clients if peer[:1] == PREFIX else self.streams).describe(peer) if peer else BROKER
 
     def _saved(self, trouble: str | None) -> None:
         if trouble is not None and not self._unsaved:

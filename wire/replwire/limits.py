@@ -218,7 +218,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
     max_connections: Annotated[int, _bound("clients", 1, 100_000, "clients connected at once")] = 100
     first_request_ms: Annotated[
         int,
-        _bound("ms", 0, DAY_MS, "how long a connection may say nothing before its first request; 0 means for ever"),
+        _bound(
+            "ms",
+            0,
+            DAY_MS,
+            "how long a connection may ask nothing, or a stranger's not say whose it is; 0 means for ever",
+        ),
     ] = 30_000
     max_message_bytes: Annotated[int, _bound("bytes", KIB, 256 * MIB, "one request")] = MIB
     max_stdin_bytes: Annotated[int, _bound("bytes", 1, 16 * MIB, "input that a session has not read yet")] = 64 * KIB

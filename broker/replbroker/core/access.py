@@ -52,6 +52,10 @@ class Access:
                 self._named[peer] = standing
         self._who[peer] = identity
 
+    def may_become(self, peer: Peer, identity: str) -> bool:
+        """Whether a connection may show a key or token of this name: one that has shown another may not."""
+        return peer not in self._named or self._who[peer] == identity
+
     def forget(self, peer: Peer) -> None:
         """It is gone."""
         self._who.pop(peer, None)

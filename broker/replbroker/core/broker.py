@@ -13,6 +13,7 @@ import traceback
 import msgspec
 
 from replbroker.core.access import ANYBODY
+from replbroker.core.arrivals import Arrivals
 from replbroker.core.disconnects import end_connection, forget_peer
 from replbroker.core.effects import Effect, HangUp, Note, Peer, SavedSessions, SessionRecord
 from replbroker.core.evals import Evals
@@ -20,12 +21,13 @@ from replbroker.core.judging import Judging
 from replbroker.core.memory import MemoryLeft
 from replbroker.core.memory_pressure import MemoryPressure
 from replbroker.core.ops import Ops
+from replbroker.core.quotas import CONNECTIONS
 from replbroker.core.rate_limits import check_rate
 from replbroker.core.registry import NameKey
 from replbroker.core.reload import Reread, put_in_force
 from replbroker.core.session import IDLE, STARTING, VACANT
 from replbroker.core.staff import Worker
-from replbroker.core.state import Setup, State, refused
+from replbroker.core.state import Setup, State
 from replbroker.core.time_limits import sweep_pace
 from replbroker.core.watch_ops import end_subscriptions
 from replbroker.core.worker_frames import WorkerFrames
@@ -33,7 +35,6 @@ from replwire.events import BrokerStarted, ExtensionError, ExtensionLoaded, LogE
 from replwire.ext.verdicts import Question, Verdict
 from replwire.faults import Refusal, clip
 from replwire.limits import Limits
-from replwire.replies import Reply, encode
 from replwire.requests import id_of, parse, typed, unknown_fields
 
 _STRIKES = 10
@@ -46,6 +47,7 @@ class Core:
         self.state = State(setup)
         self.evals = Evals(self.state)
         self.staff = self.evals.staff
+        self._arrivals = Arrivals(self.state)
         self._judging = Judging(self.state, self.evals)
         self._ops = Ops(self.state, self.evals)
         self._memory = MemoryPressure(self.state, self.staff, self._worker_lost)
@@ -99,24 +101,7 @@ class Core:
     def connected(self, peer: Peer, identity: str, now: float, groups: tuple[int, ...] = ()) -> bytes | None:
         """A connection was made, by somebody whom the transport vouches for; the refusal of one too many, for a
         transport that says it before it is asked anything."""
-        state = self.state
-        state.access.meet(peer, identity, groups)
-        state.connections.open(peer, state.access.of(peer))
-        if state.limits.first_request_ms:
-            when = now + state.limits.first_request_ms / 1000
-            state.connections.silent[peer] = state.deadlines.at(when, lambda _: self._hang_up_silent(peer))
-        try:
-            state.connections.check(peer, asked=False)
-        except Refusal as refusal:
-            state.counts[f"refused.{refusal.word}"] += 1
-            state.news.refused(refusal, None, now)
-            return encode(Reply(id="", **refused(refusal)))
-        return None
-
-    def _hang_up_silent(self, peer: Peer) -> None:
-        """It has asked for nothing that could be looked at, and takes the place of somebody who would."""
-        self.state.counts["connections.silent"] += 1
-        self.state.out.append(HangUp(peer, at_once=True))
+        return self._arrivals.connected(peer, identity, now, groups)
 
     def identified(self, peer: Peer, identity: str) -> None:
         """A connection has shown a key."""
@@ -178,6 +163,8 @@ class Core:
             agent = raw.get("agent")
             state.news.refused(refusal, agent if isinstance(agent, str) else None, now)
             self._strike(peer, refusal.word)
+            if refusal.word == CONNECTIONS.word:
+                self._arrivals.end_without_room(peer, now)
         except Exception:  # noqa: BLE001 - a defect in one op must not take every session along
             self.state.refuse(peer, request_id, self._defect())
         return self._effects(now)
@@ -390,9 +377,13 @@ class Core:
         self.state.bus.tell(ExtensionError, emitter=owner, contribution=contribution, error=clip(error))
         return self._effects(now)
 
+    def effects(self) -> list[Effect]:
+        """What a call has left to do that returns something else."""
+        out, self.state.out = self.state.out, []
+        return out
+
     def _effects(self, now: float) -> list[Effect]:
         state = self.state
         if state.drain_deadline is not None and state.gate.taken == 0:
             self._ops.finish_drain("drained", now)
-        out, state.out = state.out, []
-        return out
+        return self.effects()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from replbroker.core.access import ANYBODY
 from replbroker.core.effects import Peer
 from replbroker.core.quotas import CONNECTIONS, Holder, Quotas
 from replwire.deadlines import Deadline
@@ -14,14 +15,16 @@ from replwire.faults import Refusal
 class Connections:
     """Open connections and their accounts. One that was open when there was no room is refused until there is."""
 
-    def __init__(self, quotas: Quotas, forget: Callable[[Deadline], None]) -> None:
+    def __init__(self, quotas: Quotas, forget: Callable[[Deadline | None], None]) -> None:
         """`forget` cancels a deadline."""
         self._quotas = quotas
         self._forget = forget
         self._identities: dict[Peer, str] = {}
         self._waiting: set[Peer] = set()  # those that have no room
+        self._unknown: dict[Peer, None] = {}  # those that nobody vouches for and that have room, the oldest first
         self._turned_away: dict[Peer, Refusal] = {}
         self.silent: dict[Peer, Deadline] = {}  # those that have asked for nothing, and until when they may
+        self.excess: dict[Peer, Deadline] = {}  # those that were refused for want of room, and until when they may stay
 
     def __len__(self) -> int:
         return len(self._identities)
@@ -41,8 +44,19 @@ class Connections:
             self._quotas.check(CONNECTIONS, holder)
             self._quotas.charge(CONNECTIONS, holder)
             self._waiting.discard(peer)
-        if asked and self.silent and (deadline := self.silent.pop(peer, None)) is not None:
-            self._forget(deadline)
+            if holder.identity == ANYBODY:
+                self._unknown[peer] = None
+        if asked and self.silent and peer not in self._unknown:  # a ping is no sign of who it is
+            self._forget(self.silent.pop(peer, None))
+
+    def give_up_unknown(self) -> Peer | None:
+        """Take its room from the oldest one that nobody vouches for. A client needs little time to say who it is, and
+        strangers who say nothing are not to keep it out."""
+        oldest = next(iter(self._unknown), None)
+        if oldest is not None:
+            self._release(oldest, ANYBODY)
+            self._waiting.add(oldest)
+        return oldest
 
     def has_room(self, peer: Peer) -> bool:
         """Return whether a connection is one of those that fit, or has become one."""
@@ -64,6 +78,7 @@ class Connections:
             self._waiting.discard(peer)
         else:
             self._quotas.release(CONNECTIONS, Holder(identity))
+            self._unknown.pop(peer, None)
 
     def turn_away(self, peer: Peer, refusal: Refusal) -> None:
         """Refuse all that a connection asks."""
@@ -79,5 +94,5 @@ class Connections:
         if identity is not None:
             self._release(peer, identity)
         self._turned_away.pop(peer, None)
-        if (deadline := self.silent.pop(peer, None)) is not None:
-            self._forget(deadline)
+        for deadlines in (self.silent, self.excess):
+            self._forget(deadlines.pop(peer, None))

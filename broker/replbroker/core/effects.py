@@ -61,7 +61,7 @@ class HangUp(msgspec.Struct, frozen=True, gc=False):
     """Close this client's connection once its answers have left, where the transport has connections to close."""
 
     peer: Peer
-    at_once: bool = False  # on ZeroMQ too, where what was said is lost then
+    at_once: bool = False  # on ZeroMQ too, and what it has not read is lost
 
 
 class Pause(msgspec.Struct, frozen=True, gc=False):

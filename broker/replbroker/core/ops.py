@@ -124,8 +124,12 @@ class Ops:
         name = self._state.setup.name_of_token(request.token)
         if name is None:
             raise Refusal("unauthorized", "no such token")
+        # What it has asked for until now would outlive the key or token that it asked with.
+        if not self._state.access.may_become(peer, name):
+            raise Refusal("invalid-request", "this connection has shown another key or token: open one more")
         self._state.access.meet(peer, name)
         self._state.connections.identify(peer, name)
+        self._state.connections.check(peer)
         self._state.say(peer, request.id, status=["done"], identity=name)
 
     def describe(self, request: wire.Describe, peer: Peer, _: bytes, __: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from replbroker.core.access import ANYBODY
 from replbroker.core.effects import Pause, Peer
 from replbroker.core.rate import Bucket, Window
 from replbroker.core.state import State
@@ -19,7 +20,8 @@ _PAUSE_S = 0.1  # between two refusals of one that asks too often
 def check_rate(state: State, peer: Peer, body: bytes, now: float) -> None:
     """Count one more request. Raises Refusal; what ends something that runs gets through, with a bound of its own."""
     identity, size = state.access.of(peer), len(body)
-    key, whose = (peer, None) if state.access.is_own(identity) else (identity, identity)
+    alone = state.access.is_own(identity) or identity == ANYBODY  # no stranger keeps another from saying who it is
+    key, whose = (peer, None) if alone else (identity, identity)
     window = state.windows.get(key)
     if window is None:
         window = state.windows[key] = Window()

@@ -213,10 +213,11 @@ class Clients:
         self.listener.departed(connection.peer, NOBODY if credentials is None else f"uid:{credentials[1]}")
         return connection
 
-    def hang_up(self, peer: bytes) -> None:
-        """End a connection, whatever still waits for it. libzmq sees its end as if the client had closed it."""
+    def hang_up(self, peer: bytes, *, at_once: bool = True) -> None:
+        """End a connection, whatever still waits for it, and not at all without `at_once`: when its answers have left
+        nobody knows. libzmq sees its end as if the client had closed it."""
         connection = self._connections.get(peer)
-        if connection is None:
+        if connection is None or not at_once:
             return
         try:
             with socket.socket(fileno=os.dup(connection.fd)) as end:

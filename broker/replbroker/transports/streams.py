@@ -212,11 +212,14 @@ class Streams:
         self._poll_for(connection)
         self._settled.add(peer)
 
-    def hang_up(self, peer: bytes) -> None:
-        """Hear nothing more of a connection; it ends once its answers have left, also those that are still to come."""
+    def hang_up(self, peer: bytes, *, at_once: bool = False) -> None:
+        """Hear nothing more of a connection; it ends once its answers have left, also those that are still to come.
+        `at_once`: whatever it has not read."""
         connection = self._connections.get(peer)
         if connection is not None:
             self._silence(peer, connection)
+            if at_once:
+                self._end(peer)
 
     def let_go(self) -> None:
         """End the connections that are silent, wait for nothing more and have all that was for them."""
