@@ -195,16 +195,18 @@ def test_a_broker_that_does_not_let_us_in_is_told(shell: Shell, stub: Callable[[
     assert bad(found, "broker")["cause"] == "not you"
 
 
-def test_a_live_broker_is_well_and_one_whose_folder_was_cleared_is_found(alone: Shell, short: Path) -> None:
+def test_a_live_broker_is_well_and_one_that_stands_still_while_its_folder_is_cleared_is_found(alone: Shell, short: Path) -> None:
     process = alone.start("serve", "--json")
     assert process.stdout is not None
     pid = json.loads(process.stdout.readline())["pid"]
     _, found = checks(alone)
     assert f"(pid {pid})" in good(found, "broker")["seen"]
     assert lock_holder(str(short / "run" / "broker.sock.lock")) == pid
+    process.send_signal(signal.SIGSTOP)  # else it makes its sockets anew
     for path in (short / "run").iterdir():
         path.unlink()
     lost = [check for check in checks(alone)[1] if check["mend"] == f"kill {pid}"]
+    process.send_signal(signal.SIGCONT)
     assert ["nobody reaches it" in check["cause"] for check in lost] == [True]
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE) == 0
