@@ -225,7 +225,13 @@ def _workers(table: WatchedTable, sessions: list[Session]) -> None:
     assert counts["claimed"] == sum(session.worker is not None for session in every)
     assert counts["starting"] <= STARTING_AT_ONCE
     assert counts["warm"] <= WARM + STARTING_AT_ONCE
-    used = sum(worker.usage.memory_bytes for worker in staff.workers.values() if worker.session is not None)
-    assert used <= LIMITS["max_identity_memory_bytes"] or table.sums_due, "an identity uses more than it may"
+    used: Counter[str] = Counter()
+    for worker in staff.workers.values():
+        if worker.session is not None:
+            used[worker.session.owner] += worker.usage.memory_bytes
+    assert max(used.values(), default=0) <= LIMITS["max_identity_memory_bytes"] or table.sums_due, (
+        "an identity uses more than it may"
+    )
+    assert used.total() <= LIMITS["max_memory_bytes"] or table.sums_due, "all sessions use more than they may"
     for session in every:
         assert session.worker is None or staff.workers[session.worker].session is session
