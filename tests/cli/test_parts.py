@@ -43,7 +43,7 @@ def test_durations_are_told_as_people_say_them(ms: int, text: str) -> None:
 def test_the_endpoint_is_the_flags_then_the_environments_then_the_configs_then_the_users_own(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text('[broker]\nendpoint = "tcp://127.0.0.1:3"\n')
-    plain = {"REPLCTL_STATE_DIR": "/s", "REPLCTL_CONFIG": str(tmp_path / "none")}
+    plain = {"REPLCTL_STATE_DIR": "/s", "XDG_CONFIG_HOME": str(tmp_path / "none")}
     filed = {**plain, "REPLCTL_CONFIG": str(config)}
     named = {**filed, "REPLCTL_ENDPOINT": "tcp://127.0.0.1:2"}
     assert resolve("tcp://127.0.0.1:1", named, 0) == ("tcp://127.0.0.1:1", "flag")

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from replctl import CodeError, ReplError
+from replctl import CodeError, ReplError, __version__
 from replctl.client.calls import eval_fields
 from replctl.client.result import Gathering
 from replctl.client.talk import Talk, answer, result
+from replctl.client.versions import mismatch
 from replwire.faults import Exit
 
 
@@ -29,13 +30,44 @@ def test_a_request_is_one_flat_kebab_object_without_the_fields_that_are_none() -
     _, body = Talk("me", "p-").ask("eval", eval_fields("1+1", "work", timeout=1.5, wait=0))
     assert json.loads(body) == {
         "id": "p-1", "op": "eval", "agent": "me", "code": "1+1", "session": "work", "if-missing": "create",
-        "timeout-ms": 1500, "wait-ms": 0,
+        "timeout-ms": 1500, "wait-ms": 0, "client-version": __version__,
     }  # fmt: skip
 
 
 def test_a_throw_away_eval_names_no_session() -> None:
     _, body = Talk(None, "p-").ask("eval", eval_fields("1", "work", ephemeral=True))
-    assert json.loads(body) == {"id": "p-1", "op": "eval", "code": "1"}
+    assert json.loads(body) == {"id": "p-1", "op": "eval", "code": "1", "client-version": __version__}
+
+
+def test_a_connection_begins_with_the_clients_version_and_says_it_no_more_once_it_is_answered() -> None:
+    told: list[str] = []
+    talk = Talk(None, "p-", on_mismatch=told.append)
+
+    def says() -> bool:
+        gathering, body = talk.ask("ping", {})
+        if talk.broker_version is None:
+            hear(talk, gathering, {"broker-version": "99.0"}, {"status": ["done", "pong"]})
+        return "client-version" in json.loads(body)
+
+    assert [says(), says(), talk.broker_version, len(told)] == [True, False, "99.0", 1]
+    talk.hang_up(ReplError("broker-lost", "gone"))
+    assert [talk.ask("ping", {})[1].count(b"client-version") for _ in range(2)] == [1, 1]
+    gathering, _ = talk.ask("ping", {})
+    hear(talk, gathering, {"status": ["done", "pong"]})
+    assert (talk.broker_version, len(told)) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "said"),
+    [
+        ("0.10.0", "0.9", "the broker is replctl 0.9, older than this client, 0.10.0: `replctl shutdown`"),
+        ("0.9", "1", "this client, 0.9, is older: upgrade it"),
+        ("1.0", "1.0.0rc1", "the broker is replctl 1.0.0rc1, and this client 1.0: upgrade"),
+        ("1.0", "unknown", "older than this client, 1.0"),
+    ],
+)
+def test_two_versions_are_said_with_which_is_older_and_what_to_do(ours: str, theirs: str, said: str) -> None:
+    assert said in mismatch(ours, theirs)
 
 
 def test_ids_are_never_used_twice() -> None:

@@ -76,3 +76,11 @@ def test_the_rules_let_pass_what_is_right() -> None:
         rules.see(message)
     rules.sent("a")
     rules.see(DONE)
+
+
+def test_the_rules_catch_a_key_that_the_contract_of_the_operation_does_not_have() -> None:
+    rules = Rules()
+    rules.sent("a", "ping")
+    rules.see({"id": "a", "status": ["queued"], "hint": "any answer may have one"})
+    with pytest.raises(AssertionError, match="value"):
+        rules.see({"id": "a", "value": "1"})

@@ -204,7 +204,7 @@ class Wire:
         self._count += 1
         request = {key.replace("_", "-"): value for key, value in fields.items()}
         request = {"id": f"r{self._count}", "op": op} | request
-        self.rules.sent(str(request["id"]))
+        self.rules.sent(str(request["id"]), request["op"])
         self._put(json.dumps(request).encode())
         return str(request["id"])
 

@@ -9,8 +9,13 @@ import msgspec
 
 from replwire import events
 from replwire.events import Event
+from replwire.ops import OPS
+from replwire.ops.base import OF_ANY_ANSWER
 
 _TEXT, _VALUE, _DONE = range(3)
+_OF_ANY = frozenset({"id", "status", *OF_ANY_ANSWER})
+_RETURNED = {op: _OF_ANY.union(kind.returns) for op, kind in OPS.items()}
+_OF_SOME = _OF_ANY.union(*_RETURNED.values())  # of a request whose operation is not known here
 
 
 def declared(event: dict[str, Any]) -> Event:
@@ -24,23 +29,28 @@ class Rules:
     """Watches all that one connection receives.
 
     The id is that of a request; one message has `done`, and it is the last; `out` and stderr come before
-    `value`, and that before `done`; what has `error` in its status has `err`; no key has an underscore; every event
-    is declared.
+    `value`, and that before `done`; what has `error` in its status has `err`; every key is one that the contract of the
+    operation has; no key has an underscore; every event is declared.
     """
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()  # requests of this id that still wait
         self._ended: set[str] = set()
         self._ranks: dict[str, int] = {}
+        self._keys: dict[str, frozenset[str]] = {"": _OF_ANY}  # that answers may have, by request
 
-    def sent(self, request_id: str) -> None:
+    def sent(self, request_id: str, op: object = None) -> None:
         """A request goes out under this id."""
         self._open[request_id] += 1
+        keys = _RETURNED.get(op, _OF_ANY) if isinstance(op, str) else _OF_SOME
+        self._keys[request_id] = self._keys.get(request_id, _OF_ANY) | keys
 
     def see(self, message: dict[str, Any]) -> None:
         """Check one message. An id that was not told of is taken for a request's at its first message."""
         request_id, status = message["id"], message.get("status", [])
         self._check_keys(message)
+        undeclared = message.keys() - self._keys.get(request_id, _OF_SOME)
+        assert not undeclared, f"{undeclared} not in the contract: {message}"
         for event in (*message.get("events", ()), *([message["event"]] if "event" in message else ())):
             declared(event)
         assert "error" not in status or message.get("err"), message

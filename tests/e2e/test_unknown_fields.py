@@ -128,5 +128,31 @@ def test_no_broker_is_started_without_the_config_that_is_named(tmp_path: Path) -
     environ = {**os.environ, "REPLCTL_CONFIG": "/nowhere/c.toml", "REPLCTL_STATE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "replctl", "eval", "1"]
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 3
+    assert ended.returncode == 2
     assert "REPLCTL_CONFIG names /nowhere/c.toml" in ended.stderr
+
+
+def test_nor_is_a_broker_that_runs_found_without_the_config_that_is_named(tmp_path: Path) -> None:
+    """The file might name another one. What needs no broker does its work, and an endpoint that is given needs no file."""
+    environ = {**os.environ, "REPLCTL_CONFIG": "", "REPLCTL_STATE_DIR": str(tmp_path)}
+
+    def run(*words: str, named: str = "/nowhere/c.toml", code: int = 0) -> str:
+        ended = subprocess.run(
+            [sys.executable, "-m", "replctl", *words], env=environ | {"REPLCTL_CONFIG": named},
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert ended.returncode == code, ended
+        return ended.stdout + ended.stderr
+
+    config = tmp_path / "config.toml"
+    config.write_text('[sandbox]\nallow-unsandboxed = true\nprofile = "off"\n')
+    try:
+        run("eval", "x = 1", "-s", "s", named=str(config))
+        for words in (["eval", "x", "-s", "s"], ["ls"], ["status"], ["shutdown"], ["mcp"], ["acp"]):
+            assert "REPLCTL_CONFIG names /nowhere/c.toml, and there is no such file: make it" in run(*words, code=2)
+        run("--help")
+        assert "REPLCTL_CONFIG names /nowhere/c.toml" in run("doctor", code=1)
+        given = f"ipc://{tmp_path}/run/broker.sock"
+        assert run("eval", "x", "-s", "s", "--endpoint", given) == "1\n"
+    finally:
+        run("shutdown", named=str(config))

@@ -33,6 +33,14 @@ def config_file(environ: Mapping[str, str]) -> str:
     return os.path.join(base, "replctl", "config.toml")
 
 
+def no_such_config(named_by: str, path: str) -> str:
+    """The sentence for a config file that is named and not there: it is never taken for an empty one."""
+    return (
+        f"{named_by} names {path}, and there is no such file: make it, or leave that out. Without it "
+        "all settings would be the defaults, and its guards and rules for agents would not hold"
+    )
+
+
 def default_endpoint(environ: Mapping[str, str], uid: int) -> str:
     """The user's own broker."""
     return "ipc://" + os.path.join(runtime_dir(environ, uid), "broker.sock")

@@ -266,6 +266,12 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     encodings_available: list[str] | None = None
     encoding_current: str | None = None
     stats: dict[str, Any] | None = None
+    broker_version: Annotated[
+        str | None,
+        _says(
+            "the broker is of this version, not of the request's `client-version`: in a message of its own, the first"
+        ),
+    ] = None
     event: Annotated[dict[str, Any] | None, _says("something that happened, for a subscription: see events")] = None
     events: Annotated[list[dict[str, Any]] | None, _says("what had happened after `since-seq`, oldest first")] = None
     seq: Annotated[int | None, _says("number of the session's last event until now")] = None

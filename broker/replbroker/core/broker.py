@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import traceback
+from typing import Any
 
 import msgspec
 
@@ -54,6 +55,7 @@ class Core:
         self._frames = WorkerFrames(self.state, self.evals, self._memory, self._ops.dumped, self._worker_lost)
         self._swept = self._listened = setup.started
         self._sweep_s = sweep_pace(setup.limits, setup.idle_exit_ms)
+        self._version = dict(setup.versions).get("replctl", "")
 
     def start(self, now: float) -> list[Effect]:
         """Warm the pool, wind the clock."""
@@ -69,8 +71,7 @@ class Core:
     def _say_started(self) -> None:
         setup, usual = self.state.setup, msgspec.to_builtins(Limits())
         changed = {name: value for name, value in msgspec.to_builtins(setup.limits).items() if value != usual[name]}
-        version = dict(setup.versions).get("replctl", "")
-        self.state.bus.tell(BrokerStarted, version=version, runtimes=list(setup.runtimes), limits=changed)
+        self.state.bus.tell(BrokerStarted, version=self._version, runtimes=list(setup.runtimes), limits=changed)
 
     def restore(self, saved: SavedSessions) -> list[str]:
         """Take over what a broker before this one saved; what was lost with it, as this broker's user calls it."""
@@ -152,6 +153,8 @@ class Core:
             raw = parse(body)
             request_id = raw["id"]
             state.trail.begin(peer, raw)
+            if "client-version" in raw:
+                self._compare_versions(peer, raw)
             request = typed(raw)
             if ignored := unknown_fields(raw):
                 state.ignored[peer, request_id] = ignored
@@ -168,6 +171,13 @@ class Core:
         except Exception:  # noqa: BLE001 - a defect in one op must not take every session along
             self.state.refuse(peer, request_id, self._defect())
         return self._effects(now)
+
+    def _compare_versions(self, peer: Peer, raw: dict[str, Any]) -> None:
+        """Say which version this is, to a client of another one: before its request is looked at, which may be one that
+        this version does not have."""
+        known = self._version and self.state.access.of(peer) != ANYBODY
+        if known and raw["client-version"] != self._version:
+            self.state.say(peer, raw["id"], broker_version=self._version)
 
     def _admit(self, peer: Peer, body: bytes, now: float) -> None:
         """Whether one more request of this peer is looked at."""

@@ -21,6 +21,7 @@ class Link:
         self.endpoint = endpoint
         self._agent, self._start, self._note = agent, start, note
         self._client: AsyncClient | None = None
+        self._mismatch: str | None = None
 
     @property
     def client(self) -> AsyncClient:
@@ -28,7 +29,9 @@ class Link:
         if self._client is None:
             from replctl.client.aio import AsyncClient
 
-            self._client = AsyncClient(self.endpoint, self._agent, start=self._start, on_start=self._started)
+            self._client = AsyncClient(
+                self.endpoint, self._agent, start=self._start, on_start=self._started, on_mismatch=self._mismatched
+            )
         return self._client
 
     async def look(self) -> Seen:
@@ -49,6 +52,15 @@ class Link:
             self._note(f"sessions lost with the previous broker: {', '.join(started.lost)}")
         for warning in started.warnings:
             self._note(warning)
+
+    def _mismatched(self, text: str) -> None:
+        self._note(text)
+        self._mismatch = text
+
+    def take_mismatch(self) -> str | None:
+        """That the broker is of another version, once a connection: for the next turn to tell."""
+        text, self._mismatch = self._mismatch, None
+        return text
 
 
 def unreachable(error: ReplError) -> RpcError:

@@ -112,6 +112,8 @@ class Turn:
     async def _work(self) -> None:
         await self.session.settled()
         self.session.entitle(self.text)
+        if (mismatch := self.desk.link.take_mismatch()) is not None:
+            self.say(f"{mismatch}.")
         if self._links:
             self.say(f"{self._links} linked resource(s) are left out: a prompt's text is run as code.")
         if (found := self.desk.commands.parse(self.text)) is not None:

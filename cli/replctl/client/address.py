@@ -22,13 +22,18 @@ class Address(NamedTuple):
 
 
 def resolve(flag: str | None, environ: Mapping[str, str], uid: int) -> Address:
-    """The endpoint to talk to. Raises ReplError `invalid-request` for a setting that cannot be used."""
+    """The endpoint to talk to.
+
+    Raises ReplError `invalid-request` for a setting that cannot be used, and where `REPLCTL_CONFIG` names a file that
+    is not there: it might name another endpoint.
+    """
     if flag:
         return Address(absolute(flag), "flag")
     if named := environ.get("REPLCTL_ENDPOINT"):
         return Address(absolute(named), "REPLCTL_ENDPOINT")
     path = places.config_file(environ)
-    if os.path.exists(path) and (named := _from_file(path, environ)):
+    given = environ.get("REPLCTL_CONFIG")
+    if (given or os.path.exists(path)) and (named := _from_file(path, environ)):
         return Address(absolute(named), path)
     return Address(absolute(places.default_endpoint(environ, uid)), "default")
 
@@ -39,6 +44,8 @@ def _from_file(path: str, environ: Mapping[str, str]) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             return load(file.read(), path, environ).config.broker.endpoint
+    except FileNotFoundError:
+        raise ReplError("invalid-request", places.no_such_config("REPLCTL_CONFIG", path)) from None
     except (OSError, UnicodeDecodeError, ConfigError) as error:
         raise ReplError("invalid-request", f"config cannot be used: {error}") from None
 

@@ -40,17 +40,24 @@ class AsyncClient(Plain[Awaitable[Reply]]):
     def __init__(
         self, endpoint: str | None = None, agent: str | None = None, start: bool = True,
         on_start: Callable[[Started], None] | None = None, key: str | None = None, directory: str | None = ".",
+        on_mismatch: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         self.address: Address = resolve(endpoint, os.environ, os.getuid())
         self.agent = agent
         self._key = key
         self._start = start
         self._on_start = on_start
-        self._talk = talk.Talk(agent, os.urandom(4).hex() + "-", project_at(self.address, directory))
+        project = project_at(self.address, directory)
+        self._talk = talk.Talk(agent, os.urandom(4).hex() + "-", project, on_mismatch)
         self._line: Line | None = None
         self.connections = 0  # how many there have been: with each the broker may be another
         self._opening = asyncio.Lock()
         self._waiting: dict[str, asyncio.Future[None]] = {}
+
+    @property
+    def broker_version(self) -> str | None:
+        """The broker's version, when it is another than this client's; None before the first answer."""
+        return self._talk.broker_version
 
     async def eval(
         self, code: str, session: str = DEFAULT_SESSION, timeout: float | None = None, wait: float | None = None,

@@ -39,20 +39,28 @@ class Client(Plain[Reply]):
 
     For one thread: another one opens its own. A broker that went away is an error once, `broker-lost`; the next
     request finds the new one. Times are in seconds. Every method raises ReplError for what the broker refuses. The
-    session `default` is that of the project that `directory` belongs to; without one, of the agent.
+    session `default` is that of the project that `directory` belongs to; without one, of the agent. `on_mismatch` is
+    told in a sentence, once a connection, that the broker is of another version.
     """
 
     def __init__(
         self, endpoint: str | None = None, agent: str | None = None, start: bool = True,
         on_start: Callable[[Started], None] | None = None, key: str | None = None, directory: str | None = ".",
+        on_mismatch: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         self.address: Address = resolve(endpoint, os.environ, os.getuid())
         self.agent = agent
         self._key = key
         self._start = start
         self._on_start = on_start
-        self._talk = talk.Talk(agent, os.urandom(4).hex() + "-", project_at(self.address, directory))
+        project = project_at(self.address, directory)
+        self._talk = talk.Talk(agent, os.urandom(4).hex() + "-", project, on_mismatch)
         self._line: Line | None = connect(self.address, start, on_start, key)
+
+    @property
+    def broker_version(self) -> str | None:
+        """The broker's version, when it is another than this client's; None before the first answer."""
+        return self._talk.broker_version
 
     def eval(
         self, code: str, session: str = DEFAULT_SESSION, timeout: float | None = None, wait: float | None = None,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from replctl import __version__
 from replctl.client.errors import ReplError, refused
 from replctl.client.fields import check_fields
 from replctl.client.result import Gathering, OnOutput, OnStatus, Result
@@ -23,12 +25,19 @@ _OUTCOMES = (Exit.OK, Exit.RAISED, Exit.TIMED_OUT, Exit.INTERRUPTED, Exit.WORKER
 
 class Talk:
     """One connection's conversation. `prefix` makes its request ids its own; not for two threads at once. `project` is
-    the directory whose default session `default` means."""
+    the directory whose default session `default` means. `on_mismatch` is told, once a connection, that the broker is of
+    another version."""
 
-    def __init__(self, agent: str | None, prefix: str, project: str | None = None) -> None:
+    def __init__(
+        self, agent: str | None, prefix: str, project: str | None = None,
+        on_mismatch: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
         self._agent = agent
         self._prefix = prefix
         self._project = project
+        self._on_mismatch = on_mismatch
+        self.broker_version: str | None = None  # when it is another than ours
+        self._answered = False  # whether anything has come over this connection
         self._count = 0
         self._open: dict[str, Gathering] = {}
 
@@ -45,6 +54,8 @@ class Talk:
         message: dict[str, Any] = {"id": request_id, "op": op}
         if self._agent is not None:
             message["agent"] = self._agent
+        if not self._answered:
+            message["client-version"] = __version__
         if self._project is not None and _depends_on_project(op, fields):
             fields = {**fields, **self._of_project(op, fields)}
         for key, value in fields.items():
@@ -85,6 +96,8 @@ class Talk:
             reply = decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise ReplError("no-broker", f"what answers is no replctl broker: {error}") from None
+        if not self._answered:
+            self._begin(reply)
         gathering = self._open.get(reply.id)
         if gathering is None:
             if not reply.id and reply.status and "error" in reply.status:
@@ -95,12 +108,22 @@ class Talk:
         del self._open[reply.id]
         return gathering
 
+    def _begin(self, first: Reply) -> None:
+        """Take the first message of a connection: which version the broker is, when it is another than ours."""
+        self._answered = True
+        self.broker_version = first.broker_version
+        if first.broker_version is not None and self._on_mismatch is not None:
+            from replctl.client.versions import mismatch  # mostly there is none
+
+            self._on_mismatch(mismatch(__version__, first.broker_version))
+
     def forget(self, gathering: Gathering) -> None:
         """Drop what still comes for this request."""
         self._open.pop(gathering.request_id, None)
 
     def hang_up(self, why: ReplError) -> list[Gathering]:
         """The connection is gone: mark every open request as `cut` and return them."""
+        self._answered = False
         lost = list(self._open.values())
         self._open.clear()
         for gathering in lost:

@@ -37,7 +37,10 @@ class Face:
 
     def client(self, start: bool = True) -> Client:
         """A connected client; it starts a broker if the command and the caller allow it."""
-        return Client(self.endpoint, self.agent, start=start and self.start, on_start=self._started)
+        return Client(
+            self.endpoint, self.agent, start=start and self.start, on_start=self._started,
+            on_mismatch=self.screen.notice,
+        )  # fmt: skip
 
     def show(self, data: Any, *lines: str) -> None:
         """The answer of a command: `data` as JSON, or these lines for people."""

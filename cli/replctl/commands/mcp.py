@@ -45,7 +45,7 @@ def mcp(set_name: str, agent: str | None, endpoint: str | None, no_start: bool, 
     try:
         address = resolve(endpoint, os.environ, os.getuid())
     except ReplError as error:
-        raise click.ClickException(error.err) from None
+        raise click.UsageError(error.err) from None
 
     gc.disable()  # while the SDK makes its classes: to look through them again and again is a tenth of the start
 

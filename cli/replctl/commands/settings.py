@@ -9,7 +9,7 @@ from dataclasses import replace
 import click
 
 from replwire.config import ConfigError, Loaded, load, salvage
-from replwire.places import config_file
+from replwire.places import config_file, no_such_config
 
 
 def read_settings(path: str | None, flags: dict[str, str]) -> Loaded:
@@ -42,10 +42,7 @@ def _read(path: str | None) -> tuple[str, str | None]:
             text: str | None = file.read()
     except FileNotFoundError:
         if (named := _named(path)) is not None:
-            raise click.UsageError(
-                f"{named} names {origin}, and there is no such file: make it, or leave that out. Without it "
-                "all settings would be the defaults, and its guards and rules for agents would not hold"
-            ) from None
+            raise click.UsageError(no_such_config(named, origin)) from None
         text = None
     except (OSError, UnicodeDecodeError) as error:
         raise click.UsageError(f"cannot read {origin}: {error}") from None

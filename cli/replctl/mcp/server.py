@@ -45,11 +45,16 @@ class Door:
         self._connections = 0  # of the client, as far as it is known which broker they are to
         self._met: float | None = None  # when that broker was last known to be there
         self._lost: list[str] = []  # sessions of the one before it
+        self._mismatch: str | None = None  # that the broker is of another version, as long as it is not told
         self._given_up: dict[str, str | None] = {}  # call to the reason its client gave
 
     def on_start(self, started: Started) -> None:
         """A broker had to be started: what the one before it took along is told with the next answer."""
         self._lost = started.lost
+
+    def on_mismatch(self, text: str) -> None:
+        """The broker is of another version: told with the next answer."""
+        self._mismatch = text
 
     async def list_tools(self, _ctx: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """All tools; the same for everybody, always."""
@@ -76,6 +81,9 @@ class Door:
             return asked.result
         if (news := await self._news()) is not None:
             answer.text += f"\n[{news}]"
+        if self._mismatch is not None:
+            answer.text += f"\n[{self._mismatch}]"
+            self._mismatch = None
         return self._result(tool, answer)
 
     async def _news(self) -> str | None:
@@ -155,7 +163,10 @@ def build(
 ) -> Server[Any]:
     """A server for any number of connections. The broker is looked for, or started, by the first call. The default
     session is that of the project of `directory`, or without one that of the agent."""
-    client = AsyncClient(endpoint, agent, start, lambda started: door.on_start(started), directory=directory)
+    client = AsyncClient(
+        endpoint, agent, start, lambda started: door.on_start(started), directory=directory,
+        on_mismatch=lambda text: door.on_mismatch(text),
+    )  # fmt: skip
     door = Door(tools, client)
 
     @asynccontextmanager

@@ -16,14 +16,16 @@ from replwire.policy import Tighter
 
 # Keys that an answer to any operation may have beside `id`, `status` and what its contract `returns`.
 OF_ANY_ANSWER = (
-    "err", "hint", "cause", "limit", "limit-value", "retry-after-ms", "correlation-id", "ignored-fields", "notice",
-    "epoch", "state", "eval-id", "queue-position", "ephemeral", "entered-at", "entered-reason",
+    "err", "hint", "cause", "limit", "limit-value", "quota-of", "retry-after-ms", "correlation-id", "ignored-fields",
+    "notice", "epoch", "state", "eval-id", "queue-position", "ephemeral", "entered-at", "entered-reason",
+    "broker-version",
 )  # fmt: skip
 
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 ApprovalId = Annotated[str, Meta(min_length=1, max_length=256)]  # of what a person has said yes to
 Project = Annotated[str, Meta(max_length=4096, pattern=r"\A/[^\x00]*\Z")]  # an absolute path, as long as Linux has them
+Version = Annotated[str, Meta(max_length=64)]
 TraceParent = Annotated[str, Meta(max_length=256)]  # W3C Trace Context; one that cannot be read begins a new trace
 
 
@@ -31,7 +33,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     """What every request has. `agent` says for whom it is, `binding` through which of the agent's doors; both are
     labels for fairness, for the rules of `[[agents]]` and for people. `mode` `plan` refuses what changes anything.
     `session` is a name of the asker's own, an id, or `OWNER/NAME`; `project` is the directory whose `default` session
-    that name means."""
+    that name means. `client-version` stands in the first request of a connection: a broker of another one says so."""
 
     returns: ClassVar[tuple[str, ...]] = ()
     changes: ClassVar[bool]
@@ -43,6 +45,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     agent: str | None = None
     binding: str | None = None
     mode: Literal["plan", "normal"] | None = None
+    client_version: Version | None = None
 
     @property
     def alters(self) -> bool:

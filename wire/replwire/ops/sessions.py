@@ -132,6 +132,9 @@ class Clone(Run, frozen=True, kw_only=True, rename="kebab"):
         "bytes",
         "left-behind",
         "notice",
+        "out",
+        "duration-ms",
+        "max-eval-time-ms",
     )
 
     long: ClassVar[bool] = True
@@ -172,7 +175,7 @@ class Close(Request, frozen=True, kw_only=True, rename="kebab"):
 class CloneSession(Clone, frozen=True, kw_only=True, rename="kebab"):
     """Old word for `clone`; the source is `source` and nothing else."""
 
-    returns: ClassVar[tuple[str, ...]] = ("session", "name", "left-behind")
+    returns: ClassVar[tuple[str, ...]] = tuple(key for key in Clone.returns if key != "new-session")
 
     source: str
 
