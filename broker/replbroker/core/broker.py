@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import sys
 import traceback
-from typing import Any
 
 import msgspec
 
@@ -18,6 +17,7 @@ from replbroker.core.arrivals import Arrivals
 from replbroker.core.disconnects import end_connection, forget_peer
 from replbroker.core.effects import Effect, HangUp, Note, Peer, SavedSessions, SessionRecord
 from replbroker.core.evals import Evals
+from replbroker.core.idle import close_idle
 from replbroker.core.judging import Judging
 from replbroker.core.memory import MemoryLeft
 from replbroker.core.memory_pressure import MemoryPressure
@@ -26,10 +26,11 @@ from replbroker.core.quotas import CONNECTIONS
 from replbroker.core.rate_limits import check_rate
 from replbroker.core.registry import NameKey
 from replbroker.core.reload import Reread, put_in_force
-from replbroker.core.session import IDLE, STARTING, VACANT
+from replbroker.core.session import STARTING
 from replbroker.core.staff import Worker
 from replbroker.core.state import Setup, State
 from replbroker.core.time_limits import sweep_pace
+from replbroker.core.versions import tell_version
 from replbroker.core.watch_ops import end_subscriptions
 from replbroker.core.worker_frames import WorkerFrames
 from replwire.events import BrokerStarted, ExtensionError, ExtensionLoaded, LogError
@@ -154,7 +155,7 @@ class Core:
             request_id = raw["id"]
             state.trail.begin(peer, raw)
             if "client-version" in raw:
-                self._compare_versions(peer, raw)
+                tell_version(state, self._version, peer, raw)
             request = typed(raw)
             if ignored := unknown_fields(raw):
                 state.ignored[peer, request_id] = ignored
@@ -162,7 +163,8 @@ class Core:
             if state.strikes:
                 state.strikes.pop(peer, None)
         except Refusal as refusal:
-            state.refuse(peer, refusal.more.get("id") or request_id or id_of(body), refusal)
+            found = refusal.more["id"] if "id" in refusal.more else request_id or id_of(body)
+            state.refuse(peer, found, refusal)
             agent = raw.get("agent")
             state.news.refused(refusal, agent if isinstance(agent, str) else None, now)
             self._strike(peer, refusal.word)
@@ -171,13 +173,6 @@ class Core:
         except Exception:  # noqa: BLE001 - a defect in one op must not take every session along
             self.state.refuse(peer, request_id, self._defect())
         return self._effects(now)
-
-    def _compare_versions(self, peer: Peer, raw: dict[str, Any]) -> None:
-        """Say which version this is, to a client of another one: before its request is looked at, which may be one that
-        this version does not have."""
-        known = self._version and self.state.access.of(peer) != ANYBODY
-        if known and raw["client-version"] != self._version:
-            self.state.say(peer, raw["id"], broker_version=self._version)
 
     def _admit(self, peer: Peer, body: bytes, now: float) -> None:
         """Whether one more request of this peer is looked at."""
@@ -344,7 +339,7 @@ class Core:
             self.staff.forgive_silence(now)
         self._swept = now
         state.deadlines.at(now + self._sweep_s, self._sweep)
-        self._sweep_sessions(now)
+        close_idle(state, self.evals, now)
         for worker in self.staff.silent(self._listened):
             if worker.number in self.staff.workers:
                 self._worker_lost(worker, f"silent for {state.limits.worker_silence_ms} ms", now, dead=False)
@@ -354,15 +349,6 @@ class Core:
         idle_s = state.setup.idle_exit_ms / 1000
         if idle_s and not len(state.sessions) and now - state.last_request >= idle_s:
             self._ops.drain(f"no sessions and no requests for {idle_s:g} s", now)
-
-    def _sweep_sessions(self, now: float) -> None:
-        timeout = self.state.limits.session_idle_timeout_ms / 1000
-        if not timeout:
-            return
-        for session in self.state.sessions:
-            idle = session.state in (IDLE, VACANT) and not session.occupied and not session.asks
-            if idle and now - session.active >= timeout:
-                self.evals.close(session, f"closed after {timeout:g} s without an eval", now)
 
     # --- extensions ---
 
