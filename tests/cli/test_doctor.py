@@ -195,7 +195,9 @@ def test_a_broker_that_does_not_let_us_in_is_told(shell: Shell, stub: Callable[[
     assert bad(found, "broker")["cause"] == "not you"
 
 
-def test_a_live_broker_is_well_and_one_that_stands_still_while_its_folder_is_cleared_is_found(alone: Shell, short: Path) -> None:
+def test_a_live_broker_is_well_and_one_that_stands_still_while_its_folder_is_cleared_is_found(
+    alone: Shell, short: Path
+) -> None:
     process = alone.start("serve", "--json")
     assert process.stdout is not None
     pid = json.loads(process.stdout.readline())["pid"]
