@@ -19,6 +19,7 @@ from replbroker.core.broker import Core
 from replbroker.core.effects import (
     Audit,
     Discard,
+    Disconnect,
     Effect,
     Exit,
     HangUp,
@@ -162,7 +163,7 @@ class Serve:
                     if ready is workers:
                         self._hear_worker()
                     elif ready is clients:
-                        self.hear(*self._clients.receive())
+                        self._hear_client()
                     else:
                         self._others()
                 except (OSError, MemoryError) as error:
@@ -214,6 +215,10 @@ class Serve:
         heard = self._workers.receive()
         if heard is not None:
             self._do(self._core.worker_said(*heard, time.monotonic()))
+
+    def _hear_client(self) -> None:
+        if (heard := self._clients.receive()) is not None:
+            self.hear(*heard)
 
     # --- what transports tell ---
 
@@ -317,6 +322,8 @@ class Serve:
             self._hooks.ask(effect)
         elif isinstance(effect, HangUp):
             (self._clients if effect.peer[:1] == PREFIX else self.streams).hang_up(effect.peer, at_once=effect.at_once)
+        elif isinstance(effect, Disconnect):
+            (self._clients.disconnect if effect.peer[:1] == PREFIX else self.streams.hang_up)(effect.peer)
         elif isinstance(effect, Pause):
             self.streams.pause(effect.peer, effect.until)
         elif isinstance(effect, SaveSession):

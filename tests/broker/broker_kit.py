@@ -15,6 +15,7 @@ from replbroker.core.broker import Core
 from replbroker.core.effects import (
     Audit,
     Discard,
+    Disconnect,
     Effect,
     Exit,
     HangUp,
@@ -200,7 +201,7 @@ class Table:
                     self.do(self.core.machine_seen(self.machine, self.now))
             elif isinstance(effect, Note):
                 self.notes.append(effect.text)
-            elif isinstance(effect, HangUp):
+            elif isinstance(effect, HangUp | Disconnect):
                 self.hung_up.append(effect.peer)
             elif isinstance(effect, Pause):
                 self.paused.append((effect.peer, effect.until))
@@ -276,8 +277,11 @@ class Table:
         return last
 
     def said(self, op: str, peer: bytes = b"p1", **fields: Any) -> Answer:
-        """Send a request that is answered at once, and return its answer."""
-        return self.end(self.ask(op, peer, **fields))
+        """Send a request that is answered at once, or refused after a pause, and return its answer."""
+        asked = self.ask(op, peer, **fields)
+        if self.pending(asked):
+            self.wait(0.1)
+        return self.end(asked)
 
     def pending(self, request_id: str) -> bool:
         """Whether the request has not ended."""

@@ -47,3 +47,13 @@ def test_a_flood_of_refusals_is_counted_and_what_was_done_is_told_one_by_one(tmp
     refused = [row for row in rows if row["outcome"] == "rate-limited"]
     assert (len(rows) - len(refused), len(refused) < 30) == (50, True)
     assert sum(row.get("repeated", 1) for row in refused) == 1000
+
+
+def test_a_record_that_stands_for_many_is_added_up_as_that(tmp_path: Path) -> None:
+    path = tmp_path / "audit.ndjson"
+    audit = AuditFile(path, 1_000_000, lambda: 0.0, lambda _: None)
+    for _ in range(20):
+        audit.write(msgspec.structs.replace(AUDIT, outcome="rate-limited", repeated=100), "zmq:1")
+    audit.close()
+    rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert [row["repeated"] for row in rows] == [100] * 10 + [1000]

@@ -140,6 +140,7 @@ def test_every_request_is_audited_once(new_table: Callable[..., Table]) -> None:
     assert [each.latency_ms for each in table.audited] == [250.0, 0, 0, 0, 0, 0, 0]
     for _ in range(3):
         table.ask("ping")
+    table.wait(1)
     assert [each.outcome for each in table.audited][-1] == "rate-limited"
     assert len(table.state.trail) == 0
 

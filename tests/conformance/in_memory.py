@@ -19,7 +19,7 @@ from typing import Any
 from kit import PATIENCE_S, UNSANDBOXED, LineWire, wait_until
 from replbroker.app import _interpreters, _session_env, _setup
 from replbroker.core.broker import Core
-from replbroker.core.effects import Discard, Effect, Exit, HangUp, Kill, Note, Spawn, ToClient, ToWorker
+from replbroker.core.effects import Discard, Disconnect, Effect, Exit, HangUp, Kill, Note, Spawn, ToClient, ToWorker
 from replbroker.extending import Extending
 from replbroker.launch.sandbox import Probed
 from replwire.config import load
@@ -193,7 +193,7 @@ class Memory:
                 worker = self._workers.pop(effect.worker, None)
                 if worker is not None:
                     worker.close()
-            elif isinstance(effect, HangUp):
+            elif isinstance(effect, HangUp | Disconnect):
                 if effect.peer in self._wires:
                     self._wires[effect.peer].hung_up = True
             elif isinstance(effect, Discard):

@@ -8,10 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
+import zmq
 
 from kit import Broker, LineWire, wait_until
+from replwire.limits import MAX_DELAYED_REFUSALS
 
 Start = Callable[..., Broker]
 WORST_S = 0.1  # of a ping beside a flood; with room for a busy machine
@@ -151,3 +154,54 @@ def test_long_requests_are_read_later_over_lines_and_refused_with_a_word_over_ze
         assert wire.run("6*7", session="t").value == "42"  # what is short is never in its way
         time.sleep(max(each["retry-after-ms"] for each in refused) / 1000)
         assert wire.run(long, session="t").status == ["done"]
+
+
+def test_a_client_over_zeromq_that_does_not_wait_when_told_is_slowed_down(start: Start) -> None:
+    broker = start("limits.rate-limit-per-min=5")
+    with broker.wire() as wire:
+        assert [wire.ask("ping").status[-1] for _ in range(5)] == ["pong"] * 5
+        begun = time.monotonic()
+        assert [wire.ask("ping").status[-1] for _ in range(5)] == ["rate-limited"] * 5
+        assert time.monotonic() - begun >= 0.5
+
+
+def _flood_until_disconnected(endpoint: str, answers: list[dict[str, Any]]) -> None:
+    """Thousands of pings at once; what is answered before the broker ends the connection."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as flood:
+        flood.linger, flood.sndhwm, flood.reconnect_ivl = 0, 10_000, -1
+        monitor = flood.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        flood.connect(endpoint)
+        for _ in range(5_000):
+            flood.send(b'{"id":"flood","op":"ping"}', zmq.NOBLOCK)
+        end = time.monotonic() + 20
+        while not monitor.poll(0) and time.monotonic() < end:
+            if flood.poll(10):
+                answers.append(json.loads(flood.recv()))
+        flood.disable_monitor()
+        monitor.close(0)
+
+
+def test_a_flood_over_zeromq_is_disconnected_with_a_last_word_and_stalls_nobody(start: Start) -> None:
+    broker = start("limits.rate-limit-per-min=500")
+    with broker.wire() as calm:
+        calm.run("x = 41", session="calm")
+        answers: list[dict[str, Any]] = []
+        flood = threading.Thread(target=_flood_until_disconnected, args=(broker.endpoint, answers))
+        flood.start()
+        took = []
+        while flood.is_alive() and len(took) < 400:
+            begun = time.monotonic()
+            assert calm.ask("ping").status == ["done", "pong"]
+            took.append(time.monotonic() - begun)
+            flood.join(0.05)
+        flood.join()
+        assert max(took) < WORST_S * ROOM
+        *served, last = answers
+        assert [each["status"][-1] for each in served] == ["pong"] * 500
+        assert last["status"] == ["done", "error", "rate-limited"]
+        assert last["err"].endswith("too many refused requests are waiting: the connection is closed")
+        assert calm.run("x + 1", session="calm").value == "42"
+        # What was sent beyond that is not looked at.
+        assert calm.ask("stats")["stats"]["counts"]["refused.rate-limited"] == MAX_DELAYED_REFUSALS + 1
+    with broker.wire() as again:
+        assert again.ask("ping").status == ["done", "pong"]

@@ -18,6 +18,7 @@ MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 MAX_CLOSED_SESSIONS = 1_000  # whose names, epochs and ends are remembered
+MAX_DELAYED_REFUSALS = 100  # of one connection that wait for their pause; one more ends it
 RETRY_AFTER_MS = 1_000  # asked of a caller that met something full: about the length of a short eval
 
 

@@ -74,6 +74,12 @@ class Trail:
         more = next((word for word in status if word not in _NO_FAULT), None)
         self._tell(peer, request_id, more or ("error" if "error" in status else "ok"), err)
 
+    def unanswered(self, peer: Peer, request_id: str, outcome: str, err: str, count: int) -> None:
+        """So many requests were refused and nobody was told: one record, with the newest id."""
+        if self._enabled:
+            asked = (request_id[:_MAX_TEXT], None, None, None)
+            self._emit(Audit(peer, self._who(peer), self._now, *asked, outcome, _text(err), 0.0, count))
+
     def gone(self, peer: Peer) -> None:
         """Nobody is there to be answered any more."""
         self._again.discard(peer)

@@ -14,6 +14,7 @@ import msgspec
 
 from replbroker.core.access import ANYBODY
 from replbroker.core.arrivals import Arrivals
+from replbroker.core.delayed_refusals import DelayedRefusals
 from replbroker.core.disconnects import end_connection, forget_peer
 from replbroker.core.effects import Effect, HangUp, Note, Peer, SavedSessions, SessionRecord
 from replbroker.core.evals import Evals
@@ -29,6 +30,7 @@ from replbroker.core.reload import Reread, put_in_force
 from replbroker.core.session import STARTING
 from replbroker.core.staff import Worker
 from replbroker.core.state import Setup, State
+from replbroker.core.strikes import strike
 from replbroker.core.time_limits import sweep_pace
 from replbroker.core.versions import tell_version
 from replbroker.core.watch_ops import end_subscriptions
@@ -39,8 +41,6 @@ from replwire.faults import Refusal, clip
 from replwire.limits import Limits
 from replwire.requests import id_of, parse, typed, unknown_fields
 
-_STRIKES = 10
-
 
 class Core:
     """One broker's decisions. Every method that takes `now` (monotonic seconds) returns the effects to do."""
@@ -50,6 +50,7 @@ class Core:
         self.evals = Evals(self.state)
         self.staff = self.evals.staff
         self._arrivals = Arrivals(self.state)
+        self._delayed = DelayedRefusals(self.state)
         self._judging = Judging(self.state, self.evals)
         self._ops = Ops(self.state, self.evals)
         self._memory = MemoryPressure(self.state, self.staff, self._worker_lost)
@@ -121,7 +122,7 @@ class Core:
 
     def awaits(self, peer: Peer) -> bool:
         """Whether some request of this peer has no last answer yet."""
-        return self.state.trail.awaits(peer)
+        return self.state.trail.awaits(peer) or self._delayed.awaits(peer)
 
     @property
     def untold(self) -> int:
@@ -147,7 +148,12 @@ class Core:
         state.trail.at(now)
         request_id, raw = "", {}
         try:
-            self._admit(peer, body, now)
+            if (late := self._admit(peer, body, now)) is not None:
+                self._delayed.add(peer, body, late, now)
+                state.news.refused(late, None, now)
+                if late.word == CONNECTIONS.word:
+                    self._arrivals.end_without_room(peer, now)
+                return self._effects(now)
             if len(body) > state.limits.max_message_bytes:
                 text = f"message exceeds maximum size of {state.limits.max_message_bytes} bytes"
                 raise state.full("message-too-large", "max-message-bytes", text)
@@ -167,33 +173,26 @@ class Core:
             state.refuse(peer, found, refusal)
             agent = raw.get("agent")
             state.news.refused(refusal, agent if isinstance(agent, str) else None, now)
-            self._strike(peer, refusal.word)
+            strike(state, peer, refusal.word, now)
             if refusal.word == CONNECTIONS.word:
                 self._arrivals.end_without_room(peer, now)
         except Exception:  # noqa: BLE001 - a defect in one op must not take every session along
             self.state.refuse(peer, request_id, self._defect())
         return self._effects(now)
 
-    def _admit(self, peer: Peer, body: bytes, now: float) -> None:
-        """Whether one more request of this peer is looked at."""
+    def _admit(self, peer: Peer, body: bytes, now: float) -> Refusal | None:
+        """Whether one more request of this peer is looked at; the refusal of one that comes too often."""
         state = self.state
         if (refusal := state.connections.refusal(peer)) is not None:
             raise refusal
         if not state.access.still(peer):
             self._revoke([peer])
-        state.connections.check(peer)
-        check_rate(state, peer, body, now)
-
-    def _strike(self, peer: Peer, word: str) -> None:
-        """What is no request, ten times in a row, or is too long to find the end of, ends a connection."""
-        strikes = self.state.strikes
-        if word == "malformed-request" or (word == "unauthorized" and self.state.access.of(peer) == ANYBODY):
-            strikes[peer] += 1
-        else:
-            strikes.pop(peer, None)
-        if word == "message-too-large" or strikes[peer] >= _STRIKES:
-            self.state.out.append(HangUp(peer))
-            strikes.pop(peer, None)
+        try:
+            state.connections.check(peer)
+            check_rate(state, peer, body, now)
+        except Refusal as refusal:
+            return refusal
+        return None
 
     def _defect(self) -> Refusal:
         """Log the exception at hand; how to tell somebody of it."""
@@ -211,6 +210,7 @@ class Core:
         state.trail.at(now)
         state.greetings.forget(peer)
         state.bus.forget(peer)
+        self._delayed.forget(peer)
         if state.trail.involves(peer):  # else nothing of it is anywhere
             end_connection(state, self.evals, peer, now)
         state.trail.gone(peer)
@@ -381,5 +381,6 @@ class Core:
     def _effects(self, now: float) -> list[Effect]:
         state = self.state
         if state.drain_deadline is not None and state.gate.taken == 0:
+            self._delayed.answer_all(now)
             self._ops.finish_drain("drained", now)
         return self.effects()

@@ -64,6 +64,12 @@ class HangUp(msgspec.Struct, frozen=True, gc=False):
     at_once: bool = False  # on ZeroMQ too, and what it has not read is lost
 
 
+class Disconnect(msgspec.Struct, frozen=True, gc=False):
+    """Hear nothing more of this client, and end its connection a moment later, when what was said to it has left."""
+
+    peer: Peer
+
+
 class Pause(msgspec.Struct, frozen=True, gc=False):
     """Hear nothing of this client until that moment, where the transport can leave what it sends unread."""
 
@@ -136,6 +142,7 @@ class Audit(msgspec.Struct, frozen=True, gc=False):
     outcome: str
     err: str | None
     latency_ms: float
+    repeated: int = 1  # requests that this stands for
 
 
 class Happened(msgspec.Struct, frozen=True, gc=False):
@@ -181,6 +188,7 @@ Effect = (
     ToClient
     | ToWorker
     | HangUp
+    | Disconnect
     | Pause
     | Spawn
     | Judge

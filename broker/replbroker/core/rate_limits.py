@@ -14,7 +14,6 @@ from replwire.requests import parse
 _SMALL = 4096  # bytes of a request that costs nothing worth counting
 _MOST_CONTROL = 1024  # of an `interrupt` or `close` that gets through when other requests are too many
 _NOTHING_S = 1e-6
-_PAUSE_S = 0.1  # between two refusals of one that asks too often
 
 
 def check_rate(state: State, peer: Peer, body: bytes, now: float) -> None:
@@ -29,7 +28,6 @@ def check_rate(state: State, peer: Peer, body: bytes, now: float) -> None:
     if limit and (retry := window.admit(limit, now)):
         if _is_control(body) and window.admit_control(state.limits.control_rate_per_min, now):
             return
-        state.out.append(Pause(peer, now + _PAUSE_S))
         raise state.full(
             "rate-limited", "rate-limit-per-min", "Rate limit exceeded", retry_after_ms=retry, quota_of=whose
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 import re
 import socket
@@ -16,7 +17,7 @@ from replbroker.accepting import HeldListener
 from replbroker.transports.base import Body, Listener
 from replbroker.transports.identity import NOBODY, groups, identity
 from replbroker.transports.left_out import LeftOut
-from replbroker.transports.sockets import MORE, NOBLOCK, router, take
+from replbroker.transports.sockets import MORE, NOBLOCK, readable, router, take
 
 PREFIX = b"Z"  # the first byte of these peers' names
 _HWM = 256  # messages that libzmq holds for one client
@@ -28,6 +29,10 @@ _EVENT_BYTES = 1024 * 1024
 _CREDENTIALS = re.compile(r"localhost:(\d+):\d+:\d+\Z")  # uid, gid and pid of a peer at ipc://, as libzmq writes them
 _EVENT = struct.Struct("=HI")  # of the monitor: what, and for which descriptor
 _EXCESS_S = 1.0  # how long one too many may stay to hear why it is refused
+_LAST_WORD_S = 0.1  # how long what was said to one that is not heard any more has to leave
+_LAST_WORD_PAUSE_S = 10.0  # between two of them to connections of one identity: the others end at once
+_UNHEARD = 10_000  # connections that were hung up on of which something may still be queued
+_UNHEARD_A_TURN = 100  # of their messages, before workers, other transports and deadlines come
 _AGAIN = 0.75  # of the room: with so many connections left more are accepted
 RETRY_S = 0.01  # how soon a full client is tried again
 
@@ -70,6 +75,7 @@ class _Connection:
     name: str = ""  # of its key
     routing_id: bytes = b""
     turned_away: bool = False
+    unheard: bool = False
 
 
 class Clients:
@@ -93,7 +99,9 @@ class Clients:
         self._room = room
         self._listeners: list[HeldListener] = []
         self._held = False
-        self._excess: deque[tuple[float, bytes]] = deque()  # who is one too many, and until when it may hear so
+        self._ending: list[tuple[float, bytes]] = []  # a heap: who is to be hung up on, and when
+        self._unheard: dict[str, None] = {}  # handshakes of those that were hung up on, the oldest first
+        self._last_words: dict[str, float] = {}  # when one was left to an identity
 
     # --- connections ---
 
@@ -117,13 +125,14 @@ class Clients:
     @property
     def due(self) -> float | None:
         """When `flush` is wanted."""
-        return self._excess[0][0] if self._excess else None
+        return self._ending[0][0] if self._ending else None
 
     def flush(self, now: float) -> None:
-        """Hang up on those that were one too many and still are."""
-        while self._excess and self._excess[0][0] <= now:
-            peer = self._excess.popleft()[1]
-            if peer in self._connections and not self.listener.has_room(peer):
+        """Hang up on those that were one too many and still are, and those that have had their last word."""
+        while self._ending and self._ending[0][0] <= now:
+            peer = heapq.heappop(self._ending)[1]
+            connection = self._connections.get(peer)
+            if connection is not None and (connection.unheard or not self.listener.has_room(peer)):
                 self.hang_up(peer)
 
     def watch(self) -> None:
@@ -151,7 +160,7 @@ class Clients:
         connection = _Connection(PREFIX + number.to_bytes(8, "big"), number, fd, inode, who)
         self._at[fd] = self._connections[connection.peer] = connection
         if self.listener.opened(connection.peer, who, theirs) is not None:
-            self._excess.append((time.monotonic() + _EXCESS_S, connection.peer))
+            heapq.heappush(self._ending, (time.monotonic() + _EXCESS_S, connection.peer))
         if len(self._connections) > self._room:
             if not self._held:
                 self._hold(True)
@@ -171,20 +180,30 @@ class Clients:
         self.watch()
         return self._next()
 
-    def receive(self) -> tuple[bytes, bytes]:
-        """The request that waits, as peer and body. Raises zmq.Again."""
-        routing_id, body, frame = take(self.socket)
+    def receive(self) -> tuple[bytes, bytes] | None:
+        """The request that waits, as peer and body; None when there were only messages of connections that are not
+        heard any more. Raises zmq.Again."""
+        for _ in range(_UNHEARD_A_TURN):
+            heard = self._receive()
+            if heard is not None or not readable(self.socket):
+                return heard
+        return None
+
+    def _receive(self) -> tuple[bytes, bytes] | None:
+        routing_id, frame, alone = take(self.socket)
         try:
             handshake = str(frame.get("User-Id"))
         except (zmq.ZMQError, UnicodeDecodeError):  # none of our handler's
             handshake = ""
+        if handshake in self._unheard:
+            return None
         connection = self._known.get(handshake)
         if connection is None:
             connection = self._meet(handshake, frame)
         elif connection.turned_away:  # it was told why
             self.hang_up(connection.peer)
         connection.routing_id = routing_id
-        return connection.peer, body
+        return connection.peer, frame.bytes if alone else b""
 
     def _meet(self, handshake: str, frame: zmq.Frame) -> _Connection:
         """The connection that a message came by which is its first, or which has ended since."""
@@ -225,6 +244,25 @@ class Clients:
                     end.shutdown(socket.SHUT_RDWR)
         except OSError:  # gone already
             pass
+
+    def disconnect(self, peer: bytes) -> None:
+        """Hear nothing more of a connection, and end it when what was said to it has left. Where that was granted to
+        another of the same identity just now it ends at once."""
+        connection = self._connections.get(peer)
+        if connection is None:
+            return
+        connection.unheard = True
+        if connection.handshake:
+            self._unheard[connection.handshake] = None
+        if len(self._unheard) > _UNHEARD:
+            del self._unheard[next(iter(self._unheard))]
+        now = time.monotonic()
+        if now - self._last_words.get(connection.identity, -_LAST_WORD_PAUSE_S) < _LAST_WORD_PAUSE_S:
+            self.hang_up(peer)
+            return
+        self._last_words = {who: at for who, at in self._last_words.items() if now - at < _LAST_WORD_PAUSE_S}
+        self._last_words[connection.identity] = now
+        heapq.heappush(self._ending, (now + _LAST_WORD_S, peer))
 
     @property
     def backlogged(self) -> bool:

@@ -31,13 +31,13 @@ def readable(socket: zmq.Socket[bytes]) -> bool:
     return bool(socket.getsockopt(_EVENTS) & _POLLIN)  # type: ignore[operator]
 
 
-def take(socket: zmq.Socket[bytes]) -> tuple[bytes, bytes, zmq.Frame]:
-    """The message that waits: sender, body, and a frame of it, which knows the connection it came by. The body of one
-    with more parts is empty. Raises zmq.Again."""
+def take(socket: zmq.Socket[bytes]) -> tuple[bytes, zmq.Frame, bool]:
+    """The message that waits: sender, its last frame, which knows the connection it came by, and whether it is the only
+    one. Nothing is copied yet. Raises zmq.Again."""
     sender = socket.recv(NOBLOCK)
     frame = socket.recv(NOBLOCK, copy=False)
     if not frame.more:
-        return sender, frame.bytes, frame
+        return sender, frame, True
     while frame.more:
         frame = socket.recv(NOBLOCK, copy=False)
-    return sender, b"", frame
+    return sender, frame, False

@@ -27,7 +27,8 @@ class Workers:
 
     def receive(self) -> tuple[int, bytes] | None:
         """The frame that waits, as (worker, frame). Who has not said hello with a token of ours is not heard."""
-        sender, frame, _ = take(self.socket)
+        sender, last, alone = take(self.socket)
+        frame = last.bytes if alone else b""
         number = self._numbers.get(sender)
         if number is not None:
             return number, frame

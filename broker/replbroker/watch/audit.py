@@ -55,6 +55,8 @@ class AuditFile:
             "agent": audit.agent, "op": audit.op, "session": audit.session, "id": audit.request_id,
             "outcome": audit.outcome, "err": audit.err, "latency-ms": audit.latency_ms,
         }  # fmt: skip
+        if audit.repeated > 1:
+            record["repeated"] = audit.repeated
         self._tell(record, audit.when)
 
     def kept_out(self, address: str, now: float) -> None:

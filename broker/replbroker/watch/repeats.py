@@ -38,10 +38,11 @@ class Repeats:
             if len(self._since) >= _MAX_KINDS:
                 return True
             self._since[kind], self._shown[kind] = when, 0
-        self._shown[kind] += 1
-        if self._shown[kind] <= _SHOWN:
+        if self._shown[kind] < _SHOWN:
+            self._shown[kind] += 1
             return True
-        self._held[kind] = record | {"repeated": self._shown[kind] - _SHOWN}
+        held = self._held.get(kind, {"repeated": 0})
+        self._held[kind] = record | {"repeated": held["repeated"] + record.get("repeated", 1)}
         return False
 
     def over(self, now: float) -> list[Record]:
