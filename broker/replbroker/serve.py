@@ -198,13 +198,8 @@ class Serve:
 
     def _timeout_ms(self) -> int:
         due = self._core.next_deadline()
-        for at in (
-            self.streams.due,
-            self._clients.due,
-            self._tell_at,
-            self._audit.due,
-            *(watcher.due for watcher in self._watchers),
-        ):
+        watchers = (watcher.due for watcher in self._watchers)
+        for at in (self.streams.due, self._clients.due, self._tell_at, self._audit.due, *watchers):
             if at is not None:
                 due = at if due is None else min(due, at)
         longest = _SHORT_S if self._core.state.gate.taken else _LONG_S
