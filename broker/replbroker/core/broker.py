@@ -16,7 +16,7 @@ from replbroker.core.access import ANYBODY
 from replbroker.core.arrivals import Arrivals
 from replbroker.core.delayed_refusals import DelayedRefusals
 from replbroker.core.disconnects import end_connection, forget_peer
-from replbroker.core.effects import Effect, HangUp, Note, Peer, SavedSessions, SessionRecord
+from replbroker.core.effects import Effect, Note, Peer, SavedSessions, SessionRecord
 from replbroker.core.evals import Evals
 from replbroker.core.idle import close_idle
 from replbroker.core.judging import Judging
