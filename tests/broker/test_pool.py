@@ -117,3 +117,21 @@ def test_a_death_that_nobody_can_place_changes_nothing(table: Table) -> None:
     table.do(table.core.worker_gone(99, "who?", table.now))
     table.do(table.core.worker_said(99, b"", table.now))
     assert (table.notes, table.killed) == ([], [])
+
+
+def test_environments_that_hold_up_their_start_hold_up_nobody_elses(new_table: Callable[..., Table]) -> None:
+    table = new_table(auto=False, max_sessions=60)
+    for peer, identity in ((b"ada", "uid:1"), (b"bob", "uid:2"), (b"eve", "uid:3")):
+        table.core.meet(peer, identity)
+    for number in range(12):
+        table.ask("new-session", b"ada", name=f"s{number}", runtime=f"/slow/{number}")
+    assert len(table.spawned) == 3
+    table.ask("new-session", b"bob", name="his", runtime="/quick")
+    assert len(table.spawned) == 4
+    for number in range(12):
+        table.ask("new-session", b"bob", name=f"s{number}", runtime=f"/slow/{number}")
+    assert len(table.spawned) == 6
+    table.ask("new-session", b"eve", name="hers")
+    assert len(table.spawned) == 7
+    table.workers[1].gone("exit code 1")
+    assert [table.specs[number].environment for number in sorted(table.specs)][-1] == "/slow/3"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
@@ -13,6 +13,8 @@ from replwire.deadlines import Deadline
 from replwire.link import Claim, Kind, Usage, encode, pack
 
 _MAX_STARTING = 8  # workers started at once: a burst of sessions must not fork-bomb the host
+_MAX_OPENING = 6  # of these, those that open what a client has named, which may hold them up for `worker-start-ms`
+_MAX_OPENING_OF_ONE = 3  # identity
 _REFILL_PAUSE_S = 0.02  # starting a process competes with the answer that a fresh session is about to give
 _GIVE_UP = 3  # starts that fail in a row before waiting sessions are told
 _GIVE_UP_NAMED = 1  # the same for an environment that somebody named: it is not there, and will not be
@@ -103,13 +105,23 @@ class Staff:
             return
         starting, claimed = self._by_spec()
         total = sum(starting.values())
+        opening: Counter[str] = Counter()
+        for spec, count in starting.items():
+            if spec.asker is not None:
+                opening[spec.asker.identity] += count
         for spec, line in list(self._lines.items()):
             own = starting.get(spec, 0)
             spare = self._spare(spec, line, claimed.get(spec, 0))
             missing = len(line.waiting) + max(0, spare - len(line.warm)) - own
-            for _ in range(min(missing, _MAX_STARTING - total)):
+            room = _MAX_STARTING - total
+            if spec.asker is not None:
+                mine = opening[spec.asker.identity]
+                room = min(room, _MAX_OPENING - opening.total(), _MAX_OPENING_OF_ONE - mine)
+            for _ in range(min(missing, room)):
                 self._spawn(spec, now)
                 total += 1
+                if spec.asker is not None:
+                    opening[spec.asker.identity] += 1
             while len(line.warm) > max(spare, 0) and spec != self._default:
                 self._kill(line.warm[0])  # nobody has a session of this kind any more
             if spec != self._default and not (own or missing > 0 or spare or line.waiting):
