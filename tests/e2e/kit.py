@@ -132,8 +132,14 @@ class Broker:
     @property
     def scratch(self) -> Path:
         """Its folder for sockets of its own, by the lock that it holds on it."""
-        links = map(os.readlink, Path(f"/proc/{self.pid}/fd").iterdir())
-        return Path(next(link for link in links if "/replctl-broker-" in link))
+        for fd in Path(f"/proc/{self.pid}/fd").iterdir():
+            try:
+                link = os.readlink(fd)
+            except FileNotFoundError:  # closed meanwhile
+                continue
+            if "/replctl-broker-" in link:
+                return Path(link)
+        raise AssertionError("it holds no such folder")
 
     def log_text(self) -> str:
         return (self.folder / "log").read_text()

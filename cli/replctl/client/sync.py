@@ -90,11 +90,13 @@ class Client(Plain[Reply]):
         on_status: OnStatus | None,
     ) -> Result:  # fmt: skip
         feed = _Feed(self, fields["session"], stdin, on_status)
-        gathering = self.begin("eval", fields, on_output, feed if stdin is not None else on_status)
+        gathering = None
         try:
+            gathering = self.begin("eval", fields, on_output, feed if stdin is not None else on_status)
             self.finish(gathering)
         except KeyboardInterrupt:
-            self._interrupted(gathering)
+            if (sent := gathering or self._talk.latest) is not None:  # it may have left before `begin` came back
+                self._interrupted(sent)
             raise
         result = talk.result(gathering)
         self.fetch_missed(gathering)

@@ -40,6 +40,7 @@ class Talk:
         self._answered = False  # whether anything has come over this connection
         self._count = 0
         self._open: dict[str, Gathering] = {}
+        self.latest: Gathering | None = None  # of the request that was made last
 
     def ask(
         self, op: str, fields: dict[str, Any], on_output: OnOutput | None = None, on_status: OnStatus | None = None
@@ -65,7 +66,7 @@ class Talk:
             body = _encode(message)
         except (TypeError, ValueError) as error:  # a lone surrogate, or what is no JSON at all
             raise ReplError("invalid-request", f"cannot be sent as JSON: {error}") from None
-        gathering = Gathering(request_id, fields.get("session"), on_output, on_status)
+        gathering = self.latest = Gathering(request_id, fields.get("session"), on_output, on_status)
         self._open[request_id] = gathering
         return gathering, body
 

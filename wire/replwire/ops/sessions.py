@@ -123,6 +123,7 @@ class Clone(Run, frozen=True, kw_only=True, rename="kebab"):
         "session",
         "name",
         "epoch",
+        "cwd",
         "created",
         "state",
         "trusted",
