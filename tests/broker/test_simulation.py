@@ -285,6 +285,7 @@ class Broker(RuleBasedStateMachine):
         self.table.now += seconds
         if noticed:
             self.table.core.suspended(seconds)
+            self.table.told_memory += seconds  # what is due is put off
         self.table.do(self.table.core.tick(self.table.now))
 
     # --- what must hold ---

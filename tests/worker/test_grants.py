@@ -31,8 +31,10 @@ def test_an_id_map_has_two_ids_change_places_and_leaves_all_others(
     assert swapped(ranges, one, other).splitlines() == lines
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="of an ordinary user's broker")
-def test_an_ordinary_users_broker_opens_everything_as_that_user_where_its_config_lets_an_identity() -> None:
+def test_an_ordinary_users_broker_opens_everything_as_that_user_where_its_config_lets_an_identity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     grants = Grants((Identity(name="ada", workspaces=["/srv/ada"]),))
     assert (grants.of(Asker(identity="ada")).rights, grants.of(Asker(identity="ada")).directories) == (
         None,
