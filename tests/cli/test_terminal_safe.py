@@ -59,7 +59,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
     "close": [["s"], ["s", "t"]],
     "status": [[]],
     "acp": [[]],
-    "serve": [["--endpoint", "ipc:///no\x1b]52;c;cm0=\x07/b.sock"]],
+    "serve": [["--endpoint", "ipc:///proc/no\x1b]52;c;cm0=\x07/b.sock"]],
     "shutdown": [[]],
     "mcp": [[]],
     "tools": [[]],
