@@ -11,6 +11,7 @@ from pathlib import Path
 
 from replbroker.file_lock import FileLock, Locked
 from replwire.places import ipc_path
+from replwire.private_directories import make_private_directory
 
 _LOOPBACK = ("127.", "localhost", "[::1]")
 _BACKLOG = 100  # connections that were not taken yet
@@ -125,8 +126,7 @@ def is_loopback(url: str) -> bool:
 def private_folder(folder: Path) -> None:
     """Have a folder that is ours, and that nobody else may enter. Raises StartError when there is one that is not."""
     try:
-        for missing in [*(parent for parent in reversed(folder.parents) if not parent.exists()), folder]:
-            missing.mkdir(mode=0o700, exist_ok=True)
+        make_private_directory(folder)
         found = folder.stat()
     except OSError as error:
         raise StartError(f"{folder}: {error.strerror}") from None

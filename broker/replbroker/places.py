@@ -11,6 +11,7 @@ from replbroker.doors import unix_door
 from replbroker.endpoints import Held, private_folder
 from replbroker.launch.scratch import Scratch
 from replbroker.session_list import SessionListFile
+from replwire.private_directories import make_private_directory
 
 
 class ScratchPlace:
@@ -87,7 +88,7 @@ class StatePlace:
         if self._session_list.is_ours():
             return None
         gone = self._inode != self._seen()
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(self._folder)
         if self._folder.stat().st_uid == os.geteuid():
             self._folder.chmod(0o700)  # whoever was first to need it may have made it as any other
         self._session_list.renew()

@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from replwire.names import name_error
+from replwire.private_directories import make_private_directory
 
 T = TypeVar("T", bound=msgspec.Struct)
 _Z85_CHARS = 40  # a CURVE key as text (ZeroMQ RFC 32)
@@ -105,8 +106,7 @@ class Keys:
 
     def _make(self, kind: str) -> Path:
         """One of our folders, and those above it that are the broker's, which nobody else may enter."""
-        for folder in (self._folder.parent, self._folder, self._folder / kind):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(self._folder / kind)
         return self._folder / kind
 
     @contextmanager

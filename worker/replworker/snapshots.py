@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from replwire.link import Dumped, Kind, encode
+from replwire.private_directories import make_private_directory
 from replwire.replies import LeftBehind
 from replworker.confine import plain
 from replworker.interpreter import Interpreter
@@ -38,7 +39,7 @@ class Snapshots:
             ended("this runtime cannot be copied")
             return None
         try:
-            os.makedirs(self._folder, 0o700, exist_ok=True)
+            make_private_directory(self._folder)
             name = secrets.token_hex(16)
             begun, path = f"{self._folder}/{os.getpid()}-{name}", f"{self._folder}/{name}"
             fd = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -17,6 +17,7 @@ import msgspec
 
 from replbroker.watch.base import HEADER, Damaged, Entry, Head, NoTranscript, TranscriptExists, header, text_of
 from replwire.events import BROKER
+from replwire.private_directories import make_private_directory
 
 _MAX_OPEN = 32  # descriptors
 _ID = re.compile(r"[A-Za-z0-9_-]{1,256}\Z")
@@ -41,7 +42,7 @@ class Jsonl:
 
     def create(self, head: Head) -> None:
         path = self._path(head.session)
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(self._folder)
         try:
             fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:

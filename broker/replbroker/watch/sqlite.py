@@ -14,6 +14,7 @@ import msgspec
 
 from replbroker.watch.base import Damaged, Entry, Head, NoTranscript, TranscriptExists, text_of
 from replwire.events import BROKER
+from replwire.private_directories import make_private_directory
 
 _FILE = "transcripts.db"
 _BUSY_S = 5.0
@@ -50,7 +51,7 @@ class Sqlite:
     @property
     def _db(self) -> sqlite3.Connection:
         if self._held is None:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_directory(self._folder)
             os.close(os.open(self._folder / _FILE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             held = sqlite3.connect(self._folder / _FILE, timeout=_BUSY_S, check_same_thread=False)
             try:

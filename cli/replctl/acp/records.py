@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from replctl.acp.modes import Mode
+from replwire.private_directories import make_private_directory
 
 MAX_RECORDS = 1000  # sessions that are remembered; the longest unused go first
 MAX_TRANSCRIPT = 1024 * 1024  # bytes of one file; there are two, and the older one is dropped when a third is begun
@@ -84,8 +85,7 @@ class Records:
 
     def save(self, record: Record) -> None:
         """Write a session's record; a reader sees the old one or the new one, never half of it."""
-        for folder in (os.path.dirname(self._folder), self._folder):  # a broker takes no state folder that others enter
-            os.makedirs(folder, mode=0o700, exist_ok=True)
+        make_private_directory(self._folder)  # a broker takes no state folder that others enter
         path = self._record(record.id)
         fresh = f"{path}.{os.getpid()}"  # its own name: another adapter may save the same session
         _write(fresh, _encode(record), os.O_TRUNC)

@@ -16,6 +16,7 @@ import msgspec
 from replctl.client.address import folder_fault, listens
 from replctl.client.errors import ReplError
 from replwire import places
+from replwire.private_directories import make_private_directory
 
 START_SECONDS = 20.0  # for the broker to say that it is ready
 LOCK_SECONDS = 25.0  # for another caller's start to end: its own deadline and some room
@@ -70,7 +71,7 @@ def _ensure(endpoint: str, path: str, log_path: str) -> Started | None:
 
 def _own_folder(folder: str) -> None:
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        make_private_directory(folder)
     except OSError as error:
         raise ReplError("no-broker", f"cannot create {folder}: {error.strerror}") from None
     if (why := folder_fault(folder, os.getuid())) is not None:

@@ -15,6 +15,7 @@ from replctl.commands.where import folder_to_send
 from replwire.faults import Exit
 from replwire.names import DEFAULT_SESSION
 from replwire.places import state_dir
+from replwire.private_directories import make_private_directory
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -87,7 +88,7 @@ def _shell(session: str) -> PromptSession[str]:
 def _history_file() -> str:
     """The user's own; lines that were typed are nobody else's business."""
     folder = state_dir(os.environ)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    make_private_directory(folder)
     path = os.path.join(folder, "history")
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     return path

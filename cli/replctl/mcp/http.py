@@ -22,6 +22,7 @@ from replctl.client.address import folder_fault
 from replctl.client.errors import ReplError
 from replwire.faults import Exit
 from replwire.places import state_dir
+from replwire.private_directories import make_private_directory
 
 PATH = "/mcp"
 TOKEN_FILE = "mcp-http.token"
@@ -69,7 +70,7 @@ def token(path: str) -> str:
     """The token in this file, which is made when it is not there. Raises ReplError when others might know it."""
     folder = os.path.dirname(path)
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        make_private_directory(folder)
         if (why := folder_fault(folder, os.getuid())) is not None:
             raise ReplError("invalid-request", f"no token is kept there: {why}")
         try:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from replwire.policy import Policy, within
+from replwire.private_directories import make_private_directory
 from replworker.confine import mounts, plain
 from replworker.confine.rights import Rights, acting_as
 from replworker.confine.workspace import taboo
@@ -103,7 +104,7 @@ def _content(root: str, name: str) -> bytes | None:
 
 def _record(records: str, root: str) -> int:
     """The record of a folder, locked for us and others who need what it lists."""
-    os.makedirs(records, 0o700, exist_ok=True)
+    make_private_directory(records)
     path = f"{records}/{hashlib.blake2b(os.fsencode(root), digest_size=16).hexdigest()}"
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

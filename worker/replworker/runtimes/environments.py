@@ -9,6 +9,7 @@ import subprocess
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+from replwire.private_directories import make_private_directory
 from replworker.confine.prepare import KeptEnvironment
 from replworker.confine.rights import Rights, acting_as
 
@@ -95,7 +96,7 @@ def _keep(folder: str, name: str, interpreter: str) -> str:
     if slash:
         folder = os.path.join(folder, f"@{quote(owner, safe='')}")
     path = os.path.join(folder, name)
-    os.makedirs(folder, 0o700, exist_ok=True)
+    make_private_directory(folder)
     with open(os.path.join(folder, f".{name}.lock"), "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if os.fstat(lock.fileno()).st_size:
