@@ -7,8 +7,8 @@ import select
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from replbroker.core.effects import (
 )
 from replbroker.extending import Extending
 from replbroker.file_watch import FileWatch
+from replbroker.guarded_steps import GuardedSteps
 from replbroker.launch.base import Launcher
 from replbroker.launch.memory import MachineMemory
 from replbroker.reloading import ConfigReload
@@ -59,7 +60,6 @@ _SHORT_S = 1.0  # the longest while evals run: a suspend within a sleep is known
 _TELL_PAUSE_S = 0.01  # how long an event may wait for others
 _TOLD_AT_ONCE = 100  # effects of events between two looks at what has come in
 _MOST_UNTOLD = 10_000  # of them that wait: a tenth of a second
-_BREATH_S = 0.005
 _LINGER_MS = 1_000  # for the last answers of a broker that ends
 
 
@@ -85,7 +85,6 @@ class Serve:
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._exit: str | None = None
-        self._lacked = ""
         self._listened = time.monotonic()  # nothing was left then that a worker had said
         self._key_watch: FileWatch | None = None
         self._unsaved = False
@@ -98,9 +97,22 @@ class Serve:
         launcher.watch(self._register, self._drop)
         for watcher in watchers:
             watcher.watch(self._register, self._drop)
+        self._steps = self._build_steps()
         self._hooks = extending.join(core, limits, self._do)
         if self._hooks is not None:
             self._hooks.watch(self._register)
+
+    def _build_steps(self) -> GuardedSteps:
+        """Build the steps that are taken when they are due, in their order."""
+        steps = GuardedSteps(log)
+        steps.add(lambda: self.streams.due, self.streams.turn)
+        steps.add(self._core.next_deadline, lambda now: self._do(self._core.tick(now, self._listened)))
+        steps.add(lambda: self._tell_at, lambda _: self._tell())
+        steps.add(lambda: self._clients.due, self._clients.flush)
+        steps.add(lambda: self._audit.due, self._audit.flush)
+        for watcher in self._watchers:
+            steps.add(partial(getattr, watcher, "due"), watcher.flush)
+        return steps
 
     def restore(self) -> list[str]:
         """Take over what a broker before this one saved; the sessions that were lost with it."""
@@ -159,56 +171,30 @@ class Serve:
             if not come or come[0][0] is not workers:
                 self._listened = time.monotonic()
             for ready, _ in come:
-                try:
-                    if ready is workers:
-                        self._hear_worker()
-                    elif ready is clients:
-                        self._hear_client()
-                    else:
-                        self._others()
-                except (OSError, MemoryError) as error:
-                    self._short_of(error)
+                if ready is workers:
+                    self._steps.run(self._hear_worker)
+                elif ready is clients:
+                    self._steps.run(self._hear_client)
+                else:
+                    self._steps.run(self._others)
             if self._clients.backlogged:
-                for peer in self._clients.retry():
-                    self._unreachable(peer)
-            now = time.monotonic()
-            if self.streams.due is not None and self.streams.due <= now:
-                self.streams.turn(now)
-            due = self._core.next_deadline()
-            if due is not None and due <= now:
-                self._do(self._core.tick(now, self._listened))
-            if self._tell_at is not None and self._tell_at <= now:
-                self._tell()
-            self._clients.flush(now)
-            self._audit.flush(now)
-            for watcher in self._watchers:
-                watcher.flush(now)
+                self._steps.run(self._retry)
+            self._steps.run_due(time.monotonic())
         self._do(self._core.rest())
         return self._exit
 
-    def _short_of(self, error: OSError | MemoryError) -> None:
-        """The machine had no descriptor or no memory for a step: that is no end of the broker, and the step is taken
-        again where it is due again."""
-        what = f"{type(error).__name__}: {error}"
-        if what != self._lacked:
-            self._lacked = what
-            where = "".join(traceback.format_tb(error.__traceback__)[-3:])
-            log(f"short of something, going on: {what}\n{where}")
-        time.sleep(_BREATH_S)  # what is at its limit is not to be asked as fast as can be
+    def _retry(self) -> None:
+        for peer in self._clients.retry():
+            self._unreachable(peer)
 
     def _timeout_ms(self) -> int:
-        due = self._core.next_deadline()
-        watchers = (watcher.due for watcher in self._watchers)
-        for at in (self.streams.due, self._clients.due, self._tell_at, self._audit.due, *watchers):
-            if at is not None:
-                due = at if due is None else min(due, at)
+        due = self._steps.next_due()
         longest = _SHORT_S if self._core.state.gate.taken else _LONG_S
         wait = longest if due is None else min(longest, max(0.0, due - time.monotonic()))
         return math.ceil(1000 * (min(wait, RETRY_S) if self._clients.backlogged else wait))
 
     def _hear_worker(self) -> None:
-        heard = self._workers.receive()
-        if heard is not None:
+        if (heard := self._workers.receive()) is not None:
             self._do(self._core.worker_said(*heard, time.monotonic()))
 
     def _hear_client(self) -> None:
@@ -240,8 +226,13 @@ class Serve:
         self._core.turn_away(peer, why)
 
     def hear(self, peer: bytes, body: bytes) -> None:
-        """A request came."""
-        self._do(self._core.hear(peer, body, time.monotonic()))
+        """A request came. One that there is no memory for ends its connection: it can be answered in no other way."""
+        try:
+            effects = self._core.hear(peer, body, time.monotonic())
+        except MemoryError:
+            self._hang_up(peer)
+            raise
+        self._do(effects)
 
     def awaits(self, peer: bytes) -> bool:
         """Whether a client still waits for answers."""
@@ -260,7 +251,7 @@ class Serve:
         for fd, _ in self._epoll.poll(0):
             handler = self._handlers.get(fd)
             if handler is not None:
-                handler()
+                self._steps.run(handler)
         for worker, cause in self._launcher.died():
             self._workers.forget(worker)
             self._do(self._core.worker_gone(worker, cause, time.monotonic()))
@@ -272,30 +263,36 @@ class Serve:
         dying: list[int] = []
         for effect in effects:
             kind = type(effect)
-            if kind is ToClient:
-                assert isinstance(effect, ToClient)
-                if effect.more:
-                    before = effect.body
-                    continue
-                transport = self._clients if effect.peer[:1] == PREFIX else self.streams
-                if not transport.send(effect.peer, effect.body, effect.output_of, before, effect.event):
-                    self._unreachable(effect.peer)
+            try:
+                if kind is ToClient:
+                    assert isinstance(effect, ToClient)
+                    if effect.more:
+                        before = effect.body
+                        continue
+                    transport = self._clients if effect.peer[:1] == PREFIX else self.streams
+                    if not transport.send(effect.peer, effect.body, effect.output_of, before, effect.event):
+                        self._unreachable(effect.peer)
+                    before = None
+                elif kind is ToWorker:
+                    self._workers.send(effect.worker, effect.frame)  # type: ignore[union-attr]
+                elif kind is Happened:
+                    now = time.monotonic()
+                    for watcher in self._watchers:
+                        watcher.happened(effect, now)  # type: ignore[arg-type]
+                elif kind is Kill:
+                    dying.append(effect.worker)  # type: ignore[union-attr]
+                else:
+                    self._do_rare(effect)
+            except (OSError, MemoryError) as error:  # the effects after it are of others
+                self._steps.failed(error)
                 before = None
-            elif kind is ToWorker:
-                self._workers.send(effect.worker, effect.frame)  # type: ignore[union-attr]
-            elif kind is Happened:
-                now = time.monotonic()
-                for watcher in self._watchers:
-                    watcher.happened(effect, now)  # type: ignore[arg-type]
-            elif kind is Kill:
-                dying.append(effect.worker)  # type: ignore[union-attr]
-            else:
-                self._do_rare(effect)
-        self.streams.let_go()
+                if isinstance(effect, ToClient):  # else it would wait for an answer that never comes
+                    self._hang_up(effect.peer)
+        self._steps.run(self.streams.let_go)
         # Last: to take a process apart keeps the machine busy, and the fresh one is to be on its way by then.
         for worker in dying:
             self._workers.forget(worker)
-            self._launcher.kill(worker)
+            self._steps.run(partial(self._launcher.kill, worker))
         if self._tell_at is None and self._core.untold:
             self._tell_at = time.monotonic() + _TELL_PAUSE_S
 
@@ -316,7 +313,7 @@ class Serve:
             assert self._hooks is not None, "the core asks no hooks where there are none"
             self._hooks.ask(effect)
         elif isinstance(effect, HangUp):
-            (self._clients if effect.peer[:1] == PREFIX else self.streams).hang_up(effect.peer, at_once=effect.at_once)
+            self._hang_up(effect.peer, at_once=effect.at_once)
         elif isinstance(effect, Disconnect):
             (self._clients.disconnect if effect.peer[:1] == PREFIX else self.streams.hang_up)(effect.peer)
         elif isinstance(effect, Pause):
@@ -344,6 +341,9 @@ class Serve:
             file.unlink(missing_ok=True)
         except OSError as error:
             log(f"a snapshot is left behind: {file}: {error.strerror}")
+
+    def _hang_up(self, peer: bytes, *, at_once: bool = True) -> None:
+        (self._clients if peer[:1] == PREFIX else self.streams).hang_up(peer, at_once=at_once)
 
     def _describe(self, peer: bytes) -> str:
         """Who a peer is, for the audit. Nobody stands behind what the broker did by itself."""

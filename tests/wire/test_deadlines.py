@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,3 +131,23 @@ def test_time_between_two_sleeps_is_a_gap_unless_it_was_computed_in() -> None:
     assert gaps.wakes(now=30.0, computed=29.9) == 0
     gaps.sleeps(1.0, now=70.0, computed=30.9)
     assert gaps.wakes(now=70.0, computed=30.9) == 39.0
+
+
+def test_what_there_is_no_memory_for_is_due_again_and_holds_up_nothing_else() -> None:
+    deadlines, ran, lacks = Deadlines(), list[str](), [MemoryError()]
+
+    def action(now: float) -> None:
+        if lacks:
+            raise lacks.pop()
+        note(ran, "a")(now)
+
+    deadlines.at(1.0, action)
+    deadlines.at(1.5, note(ran, "b"))
+    with pytest.raises(MemoryError):
+        deadlines.run_due(2.0)
+    deadlines.run_due(2.0)
+    assert ran == ["b@2"]
+    assert deadlines.next() == 3.0
+    deadlines.run_due(3.0)
+    assert ran == ["b@2", "a@3"]
+    assert len(deadlines) == 0

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable
 
 _SMALL = 64  # below this many dead entries the heap is left alone
+_AGAIN_S = 1.0  # when an action that there was no memory for is repeated
 _SHORTEST_GAP_S = 0.25  # a shorter one is a busy machine's, and nothing is forgiven for it
 
 
@@ -68,7 +69,13 @@ class Deadlines:
             deadline = heapq.heappop(self._heap)[2]
             action, deadline.action = deadline.action, None
             if action is not None:
-                action(now)
+                try:
+                    action(now)
+                except MemoryError:  # what is due must not be forgotten, nor hold up what comes after it
+                    deadline.when, deadline.action = now + _AGAIN_S, action
+                    self._count += 1
+                    heapq.heappush(self._heap, (deadline.when, self._count, deadline))
+                    raise
 
 
 class GapDetector:

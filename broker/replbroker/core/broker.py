@@ -307,6 +307,8 @@ class Core:
         self._listened = now if listened is None else listened
         try:
             self.state.deadlines.run_due(now)
+        except MemoryError:  # it is due again
+            raise
         except Exception:  # noqa: BLE001 - what else is due is done by the next tick
             self._defect()
         return self._effects(now)
