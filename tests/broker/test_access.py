@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from broker_kit import Answer, Table
+from replbroker.core import views
 from replwire.ops import OPS
 from test_rules import FIELDS
 
@@ -232,3 +234,60 @@ def test_an_identity_has_one_rate_for_all_its_connections(new_table: Callable[..
 def test_describe_says_who_one_is(two: Table) -> None:
     assert two.said("describe", OTHER)["identity"] == "uid:1001"
     assert two.said("describe")["identity"] == "self"
+
+
+def test_what_somebody_waits_for_is_refused_when_the_share_is_taken_back(two: Table) -> None:
+    two.said("share", session="work", who="uid:1001", level="read")
+    two.core.meet(b"p3", "uid:1002")
+    two.said("share", session="work", who="uid:1002", level="read")
+    two.eval("work", id="runs")
+    waits = {"session": "self/work", "eval-id": 1, "wait-ms": 60_000}
+    theirs, others, own = (two.ask("read", peer, **waits) for peer in (OTHER, b"p3", b"p1"))
+    two.said("share", session="work", who="uid:1001", level="none")
+    assert two.end(theirs)["status"] == NOT_FOUND
+    two.worker().answers(theirs, value="secret")
+    two.worker().answers(others, value="42")
+    two.worker().answers(own, value="42")
+    assert "value" not in two.end(theirs)
+    assert two.end(others)["value"] == two.end(own)["value"] == "42"
+    two.finish("runs")
+
+
+def test_what_an_earlier_owner_waits_for_is_refused_when_the_other_one_takes_the_session(two: Table) -> None:
+    two.core.meet(b"p3", "uid:1002")
+    two.open("hers", peer=b"p3")
+    two.finish(two.ask("eval", b"p3", session="hers", code="1"))
+    waits = two.ask("info", b"p3", session="hers")
+    two.said("hand-over", b"p3", session="hers", who="uid:1001")
+    assert two.said("hand-over", OTHER, session="uid:1002/hers", who="uid:1001")["owner"] == "uid:1001"
+    assert two.end(waits)["status"] == NOT_FOUND
+
+
+def test_info_names_the_user_whose_rights_the_worker_has_also_after_a_hand_over(
+    new_table: Callable[..., Table],
+) -> None:
+    table = new_table()
+    table.state.setup = replace(table.state.setup, own="uid:0")  # else sessions act as the broker's user alone
+    table.core.meet(OTHER, "uid:1001")
+    table.core.meet(b"p3", "uid:1002")
+    table.open("hers", peer=OTHER)
+    table.said("hand-over", OTHER, session="hers", who="uid:1002")
+    table.said("hand-over", b"p3", session="uid:1001/hers", who="uid:1002")
+
+    def acts_as() -> object:
+        return views.info(table.state, table.session_of("uid:1002", "hers"), 0.0)["acts-as"]
+
+    assert acts_as() == "uid:1001"
+    table.ask("reset", b"p3", session="hers")
+    assert acts_as() == "uid:1002"
+
+
+def test_a_refusal_names_the_session_as_the_caller_has_to(two: Table) -> None:
+    two.open("hers", peer=OTHER)
+    two.said("share", OTHER, session="hers", level="read")
+    two.core.meet(b"p3", "uid:1002")
+    for op, fields in (("reset", {}), ("share", {"level": "read"})):
+        assert "session uid:1001/hers " in two.said(op, b"p3", session="uid:1001/hers", **fields)["err"]
+    two.ask("eval", OTHER, session="hers", code="1")
+    assert "session uid:1001/hers " in two.said("clear-bindings", session="uid:1001/hers")["err"]
+    assert "session hers " in two.said("clear-bindings", OTHER, session="hers")["err"]

@@ -163,6 +163,7 @@ def test_sessions_up_to_the_limit(new_table: Callable[..., Table]) -> None:
             "id": asked,
             "status": ["done", "error", "session-limit-reached"],
             "err": "Session limit reached (max-sessions = 2)",
+            "hint": "close a session that is not needed (`ls-sessions`, `close`): open ones do not end by waiting",
             "limit": "max-sessions",
             "limit-value": 2,
             "retry-after-ms": 1000,

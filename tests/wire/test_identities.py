@@ -31,8 +31,10 @@ def test_an_identity_has_a_host_user_and_directories_of_its_own(tmp_path: Path) 
     [
         (entry(name='"a"') + entry(name='"a"'), "file: identities: a stands twice"),
         (entry(name='"a"', quota="1"), "unknown field `quota`"),
-        (entry(name='"a b"'), "identities"),
-        (entry(user='"root"'), "missing required field `name`"),
+        (entry(name='"ada"') + entry(name='"bob"', user="7"), r"identities \(bob, user\): Expected `str"),
+        (entry(name='"ada"', quotas="{max-sessions = -1}"), r"identities \(ada, quotas.max-sessions\): Expected `int`"),
+        (entry(name='"a b"'), r"identities \(a b, name\)"),
+        (entry(user='"root"'), r"identities \(entry 1\): .*missing required field `name`"),
         (entry(name='"anyone"', user='"bob"'), "nobody vouches for this one"),
         (entry(name='"uid:7"', user='"bob"'), "of a local user the kernel says who it is"),
         (entry(name='"uid:007"'), "without leading zeros"),

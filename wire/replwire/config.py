@@ -7,7 +7,6 @@ Keys are written as on the wire: `[limits] max-eval-time-ms = 5000`, `REPLCTL_LI
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import msgspec
 from msgspec import Meta, field
 
 from replwire.agents import Agent, Agents
+from replwire.config_paths import located
 from replwire.extensions import Extension
 from replwire.identities import Identities, Identity
 from replwire.limits import DAY_MS, MINUTE_MS, Limits
@@ -374,7 +374,7 @@ def _build(merged: dict[str, Any], sources: dict[str, str]) -> Config:
     try:
         config = msgspec.convert(merged, Config)
     except msgspec.ValidationError as error:
-        raise _named(error, sources) from None
+        raise _named(error, merged, sources) from None
     try:
         Agents(config.agents)
     except ValueError as error:
@@ -393,8 +393,8 @@ def _build(merged: dict[str, Any], sources: dict[str, str]) -> Config:
     return config
 
 
-def _named(error: msgspec.ValidationError, sources: dict[str, str]) -> ConfigError:
+def _named(error: msgspec.ValidationError, merged: dict[str, Any], sources: dict[str, str]) -> ConfigError:
     what, _, where = str(error).partition(" - at ")
-    dotted = re.sub(r"\[.*", "", where.strip("`").removeprefix("$."))
+    dotted, entry = located(where.strip("`").removeprefix("$."), merged)
     source = sources.get(dotted, "settings")
-    return ConfigError(f"{source}: {dotted}: {what}", source, dotted)
+    return ConfigError(f"{source}: {dotted}{entry}: {what}", source, dotted)

@@ -107,12 +107,18 @@ class Access:
         """Whether an identity may know that there is such a session."""
         return self.level_of(session, identity) != "none"
 
+    def called(self, session: Session, peer: Peer) -> str:
+        """Return the name of a session as this peer has to write it."""
+        owned = session.name is None or session.owner == self.of(peer)
+        return session.label if owned else f"{session.owner}/{session.name}"
+
     def check(self, session: Session, peer: Peer, *, changes: bool) -> None:
         """Raises Refusal `forbidden`. The session is one that the peer may see."""
         if changes and self.level(session, peer) == "read":
-            raise Refusal("forbidden", f"session {session.label} is shared with {self.of(peer)} to read, not to change")
+            called = self.called(session, peer)
+            raise Refusal("forbidden", f"session {called} is shared with {self.of(peer)} to read, not to change")
 
     def check_owner(self, session: Session, peer: Peer) -> None:
         """Raises Refusal `forbidden` for anybody but its owner and admins."""
         if self.of(peer) != session.owner and not self.is_admin(peer):
-            raise Refusal("forbidden", f"session {session.label} belongs to somebody else")
+            raise Refusal("forbidden", f"session {self.called(session, peer)} belongs to somebody else")

@@ -77,7 +77,8 @@ class AskOps:
     def clear_bindings(self, request: wire.ClearBindings, peer: Peer, body: bytes, now: float) -> None:
         session = self._state.lookup.get(request, peer)
         if session.occupied:
-            raise Refusal("busy", f"session {session.label} runs an eval: interrupt it or wait")
+            called = self._state.access.called(session, peer)
+            raise Refusal("busy", f"session {called} runs an eval: interrupt it or wait")
         self.ask(request, peer, body, now)
 
     def info(self, request: wire.Info, peer: Peer, _: bytes, now: float) -> None:

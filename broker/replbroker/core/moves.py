@@ -87,7 +87,8 @@ class Moves:
         if session.ephemeral:
             raise Refusal("invalid-request", "a throw-away session stays where it is")
         if session.in_use:
-            raise Refusal("busy", f"session {session.label} is in use: interrupt it or wait")
+            called = self._state.access.called(session, peer)
+            raise Refusal("busy", f"session {called} is in use: interrupt it or wait")
         spec = (
             Spec("python")
             if request.action == "deactivate"

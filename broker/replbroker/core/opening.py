@@ -17,6 +17,8 @@ from replwire.names import path_error, scope_of
 from replwire.ops import Opens, Request
 from replwire.policy import Tighter
 
+_CLOSE = "close a session that is not needed (`ls-sessions`, `close`): open ones do not end by waiting"
+
 
 def check_path(label: str, path: str) -> None:
     """Raises Refusal `invalid-request` for a text that is no path, or leads through the kernel's own links."""
@@ -63,7 +65,7 @@ class Opening:
             raise Refusal("invalid-request", "env: each entry is NAME=VALUE")
         asker = state.access.asker(peer) if asker is None else asker
         owner = asker.identity
-        state.quotas.check(SESSIONS, Holder(owner, request.agent or ""))
+        state.quotas.check(SESSIONS, Holder(owner, request.agent or ""), hint=_CLOSE)
         self._check_rule(spec, request, owner)
         state.memory.check(owner)
         session = Session(state.setup.new_id(), name, spec, request.agent, self._limits(request), now)
@@ -126,7 +128,9 @@ class Opening:
         held = sum((each.agent, each.owner) == (request.agent, owner) for each in self._state.sessions)
         if held >= rule.max_sessions:
             err = f"{rule.name} has as many sessions as it may (max-sessions = {rule.max_sessions}): close one"
-            raise Refusal("session-limit-reached", err, limit="max-sessions", limit_value=rule.max_sessions)
+            raise Refusal(
+                "session-limit-reached", err, limit="max-sessions", limit_value=rule.max_sessions, hint=_CLOSE
+            )
 
     def _limits(self, request: Request) -> Limits:
         limits, rule = self._state.limits, self._state.rule(request)

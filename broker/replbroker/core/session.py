@@ -140,6 +140,7 @@ class Session:
         self.limits = limits
         self.owner = ""  # an identity
         self.asker = Asker(identity="")  # the owner, with whose rights its workers open what it names
+        self.opened_for = ""  # the identity with whose rights its worker was set up
         self.scope = ""  # of its name: see `replwire.names.scope_of`
         self.shares: dict[str, str] = {}  # who else may read or write
         self.offered_to: str | None = None  # who may take it, and see it until then

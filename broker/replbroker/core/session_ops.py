@@ -99,7 +99,7 @@ class SessionOps:
             peer, request.id, status=["done"], session=session.id, name=session.name, session_mode=session.mode
         )  # fmt: skip
 
-    def share(self, request: wire.Share, peer: Peer, _: bytes, __: float) -> None:
+    def share(self, request: wire.Share, peer: Peer, _: bytes, now: float) -> None:
         session = self._state.lookup.get(request, peer)
         self._state.access.check_owner(session, peer)
         session.shares.pop(request.who, None)
@@ -107,26 +107,28 @@ class SessionOps:
             if len(session.shares) >= _MAX_SHARES:
                 raise Refusal("invalid-request", f"a session is shared with at most {_MAX_SHARES}")
             session.shares[request.who] = request.level
+        self._end_hidden(session, now)
         self._state.say(
             peer, request.id, status=["done"], session=session.id, name=session.name, shares=session.shares
         )  # fmt: skip
 
-    def hand_over(self, request: wire.HandOver, peer: Peer, _: bytes, __: float) -> None:
+    def hand_over(self, request: wire.HandOver, peer: Peer, _: bytes, now: float) -> None:
         """An owner offers and the other one takes: nobody finds a session of somebody's making among its own names."""
         session, access = self._state.lookup.get(request, peer), self._state.access
         takes = access.of(peer) == request.who == session.offered_to
         if not takes:
             access.check_owner(session, peer)
         if takes or access.is_admin(peer):
-            self._transfer(session, access.asker(peer) if takes else Asker(identity=request.who))
+            self._transfer(session, peer, access.asker(peer) if takes else Asker(identity=request.who))
         else:
             session.offered_to = request.who if request.who != session.owner else None
+        self._end_hidden(session, now)
         self._state.say(
             peer, request.id, status=["done"], session=session.id, name=session.name, owner=session.owner,
             offered_to=session.offered_to, notice=self._left_behind(session),
         )  # fmt: skip
 
-    def _transfer(self, session: Session, to: Asker) -> None:
+    def _transfer(self, session: Session, peer: Peer, to: Asker) -> None:
         """Raises Refusal when the other one has a session of this name. Who else had a share asks the new owner."""
         state, before = self._state, NameKey(session.owner, session.label, session.scope)
         after = before._replace(owner=to.identity)
@@ -137,7 +139,7 @@ class SessionOps:
             epoch = session.epoch if session.name is None else state.records.next_epoch(after)
             # What waits was sent by who has other rights, and is answered in the epoch that it was sent for.
             if session.in_use or (session.asks and epoch > session.epoch):
-                raise Refusal("busy", f"session {session.label} is in use: interrupt it or wait")
+                raise Refusal("busy", f"session {state.access.called(session, peer)} is in use: interrupt it or wait")
             state.quotas.move(SESSIONS, session.holder, Holder(to.identity, session.holder.agent))
             if epoch > session.epoch:
                 session.renumber(epoch)  # who has had a session of this name knows its epochs
@@ -145,6 +147,15 @@ class SessionOps:
             state.records.transferred(session, before)
         session.asker, session.offered_to = to, None
         session.shares.clear()
+
+    def _end_hidden(self, session: Session, now: float) -> None:
+        """Answer what somebody waits for who may not see the session any more, as if it did not exist."""
+        state = self._state
+        for ask in [*session.asks.values()]:
+            if ask.peer is not None and state.access.level(session, ask.peer) == "none":
+                refusal = Refusal("session-not-found", "the session is no longer shared with you")
+                state.refuse(ask.peer, ask.request_id, refusal)
+                self._evals.asked(ask, now)
 
     @staticmethod
     def _left_behind(session: Session) -> str | None:

@@ -168,6 +168,7 @@ class Staff:
 
     def _give(self, worker: Worker, session: Session) -> None:
         worker.state, worker.session, session.worker = CLAIMED, session, worker.number
+        session.opened_for = session.asker.identity
         claim = Claim(
             session=session.id, name=session.name, asker=session.asker, cwd=session.cwd,
             cwd_needed=session.cwd_needed, env=session.env,
@@ -180,6 +181,7 @@ class Staff:
         assert giver.worker is not None
         worker = self.workers[giver.worker]
         worker.session, taker.worker, giver.worker = taker, worker.number, None
+        taker.opened_for = giver.opened_for
 
     def dismiss(self, session: Session) -> None:
         """Kill the session's worker, or stop waiting for one."""

@@ -57,7 +57,7 @@ def info(state: State, session: Session, now: float) -> dict[str, Any]:
         "cwd": session.cwd, "project": session.project,
         "env": [pair.split("=", 1)[0] for pair in session.env], "epoch": session.epoch,
         "state": session.state, "eval-count": session.eval_count, "queued": len(session.waiting_jobs()),
-        "acts-as": state.acts_as(session.owner),
+        "acts-as": state.acts_as(session.owner if session.worker is None else session.opened_for or session.owner),
         "running": _running(session), "sandbox": _sandbox(state, session), "memory": _memory(state, session),
         "created": state.iso(session.created),
         "last-activity": _last_activity(state, session, now), "limits": msgspec.to_builtins(session.limits),
