@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from replwire.private_directories import make_private_directory
 
 _LOOPBACK = ("127.", "localhost", "[::1]")
 _BACKLOG = 100  # connections that were not taken yet
-_PLAIN = re.compile(r"[0-9]+(\.[0-9]+){3}")
 _FIRST_PASSED = 3  # sd_listen_fds(3)
 
 
@@ -68,21 +66,41 @@ def locked(path: str, patience_s: float, url: str) -> FileLock:
 
 
 def listening(url: str) -> int:
-    """A descriptor that listens there, or -1 where libzmq has to make one: for TCP, but at plain addresses of IPv4.
-    Raises StartError."""
+    """Return a descriptor that listens there, or -1 where libzmq has to make one: for a network interface.
+
+    Raises:
+        StartError: Nobody can listen there.
+    """
     try:
         if url.startswith("ipc://"):
             return _listening_at_path(url.removeprefix("ipc://"))
         host, _, port = url.removeprefix("tcp://").rpartition(":")
-        return _listening_at_port(host, int(port)) if _PLAIN.fullmatch(host) and port.isdigit() else -1
+        family, address = _resolved(host, port)
+        return -1 if address is None else _listening_at_port(family, address)
     except OSError as error:
         raise StartError(f"cannot listen on {url}: {error.strerror}") from None
 
 
-def _listening_at_port(host: str, port: int) -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as listener:
+def _resolved(host: str, port: str) -> tuple[socket.AddressFamily, tuple[object, ...] | None]:
+    """Return the family and address of a TCP endpoint; no address where libzmq alone knows what is meant.
+
+    A host name means its IPv4 address where it has one.
+    """
+    if not port.isdigit():
+        return socket.AF_INET, None
+    host = "0.0.0.0" if host == "*" else host.removeprefix("[").removesuffix("]")
+    try:
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    except socket.gaierror:
+        return socket.AF_INET, None
+    family, _, _, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    return family, address
+
+
+def _listening_at_port(family: socket.AddressFamily, address: tuple[object, ...]) -> int:
+    with socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
+        listener.bind(address)
         listener.listen(_BACKLOG)
         return listener.detach()
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 import pytest
 
 from kit import Broker, LineWire, Wire, free_tcp, wait_until
+from replctl import Client
 
 Start = Callable[..., Broker]
 FEW = ("prlimit", "--nofile=1024:1024")
@@ -101,3 +102,13 @@ def test_what_does_not_fit_is_said_at_the_start_and_kept(start: Start) -> None:
         assert words == ["done"] * limits["max-sessions"] + ["session-limit-reached"] * 3
         seen = wire.run("import resource; resource.getrlimit(resource.RLIMIT_NOFILE)[0]", session="s1").value
         assert seen == "256"  # the broker's own is higher: that is not handed on
+
+
+def test_a_broker_is_reached_and_knows_its_clients_by_ipv6(start: Start) -> None:
+    with socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        port = probe.getsockname()[1]
+    broker = start(more_endpoints=[f"tcp://[::1]:{port}"])
+    with Client(broker.listening["tcp"], start=False) as client:
+        assert client.eval("6*7").value == "42"
+        assert client.describe().identity == f"uid:{os.getuid()}"
