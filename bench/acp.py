@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,11 @@ def measure(plan: Plan) -> list[Table]:
         broker = stack.enter_context(ours.broker())
         client = broker.client()
         client.new("library")
-        env = {"REPLCTL_ENDPOINT": broker.endpoint, "REPLCTL_STATE_DIR": str(broker.state),
-               "XDG_CONFIG_HOME": str(broker.state)}  # fmt: skip
+        env = {
+            "REPLCTL_ENDPOINT": broker.endpoint,
+            "REPLCTL_STATE_DIR": str(broker.state),
+            "XDG_CONFIG_HOME": str(broker.state),
+        }
         argv = {AGENT: [sys.executable, "-m", "replctl", "acp"], ECHO: [sys.executable, "-m", "bench.acp_echo"]}
         talks = {who: stack.enter_context(_agent(command, env)) for who, command in argv.items()}
         work = stack.enter_context(procs.folder())  # /tmp itself, and the broker's state, no sandboxed session may have
@@ -97,7 +101,7 @@ def measure(plan: Plan) -> list[Table]:
         def start(who: str) -> None:
             _Conversation(argv[who], env).end()
 
-        starts = in_turns({who: Turn(lambda who=who: start(who), 1) for who in argv}, plan.of(15, 4), warm_up=1)  # type: ignore[misc]
+        starts = in_turns({who: Turn(partial(start, who), 1) for who in argv}, plan.of(15, 4), warm_up=1)
         first = [Row(who, "peer" if who == ECHO else "ours", scaled(kept, _MS)) for who, kept in starts.items()]
     return [
         Table("acp", "A prompt of `1+1` through ACP (the SDK's agent runs nothing)", "us", ECHO, prompts),

@@ -30,9 +30,14 @@ def measure(plan: Plan) -> list[Table]:
         stack.callback(procs.end, sink)
         traces = f"trace.otlp={procs.line_from(sink).strip()}"
         kinds = {
-            OFF: [_NONE], SAME: [_NONE], JSONL: [_LINES], SQLITE: [_TABLE], SUBSCRIBER: [_NONE],
-            TRACES: [_NONE, traces], ALL: [_TABLE, traces, "metrics.listen=127.0.0.1:0"],
-        }  # fmt: skip
+            OFF: [_NONE],
+            SAME: [_NONE],
+            JSONL: [_LINES],
+            SQLITE: [_TABLE],
+            SUBSCRIBER: [_NONE],
+            TRACES: [_NONE, traces],
+            ALL: [_TABLE, traces, "metrics.listen=127.0.0.1:0"],
+        }
         turns: dict[str, Turn] = {}
         pids: dict[str, int] = {}
         for who, settings in kinds.items():

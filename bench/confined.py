@@ -45,9 +45,14 @@ def measure(plan: Plan) -> list[Table]:
             _table("eval", "Round trip of `1+1`, sandbox off and on", "us", in_turns(evals, rounds), _US),
             _table("reset", "Reset to the first answer, from the warm pool", "ms", in_turns(resets, rounds), _MS),
             _table("new", "New session to the first answer, from the warm pool", "ms", in_turns(firsts, rounds), _MS),
-            _table("memory", "PSS of one of 10 idle sessions", "MB",
-                   {who: _memory(broker, raws[who]) for who, broker in brokers.items()}, 1),
-        ]  # fmt: skip
+            _table(
+                "memory",
+                "PSS of one of 10 idle sessions",
+                "MB",
+                {who: _memory(broker, raws[who]) for who, broker in brokers.items()},
+                1,
+            ),
+        ]
 
 
 def _table(name: str, title: str, unit: str, samples: dict[str, list[float]], factor: float) -> Table:

@@ -29,7 +29,7 @@ from bench.mcp_servers import (
     encode,
     env_of,
     is_two,
-)  # fmt: skip
+)
 from bench.stats import Check, Role, Row, Table
 from bench.turns import Plan, Turn, in_turns, scaled
 
@@ -59,8 +59,9 @@ def measure(plan: Plan) -> list[Table]:
     with ExitStack() as stack:
         servers = _servers(stack)
         starts = {who: Turn(server.start, 1, before=server.end) for who, server in servers.items()}
-        tables = [_table("start", "Start of an MCP server to the answer of its first call",
-                         in_turns(starts, plan.of(8, 2)))]  # fmt: skip
+        tables = [
+            _table("start", "Start of an MCP server to the answer of its first call", in_turns(starts, plan.of(8, 2)))
+        ]
         servers.pop(_COLD).end()
         talks = {who: server.running() for who, server in servers.items()}
         calls = {who: Turn(_sure(talk, is_two, "1+1"), 10) for who, talk in talks.items()}
@@ -69,8 +70,13 @@ def measure(plan: Plan) -> list[Table]:
         flood = {who: Turn(_sure(talk, _is_flood, _FLOOD), 1) for who, talk in talks.items()}
         tables.append(_table("flood", "5 MB of output, to the answer", in_turns(flood, plan.of(6, 2), warm_up=1)))
         plots = {who: Turn(_sure(talk, _is_picture, _PLOT), 1) for who, talk in talks.items()}
-        tables.append(_table("plot", "A plot, to the answer with its picture (matplotlib is loaded)",
-                             in_turns(plots, plan.of(10, 2), warm_up=1)))  # fmt: skip
+        tables.append(
+            _table(
+                "plot",
+                "A plot, to the answer with its picture (matplotlib is loaded)",
+                in_turns(plots, plan.of(10, 2), warm_up=1),
+            )
+        )
         return tables + _reading(talks)
 
 
@@ -126,9 +132,13 @@ def _reading(talks: Talks) -> list[Table]:
         _table("output", "What a model is given of 5 MB of output", floods, unit="characters", peer="floor"),
         _table("tools", "What a model is given as list of tools", lists, 8000, "characters"),
         _table("tasks", f"What a model reads of {tasks}", read, unit="characters"),
-        _table("sent", f"{tasks[0].upper()}{tasks[1:]} as they are sent, without the pictures' data", sent,
-               unit="characters"),
-    ]  # fmt: skip
+        _table(
+            "sent",
+            f"{tasks[0].upper()}{tasks[1:]} as they are sent, without the pictures' data",
+            sent,
+            unit="characters",
+        ),
+    ]
     first = next(iter(talks))
     tables[-1].checks.append(Check(f"{first}, sent to read", sent[first][0] / read[first][0], 1.5, at_most=True))
     return tables
@@ -153,9 +163,13 @@ def _is_picture(told: Told) -> bool:
 
 
 def _table(
-    name: str, title: str, samples: dict[str, list[float]], at_most: float | None = None, unit: str = "ms",
+    name: str,
+    title: str,
+    samples: dict[str, list[float]],
+    at_most: float | None = None,
+    unit: str = "ms",
     peer: Role = "peer",
-) -> Table:  # fmt: skip
+) -> Table:
     factor = _MS if unit == "ms" else 1
     rows = [Row(who, "ours" if who.startswith(_OURS) else peer, scaled(kept, factor)) for who, kept in samples.items()]
     table = Table(f"mcp-{name}", title, unit, rows[0].who, rows)

@@ -110,10 +110,13 @@ class Beside(Table):
     def markdown(self) -> str:
         """Heading, rows, verdicts."""
         lines = [
-            f"### {self.title}", "", f"Our sessions: {self.sessions}; {shared.users()}.", "",
+            f"### {self.title}",
+            "",
+            f"Our sessions: {self.sessions}; {shared.users()}.",
+            "",
             f"| {self.unit} | p50 | p99 | worst | n | x p50 of quiet | x p99 of quiet | |",
             "|---|--:|--:|--:|--:|--:|--:|---|",
-        ]  # fmt: skip
+        ]
         for row in self.rows:
             figures = [number(each) for each in (row.p50, p99(row.samples), max(row.samples))]
             ratios = [number(each) for each in self.slower.get(row.who, (1.0, 1.0))]

@@ -174,9 +174,14 @@ class Broker:
 
 @contextmanager
 def broker(
-    warm_workers: int = 2, *, sandbox: bool = True, tcp: bool = False, confine: Mapping[str, int] | None = None,
-    settings: Sequence[str] = (), **limits: int,
-) -> Iterator[Broker]:  # fmt: skip
+    warm_workers: int = 2,
+    *,
+    sandbox: bool = True,
+    tcp: bool = False,
+    confine: Mapping[str, int] | None = None,
+    settings: Sequence[str] = (),
+    **limits: int,
+) -> Iterator[Broker]:
     """A broker with these limits beyond the opened ones (`max_sessions=120`); ended on every way out.
 
     Sessions are sandboxed where the machine can, as they are by default; `sandbox=False` turns it off, and

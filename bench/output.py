@@ -32,8 +32,10 @@ def measure(plan: Plan) -> list[Table]:
             return len(client.eval(code, session="library").out)
 
         contenders: dict[str, Callable[[str], int]] = {
-            ours.RAW: bare, ours.LIBRARY: library, peers.NAME: kernel.stream,
-        }  # fmt: skip
+            ours.RAW: bare,
+            ours.LIBRARY: library,
+            peers.NAME: kernel.stream,
+        }
         return [_table(how, code, contenders, plan.of(7, 2)) for how, code in _CODES.items()]
 
 
@@ -48,10 +50,12 @@ def _table(how: str, code: str, contenders: dict[str, Callable[[str], int]], rou
             least[who] = min(least[who], got)
     rows = [
         Row(
-            who, "peer" if who == peers.NAME else "ours", speeds[who],
+            who,
+            "peer" if who == peers.NAME else "ours",
+            speeds[who],
             "" if least[who] == _BYTES else f"as little as {100 * least[who] // _BYTES} % came live",
         )
         for who in contenders
-    ]  # fmt: skip
+    ]
     name = "output-" + how.replace(" ", "-")
     return Table(name, f"10 MB of stdout in {how}", "MB/s", ours.RAW, rows, more_is_better=True)

@@ -55,15 +55,25 @@ def folder() -> Iterator[Path]:
 
 
 def start(
-    argv: Sequence[str], env: Mapping[str, str] | None = None, log: Path | None = None, cwd: Path = ROOT,
+    argv: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    log: Path | None = None,
+    cwd: Path = ROOT,
     pass_fds: Sequence[int] = (),
-) -> subprocess.Popen[str]:  # fmt: skip
+) -> subprocess.Popen[str]:
     """A child with pipes to its stdin and stdout, which ends when we do. Its stderr goes to `log`, else to ours."""
     with open(log or os.devnull, "a") as stderr:
         return subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr if log else None, text=True, cwd=cwd,
-            env=None if env is None else {**os.environ, **env}, preexec_fn=_die_with_parent, pass_fds=pass_fds,
-        )  # fmt: skip
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr if log else None,
+            text=True,
+            cwd=cwd,
+            env=None if env is None else {**os.environ, **env},
+            preexec_fn=_die_with_parent,
+            pass_fds=pass_fds,
+        )
 
 
 def module(name: str, *args: str) -> subprocess.Popen[str]:

@@ -11,8 +11,12 @@ from bench.turns import Plan, Turn, in_turns, scaled
 
 FLOOR = "floor (zmq.proxy echo)"
 _ROLES: dict[str, Role] = {
-    FLOOR: "floor", ours.RAW: "ours", ours.LIBRARY: "ours", peers.NAME: "peer", peers.PLAIN: "peer",
-}  # fmt: skip
+    FLOOR: "floor",
+    ours.RAW: "ours",
+    ours.LIBRARY: "ours",
+    peers.NAME: "peer",
+    peers.PLAIN: "peer",
+}
 _SILENCE_S = 0.02
 _US = 1e6
 

@@ -93,8 +93,13 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="few samples: to see that it works")
     parser.add_argument("--only", action="append", choices=list(MEASUREMENTS), help="this one; may be given again")
     parser.add_argument("--json", metavar="FILE", help="every figure as data")
-    parser.add_argument("--write", nargs="?", const="table", metavar="MARK",
-                        help=f"put the tables into {README.name}, where MARK stands [table]")  # fmt: skip
+    parser.add_argument(
+        "--write",
+        nargs="?",
+        const="table",
+        metavar="MARK",
+        help=f"put the tables into {README.name}, where MARK stands [table]",
+    )
     return parser.parse_args(argv)
 
 

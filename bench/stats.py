@@ -105,11 +105,12 @@ class Table:
         """Heading, rows, verdicts."""
         bad_end = "p1" if self.more_is_better else "p99"
         lines = [
-            f"### {self.title}", "",
+            f"### {self.title}",
+            "",
             *([f"Our sessions: {self.sessions}.", ""] if self.sessions else []),
             f"| {self.unit} | p50 | {bad_end} | n | x {self.base} | |",
             "|---|--:|--:|--:|--:|---|",
-        ]  # fmt: skip
+        ]
         for row in self.rows:
             far = p01(row.samples) if self.more_is_better else p99(row.samples)
             remarks = [f"**we lose to {peer}**" for peer in self.losses(row)] + ([row.note] if row.note else [])
@@ -123,14 +124,25 @@ class Table:
     def data(self) -> dict[str, Any]:
         """For `--json`."""
         return {
-            "name": self.name, "title": self.title, "unit": self.unit, "sessions": self.sessions,
+            "name": self.name,
+            "title": self.title,
+            "unit": self.unit,
+            "sessions": self.sessions,
             "rows": [
-                {"who": row.who, "role": row.role, "p50": row.p50, "p99": p99(row.samples), "p1": p01(row.samples),
-                 "n": len(row.samples), "note": row.note, "loses-to": self.losses(row)}
+                {
+                    "who": row.who,
+                    "role": row.role,
+                    "p50": row.p50,
+                    "p99": p99(row.samples),
+                    "p1": p01(row.samples),
+                    "n": len(row.samples),
+                    "note": row.note,
+                    "loses-to": self.losses(row),
+                }
                 for row in self.rows
             ],
             "checks": _told(self.checks),
-        }  # fmt: skip
+        }
 
 
 def _told(checks: list[Check]) -> list[dict[str, Any]]:

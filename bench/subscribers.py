@@ -63,15 +63,33 @@ def measure(plan: Plan) -> list[Table]:
                 seconds[who] += took
                 heard[who] = heard[who][0] + came, heard[who][1] + missed, max(heard[who][2], late)
         return [
-            Table("subscribers", "Round trip of `1` with 1000 subscriptions, when all is quiet", "ms", NOBODY,
-                  [Row(who, "ours", scaled(kept[::_EACH], _MS)) for who, kept in seconds.items()]),
-            Table("subscribers-rate", "Evals a second with 1000 subscriptions, in bursts of ten", "evals/s", NOBODY,
-                  [Row(who, "ours", _rates(kept)) for who, kept in seconds.items()], True),
+            Table(
+                "subscribers",
+                "Round trip of `1` with 1000 subscriptions, when all is quiet",
+                "ms",
+                NOBODY,
+                [Row(who, "ours", scaled(kept[::_EACH], _MS)) for who, kept in seconds.items()],
+            ),
+            Table(
+                "subscribers-rate",
+                "Evals a second with 1000 subscriptions, in bursts of ten",
+                "evals/s",
+                NOBODY,
+                [Row(who, "ours", _rates(kept)) for who, kept in seconds.items()],
+                True,
+            ),
             _arrived(houses, heard),
-            Table("subscribers-memory", "PSS of the broker, after it", "MB", NOBODY,
-                  [Row(who, "ours", [procs.pss_mb(house.broker.pid)], f"{before[who]:.1f} before the first eval")
-                   for who, house in houses.items()]),
-        ]  # fmt: skip
+            Table(
+                "subscribers-memory",
+                "PSS of the broker, after it",
+                "MB",
+                NOBODY,
+                [
+                    Row(who, "ours", [procs.pss_mb(house.broker.pid)], f"{before[who]:.1f} before the first eval")
+                    for who, house in houses.items()
+                ],
+            ),
+        ]
 
 
 def _house(stack: ExitStack, connections: int, each: int) -> _House:

@@ -54,9 +54,14 @@ UNSANDBOXED = "sessions are not sandboxed: their code can do what this user can"
 
 
 def run(
-    loaded: Loaded, endpoints: Sequence[str], *, state_dir: str, background: bool,
-    announce: Callable[[dict[str, object]], None], read_again: Callable[[], Loaded],
-) -> int:  # fmt: skip
+    loaded: Loaded,
+    endpoints: Sequence[str],
+    *,
+    state_dir: str,
+    background: bool,
+    announce: Callable[[dict[str, object]], None],
+    read_again: Callable[[], Loaded],
+) -> int:
     """Serve until told to stop; the exit code. `announce` is called once, when the broker can be reached, `read_again`
     when it is told to reload its config.
 
@@ -190,9 +195,7 @@ def _serve(
         keys = Keys(str(state_dir))
         audit = _audit(config, state_dir)
         clients = Clients(context, limits.max_message_bytes, room(limits, config.broker.warm_workers, open_files[1]))
-        zap = Zap(
-            context, keys.name_of, lambda address: audit.kept_out(address, time.monotonic()), clients.handshake
-        )  # fmt: skip
+        zap = Zap(context, keys.name_of, lambda address: audit.kept_out(address, time.monotonic()), clients.handshake)
         for each in held:
             _lock(clients.socket, keys, each.url)
             fd = _bind(clients.socket, each.url, each.fd)
@@ -228,9 +231,20 @@ def _serve(
             OwnPlaces(places, log, core.set_troubles),
         ]
         serve = Serve(
-            core, clients, workers, zap, launcher, MachineMemory(), reloading, session_list, audit, _token,
-            looking_on, extending, limits,
-        )  # fmt: skip
+            core,
+            clients,
+            workers,
+            zap,
+            launcher,
+            MachineMemory(),
+            reloading,
+            session_list,
+            audit,
+            _token,
+            looking_on,
+            extending,
+            limits,
+        )
         for door in doors:
             serve.streams.add_door(door.socket)
             if door.path is not None:
@@ -279,9 +293,14 @@ def _wall() -> float:
 
 
 def _setup(
-    config: Config, idle_exit: bool, runtimes: tuple[str, ...], keys: Keys, sandbox: Probed, extending: Extending,
+    config: Config,
+    idle_exit: bool,
+    runtimes: tuple[str, ...],
+    keys: Keys,
+    sandbox: Probed,
+    extending: Extending,
     state_dir: Path,
-) -> Setup:  # fmt: skip
+) -> Setup:
     now = live(config, idle_exit)
     return Setup(
         limits=now.limits,

@@ -67,10 +67,21 @@ class Serve:
     """One thread, one wait."""
 
     def __init__(
-        self, core: Core, clients: Clients, workers: Workers, zap: Zap, launcher: Launcher,
-        machine_memory: MachineMemory, reloading: ConfigReload, session_list: SessionListFile, audit: AuditFile,
-        token: Callable[[], str], watchers: Sequence[Watcher], extending: Extending, limits: Limits,
-    ) -> None:  # fmt: skip
+        self,
+        core: Core,
+        clients: Clients,
+        workers: Workers,
+        zap: Zap,
+        launcher: Launcher,
+        machine_memory: MachineMemory,
+        reloading: ConfigReload,
+        session_list: SessionListFile,
+        audit: AuditFile,
+        token: Callable[[], str],
+        watchers: Sequence[Watcher],
+        extending: Extending,
+        limits: Limits,
+    ) -> None:
         self._core = core
         self._clients = clients
         self._workers = workers

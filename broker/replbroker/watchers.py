@@ -33,9 +33,14 @@ def records(config: Config) -> bool:
 
 
 def watchers(
-    config: Config, core: Core, context: zmq.Context[zmq.Socket[bytes]], state_dir: Path,
-    complain: Callable[[str], None], stack: ExitStack, more_backends: Callable[[str, Path, int], SessionBackend],
-) -> list[Watcher]:  # fmt: skip
+    config: Config,
+    core: Core,
+    context: zmq.Context[zmq.Socket[bytes]],
+    state_dir: Path,
+    complain: Callable[[str], None],
+    stack: ExitStack,
+    more_backends: Callable[[str, Path, int], SessionBackend],
+) -> list[Watcher]:
     """All that the settings ask for. What they leave behind outside is taken away by `stack`. `more_backends` makes
     storages of transcripts that are not ours. Raises StartError."""
     found: list[Watcher] = []
@@ -55,9 +60,11 @@ def watchers(
 
 
 def _transcript(
-    config: Config, state_dir: Path, complain: Callable[[str], None],
+    config: Config,
+    state_dir: Path,
+    complain: Callable[[str], None],
     more_backends: Callable[[str, Path, int], SessionBackend],
-) -> Transcript | None:  # fmt: skip
+) -> Transcript | None:
     settings, folder = config.transcript, state_dir / "transcripts"
     if settings.backend == "off":
         return None
@@ -85,9 +92,7 @@ def _trace(settings: TraceSection, core: Core, complain: Callable[[str], None]) 
         raise StartError(f"trace.otlp {error}") from None
 
 
-def _publisher(
-    endpoint: str, core: Core, context: zmq.Context[zmq.Socket[bytes]], stack: ExitStack
-) -> Publisher:  # fmt: skip
+def _publisher(endpoint: str, core: Core, context: zmq.Context[zmq.Socket[bytes]], stack: ExitStack) -> Publisher:
     path = _checked(endpoint)
     socket = publisher_socket(context)
     stack.callback(socket.close, 0)

@@ -92,10 +92,17 @@ def _tool(record: Record, tool: Tool) -> BaseTool:
         return answer
 
     return BaseTool(
-        name=tool.name, title=tool.title, text=tool.text, args=tool.args, run=steps, read_only=tool.read_only,
-        destructive=tool.destructive, idempotent=tool.idempotent, open_world=tool.open_world,
+        name=tool.name,
+        title=tool.title,
+        text=tool.text,
+        args=tool.args,
+        run=steps,
+        read_only=tool.read_only,
+        destructive=tool.destructive,
+        idempotent=tool.idempotent,
+        open_world=tool.open_world,
         output={"type": "object"},
-    )  # fmt: skip
+    )
 
 
 def words(arguments: Sequence[str]) -> str:

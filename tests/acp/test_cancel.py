@@ -40,8 +40,12 @@ def test_a_cancel_right_behind_its_prompt_is_not_lost(agent: Agent, session: str
         name = f"race-{attempt}"
         agent.asked[name] = "session/prompt"
         params = {"sessionId": session, "prompt": [{"type": "text", "text": "import time; time.sleep(30); ran = 1"}]}
-        agent.raw(lines({"id": name, "method": "session/prompt", "params": params},
-                        {"method": "session/cancel", "params": {"sessionId": session}}))  # fmt: skip
+        agent.raw(
+            lines(
+                {"id": name, "method": "session/prompt", "params": params},
+                {"method": "session/cancel", "params": {"sessionId": session}},
+            )
+        )
         assert agent.turn(name).stop == "cancelled"
     assert agent.prompt(session, "ran").text == "0"
 
@@ -134,8 +138,12 @@ def test_code_that_does_not_obey_is_given_up_and_said_to_run_on(agent: Agent, se
 def test_a_cancel_right_before_a_prompt_is_none_of_its(agent: Agent, session: str) -> None:
     agent.asked["after"] = "session/prompt"
     params = {"sessionId": session, "prompt": [{"type": "text", "text": "6*7"}]}
-    agent.raw(lines({"method": "session/cancel", "params": {"sessionId": session}},
-                    {"id": "after", "method": "session/prompt", "params": params}))  # fmt: skip
+    agent.raw(
+        lines(
+            {"method": "session/cancel", "params": {"sessionId": session}},
+            {"id": "after", "method": "session/prompt", "params": params},
+        )
+    )
     turn = agent.turn("after")
     assert (turn.stop, turn.text) == ("end_turn", "42")
 

@@ -77,9 +77,11 @@ def test_an_error_has_data_only_when_there_is_some() -> None:
 
 def test_every_encoder_makes_exactly_one_line() -> None:
     lines = [
-        rpc.result_line(1, {"a": "b\nc\r\u2028"}), rpc.error_line(None, rpc.RpcError(-1, "\n\n", {"a": "\n"})),
-        rpc.request_line(-1, "a", {"b": "\n"}), rpc.notification_line("a", {"b": "\n"}),
-    ]  # fmt: skip
+        rpc.result_line(1, {"a": "b\nc\r\u2028"}),
+        rpc.error_line(None, rpc.RpcError(-1, "\n\n", {"a": "\n"})),
+        rpc.request_line(-1, "a", {"b": "\n"}),
+        rpc.notification_line("a", {"b": "\n"}),
+    ]
     assert [each.count(b"\n") for each in lines] == [1] * 4
     assert all(each.endswith(b"\n") and json.loads(each) for each in lines)
 
@@ -132,8 +134,10 @@ def test_a_line_over_the_bound_is_told_of_once_and_never_held() -> None:
 
 def test_malformed_json_is_a_parse_error(agent: Agent) -> None:
     assert error_of(agent, b"{not json") == {
-        "id": None, "code": -32700, "message": "Parse error: not one JSON value in UTF-8"
-    }  # fmt: skip
+        "id": None,
+        "code": -32700,
+        "message": "Parse error: not one JSON value in UTF-8",
+    }
     assert error_of(agent, b'{"jsonrpc":"2.0","id":1,"method":"\xff\xfe"}')["code"] == -32700
     assert error_of(agent, b"[" * 50_000)["code"] == -32700
 
@@ -228,8 +232,18 @@ def test_the_agent_survives_any_lines(shared: Agent, lines: list[bytes]) -> None
     assert shared.result("initialize", protocolVersion=1)["protocolVersion"] == 1
 
 
-METHODS = ["initialize", "session/new", "session/load", "session/resume", "session/list", "session/close", "session/delete",
-           "session/set_mode", "session/set_config_option", "session/prompt"]  # fmt: skip
+METHODS = [
+    "initialize",
+    "session/new",
+    "session/load",
+    "session/resume",
+    "session/list",
+    "session/close",
+    "session/delete",
+    "session/set_mode",
+    "session/set_config_option",
+    "session/prompt",
+]
 FIELDS = st.sampled_from(["sessionId", "cwd", "mcpServers", "modeId", "configId", "value", "prompt", "cursor", "_meta"])
 
 

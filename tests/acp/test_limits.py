@@ -17,8 +17,14 @@ from kit import Broker
 def tight() -> Iterator[Agent]:
     """An agent whose broker waits and runs for a moment only, and has room for one session."""
     folder = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))
-    broker = Broker(folder, "limits.max-wait-ms=150", "limits.max-job-time-ms=1500", "limits.interrupt-grace-ms=300",
-                    "limits.max-sessions=1", "limits.rate-limit-per-min=0")  # fmt: skip
+    broker = Broker(
+        folder,
+        "limits.max-wait-ms=150",
+        "limits.max-job-time-ms=1500",
+        "limits.interrupt-grace-ms=300",
+        "limits.max-sessions=1",
+        "limits.rate-limit-per-min=0",
+    )
     agent = Agent(environ(folder, broker.endpoint))
     yield agent
     assert agent.end() == 0

@@ -188,10 +188,23 @@ def test_a_title_is_one_short_line(text: str) -> None:
     assert len(title.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("text", "is_command"), [
-    ("/help", True), ("/help\n", True), ("/read 3", True), ("/nothing", True), ("/read\n3", True), (" /help", False),
-    ("/usr/bin", False), ("/re/.test(x)", False), ("/", False), ("/Help", False), ("x = 1", False), ("", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "is_command"),
+    [
+        ("/help", True),
+        ("/help\n", True),
+        ("/read 3", True),
+        ("/nothing", True),
+        ("/read\n3", True),
+        (" /help", False),
+        ("/usr/bin", False),
+        ("/re/.test(x)", False),
+        ("/", False),
+        ("/Help", False),
+        ("x = 1", False),
+        ("", False),
+    ],
+)
 def test_a_command_is_a_slash_and_a_word(text: str, is_command: bool) -> None:
     assert (commands.Commands().parse(text) is not None) is is_command
 

@@ -27,8 +27,9 @@ def test_it_is_asked_with_a_negative_id_the_code_and_two_options(agent: Agent, a
     assert request["id"] < 0
     assert params["sessionId"] == asking
     assert [(each["optionId"], each["kind"]) for each in params["options"]] == [
-        ("allow", "allow_once"), ("reject", "reject_once")
-    ]  # fmt: skip
+        ("allow", "allow_once"),
+        ("reject", "reject_once"),
+    ]
     tool = params["toolCall"]
     assert (tool["status"], tool["kind"], tool["rawInput"]) == ("pending", "execute", {"code": "ran = 1"})
     assert "ran = 1" in tool["content"][0]["content"]["text"]
@@ -60,12 +61,21 @@ def test_an_answer_that_is_no_stops_it_and_the_turn_ends(agent: Agent, asking: s
 @pytest.mark.parametrize(
     "answer",
     [
-        {"outcome": {"outcome": "cancelled"}}, {"outcome": {"outcome": "selected", "optionId": "allow_always"}},
-        {"outcome": {"outcome": "selected"}}, {"outcome": {"outcome": "selected", "optionId": True}}, {}, None, [],
-        "allow", {"outcome": "allow"}, {"outcome": None}, {"outcome": {"optionId": "allow"}}, {"optionId": "allow"},
+        {"outcome": {"outcome": "cancelled"}},
+        {"outcome": {"outcome": "selected", "optionId": "allow_always"}},
+        {"outcome": {"outcome": "selected"}},
+        {"outcome": {"outcome": "selected", "optionId": True}},
+        {},
+        None,
+        [],
+        "allow",
+        {"outcome": "allow"},
+        {"outcome": None},
+        {"outcome": {"optionId": "allow"}},
+        {"optionId": "allow"},
         {"outcome": {"outcome": "Selected", "optionId": "allow"}},
     ],
-)  # fmt: skip
+)
 def test_whatever_is_no_clear_yes_is_a_no(agent: Agent, asking: str, answer: Any) -> None:
     agent.decide = lambda _: answer
     turn = agent.prompt(asking, "ran = 1")

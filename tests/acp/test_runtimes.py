@@ -23,10 +23,17 @@ def said(agent: Agent, runtime: str, *codes: str) -> list[tuple[str, str]]:
 
 def test_bash_says_no_zero_and_tells_of_a_command_that_failed(agent: Agent) -> None:
     assert said(agent, "bash", "x=4", "echo $x", "(exit 3)") == [
-        ("", "completed"), ("", "completed"), ("exit status 3", "completed")]  # fmt: skip
+        ("", "completed"),
+        ("", "completed"),
+        ("exit status 3", "completed"),
+    ]
 
 
 @NODE
 def test_node_says_its_values_and_no_undefined(agent: Agent) -> None:
     assert said(agent, "node", "const x = 4", "x - 4", "console.log(x)", "null") == [
-        ("", "completed"), ("0", "completed"), ("", "completed"), ("null", "completed")]  # fmt: skip
+        ("", "completed"),
+        ("0", "completed"),
+        ("", "completed"),
+        ("null", "completed"),
+    ]

@@ -39,8 +39,16 @@ def test_a_new_session_tells_its_modes_options_and_commands(agent: Agent) -> Non
     assert all({"name", "value"} <= set(option) for each in made["configOptions"] for option in each["options"])
     told = agent.update("available_commands_update")["availableCommands"]
     assert [each["name"] for each in told] == [
-        "help", "vars", "info", "jobs", "read", "sessions", "interrupt", "clear", "reset"
-    ]  # fmt: skip
+        "help",
+        "vars",
+        "info",
+        "jobs",
+        "read",
+        "sessions",
+        "interrupt",
+        "clear",
+        "reset",
+    ]
     agent.call("session/close", sessionId=made["sessionId"])
 
 

@@ -227,8 +227,13 @@ def test_a_broker_that_goes_away_is_content_and_the_next_prompt_gets_a_new_one(t
         assert "started a broker" in agent.said
     finally:
         agent.stop()
-        subprocess.run([*COMMAND[:3], "shutdown"], env=environ(folder, broker.endpoint), timeout=30, check=True,
-                       capture_output=True)  # fmt: skip
+        subprocess.run(
+            [*COMMAND[:3], "shutdown"],
+            env=environ(folder, broker.endpoint),
+            timeout=30,
+            check=True,
+            capture_output=True,
+        )
         wait_until(lambda: not (folder / "run" / "b.sock").exists(), "the broker is gone")
         shutil.rmtree(folder)
 

@@ -17,9 +17,13 @@ def test_a_prompt_gives_its_value_and_ends(agent: Agent, session: str) -> None:
     assert turn.kinds == ["session_info_update", "tool_call", "tool_call_update", "agent_message_chunk"]
     assert turn.sessions == {session}
     assert turn.updates[1] == {
-        "sessionUpdate": "tool_call", "toolCallId": turn.tool["toolCallId"], "title": "6*7", "kind": "execute",
-        "status": "in_progress", "rawInput": {"code": "6*7"},
-    }  # fmt: skip
+        "sessionUpdate": "tool_call",
+        "toolCallId": turn.tool["toolCallId"],
+        "title": "6*7",
+        "kind": "execute",
+        "status": "in_progress",
+        "rawInput": {"code": "6*7"},
+    }
     raw = turn.tool["rawOutput"]
     assert (raw["value"], raw["status"], raw["state"], raw["epoch"], raw["eval-id"]) == ("42", ["done"], "kept", 1, 1)
 
@@ -154,11 +158,16 @@ def test_texts_of_a_prompt_are_lines_of_one_code(agent: Agent, session: str) -> 
 @pytest.mark.parametrize(
     "block",
     [
-        {"type": "image", "data": "aGk=", "mimeType": "image/png"}, {"type": "audio", "data": "aGk=", "mimeType": "a/b"},
-        {"type": "resource", "resource": {"uri": "a:b", "text": "c"}}, {"type": "text"}, {"type": "text", "text": 3},
-        {"type": "new"}, {}, {"type": None},
+        {"type": "image", "data": "aGk=", "mimeType": "image/png"},
+        {"type": "audio", "data": "aGk=", "mimeType": "a/b"},
+        {"type": "resource", "resource": {"uri": "a:b", "text": "c"}},
+        {"type": "text"},
+        {"type": "text", "text": 3},
+        {"type": "new"},
+        {},
+        {"type": None},
     ],
-)  # fmt: skip
+)
 def test_content_that_was_not_offered_is_refused_before_anything_runs(agent: Agent, session: str, block: Any) -> None:
     error = agent.error("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "1"}, block])
     assert (error["code"], error["data"]["field"]) == (-32602, "prompt[1]")

@@ -128,9 +128,18 @@ class Table:
     """The core, its clients and its workers."""
 
     def __init__(
-        self, *, warm: int = 0, idle_exit_ms: int = 0, auto: bool = True, agents: str = "", audit: bool = False, record: bool = True,
-        runtimes: tuple[str, ...] = ("python",), hooks: bool = False, **limits: int,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        warm: int = 0,
+        idle_exit_ms: int = 0,
+        auto: bool = True,
+        agents: str = "",
+        audit: bool = False,
+        record: bool = True,
+        runtimes: tuple[str, ...] = ("python",),
+        hooks: bool = False,
+        **limits: int,
+    ) -> None:
         self.now = 1000.0
         self.auto = auto  # workers become ready, and take any session, at once
         ids = itertools.count(1)
@@ -156,11 +165,20 @@ class Table:
         self.config = Reread(error="there is none")  # what reading it again gives
         self.judges: list[Judge] = []  # what hooks are asked, the oldest first
         setup = Setup(
-            limits=Limits(**limits), warm_workers=warm, idle_exit_ms=idle_exit_ms, started=self.now,
-            new_id=lambda: f"id-{next(ids)}", wall=lambda: WALL, versions=(("replctl", "1.2.3"),),
-            runtimes=runtimes, agents=Agents(load(agents).config.agents), audit=audit, record=record, hooks=hooks,
+            limits=Limits(**limits),
+            warm_workers=warm,
+            idle_exit_ms=idle_exit_ms,
+            started=self.now,
+            new_id=lambda: f"id-{next(ids)}",
+            wall=lambda: WALL,
+            versions=(("replctl", "1.2.3"),),
+            runtimes=runtimes,
+            agents=Agents(load(agents).config.agents),
+            audit=audit,
+            record=record,
+            hooks=hooks,
             environments=lambda: frozenset(self.environments),
-        )  # fmt: skip
+        )
         self.core = Core(setup)
         self.state = self.core.state
         self.do(self.core.start(self.now))

@@ -16,14 +16,32 @@ from replwire.link import Kind, unpack
 
 STARTING_AT_ONCE = 8
 LIMITS = {
-    "max_concurrent_evals": 3, "short_eval_slots": 1, "max_sessions": 6, "max_waiting_reads_total": 12,
-    "max_subscriptions_total": 12, "max_queued_evals": 4, "max_queued_total": 8, "max_history": 5,
-    "max_waiting_reads": 4, "max_idempotency_keys": 3, "rate_limit_per_min": 0, "max_eval_time_ms": 10_000,
-    "max_job_time_ms": 30_000, "interrupt_grace_ms": 1000, "max_wait_ms": 8000, "max_queue_wait_ms": 20_000,
-    "ask_timeout_ms": 3000, "worker_start_ms": 5000, "worker_silence_ms": 30_000, "session_idle_timeout_ms": 60_000,
-    "close_grace_ms": 4000, "hook_time_ms": 700,
-    "max_memory_bytes": 1000, "max_identity_memory_bytes": 800, "min_free_memory_bytes": 100,
-}  # fmt: skip
+    "max_concurrent_evals": 3,
+    "short_eval_slots": 1,
+    "max_sessions": 6,
+    "max_waiting_reads_total": 12,
+    "max_subscriptions_total": 12,
+    "max_queued_evals": 4,
+    "max_queued_total": 8,
+    "max_history": 5,
+    "max_waiting_reads": 4,
+    "max_idempotency_keys": 3,
+    "rate_limit_per_min": 0,
+    "max_eval_time_ms": 10_000,
+    "max_job_time_ms": 30_000,
+    "interrupt_grace_ms": 1000,
+    "max_wait_ms": 8000,
+    "max_queue_wait_ms": 20_000,
+    "ask_timeout_ms": 3000,
+    "worker_start_ms": 5000,
+    "worker_silence_ms": 30_000,
+    "session_idle_timeout_ms": 60_000,
+    "close_grace_ms": 4000,
+    "hook_time_ms": 700,
+    "max_memory_bytes": 1000,
+    "max_identity_memory_bytes": 800,
+    "min_free_memory_bytes": 100,
+}
 WARM = 1
 
 
@@ -180,9 +198,12 @@ def _charges(table: WatchedTable, sessions: list[Session]) -> None:
     asks = [ask.holder for session in sessions for ask in session.asks.values()]
     listening = [each.holder for each in state.bus.every()]
     for resource, held in (
-        (SESSIONS, [session.holder for session in sessions]), (SLOTS, running), (QUEUE, waiting), (READS, asks),
+        (SESSIONS, [session.holder for session in sessions]),
+        (SLOTS, running),
+        (QUEUE, waiting),
+        (READS, asks),
         (SUBSCRIPTIONS, listening),
-    ):  # fmt: skip
+    ):
         assert quotas.by_holder(resource) == Counter(held), resource.quota
     assert quotas.total(KEYS) == len(state.keys)
     assert quotas.total(CONNECTIONS) == len(state.connections) == 4

@@ -14,9 +14,18 @@ from test_rules import FIELDS
 
 OTHER = b"p2"
 NOT_ABOUT_A_SESSION = (
-    "describe", "hello", "ping", "stats", "reload-config", "shutdown", "unsubscribe", "introspect", "new-session",
-    "ls-environments", "remove-environment",
-)  # fmt: skip
+    "describe",
+    "hello",
+    "ping",
+    "stats",
+    "reload-config",
+    "shutdown",
+    "unsubscribe",
+    "introspect",
+    "new-session",
+    "ls-environments",
+    "remove-environment",
+)
 NOT_FOUND = ["done", "error", "session-not-found"]
 FORBIDDEN = ["done", "error", "forbidden"]
 
@@ -224,8 +233,11 @@ def test_an_identity_has_one_rate_for_all_its_connections(new_table: Callable[..
     for peer in (b"q1", b"q2"):
         table.core.meet(peer, "ada")
     assert [table.said("ping", peer)["status"][-1] for peer in (b"q1", b"q2", b"q1", b"q2")] == [
-        "pong", "pong", "pong", "rate-limited",
-    ]  # fmt: skip
+        "pong",
+        "pong",
+        "pong",
+        "rate-limited",
+    ]
     table.leaves(b"q1")
     assert table.said("ping", b"q2")["status"][-1] == "rate-limited"
     assert [table.said("ping", peer)["status"][-1] for peer in (b"p1", b"p5")] == ["pong", "pong"]

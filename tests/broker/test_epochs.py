@@ -132,10 +132,15 @@ def test_epochs_are_of_one_owner_and_project(table: Table, new_table: New) -> No
 
 
 def test_names_that_are_forgotten_begin_above_all_of_them(table: Table) -> None:
-    table.core.restore(SavedSessions(0, [
-        SessionRecord(owner="self", name=f"n{at}", id=f"i{at}", epoch=7 if at == 3 else 1, open=False)
-        for at in range(MAX_CLOSED_SESSIONS + 5)
-    ]))  # fmt: skip
+    table.core.restore(
+        SavedSessions(
+            0,
+            [
+                SessionRecord(owner="self", name=f"n{at}", id=f"i{at}", epoch=7 if at == 3 else 1, open=False)
+                for at in range(MAX_CLOSED_SESSIONS + 5)
+            ],
+        )
+    )
     assert len(table.core.saved().records) == MAX_CLOSED_SESSIONS
     assert (table.core.saved().floor, table.open("n3")["epoch"], table.open("n5")["epoch"]) == (7, 8, 2)
 

@@ -71,8 +71,9 @@ def test_what_died_with_its_worker_and_what_was_queued_behind_it_are_told(table:
     assert [table.end(each)["status"][-1] for each in (running, queued)] == ["worker-lost"] * 2
     ends = [event for event in table.happened if isinstance(event, events.EvalFinished)]
     assert [(each.status, each.state, each.cause, each.eval) for each in ends] == [
-        ("died", "lost", "killed by SIGKILL", 2), ("died", "lost", "killed by SIGKILL", 1),
-    ]  # fmt: skip
+        ("died", "lost", "killed by SIGKILL", 2),
+        ("died", "lost", "killed by SIGKILL", 1),
+    ]
     lost = _last(table, events.SessionLost)
     assert (lost.why, lost.epoch) == ("killed by SIGKILL", 2)
 
@@ -162,8 +163,13 @@ def test_somebody_else_hears_only_of_what_it_may_read(table: Table) -> None:
     assert _types(found) == ["session/created"]  # neither the other session nor the broker's own events
     table.said("share", session="mine", who="uid:1001", level="read")
     table.finish(table.eval("mine"))
-    assert _types(_heard(table, sent))[1:] == ["eval/accepted", "eval/started", "session/busy", "eval/finished",
-                                               "session/idle"]  # fmt: skip
+    assert _types(_heard(table, sent))[1:] == [
+        "eval/accepted",
+        "eval/started",
+        "session/busy",
+        "eval/finished",
+        "session/idle",
+    ]
 
 
 def test_a_subscription_of_a_name_that_was_revoked_ends(new_table: Callable[..., Table]) -> None:

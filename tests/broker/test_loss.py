@@ -104,9 +104,13 @@ def test_a_reset_gives_a_fresh_worker_and_counts_up(table: Table) -> None:
     number = table.worker().number
     answer = table.said("reset", session="work", agent="ada")
     assert answer == {
-        "id": answer["id"], "status": ["done"], "session": opened["session"], "name": "work", "epoch": 2,
+        "id": answer["id"],
+        "status": ["done"],
+        "session": opened["session"],
+        "name": "work",
+        "epoch": 2,
         "state": "lost",
-    }  # fmt: skip
+    }
     assert table.killed == [number]
     claim = table.worker().heard(Kind.CLAIM)[0][1]
     assert (claim["cwd"], claim["env"], claim["lost"]) == ("/src", ["A=1"], None)

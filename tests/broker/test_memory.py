@@ -164,16 +164,22 @@ def test_an_end_for_memory_is_told_by_event_log_and_audit() -> None:
     assert str(line.err).startswith("killed: all sessions used 200 MiB")
 
 
-@pytest.mark.parametrize(("total", "most", "others", "free"), [
-    (32 * GIB, 32 * GIB * 9 // 10, 32 * GIB * 9 // 10 // 2, 512 * MIB),
-    (8 * GIB, 8 * GIB * 9 // 10, 8 * GIB * 9 // 10 // 2, 256 * MIB),
-    (GIB, GIB * 9 // 10, GIB * 9 // 10 // 2, 64 * MIB),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("total", "most", "others", "free"),
+    [
+        (32 * GIB, 32 * GIB * 9 // 10, 32 * GIB * 9 // 10 // 2, 512 * MIB),
+        (8 * GIB, 8 * GIB * 9 // 10, 8 * GIB * 9 // 10 // 2, 256 * MIB),
+        (GIB, GIB * 9 // 10, GIB * 9 // 10 // 2, 64 * MIB),
+    ],
+)
 def test_bounds_that_are_not_set_come_from_the_machine(total: int, most: int, others: int, free: int) -> None:
     memory = table(total, total).state.memory
     assert (memory.most, memory.most_of("self"), memory.most_of("uid:7"), memory.least_free) == (
-        most, None, others, free,
-    )  # fmt: skip
+        most,
+        None,
+        others,
+        free,
+    )
 
 
 def test_a_broker_that_has_not_seen_its_machine_bounds_nothing_by_it() -> None:

@@ -75,8 +75,13 @@ def first_message(table: Table, asked: str) -> dict[str, object]:
 def test_the_first_answer_of_a_connection_names_session_and_directory(table: Table) -> None:
     opened = table.ask("eval", session="default", code="1", if_missing="create", project="/a", cwd="/a")
     assert first_message(table, opened) == {
-        "id": opened, "created": True, "session": "id-1", "name": "default", "cwd": "/a", "epoch": 1,
-    }  # fmt: skip
+        "id": opened,
+        "created": True,
+        "session": "id-1",
+        "name": "default",
+        "cwd": "/a",
+        "epoch": 1,
+    }
     table.finish(opened)
     for peer, told in ((b"p2", True), (b"p2", False), (b"p1", False)):
         asked = table.ask("eval", peer, session="default", code="1", project="/a")

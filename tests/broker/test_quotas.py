@@ -103,8 +103,10 @@ def test_labels_divide_what_their_identity_may_hold_and_never_add_to_it() -> Non
     assert take(quotas, "self", "calm", most=1) == 1
     assert take(quotas, "self", "greedy") == 89
     assert why(quotas, "self", "greedy") == (
-        "Session limit reached for agent greedy of self (max-sessions = 50)", 50, "agent greedy of self",
-    )  # fmt: skip
+        "Session limit reached for agent greedy of self (max-sessions = 50)",
+        50,
+        "agent greedy of self",
+    )
     assert take(quotas, "self", "calm") == 10
 
 
@@ -340,8 +342,14 @@ def test_nothing_stays_charged_when_all_is_over(shared: Callable[..., Table]) ->
         table.leaves(peer)
     for worker in list(table.workers.values()):
         for header, body in worker.heard(Kind.ASK):
-            worker.says(Kind.SAY, {"id": body["id"], "status": ["done"]}, outcome=1, epoch=header.epoch,
-                        eval=header.eval, route=header.route)  # fmt: skip
+            worker.says(
+                Kind.SAY,
+                {"id": body["id"], "status": ["done"]},
+                outcome=1,
+                epoch=header.epoch,
+                eval=header.eval,
+                route=header.route,
+            )
     table.core.meet(OWN, "self")
     for session in list(table.state.sessions):
         table.said("close", session=session.id)

@@ -18,10 +18,13 @@ OTHER = b"p9"
 def config(text: str = "", *, admins: tuple[str, ...] = (), warm: int = 0, idle: int = 0, **limits: int) -> Reread:
     """The file says this now."""
     live = LiveSettings(
-        limits=Limits(**limits), agents=Agents(load(text).config.agents),
-        identities=tuple(load(text).config.identities), admins=frozenset(admins), warm_workers=warm,
+        limits=Limits(**limits),
+        agents=Agents(load(text).config.agents),
+        identities=tuple(load(text).config.identities),
+        admins=frozenset(admins),
+        warm_workers=warm,
         idle_exit_ms=idle,
-    )  # fmt: skip
+    )
     return Reread(live=live, reloaded=["limits.max-sessions"], needs_restart=["broker.tcp"])
 
 
@@ -123,8 +126,10 @@ def test_a_signal_is_told_to_the_log_and_the_audit_alone() -> None:
     for reread, outcome in ((config(max_sessions=7), "ok"), (Reread(error="no"), "invalid-config")):
         table.do(table.core.reread(reread, None, "", table.now))
         assert (table.audited[-1].op, table.audited[-1].identity, table.audited[-1].outcome) == (
-            "reload-config", "broker", outcome,
-        )  # fmt: skip
+            "reload-config",
+            "broker",
+            outcome,
+        )
     assert table.received == []
     assert table.state.limits.max_sessions == 7
 

@@ -13,12 +13,19 @@ from replwire.ops import OPS
 CHANGING = sorted(op for op, kind in OPS.items() if kind.changes)
 ASKING = sorted(op for op, kind in OPS.items() if not kind.changes)
 FIELDS = {
-    "eval": {"code": "1"}, "load-file": {"file": "/f"}, "reload-file": {"file": "/f"}, "stdin": {"input": "x"},
-    "env": {"action": "add", "packages": ["six"]}, "clone": {"name": "copy"},
-    "clone-session": {"name": "copy", "source": "work"}, "close-session": {"name": "work"},
-    "share": {"level": "read"}, "hand-over": {"who": "uid:7"}, "unsubscribe": {"subscription": "r0"},
+    "eval": {"code": "1"},
+    "load-file": {"file": "/f"},
+    "reload-file": {"file": "/f"},
+    "stdin": {"input": "x"},
+    "env": {"action": "add", "packages": ["six"]},
+    "clone": {"name": "copy"},
+    "clone-session": {"name": "copy", "source": "work"},
+    "close-session": {"name": "work"},
+    "share": {"level": "read"},
+    "hand-over": {"who": "uid:7"},
+    "unsubscribe": {"subscription": "r0"},
     "remove-environment": {"environment": "@data"},
-}  # fmt: skip
+}
 RULES = """
 [[agents]]
 name = "ada"
@@ -49,10 +56,31 @@ def test_a_client_in_plan_mode_changes_nothing(table: Table, op: str) -> None:
 
 
 def test_every_operation_says_whether_it_changes_anything() -> None:
-    assert sorted([
-        "complete", "describe", "hello", "history", "info", "introspect", "jobs", "lookup", "ls-bindings",
-        "ls-environments", "ls-sessions", "ping", "read", "set-mode", "stack", "stats", "subscribe", "unsubscribe",
-    ]) == ASKING  # fmt: skip
+    assert (
+        sorted(
+            [
+                "complete",
+                "describe",
+                "hello",
+                "history",
+                "info",
+                "introspect",
+                "jobs",
+                "lookup",
+                "ls-bindings",
+                "ls-environments",
+                "ls-sessions",
+                "ping",
+                "read",
+                "set-mode",
+                "stack",
+                "stats",
+                "subscribe",
+                "unsubscribe",
+            ]
+        )
+        == ASKING
+    )
 
 
 def test_a_session_in_plan_mode_says_since_when_and_why(table: Table) -> None:
@@ -86,8 +114,10 @@ def test_an_agent_keeps_to_its_runtimes_and_its_sessions(new_table: Callable[...
     assert table.said("new-session", agent="ada", name="a")["created"] is True
     refused = table.said("new-session", agent="ada", name="b")
     assert (refused["status"][-1], refused["limit"], refused["limit-value"]) == (
-        "session-limit-reached", "max-sessions", 1,
-    )  # fmt: skip
+        "session-limit-reached",
+        "max-sessions",
+        1,
+    )
     table.said("close", session="a")
     assert table.said("new-session", agent="ada", name="b")["created"] is True
     assert table.said("new-session", agent="eve2", name="c", runtime="node")["created"] is True

@@ -76,11 +76,20 @@ def test_long_names_of_projects_never_make_a_file_that_is_too_long_to_be_read(
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\0" * 100, b"{}\n", b'{"version":1,"pid":1,"floor":0}', b'{"version":2,"pid":1,"floor":0}\n',
-     b'{"version":1,"pid":1,"floor":0}\n{"owner":"uid:0"', b'{"version":1,"pid":1,"floor":0}\n[]\n', b"\xff\n",
-     b'{"version":1,"pid":1,"floor":-1}\n', b'{"version":1,"pid":1,"floor":0,"more":1}\n',
-     b'{"version":1,"pid":1,"floor":0}\n{"owner":"u","name":"n","id":"i","epoch":4294967295,"open":true}\n'],
-)  # fmt: skip
+    [
+        b"",
+        b"\0" * 100,
+        b"{}\n",
+        b'{"version":1,"pid":1,"floor":0}',
+        b'{"version":2,"pid":1,"floor":0}\n',
+        b'{"version":1,"pid":1,"floor":0}\n{"owner":"uid:0"',
+        b'{"version":1,"pid":1,"floor":0}\n[]\n',
+        b"\xff\n",
+        b'{"version":1,"pid":1,"floor":-1}\n',
+        b'{"version":1,"pid":1,"floor":0,"more":1}\n',
+        b'{"version":1,"pid":1,"floor":0}\n{"owner":"u","name":"n","id":"i","epoch":4294967295,"open":true}\n',
+    ],
+)
 def test_after_a_damage_epochs_begin_above_all_that_were_told(
     file: SessionListFile, tmp_path: Path, data: bytes
 ) -> None:

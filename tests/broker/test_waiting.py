@@ -12,8 +12,13 @@ def test_when_the_wait_is_over_the_eval_runs_on(table: Table) -> None:
     asked = table.eval(wait_ms=1000)
     table.wait(1)
     assert table.end(asked) == {
-        "id": asked, "status": ["done", "running"], "eval-id": 1, "epoch": 1, "session": "id-1", "name": "work",
-    }  # fmt: skip
+        "id": asked,
+        "status": ["done", "running"],
+        "eval-id": 1,
+        "epoch": 1,
+        "session": "id-1",
+        "name": "work",
+    }
     assert table.runner(asked) is not None
     table.wait(100)
     read = table.ask("read", session="work", eval_id=1, wait_ms=5000)
@@ -81,8 +86,12 @@ def test_a_read_of_an_eval_that_stays_queued_says_so_in_the_end(table: Table) ->
     assert table.pending(read)
     table.wait(0.001)
     assert table.end(read) == {
-        "id": read, "status": ["done", "running"], "eval-id": 2, "epoch": 1, "queue-position": 1,
-    }  # fmt: skip
+        "id": read,
+        "status": ["done", "running"],
+        "eval-id": 2,
+        "epoch": 1,
+        "queue-position": 1,
+    }
 
 
 def test_a_read_of_a_queued_eval_that_is_interrupted_learns_that_it_never_ran(table: Table) -> None:

@@ -52,9 +52,13 @@ class Shell:
     def run(self, *args: str, input: bytes = b"", **env: str) -> subprocess.CompletedProcess[str]:
         """Run to the end."""
         ended = subprocess.run(
-            [sys.executable, "-m", "replctl", *args], input=input, capture_output=True, timeout=PATIENCE,
-            env=environment(self.state, **env), check=False,
-        )  # fmt: skip
+            [sys.executable, "-m", "replctl", *args],
+            input=input,
+            capture_output=True,
+            timeout=PATIENCE,
+            env=environment(self.state, **env),
+            check=False,
+        )
         return subprocess.CompletedProcess(args, ended.returncode, ended.stdout.decode(), ended.stderr.decode())
 
     def start(self, *args: str, **options: Any) -> subprocess.Popen[bytes]:
@@ -63,7 +67,7 @@ class Shell:
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         process = subprocess.Popen(
             [sys.executable, *python, "-m", "replctl", *args], env=environment(self.state), **options
-        )  # fmt: skip
+        )
         self._started.append(process)
         return process
 

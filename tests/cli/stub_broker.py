@@ -22,8 +22,18 @@ Script = Callable[[dict[str, Any], Say], None]
 
 def done(say: Say, **fields: Any) -> None:
     """The usual end of an eval in session `default`."""
-    say(**{"status": ["done"], "eval-id": 1, "epoch": 1, "state": "kept", "session": "u-1", "name": "default",
-           "duration-ms": 1.5, **fields})  # fmt: skip
+    say(
+        **{
+            "status": ["done"],
+            "eval-id": 1,
+            "epoch": 1,
+            "state": "kept",
+            "session": "u-1",
+            "name": "default",
+            "duration-ms": 1.5,
+            **fields,
+        }
+    )
 
 
 class Stub:

@@ -29,9 +29,16 @@ class Terminal:
     def __init__(self, shell: Shell, endpoint: str) -> None:
         self.ours, theirs = pty.openpty()
         self.process: subprocess.Popen[bytes] = shell.start(
-            "attach", "work", "--endpoint", endpoint, stdin=theirs, stdout=theirs, stderr=theirs,
-            start_new_session=True, preexec_fn=_controlling,
-        )  # fmt: skip
+            "attach",
+            "work",
+            "--endpoint",
+            endpoint,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=_controlling,
+        )
         os.close(theirs)
         self._seen = ""
         self.endpoint = endpoint
@@ -142,8 +149,13 @@ def test_input_that_somebody_else_gave_needs_no_line_here(terminal: Terminal) ->
 
 
 def test_slash_commands_act_on_the_session(terminal: Terminal) -> None:
-    for command, shown in (("/reset", "epoch 2"), ("/info", "python"), ("/jobs", "no evals"), ("/help", "/quit"),
-                           ("/nope", "no command /nope")):  # fmt: skip
+    for command, shown in (
+        ("/reset", "epoch 2"),
+        ("/info", "python"),
+        ("/jobs", "no evals"),
+        ("/help", "/quit"),
+        ("/nope", "no command /nope"),
+    ):
         terminal.types(command + "\r")
         terminal.sees(shown)
         terminal.sees("work>")

@@ -48,14 +48,32 @@ def test_every_method_asks_the_operation_of_its_name(stub: Start) -> None:
         client.share("w", "read"), client.share("w", "none", "ada"), client.hand_over("w", "ada")
     heard = [broker.next() for _ in range(18)]
     assert [request["op"] for request in heard] == [
-        "new-session", "reset", "interrupt", "close", "clone", "clear-bindings", "stdin", "ls-sessions", "jobs",
-        "info", "read", "stats", "describe", "ping", "shutdown", "share", "share", "hand-over",
-    ]  # fmt: skip
+        "new-session",
+        "reset",
+        "interrupt",
+        "close",
+        "clone",
+        "clear-bindings",
+        "stdin",
+        "ls-sessions",
+        "jobs",
+        "info",
+        "read",
+        "stats",
+        "describe",
+        "ping",
+        "shutdown",
+        "share",
+        "share",
+        "hand-over",
+    ]
     assert {request["agent"] for request in heard} == {"me"}
     assert (heard[0]["env"], heard[0]["if-exists"]) == (["A=1"], "reuse")
     assert [(request.get("who"), request.get("level")) for request in heard[-3:]] == [
-        ("*", "read"), ("ada", "none"), ("ada", None),
-    ]  # fmt: skip
+        ("*", "read"),
+        ("ada", "none"),
+        ("ada", None),
+    ]
     assert (heard[2]["interrupt-id"], heard[10]["eval-id"], heard[10]["wait-ms"]) == (3, 2, 1000)
 
 

@@ -118,8 +118,10 @@ def test_of_several_that_are_closed_each_has_its_own_fate(live: Shell) -> None:
     live.run("new", "shut")
     told = asked(live, "close", "nobody", "shut")
     assert (told["closed"], [each["word"] for each in told["failed"]], told["exit"]) == (
-        ["shut"], ["session-not-found"], 4,
-    )  # fmt: skip
+        ["shut"],
+        ["session-not-found"],
+        4,
+    )
 
 
 def test_a_throw_away_eval_leaves_no_session(live: Shell) -> None:

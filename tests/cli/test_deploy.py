@@ -27,10 +27,19 @@ if TYPE_CHECKING:
 DEPLOY = ROOT / "deploy"
 # Each of them takes away something that bubblewrap makes a session's sandbox with.
 AGAINST_THE_SANDBOX = {
-    "RestrictNamespaces", "SystemCallFilter", "ProtectKernelTunables", "ProtectKernelLogs", "ProcSubset",
-    "ProtectControlGroups", "ProtectHostname", "PrivateUsers", "PrivateNetwork", "MemoryDenyWriteExecute",
-    "InaccessiblePaths", "DynamicUser",
-}  # fmt: skip
+    "RestrictNamespaces",
+    "SystemCallFilter",
+    "ProtectKernelTunables",
+    "ProtectKernelLogs",
+    "ProcSubset",
+    "ProtectControlGroups",
+    "ProtectHostname",
+    "PrivateUsers",
+    "PrivateNetwork",
+    "MemoryDenyWriteExecute",
+    "InaccessiblePaths",
+    "DynamicUser",
+}
 
 
 def text(name: str) -> str:
@@ -62,8 +71,10 @@ def test_the_sample_config_is_one_of_a_host_with_several_agents(config: Config) 
     assert Agents(config.agents).rule("nightly", "chat") != Agents(config.agents).rule("nightly", None)
     policy = config.sandbox.policy()
     assert (policy.profile, policy.workspaces, config.sandbox.allow_unsandboxed) == (
-        "workspace-write", ["/srv/agents"], False,
-    )  # fmt: skip
+        "workspace-write",
+        ["/srv/agents"],
+        False,
+    )
 
 
 def test_the_unit_sets_nothing_that_the_sandbox_cannot_live_with(service: dict[str, str]) -> None:
@@ -152,8 +163,11 @@ def test_a_socket_that_was_passed_is_listened_at_and_stays_when_the_broker_ends(
         pass_on = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ['LISTEN_PID'] = str(os.getpid()); os.execv(sys.argv[2], sys.argv[2:])"
         broker = subprocess.Popen(
             [sys.executable, "-c", pass_on, str(door.fileno()), sys.executable, "-m", "replctl", "serve", "--json"],
-            env=environment(alone.state, LISTEN_FDS="1"), pass_fds=[door.fileno()], stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            env=environment(alone.state, LISTEN_FDS="1"),
+            pass_fds=[door.fileno()],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert broker.stdout is not None
         with broker, broker.stdout:
             try:

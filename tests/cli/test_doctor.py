@@ -153,8 +153,10 @@ def test_a_socket_that_a_killed_broker_left_is_told(shell: Shell, state: Path) -
     left.bind(str(state / "run" / "broker.sock"))
     left.close()
     lines = [{"version": 1, "pid": 2**22 + 1, "floor": 0}]
-    lines += [{"owner": "uid:0", "name": name, "id": name, "epoch": 1, "open": open}
-              for name, open in (("work", True), ("gone", True), ("gone", False))]  # fmt: skip
+    lines += [
+        {"owner": "uid:0", "name": name, "id": name, "epoch": 1, "open": open}
+        for name, open in (("work", True), ("gone", True), ("gone", False))
+    ]
     (state / "sessions-0.ndjson").write_text("".join(json.dumps(line) + "\n" for line in lines))
     _, found = checks(shell)
     warned = bad(found, "broker")
@@ -228,8 +230,9 @@ def test_no_bubblewrap_fails_and_says_how_to_get_it(machine: Machine) -> None:
     none = dataclasses.replace(machine, bwrap=None, bwrap_version=(), bwrap_problem="there is no /usr/bin/bwrap")
     found = list(sandbox.judge(none, broken("there is no /usr/bin/bwrap", "install it"), Host(), "fail"))
     assert {each.name: each.level for each in found if each.name in ("bubblewrap", "sandbox")} == {
-        "bubblewrap": "fail", "sandbox": "fail",
-    }  # fmt: skip
+        "bubblewrap": "fail",
+        "sandbox": "fail",
+    }
     assert "apt-get install bubblewrap" in str(found[0].mend)
 
 

@@ -79,10 +79,26 @@ def test_a_libzmq_that_cannot_be_loaded_is_told(monkeypatch: pytest.MonkeyPatch)
 def test_the_command_says_what_a_machine_without_bubblewrap_needs(shell: Shell) -> None:
     script = 'mount --bind /dev/null /usr/bin/bwrap && exec "$@"'
     ran = subprocess.run(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", sys.executable, "-m", "replctl",
-         "doctor", "--json"],
-        capture_output=True, timeout=30, env=environment(shell.state), check=False,
-    )  # fmt: skip
+        [
+            "unshare",
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            script,
+            "sh",
+            sys.executable,
+            "-m",
+            "replctl",
+            "doctor",
+            "--json",
+        ],
+        capture_output=True,
+        timeout=30,
+        env=environment(shell.state),
+        check=False,
+    )
     found = {each["name"]: each for each in json.loads(ran.stdout)["checks"]}
     assert ran.returncode == 1
     assert (found["bubblewrap"]["level"], found["namespaces"]["level"]) == ("fail", "warn")

@@ -41,20 +41,39 @@ def test_output_and_value_go_to_stdout_and_the_rest_to_stderr(stub: Start, shell
 @pytest.mark.parametrize(
     ("fields", "code", "told"),
     [
-        ({"status": ["done", "error"], "err": "ZeroDivisionError: no", "traceback": "Traceback\nZeroDivisionError: no"},
-         1, "Traceback\nZeroDivisionError: no\n"),
-        ({"status": ["done", "error", "timeout"], "err": "x", "max-eval-time-ms": 2000}, 6,
-         "replctl: interrupted after 2 s, state kept\n"),
+        (
+            {
+                "status": ["done", "error"],
+                "err": "ZeroDivisionError: no",
+                "traceback": "Traceback\nZeroDivisionError: no",
+            },
+            1,
+            "Traceback\nZeroDivisionError: no\n",
+        ),
+        (
+            {"status": ["done", "error", "timeout"], "err": "x", "max-eval-time-ms": 2000},
+            6,
+            "replctl: interrupted after 2 s, state kept\n",
+        ),
         ({"status": ["done", "interrupted"]}, 7, "replctl: interrupted, state kept\n"),
-        ({"status": ["done", "error", "worker-lost"], "err": "the worker died", "state": "lost", "cause": "SIGABRT"}, 8,
-         "replctl: the worker died; state lost: SIGABRT (epoch 1)\n"),
+        (
+            {"status": ["done", "error", "worker-lost"], "err": "the worker died", "state": "lost", "cause": "SIGABRT"},
+            8,
+            "replctl: the worker died; state lost: SIGABRT (epoch 1)\n",
+        ),
         ({"status": ["done", "running"]}, 9, "replctl: still running as eval 1; replctl read default 1 --wait 60s\n"),
-        ({"status": ["done", "error", "rate-limited"], "err": "too many", "retry-after-ms": 2000}, 5,
-         "replctl: too many\nreplctl: try again in 2 s\n"),
-        ({"status": ["done", "error", "session-not-found"], "err": "nobody", "hint": "send if-missing"}, 4,
-         "replctl: nobody\nreplctl: hint: replctl ls lists the sessions, replctl new NAME opens one\n"),
+        (
+            {"status": ["done", "error", "rate-limited"], "err": "too many", "retry-after-ms": 2000},
+            5,
+            "replctl: too many\nreplctl: try again in 2 s\n",
+        ),
+        (
+            {"status": ["done", "error", "session-not-found"], "err": "nobody", "hint": "send if-missing"},
+            4,
+            "replctl: nobody\nreplctl: hint: replctl ls lists the sessions, replctl new NAME opens one\n",
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_end_has_its_exit_code_and_its_words(
     stub: Start, shell: Shell, fields: dict[str, Any], code: int, told: str
 ) -> None:

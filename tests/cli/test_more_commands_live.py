@@ -49,8 +49,10 @@ def test_lookup_prints_what_a_name_means(shop: Shell) -> None:
     assert asked(shop, "lookup", "dumps", "-s", "shop", "--module", "json")["found"] is True
     nothing = shop.run("lookup", "-s", "shop", "nonsense")
     assert (nothing.returncode, nothing.stdout, nothing.stderr) == (
-        4, "", "replctl: nonsense means nothing in session 'shop'\n",
-    )  # fmt: skip
+        4,
+        "",
+        "replctl: nonsense means nothing in session 'shop'\n",
+    )
 
 
 def test_vars_prints_names_with_type_and_preview(shop: Shell) -> None:
@@ -146,9 +148,12 @@ def bash(shop: Shell, tmp_path: Path) -> Callable[..., list[str]]:
         env = environment(shop.state)
         env["PATH"] = f"{tmp_path}:{env['PATH']}"
         ran = subprocess.run(
-            ["bash", "--norc", "-c", script, "bash", "replctl", *words], capture_output=True, timeout=PATIENCE, env=env,
+            ["bash", "--norc", "-c", script, "bash", "replctl", *words],
+            capture_output=True,
+            timeout=PATIENCE,
+            env=env,
             check=True,
-        )  # fmt: skip
+        )
         assert ran.stderr == b""
         return ran.stdout.decode().split()
 

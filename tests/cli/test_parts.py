@@ -91,21 +91,37 @@ def test_a_folder_that_others_can_write_to_is_not_trusted(tmp_path: Path) -> Non
     ("result", "notices"),
     [
         (Result(status=["done"], session="work", created=True, state="kept"), ["new session 'work'"]),
-        (Result(status=["done", "error", "timeout"], state="kept", max_eval_time_ms=2000, duration_ms=2001.0),
-         ["interrupted after 2 s, state kept"]),
-        (Result(status=["done", "error", "timeout"], state="lost", max_eval_time_ms=2000, duration_ms=4001.0, epoch=2,
-                cause="killed"), ["killed after 2 s, state lost: killed (epoch 2)"]),
+        (
+            Result(status=["done", "error", "timeout"], state="kept", max_eval_time_ms=2000, duration_ms=2001.0),
+            ["interrupted after 2 s, state kept"],
+        ),
+        (
+            Result(
+                status=["done", "error", "timeout"],
+                state="lost",
+                max_eval_time_ms=2000,
+                duration_ms=4001.0,
+                epoch=2,
+                cause="killed",
+            ),
+            ["killed after 2 s, state lost: killed (epoch 2)"],
+        ),
         (Result(status=["done", "interrupted"], state="kept"), ["interrupted, state kept"]),
-        (Result(status=["done", "running"], session="work", eval_id=3),
-         ["still running as eval 3; replctl read work 3 --wait 60s"]),
-        (Result(status=["done"], state="lost", cause="out of memory", epoch=3),
-         ["earlier state was lost: out of memory; this ran in a fresh worker (epoch 3)"]),
-        (Result(status=["done", "error"], state="lost", cause="out of memory", epoch=3, error="NameError: x"),
-         ["earlier state was lost: out of memory; this ran in a fresh worker (epoch 3)"]),
-        (Result(status=["done"], truncated=True, dropped_bytes=9_000_000),
-         ["output truncated, 9000000 bytes dropped"]),
+        (
+            Result(status=["done", "running"], session="work", eval_id=3),
+            ["still running as eval 3; replctl read work 3 --wait 60s"],
+        ),
+        (
+            Result(status=["done"], state="lost", cause="out of memory", epoch=3),
+            ["earlier state was lost: out of memory; this ran in a fresh worker (epoch 3)"],
+        ),
+        (
+            Result(status=["done", "error"], state="lost", cause="out of memory", epoch=3, error="NameError: x"),
+            ["earlier state was lost: out of memory; this ran in a fresh worker (epoch 3)"],
+        ),
+        (Result(status=["done"], truncated=True, dropped_bytes=9_000_000), ["output truncated, 9000000 bytes dropped"]),
     ],
-)  # fmt: skip
+)
 def test_nothing_that_befell_an_eval_is_kept_from_people(result: Result, notices: list[str]) -> None:
     assert [*opening_notices(result), *end_notices(result)] == notices
 
@@ -144,8 +160,11 @@ def test_a_block_that_may_go_on_is_not(text: str) -> None:
 def test_a_script_falls_into_its_blocks_and_lines_between_them_can_be_taken_as_input() -> None:
     lines = iter(["x = input()\n", "for i in x:\n", "    i\n", "\n", "x\n", "def f():\n", "  pass"])
     assert list(blocks(lambda: next(lines, ""))) == [
-        "x = input()", "for i in x:\n    i\n", "x", "def f():\n  pass",
-    ]  # fmt: skip
+        "x = input()",
+        "for i in x:\n    i\n",
+        "x",
+        "def f():\n  pass",
+    ]
 
 
 def test_a_long_line_of_json_passes_a_pipe_whole() -> None:

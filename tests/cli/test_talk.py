@@ -29,9 +29,16 @@ def hear(talk: Talk, gathering: Gathering, *messages: dict[str, Any]) -> None:
 def test_a_request_is_one_flat_kebab_object_without_the_fields_that_are_none() -> None:
     _, body = Talk("me", "p-").ask("eval", eval_fields("1+1", "work", timeout=1.5, wait=0))
     assert json.loads(body) == {
-        "id": "p-1", "op": "eval", "agent": "me", "code": "1+1", "session": "work", "if-missing": "create",
-        "timeout-ms": 1500, "wait-ms": 0, "client-version": __version__,
-    }  # fmt: skip
+        "id": "p-1",
+        "op": "eval",
+        "agent": "me",
+        "code": "1+1",
+        "session": "work",
+        "if-missing": "create",
+        "timeout-ms": 1500,
+        "wait-ms": 0,
+        "client-version": __version__,
+    }
 
 
 def test_a_throw_away_eval_names_no_session() -> None:
@@ -84,8 +91,15 @@ def test_code_that_is_no_unicode_is_refused_before_it_is_sent() -> None:
 def test_chunks_are_joined_and_told_live_in_their_order() -> None:
     live: list[tuple[str, str]] = []
     talk, gathering = begin(on_output=lambda stream, text: live.append((stream, text)))
-    hear(talk, gathering, {"out": "a"}, {"err": "b"}, {"out": "c"}, {"value": "1"},
-         {"status": ["done"], "name": "work", "session": "u-1", "duration-ms": 1500})  # fmt: skip
+    hear(
+        talk,
+        gathering,
+        {"out": "a"},
+        {"err": "b"},
+        {"out": "c"},
+        {"value": "1"},
+        {"status": ["done"], "name": "work", "session": "u-1", "duration-ms": 1500},
+    )
     got = result(gathering)
     assert live == [("out", "a"), ("err", "b"), ("out", "c")]
     assert (got.out, got.err, got.value, got.session, got.session_id) == ("ac", "b", "1", "work", "u-1")
@@ -153,8 +167,12 @@ def test_how_the_code_ended_is_a_result_with_its_output_and_no_exception(status:
 
 def test_the_sentence_of_an_error_is_not_taken_for_text_of_stderr() -> None:
     talk, gathering = begin()
-    hear(talk, gathering, {"err": "warned\n"}, {"status": ["done", "error"], "err": "ValueError: no",
-                                               "ex": {"type": "ValueError", "message": "no"}})  # fmt: skip
+    hear(
+        talk,
+        gathering,
+        {"err": "warned\n"},
+        {"status": ["done", "error"], "err": "ValueError: no", "ex": {"type": "ValueError", "message": "no"}},
+    )
     got = result(gathering)
     assert (got.err, got.error) == ("warned\n", "ValueError: no")
 

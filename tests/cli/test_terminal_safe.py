@@ -188,11 +188,41 @@ def prepare(state: Path) -> None:
     (state / "config.toml").write_text(f"[session]\nload-paths = {json.dumps([f'/{NASTY}'])}\n")
     transcripts = state / "transcripts"
     transcripts.mkdir(mode=0o700)
-    head = {"v": 1, "seq": 0, "type": "transcript/header", "session": "s", "name": "s", "runtime": "python",
-            "created": "2026-01-01T00:00:00+00:00", "time": "2026-01-01T00:00:00+00:00"}  # fmt: skip
-    rows = [head, {"v": 1, "seq": 1, "type": "eval/accepted", "eval": 1, "session": "s", "code": f"a = '''{NASTY}'''", "time": NASTY},
-            {"v": 1, "seq": 2, "type": "eval/finished", "eval": 1, "session": "s", "status": "error", "error": NASTY, "out": NASTY,
-             "err": NASTY, "value": NASTY, "traceback": NASTY}]  # fmt: skip
+    head = {
+        "v": 1,
+        "seq": 0,
+        "type": "transcript/header",
+        "session": "s",
+        "name": "s",
+        "runtime": "python",
+        "created": "2026-01-01T00:00:00+00:00",
+        "time": "2026-01-01T00:00:00+00:00",
+    }
+    rows = [
+        head,
+        {
+            "v": 1,
+            "seq": 1,
+            "type": "eval/accepted",
+            "eval": 1,
+            "session": "s",
+            "code": f"a = '''{NASTY}'''",
+            "time": NASTY,
+        },
+        {
+            "v": 1,
+            "seq": 2,
+            "type": "eval/finished",
+            "eval": 1,
+            "session": "s",
+            "status": "error",
+            "error": NASTY,
+            "out": NASTY,
+            "err": NASTY,
+            "value": NASTY,
+            "traceback": NASTY,
+        },
+    ]
     (transcripts / "s.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -211,9 +241,13 @@ def at_a_terminal(runs: list[list[str]], state: Path) -> str:
 
     environ = environment(state, TERM="dumb", REPLCTL_CONFIG=str(state / "config.toml"))
     process = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(state / "runs.json")], stdin=subprocess.DEVNULL, stdout=terminal,
-        stderr=terminal, env=environ, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-c", DRIVER, str(state / "runs.json")],
+        stdin=subprocess.DEVNULL,
+        stdout=terminal,
+        stderr=terminal,
+        env=environ,
+        start_new_session=True,
+    )
     os.close(terminal)
     listener = threading.Thread(target=listen)
     listener.start()
@@ -308,9 +342,15 @@ def test_only_one_file_of_the_command_line_writes_to_a_terminal() -> None:
         if ours.search(line)
     }
     allowed = {  # texts of their own: no word of them comes from elsewhere, but for what is escaped in place
-        "acp/peer.py": 0, "commands/completion.py": 1, "commands/tools.py": 1, "commands/mcp.py": 1, "mcp/http.py": 1,
-        "extensions.py": 1, "top/attaching.py": 1, "tools/__init__.py": 1,
-    }  # fmt: skip
+        "acp/peer.py": 0,
+        "commands/completion.py": 1,
+        "commands/tools.py": 1,
+        "commands/mcp.py": 1,
+        "mcp/http.py": 1,
+        "extensions.py": 1,
+        "top/attaching.py": 1,
+        "tools/__init__.py": 1,
+    }
     counted = {
         name: sum(line.startswith(f"{name}: ") for line in found) for name in {line.split(": ")[0] for line in found}
     }

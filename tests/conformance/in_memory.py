@@ -103,8 +103,14 @@ class Memory:
         self.ended = False
         self._sandbox = Probed(config.sandbox, sys.executable, env, [])
         setup = _setup(
-            config, False, tuple(self._interpreters), Keys(self._folder), self._sandbox, Extending([]), Path(self._folder)
-        )  # fmt: skip
+            config,
+            False,
+            tuple(self._interpreters),
+            Keys(self._folder),
+            self._sandbox,
+            Extending([]),
+            Path(self._folder),
+        )
         self.core = Core(setup)
         self.do(self.core.start(time.monotonic()))
 

@@ -32,10 +32,18 @@ def test_every_stream_keeps_the_rules(wire: Any) -> None:
     assert kinds == ["text"] * (len(kinds) - 2) + ["value", "done"]
     assert (answer.out, answer.err, answer.value) == ("o 0\no 1\no 2\n", "e 0\ne 1\ne 2\n", "'v'")
     for op, fields in (
-        ("ping", {}), ("describe", {}), ("stats", {}), ("ls-sessions", {}), ("jobs", {"session": "s"}),
-        ("info", {"session": "s"}), ("read", {"session": "s", "eval_id": 1}), ("eval", {"code": "1/0"}),
-        ("read", {"session": "s", "eval_id": 99}), ("dance", {}), ("close", {"session": "s"}),
-    ):  # fmt: skip
+        ("ping", {}),
+        ("describe", {}),
+        ("stats", {}),
+        ("ls-sessions", {}),
+        ("jobs", {"session": "s"}),
+        ("info", {"session": "s"}),
+        ("read", {"session": "s", "eval_id": 1}),
+        ("eval", {"code": "1/0"}),
+        ("read", {"session": "s", "eval_id": 99}),
+        ("dance", {}),
+        ("close", {"session": "s"}),
+    ):
         assert wire.ask(op, **fields).status[0] == "done"
 
 

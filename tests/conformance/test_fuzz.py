@@ -36,13 +36,17 @@ SOAK = os.environ.get("REPLCTL_SOAK") == "1"
 SHARED_OPS = [op for op in OPS if op != ENDING]
 STRIKES = 8  # bad lines in a row that a client may send and still be heard, whatever is bad about them
 QUIET = (
-    "limits.rate-limit-per-min=0", "limits.max-wait-ms=100", "limits.max-queue-wait-ms=2000",
-    "limits.max-eval-time-ms=2000", "limits.max-sessions=6",
-)  # fmt: skip
+    "limits.rate-limit-per-min=0",
+    "limits.max-wait-ms=100",
+    "limits.max-queue-wait-ms=2000",
+    "limits.max-eval-time-ms=2000",
+    "limits.max-sessions=6",
+)
 FUZZ = settings(
-    max_examples=3000 if SOAK else 100, database=None,
+    max_examples=3000 if SOAK else 100,
+    database=None,
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 GOOD_EVAL = [(b"op", b'"eval"'), (b"session", b'"s"'), (b"code", b'"1"')]
 GROWTH_KIB = 1024  # over 20 000 refusals: 50 bytes kept of each would break it
 

@@ -227,9 +227,10 @@ def test_a_file_that_has_changed_is_loaded_anew(loading: Any, library: Path) -> 
     assert loading.run("f()").value == "'new'"
     assert loading.run("gone")["ex"]["type"] == "NameError"
     for fields, word in (
-        ({"file": str(file)}, "invalid-request"), ({"session": "s"}, "invalid-request"),
+        ({"file": str(file)}, "invalid-request"),
+        ({"session": "s"}, "invalid-request"),
         ({"session": "s", "file": "/etc/passwd"}, "path-not-allowed"),
-    ):  # fmt: skip
+    ):
         assert loading.ask("reload-file", **fields).status == ["done", "error", word]
 
 

@@ -69,10 +69,16 @@ def test_the_rules_let_pass_what_is_right() -> None:
     rules = Rules()
     rules.sent("a")
     for message in (
-        {"id": "a", "created": True}, {"id": "b", "out": "other"}, {"id": "a", "status": ["queued"]},
-        {"id": "a", "out": "x"}, {"id": "a", "err": "stderr"}, {"id": "a", "status": ["need-input"]},
-        {"id": "a", "value": "1"}, DONE, {"id": "b", "status": ["done", "error"], "err": "why"},
-    ):  # fmt: skip
+        {"id": "a", "created": True},
+        {"id": "b", "out": "other"},
+        {"id": "a", "status": ["queued"]},
+        {"id": "a", "out": "x"},
+        {"id": "a", "err": "stderr"},
+        {"id": "a", "status": ["need-input"]},
+        {"id": "a", "value": "1"},
+        DONE,
+        {"id": "b", "status": ["done", "error"], "err": "why"},
+    ):
         rules.see(message)
     rules.sent("a")
     rules.see(DONE)

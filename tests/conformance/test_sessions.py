@@ -91,9 +91,16 @@ def test_letters_digits_hyphens_and_underscores_make_a_name(wire: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("bad name!", "letters, digits"), ("", "blank"), ("  ", "blank"), ("é", "letters"), ("n" * 257, "length of 256"),
-     ("a\n", "letters"), (3, "expected")],
-)  # fmt: skip
+    [
+        ("bad name!", "letters, digits"),
+        ("", "blank"),
+        ("  ", "blank"),
+        ("é", "letters"),
+        ("n" * 257, "length of 256"),
+        ("a\n", "letters"),
+        (3, "expected"),
+    ],
+)
 @scenario(104)
 def test_a_name_that_may_not_be_is_never_just_not_found(wire: Any, name: object, why: str) -> None:
     for answer in (wire.ask("eval", code="1", session=name), wire.ask("new-session", name=name)):

@@ -21,9 +21,13 @@ LINE_KINDS = KINDS[1:]
 # Settings that tests share: each set of its own costs a broker, and its start.
 USUAL = ("limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=300")
 SMALL = (
-    "limits.max-message-bytes=1024", "limits.max-value-bytes=16", "limits.max-history=10", "limits.max-stdin-bytes=500",
-    "limits.max-eval-time-ms=300", "limits.rate-limit-per-min=0",
-)  # fmt: skip
+    "limits.max-message-bytes=1024",
+    "limits.max-value-bytes=16",
+    "limits.max-history=10",
+    "limits.max-stdin-bytes=500",
+    "limits.max-eval-time-ms=300",
+    "limits.rate-limit-per-min=0",
+)
 ONE_SLOT = ("limits.max-concurrent-evals=1", "limits.max-queued-evals=2", *USUAL)
 ONE_SESSION = ("limits.max-sessions=1",)
 _LISTENERS = ("broker.tcp=127.0.0.1:0", "broker.unix=/FOLDER/run/lines.sock")

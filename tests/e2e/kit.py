@@ -86,10 +86,19 @@ class Broker:
     """`replctl serve` as a subprocess, with a state folder of its own."""
 
     def __init__(
-        self, folder: Path, *settings: str, warm: int = 2, max_file_bytes: int | None = None, config: str = "",
-        more_endpoints: Sequence[str] = (), keys: Sequence[str] = (), sandbox: bool = False,
-        through: Sequence[str] = (), uid: int | None = None, config_in: Path | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        *settings: str,
+        warm: int = 2,
+        max_file_bytes: int | None = None,
+        config: str = "",
+        more_endpoints: Sequence[str] = (),
+        keys: Sequence[str] = (),
+        sandbox: bool = False,
+        through: Sequence[str] = (),
+        uid: int | None = None,
+        config_in: Path | None = None,
+    ) -> None:
         """`through`: what starts the command, given it as its arguments. `uid`: whose folder it is to be. `config_in`:
         where its config file lies, instead."""
         self.folder = folder

@@ -22,9 +22,12 @@ COMERS = 5000
 @pytest.fixture
 def few(start: Start) -> Broker:
     return start(
-        "broker.tcp=127.0.0.1:0", "broker.unix=/FOLDER/run/lines.sock", "limits.rate-limit-per-min=0",
-        more_endpoints=[free_tcp()], through=FEW,
-    )  # fmt: skip
+        "broker.tcp=127.0.0.1:0",
+        "broker.unix=/FOLDER/run/lines.sock",
+        "limits.rate-limit-per-min=0",
+        more_endpoints=[free_tcp()],
+        through=FEW,
+    )
 
 
 def places(broker: Broker) -> Iterator[tuple[int, str | tuple[str, int]]]:

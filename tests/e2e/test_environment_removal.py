@@ -63,9 +63,10 @@ def test_of_two_identities_each_lists_and_removes_its_own_and_an_admin_all(start
         make(broker, name)
     at = broker.listening["tcp"]
     with (
-        Client(at, key=str(broker.folder / "ada.key")) as ada, Client(at, key=str(broker.folder / "bob.key")) as bob,
+        Client(at, key=str(broker.folder / "ada.key")) as ada,
+        Client(at, key=str(broker.folder / "bob.key")) as bob,
         broker.wire() as own,
-    ):  # fmt: skip
+    ):
         assert [[each.environment for each in who.environments()] for who in (ada, bob)] == [
             ["@ada/data"],
             ["@bob/data"],

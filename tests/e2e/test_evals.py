@@ -38,9 +38,7 @@ def test_an_eval_without_a_session_is_ephemeral_and_says_so(wire: Wire) -> None:
 
 
 def test_output_is_streamed_while_the_code_runs(wire: Wire) -> None:
-    request = wire.send(
-        "eval", code="print('first')\ninput()\nprint('second')", session="s", if_missing="create"
-    )  # fmt: skip
+    request = wire.send("eval", code="print('first')\ninput()\nprint('second')", session="s", if_missing="create")
     seen = []
     for message in wire.messages(request):
         seen.append(message)

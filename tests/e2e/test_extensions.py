@@ -158,9 +158,13 @@ def test_the_command_asks_who_sits_at_the_terminal(start: Start, tmp_path: Path,
     broker = _with(start, tmp_path, {"guard": ASKS})
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*COMMAND, "eval", "--endpoint", broker.endpoint, "rm = 42; rm"], env=broker.environ,
-        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-    )  # fmt: skip
+        [*COMMAND, "eval", "--endpoint", broker.endpoint, "rm = 42; rm"],
+        env=broker.environ,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
     os.close(theirs)
     seen = _until(ours, "Run it? [y/N]")
     assert "Delete? it says rm (hook guard/words)" in seen
@@ -175,9 +179,13 @@ def test_ctrl_c_at_the_question_is_a_no(start: Start, tmp_path: Path) -> None:
     broker = _with(start, tmp_path, {"guard": hook(title)})
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*COMMAND, "eval", "--endpoint", broker.endpoint, "rm = 42; rm"], env=broker.environ,
-        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-    )  # fmt: skip
+        [*COMMAND, "eval", "--endpoint", broker.endpoint, "rm = 42; rm"],
+        env=broker.environ,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
     os.close(theirs)
     assert "Clear \\x1b[2J? it says rm" in _until(ours, "Run it? [y/N]"), "a hook's words cannot touch the terminal"
     state = Path(f"/proc/{process.pid}/task/{process.pid}/stat")
@@ -220,18 +228,25 @@ def test_the_command_asks_nobody_where_there_is_no_terminal(start: Start, tmp_pa
 @pytest.mark.parametrize(
     "config",
     [
-        entry(name="imports"), entry(name="imports", settings={"allow": 3}), entry(name="secrets", settings={"answer": "perhaps"}),
-        entry(name="secrets", settings={"shapes": {"x": "("}}), entry(name="nothing-like-this"), entry(path="/no/such.py"),
+        entry(name="imports"),
+        entry(name="imports", settings={"allow": 3}),
+        entry(name="secrets", settings={"answer": "perhaps"}),
+        entry(name="secrets", settings={"shapes": {"x": "("}}),
+        entry(name="nothing-like-this"),
+        entry(path="/no/such.py"),
         entry(name="secrets") * 2,
     ],
-)  # fmt: skip
+)
 def test_a_broker_does_not_serve_without_an_extension_that_its_config_names(tmp_path: Path, config: str) -> None:
     (tmp_path / "c.toml").write_text(config)
     tmp_path.chmod(0o700)
     done = subprocess.run(
         [*COMMAND, "serve", "--endpoint", f"ipc://{tmp_path}/run/b", "--config", str(tmp_path / "c.toml")],
-        env={**os.environ, "REPLCTL_STATE_DIR": str(tmp_path)}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        env={**os.environ, "REPLCTL_STATE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 3
     assert "extension" in done.stderr
     assert "Traceback" not in done.stderr
@@ -331,7 +346,7 @@ def test_commands_of_extensions_stand_beside_the_others(kinds: Broker) -> None:
     told = json.loads(_cli(kinds, "extensions", "--json").stdout)["extensions"]
     assert {(each["name"], each["loaded"]) for each in told if each["kind"] == "command"} == {
         (name, loaded) for name in ("louder", "fails", "leaves") for loaded in ("here", "broker")
-    }  # fmt: skip
+    }
 
 
 NOISY = """

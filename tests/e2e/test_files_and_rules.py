@@ -156,8 +156,9 @@ def test_history_lasts_across_resets(wire: Wire) -> None:
     wire.run("b = 2")
     told = wire.ask("history", session="s")["history"]
     assert [(each["code"], each["epoch"], each["status"]) for each in told] == [
-        ("a = 1", first, ["done"]), ("b = 2", first + 1, ["done"]),
-    ]  # fmt: skip
+        ("a = 1", first, ["done"]),
+        ("b = 2", first + 1, ["done"]),
+    ]
 
 
 def test_every_request_is_in_the_audit_with_its_client_and_outcome(start: Callable[..., Broker]) -> None:
@@ -174,17 +175,24 @@ def test_every_request_is_in_the_audit_with_its_client_and_outcome(start: Callab
     line.close()
     wait_until(lambda: len(records(broker)) == 6, "the audit is written")
     assert [(each["op"], each["outcome"]) for each in records(broker)] == [
-        ("eval", "error"), ("load-file", "path-not-allowed"), ("close", "session-not-found"), ("ping", "pong"),
-        (None, "rate-limited"), (None, "malformed-request"),  # neither was read: limits come first
-    ]  # fmt: skip
+        ("eval", "error"),
+        ("load-file", "path-not-allowed"),
+        ("close", "session-not-found"),
+        ("ping", "pong"),
+        (None, "rate-limited"),
+        (None, "malformed-request"),  # neither was read: limits come first
+    ]
     first, last = records(broker)[0], records(broker)[-1]
     assert (first["agent"], first["session"], first["client"][:4]) == ("ada", "s", "zmq:")
     assert first["latency-ms"] > 0
     assert last["client"].startswith("tcp:127.0.0.1:")
     told = subprocess.run(
-        [sys.executable, "-m", "replctl", "audit", "--outcome", "rate-limited", "--json"], env=broker.environ,
-        capture_output=True, check=True, timeout=20,
-    )  # fmt: skip
+        [sys.executable, "-m", "replctl", "audit", "--outcome", "rate-limited", "--json"],
+        env=broker.environ,
+        capture_output=True,
+        check=True,
+        timeout=20,
+    )
     assert [json.loads(text)["outcome"] for text in told.stdout.splitlines()] == ["rate-limited"]
     assert os.stat(broker.folder / "audit.ndjson").st_mode & 0o777 == 0o600
 
@@ -197,9 +205,12 @@ def test_a_damaged_line_of_the_audit_is_skipped(start: Callable[..., Broker]) ->
     audit = broker.folder / "audit.ndjson"
     audit.write_bytes('{"agent":"ä'.encode()[:-1] + b'"}\n' + audit.read_bytes())
     told = subprocess.run(
-        [sys.executable, "-m", "replctl", "audit", "--json"], env=broker.environ, capture_output=True, check=True,
+        [sys.executable, "-m", "replctl", "audit", "--json"],
+        env=broker.environ,
+        capture_output=True,
+        check=True,
         timeout=20,
-    )  # fmt: skip
+    )
     assert [json.loads(line)["op"] for line in told.stdout.splitlines()] == ["ping"]
 
 

@@ -29,9 +29,11 @@ def flooded() -> Iterator[Broker]:
     from pathlib import Path
 
     broker = Broker(
-        Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp")), "broker.tcp=127.0.0.1:0",
-        "broker.unix=/FOLDER/run/lines.sock", "limits.worker-silence-ms=1500",
-    )  # fmt: skip
+        Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp")),
+        "broker.tcp=127.0.0.1:0",
+        "broker.unix=/FOLDER/run/lines.sock",
+        "limits.worker-silence-ms=1500",
+    )
     yield broker
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()

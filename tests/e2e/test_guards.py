@@ -41,8 +41,15 @@ def test_the_guard_of_imports_knows_each_agent(start: Start) -> None:
     with broker.wire() as wire:
         assert wire.run("import math, os.path", "s")["status"] == ["done"]
         assert wire.run("import socket", "s", agent="ada")["status"] == ["done"]
-        for code in ("import os", "from os import path, system", "import math, socket", "__import__('os')",
-                     "exec('import os')", "import importlib", "from . import x"):  # fmt: skip
+        for code in (
+            "import os",
+            "from os import path, system",
+            "import math, socket",
+            "__import__('os')",
+            "exec('import os')",
+            "import importlib",
+            "from . import x",
+        ):
             assert wire.run(code)["status"] == ["done", "error", "hook-blocked"], code
         assert "agent bob may not import math; allowed: nothing" in wire.run("import math", agent="bob")["err"]
         assert "its imports cannot be told (SyntaxError" in wire.run("def f(:")["err"]

@@ -50,9 +50,13 @@ context.destroy()
 
 def keys(broker: Broker, *args: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "replctl", "keys", *args], env=broker.environ, cwd=broker.folder, capture_output=True,
-        timeout=20, check=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "replctl", "keys", *args],
+        env=broker.environ,
+        cwd=broker.folder,
+        capture_output=True,
+        timeout=20,
+        check=True,
+    )
     return done.stdout.decode().strip()
 
 
@@ -106,9 +110,7 @@ def test_another_user_of_the_machine_is_known_by_the_kernels_word(start: Callabl
             json.dumps({"id": "5", "op": "eval", "code": "6*7"}),
         ]
         port = broker.listening["tcp"].rpartition(":")[2]
-        told = subprocess.run(
-            [sys.executable, "-c", ASK, port, *asked], capture_output=True, timeout=30, check=True
-        )  # fmt: skip
+        told = subprocess.run([sys.executable, "-c", ASK, port, *asked], capture_output=True, timeout=30, check=True)
         answers = [json.loads(line) for line in told.stdout.splitlines()]
         assert answers[0]["identity"] == f"uid:{OTHER_UID}"
         assert [answer["status"][-1] for answer in answers[1:]] == ["session-not-found", "done", "forbidden", "done"]

@@ -161,8 +161,11 @@ def test_a_stale_socket_is_replaced_and_a_live_one_or_a_file_is_not(start: Start
     for taken, why in ((path, "somebody listens there"), (str(plain), "no socket")):
         done = subprocess.run(
             [sys.executable, "-m", "replctl", "serve", "--endpoint", broker.endpoint + "2", "--unix", taken],
-            env=broker.environ, capture_output=True, text=True, timeout=PATIENCE_S,
-        )  # fmt: skip
+            env=broker.environ,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
         assert done.returncode == 3
         assert why in done.stderr
     assert plain.read_text() == "precious"

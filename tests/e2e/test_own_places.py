@@ -24,9 +24,12 @@ Done = subprocess.CompletedProcess[str]
 
 def replctl(broker: Broker, *words: str) -> Done:
     return subprocess.run(
-        [sys.executable, "-m", "replctl", *words], env={**broker.environ, "REPLCTL_ENDPOINT": broker.endpoint},
-        capture_output=True, text=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+        [sys.executable, "-m", "replctl", *words],
+        env={**broker.environ, "REPLCTL_ENDPOINT": broker.endpoint},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
 
 
 def said(broker: Broker, text: str) -> None:
@@ -109,9 +112,12 @@ def test_a_second_start_beside_a_broker_whose_socket_is_gone_finds_that_broker(s
         os.kill(broker.pid, signal.SIGSTOP)
         shutil.rmtree(broker.folder / "run")
         second = subprocess.Popen(
-            [sys.executable, "-m", "replctl", "eval", "-s", "a", "x"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**broker.environ, "REPLCTL_ENDPOINT": broker.endpoint}, text=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "replctl", "eval", "-s", "a", "x"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**broker.environ, "REPLCTL_ENDPOINT": broker.endpoint},
+            text=True,
+        )
         wait_until(lambda: (broker.folder / "run/b.sock.start.lock").exists(), "it begins to start one")
         os.kill(broker.pid, signal.SIGCONT)
         out, err = second.communicate(timeout=60)
@@ -149,9 +155,12 @@ def home() -> Iterator[Path]:
 
 def serve(home: Path) -> Done:
     return subprocess.run(
-        [sys.executable, "-m", "replctl", "serve", "--idle-exit", "0.1"], capture_output=True, text=True,
-        timeout=PATIENCE_S, env={**os.environ, "REPLCTL_STATE_DIR": str(home)},
-    )  # fmt: skip
+        [sys.executable, "-m", "replctl", "serve", "--idle-exit", "0.1"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env={**os.environ, "REPLCTL_STATE_DIR": str(home)},
+    )
 
 
 def one_line(done: Done) -> str:
@@ -183,8 +192,11 @@ def test_a_state_folder_that_cannot_be_written_is_told_in_one_line_by_both_who_s
     home.chmod(0o500)
     for words in (["serve"], ["eval", "1"]):
         done = subprocess.run(
-            [*through, sys.executable, "-m", "replctl", *words], capture_output=True, text=True, timeout=PATIENCE_S,
+            [*through, sys.executable, "-m", "replctl", *words],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
             env={**os.environ, "REPLCTL_STATE_DIR": str(home)},
-        )  # fmt: skip
+        )
         assert str(home) in one_line(done)
         assert "Permission denied" in done.stderr

@@ -19,9 +19,14 @@ HERE = "import os; print(os.getcwd())"
 def run(broker: Broker, directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """A command that is given in a directory."""
     return subprocess.run(
-        [sys.executable, "-P", "-m", "replctl", *args, "--endpoint", broker.endpoint, "--no-start"], cwd=directory,
-        env=broker.environ, capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
+        [sys.executable, "-P", "-m", "replctl", *args, "--endpoint", broker.endpoint, "--no-start"],
+        cwd=directory,
+        env=broker.environ,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
 
 
 @pytest.fixture
@@ -68,8 +73,9 @@ def test_a_program_and_tools_meet_in_the_project_and_hear_of_it_once(projects: t
     with Client(broker.endpoint, start=False, directory=str(a / "src")) as client:
         first, second = client.eval("x"), client.eval("x")
         assert [(each.value, each.session, each.cwd) for each in (first, second)] == [
-            ("'a'", "default", str(a)), ("'a'", "default", None),
-        ]  # fmt: skip
+            ("'a'", "default", str(a)),
+            ("'a'", "default", None),
+        ]
         with toolset("default", client=client) as tools:
             assert f"session default in {a}" not in tools.call("eval", {"code": "x"}).text
     with Client(broker.endpoint, start=False, directory=str(b)) as other, toolset("default", client=other) as tools:

@@ -19,9 +19,14 @@ from replwire.ops.base import OF_ANY_ANSWER
 PAGE = (Path(__file__).resolve().parents[2] / "docs/protocol.md").read_text()
 ASKED: dict[str, list[dict[str, Any]]] = {
     "eval": [
-        {"code": "print(1); 2"}, {"code": "1/0"}, {"code": "x = 1", "session": "p", "if_missing": "create"},
-        {"code": "while True: pass", "session": "p", "timeout_ms": 50}, {"code": "class A:\n def __repr__(s): 1/0\nA()"},
-        {"code": "import os; os._exit(3)"}, {"code": "1", "session": "none"}, {"code": "1", "session": "p", "wait_ms": 0},
+        {"code": "print(1); 2"},
+        {"code": "1/0"},
+        {"code": "x = 1", "session": "p", "if_missing": "create"},
+        {"code": "while True: pass", "session": "p", "timeout_ms": 50},
+        {"code": "class A:\n def __repr__(s): 1/0\nA()"},
+        {"code": "import os; os._exit(3)"},
+        {"code": "1", "session": "none"},
+        {"code": "1", "session": "p", "wait_ms": 0},
         {"code": "print('x' * 2_000_000)"},
     ],
     "read": [{"session": "p", "eval_id": 1}, {"session": "p", "eval_id": 0}, {"session": "p", "eval_id": 99}],
@@ -42,7 +47,11 @@ ASKED: dict[str, list[dict[str, Any]]] = {
     "info": [{"session": "p"}],
     "set-mode": [{"session": "p", "to": "normal"}],
     "share": [{"session": "p", "level": "read"}],
-    "env": [{"session": "p", "action": "show"}, {"session": "p", "action": "list"}, {"session": "p", "action": "activate", "path": "/no"}],
+    "env": [
+        {"session": "p", "action": "show"},
+        {"session": "p", "action": "list"},
+        {"session": "p", "action": "activate", "path": "/no"},
+    ],
     "clone": [{"session": "p", "name": "r"}],
     "reset": [{"session": "q"}],
     "close": [{"session": "q"}, {"session": "r"}],
@@ -50,7 +59,7 @@ ASKED: dict[str, list[dict[str, Any]]] = {
     "ping": [{}],
     "stats": [{}],
     "subscribe": [{"session": "none"}],
-}  # fmt: skip
+}
 
 
 def objects(value: Any) -> set[str]:

@@ -65,10 +65,15 @@ def broker() -> Iterator[Broker]:
     listed = acting_as_root("ada", "bob") + '[[identities]]\nname = "eve"\nquotas = { max-sessions = 1 }\n'
     listed += 'user = "root"\n' if os.getuid() == 0 else ""
     broker = Broker(
-        Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp")), "limits.first-request-ms=1500", "broker.tcp=127.0.0.1:0",
-        "limits.max-eval-time-ms=8000", "limits.max-connections=60", "limits.max-sessions=20",
-        more_endpoints=[free_tcp()], config=listed,
-    )  # fmt: skip
+        Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp")),
+        "limits.first-request-ms=1500",
+        "broker.tcp=127.0.0.1:0",
+        "limits.max-eval-time-ms=8000",
+        "limits.max-connections=60",
+        "limits.max-sessions=20",
+        more_endpoints=[free_tcp()],
+        config=listed,
+    )
     for name in NAMES:
         command = [sys.executable, "-m", "replctl", "keys", "token", name]
         subprocess.run(command, cwd=broker.folder, env=broker.environ, check=True, stdout=subprocess.DEVNULL)

@@ -18,9 +18,12 @@ def write(broker: Broker, text: str) -> None:
 
 def command(broker: Broker, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "replctl", *words, "--endpoint", broker.endpoint], env=broker.environ,
-        capture_output=True, text=True, timeout=20,
-    )  # fmt: skip
+        [sys.executable, "-m", "replctl", *words, "--endpoint", broker.endpoint],
+        env=broker.environ,
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
 
 
 def test_what_can_change_does_and_the_rest_is_named(start: Callable[..., Broker]) -> None:

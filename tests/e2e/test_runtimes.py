@@ -39,13 +39,35 @@ def wire(site: tuple[Broker, Path]) -> Iterator[Wire]:
 
 
 CODE = {
-    "node": {"set": "const x = 41", "get": "x + 1", "got": "42", "print": "console.log('hi')", "busy": "while (true) {}",
-             "wait": "await new Promise(() => {})", "wrong": "nothing.at.all", "broken": "function (", "exit": "process.exit(3)",
-             "prefix": "console.lo", "whole": "log", "ns": "globalThis"},
-    "bash": {"set": "x=41", "get": "echo $((x + 1))", "got": "0", "print": "echo hi", "busy": "while :; do :; done",
-             "wait": "sleep 100", "wrong": None, "broken": "if true; then", "exit": "exit 3", "prefix": "ech", "whole": "echo",
-             "ns": "shell"},
-}  # fmt: skip
+    "node": {
+        "set": "const x = 41",
+        "get": "x + 1",
+        "got": "42",
+        "print": "console.log('hi')",
+        "busy": "while (true) {}",
+        "wait": "await new Promise(() => {})",
+        "wrong": "nothing.at.all",
+        "broken": "function (",
+        "exit": "process.exit(3)",
+        "prefix": "console.lo",
+        "whole": "log",
+        "ns": "globalThis",
+    },
+    "bash": {
+        "set": "x=41",
+        "get": "echo $((x + 1))",
+        "got": "0",
+        "print": "echo hi",
+        "busy": "while :; do :; done",
+        "wait": "sleep 100",
+        "wrong": None,
+        "broken": "if true; then",
+        "exit": "exit 3",
+        "prefix": "ech",
+        "whole": "echo",
+        "ns": "shell",
+    },
+}
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

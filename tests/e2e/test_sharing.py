@@ -33,9 +33,13 @@ class Person:
 
     def run(self, *args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "replctl", *args, "--endpoint", self.endpoint, "--no-start"], text=True,
-            env={**self.broker.environ, "REPLCTL_KEY_FILE": self.key}, capture_output=True, timeout=30, check=False,
-        )  # fmt: skip
+            [sys.executable, "-m", "replctl", *args, "--endpoint", self.endpoint, "--no-start"],
+            text=True,
+            env={**self.broker.environ, "REPLCTL_KEY_FILE": self.key},
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )
 
     def told(self, *args: str) -> Any:
         return json.loads(self.run(*args, "--json").stdout)

@@ -45,9 +45,13 @@ ERRORS = ("memory", "process", "machine")
 @pytest.fixture(scope="module")
 def faulty() -> Iterator[Broker]:
     broker = Broker(
-        Path(mkdtemp(prefix="rpl-", dir="/tmp")), "broker.tcp=127.0.0.1:0", "limits.rate-limit-per-min=0",
-        "limits.max-eval-time-ms=500", more_endpoints=[free_tcp()], through=(sys.executable, "-c", FAULTY),
-    )  # fmt: skip
+        Path(mkdtemp(prefix="rpl-", dir="/tmp")),
+        "broker.tcp=127.0.0.1:0",
+        "limits.rate-limit-per-min=0",
+        "limits.max-eval-time-ms=500",
+        more_endpoints=[free_tcp()],
+        through=(sys.executable, "-c", FAULTY),
+    )
     yield broker
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()

@@ -70,11 +70,14 @@ def test_the_first_command_starts_a_broker_and_says_so(home: Home) -> None:
 def test_twenty_first_callers_start_one_broker(home: Home) -> None:
     callers = [
         subprocess.Popen(
-            home.command("eval", "-s", f"s{n}", f"{n}*1"), env=home.env, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
+            home.command("eval", "-s", f"s{n}", f"{n}*1"),
+            env=home.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for n in range(20)
-    ]  # fmt: skip
+    ]
     outputs = [caller.communicate(timeout=60) for caller in callers]
     assert [out for out, _ in outputs] == [f"{n}\n" for n in range(20)], outputs
     assert sum("started a broker" in err for _, err in outputs) == 1
@@ -84,9 +87,12 @@ def test_twenty_first_callers_start_one_broker(home: Home) -> None:
 def test_after_a_killed_broker_the_next_command_starts_one_and_says_what_was_lost(home: Home) -> None:
     home.run("eval", "-s", "work", "x = 1")
     running = subprocess.Popen(
-        home.command("eval", "-s", "work", "print('in', flush=True)\nwhile True: pass"), env=home.env,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        home.command("eval", "-s", "work", "print('in', flush=True)\nwhile True: pass"),
+        env=home.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert running.stdout is not None
     assert running.stdout.readline() == "in\n"
     (pid,) = home.brokers()
@@ -141,9 +147,12 @@ def test_no_start_means_exit_3(home: Home) -> None:
 def test_a_second_broker_at_the_same_address_is_refused_and_the_first_lives_on(start: Start) -> None:
     broker = start()
     second = subprocess.run(
-        [sys.executable, "-m", "replctl", "serve", "--endpoint", broker.endpoint], env=broker.environ,
-        capture_output=True, text=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+        [sys.executable, "-m", "replctl", "serve", "--endpoint", broker.endpoint],
+        env=broker.environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
     assert second.returncode == 3
     assert "another broker has it" in second.stderr
     with broker.wire() as wire:
@@ -154,8 +163,11 @@ def test_one_broker_listens_at_several_addresses(home: Home) -> None:
     urls = [f"ipc://{home.folder}/run/{name}.sock" for name in ("a", "b")]
     words = [word for url in urls for word in ("--endpoint", url)]
     serving = subprocess.Popen(
-        home.command("serve", "--json", *words), env=home.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        home.command("serve", "--json", *words),
+        env=home.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
     assert serving.stdout is not None
     assert json.loads(serving.stdout.readline())["listening"] == urls
     assert home.run("eval", "--endpoint", urls[0], "x = 1").returncode == 0

@@ -21,9 +21,13 @@ NAMES = ("ada", "bob")
 def broker() -> Iterator[Broker]:
     """A broker that lines reach from beyond loopback, where the kernel vouches for nobody."""
     broker = Broker(
-        Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp")), "broker.tcp=0.0.0.0:0", "limits.max-connections=20",
-        "limits.first-request-ms=3000", "limits.rate-limit-per-min=200", config=acting_as_root(*NAMES),
-    )  # fmt: skip
+        Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp")),
+        "broker.tcp=0.0.0.0:0",
+        "limits.max-connections=20",
+        "limits.first-request-ms=3000",
+        "limits.rate-limit-per-min=200",
+        config=acting_as_root(*NAMES),
+    )
     for name in NAMES:
         command = [sys.executable, "-m", "replctl", "keys", "token", name]
         subprocess.run(command, cwd=broker.folder, env=broker.environ, check=True, stdout=subprocess.DEVNULL)

@@ -48,11 +48,18 @@ def test_an_eval_is_a_trace_with_its_wait_and_its_run(traced: Broker, collected:
         queue, run = collected.named("queue")[0], collected.named("run")[0]
         session = wire.ask("info", session="work")["info"]["session"]
         assert span.about == {
-            "session.id": session, "gen_ai.agent.name": "ada", "replctl.session.name": "work",
-            "replctl.runtime": "python", "replctl.op": "eval", "replctl.eval.id": 1, "replctl.epoch": 1,
-            "replctl.request.id": "r1", "replctl.worker": span.about["replctl.worker"], "replctl.status": "ok",
+            "session.id": session,
+            "gen_ai.agent.name": "ada",
+            "replctl.session.name": "work",
+            "replctl.runtime": "python",
+            "replctl.op": "eval",
+            "replctl.eval.id": 1,
+            "replctl.epoch": 1,
+            "replctl.request.id": "r1",
+            "replctl.worker": span.about["replctl.worker"],
+            "replctl.status": "ok",
             "replctl.state": "kept",
-        }  # fmt: skip
+        }
         assert not span.failed
         assert (span.parent, queue.parent, run.parent) == ("", span.id, span.id)
         assert queue.trace == run.trace == span.trace

@@ -201,9 +201,16 @@ def test_a_script_of_a_session_can_be_read_by_python_whatever_the_session_was_gi
     broker = start()
     with broker.wire() as wire:
         for code in (
-            "from __future__ import annotations", "x = 1", "%timeit x", "await __import__('asyncio').sleep(0)", "if x:",
-            "'d'\nx", "return 5", "from __future__ import division", "raise ValueError('a\\0b')",
-        ):  # fmt: skip
+            "from __future__ import annotations",
+            "x = 1",
+            "%timeit x",
+            "await __import__('asyncio').sleep(0)",
+            "if x:",
+            "'d'\nx",
+            "return 5",
+            "from __future__ import division",
+            "raise ValueError('a\\0b')",
+        ):
             wire.run(code, "odd")
     assert broker.stop() == 0
     text = _cli(broker, "export", "odd", "--format", "py")

@@ -138,9 +138,14 @@ def test_nor_is_a_broker_that_runs_found_without_the_config_that_is_named(tmp_pa
 
     def run(*words: str, named: str = "/nowhere/c.toml", code: int = 0) -> str:
         ended = subprocess.run(
-            [sys.executable, "-m", "replctl", *words], env=environ | {"REPLCTL_CONFIG": named},
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            [sys.executable, "-m", "replctl", *words],
+            env=environ | {"REPLCTL_CONFIG": named},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert ended.returncode == code, ended
         return ended.stdout + ended.stderr
 

@@ -50,10 +50,13 @@ def older() -> Iterator[Broker]:
 @pytest.mark.parametrize(
     ("op", "fields", "word"),
     [
-        ("ping", {}, "pong"), ("eval", {"code": "print(1)"}, "done"), ("dance", {}, "unknown-op"), ("eval", {}, "error"),
+        ("ping", {}, "pong"),
+        ("eval", {"code": "print(1)"}, "done"),
+        ("dance", {}, "unknown-op"),
+        ("eval", {}, "error"),
         ("new-session", {"cpu_percent": "all"}, "invalid-request"),
     ],
-)  # fmt: skip
+)
 def test_a_request_of_another_version_is_first_told_the_brokers(
     wire: Wire, op: str, fields: dict[str, Any], word: str
 ) -> None:

@@ -207,8 +207,9 @@ def test_metrics_are_served_and_can_be_parsed(start: Callable[..., Broker]) -> N
 
         def samples() -> dict[tuple[str, tuple[str, ...]], float]:
             families = text_string_to_metric_families(_get(port)[1])
-            return {(each.name, tuple(each.labels.values())): each.value for family in families
-                    for each in family.samples}  # fmt: skip
+            return {
+                (each.name, tuple(each.labels.values())): each.value for family in families for each in family.samples
+            }
 
         seen = wait_until(lambda: (now := samples()).get(("replctl_agent_cpu_seconds_total", ("ada",))) and now, "cpu")
         assert seen["replctl_evals_total", ("ok",)] == 1

@@ -32,8 +32,12 @@ def families() -> dict[str, str]:
 
 
 def test_every_figure_of_the_dashboard_is_served_and_every_figure_is_shown(families: dict[str, str]) -> None:
-    asked = {name for panel in DASHBOARD["panels"] for target in panel["targets"]
-             for name in re.findall(r"replctl_\w+", target["expr"])}  # fmt: skip
+    asked = {
+        name
+        for panel in DASHBOARD["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"replctl_\w+", target["expr"])
+    }
     assert asked <= families.keys()
     shown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked}
     served = {re.sub(r"_(bucket|sum|count)$", "", name) for name in families}

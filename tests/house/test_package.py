@@ -39,8 +39,11 @@ with Client(agent="ada") as client:
 def _build(kind: str, directory: Path) -> Path:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "--target", kind, "--directory", str(directory)],
-        cwd=ROOT, check=True, capture_output=True, timeout=120,
-    )  # fmt: skip
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
     (built,) = directory.iterdir()
     return built
 
@@ -66,10 +69,23 @@ def test_a_users_program_is_type_checked_against_the_installed_package(wheel: Pa
     program = tmp_path / "program.py"
     program.write_text(USER_PROGRAM)
     checked = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(environment / "bin/python"), "--config-file=",
-         "--cache-dir", str(tmp_path / "cache"), str(program)],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--python-executable",
+            str(environment / "bin/python"),
+            "--config-file=",
+            "--cache-dir",
+            str(tmp_path / "cache"),
+            str(program),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     faults = [line for line in checked.stdout.splitlines() if "error:" in line]
     assert len(faults) == 1, checked.stdout + checked.stderr
     assert re.search(r"program.py:11: error: .*str \| None", faults[0])

@@ -20,9 +20,11 @@ from replctl.tools.running import eval_fields, run
 from replctl.tools.sets import ToolSet
 
 # The smallest PNG there is: one pixel.
-PIXEL = base64.b64encode(bytes.fromhex(
-    "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c6360606060000000050001a5f645400000000049454e44ae426082"
-)).decode()  # fmt: skip
+PIXEL = base64.b64encode(
+    bytes.fromhex(
+        "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c6360606060000000050001a5f645400000000049454e44ae426082"
+    )
+).decode()
 STEPS = "import time\nfor step in range(3):\n    print('step', step, flush=True)\n    time.sleep(0.7)"
 
 

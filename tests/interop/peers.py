@@ -46,8 +46,14 @@ def _fetch() -> None:
     shutil.copy(HERE / "package.json", PLACE)
     _try("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(PLACE))
     _run(sys.executable, "-m", "venv", str(PLACE / "venv"))
-    _try(str(PLACE / "venv/bin/pip"), "install", "--quiet", "--disable-pip-version-check",
-         "-r", str(HERE / "requirements.txt"))  # fmt: skip
+    _try(
+        str(PLACE / "venv/bin/pip"),
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "-r",
+        str(HERE / "requirements.txt"),
+    )
     _MARK.write_text(_wanted())
 
 

@@ -24,14 +24,26 @@ class Acpx:
     def __init__(self, here: World, peers: Peers, ttl: int = 5) -> None:
         self.here = here
         script = peers.modules / "acpx" / "dist" / "cli.js"
-        self._base = [peers.node, str(script), "--agent", shlex.join(here.agent), "--cwd", str(here.folder / "work"),
-                      "--ttl", str(ttl)]  # fmt: skip
+        self._base = [
+            peers.node,
+            str(script),
+            "--agent",
+            shlex.join(here.agent),
+            "--cwd",
+            str(here.folder / "work"),
+            "--ttl",
+            str(ttl),
+        ]
 
     def run(self, *args: str, code: int = 0) -> str:
         """Its stdout; the exit code must be this one."""
         done = subprocess.run(
-            [*self._base, *args], env=self.here.environ, capture_output=True, text=True, timeout=90,
-        )  # fmt: skip
+            [*self._base, *args],
+            env=self.here.environ,
+            capture_output=True,
+            text=True,
+            timeout=90,
+        )
         assert done.returncode == code, (args, done.stdout, done.stderr)
         return done.stdout
 

@@ -16,12 +16,19 @@ sys.path.insert(0, str(Path(__file__).parent))
 from peers import HERE, Peers
 
 RESULTS = {
-    "initialize": "InitializeResponse", "authenticate": "AuthenticateResponse", "logout": "LogoutResponse",
-    "session/new": "NewSessionResponse", "session/load": "LoadSessionResponse", "session/list": "ListSessionsResponse",
-    "session/resume": "ResumeSessionResponse", "session/close": "CloseSessionResponse",
-    "session/delete": "DeleteSessionResponse", "session/set_mode": "SetSessionModeResponse",
-    "session/set_config_option": "SetSessionConfigOptionResponse", "session/prompt": "PromptResponse",
-}  # fmt: skip
+    "initialize": "InitializeResponse",
+    "authenticate": "AuthenticateResponse",
+    "logout": "LogoutResponse",
+    "session/new": "NewSessionResponse",
+    "session/load": "LoadSessionResponse",
+    "session/list": "ListSessionsResponse",
+    "session/resume": "ResumeSessionResponse",
+    "session/close": "CloseSessionResponse",
+    "session/delete": "DeleteSessionResponse",
+    "session/set_mode": "SetSessionModeResponse",
+    "session/set_config_option": "SetSessionConfigOptionResponse",
+    "session/prompt": "PromptResponse",
+}
 CALLS = {"session/update": "SessionNotification", "session/request_permission": "RequestPermissionRequest"}
 
 
@@ -36,8 +43,12 @@ def test_all_that_the_agent_says_holds_against_the_published_schema(peers: Peers
     traffic = tmp_path / "traffic"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE.parent / "acp")],
-        cwd=HERE.parents[1], env={**os.environ, "REPLCTL_ACP_TRAFFIC": str(traffic)}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        cwd=HERE.parents[1],
+        env={**os.environ, "REPLCTL_ACP_TRAFFIC": str(traffic)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout[-3000:]
     counts: dict[str, int] = {}
     for line in traffic.read_text().splitlines():

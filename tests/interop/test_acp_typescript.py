@@ -19,8 +19,11 @@ def test_the_typescript_client_drives_every_method(peers: Peers) -> None:
     with world() as here:
         done = subprocess.run(
             [peers.node, str(script), str(sdk), str(here.folder / "work"), *here.agent],
-            env=here.environ, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
+            env=here.environ,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
         assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     session = seen["made"]["sessionId"]
@@ -41,5 +44,12 @@ def test_the_typescript_client_drives_every_method(peers: Peers) -> None:
     assert seen["missing"] == {"code": -32601}
     assert seen["deleted"] == {}
     assert seen["exit"] == 0
-    assert {"available_commands_update", "tool_call", "tool_call_update", "agent_message_chunk", "current_mode_update",
-            "config_option_update", "session_info_update"} <= set(seen["updates"])  # fmt: skip
+    assert {
+        "available_commands_update",
+        "tool_call",
+        "tool_call_update",
+        "agent_message_chunk",
+        "current_mode_update",
+        "config_option_update",
+        "session_info_update",
+    } <= set(seen["updates"])

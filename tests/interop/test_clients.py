@@ -20,12 +20,26 @@ SECONDS = 120
 # What the suite asks of servers that have them: fixtures that we do not serve, and what our server does without
 # (sampling, elicitation, logging, completion of arguments, subscriptions).
 WITHOUT = {
-    "completion-complete", "elicitation-sep1034-defaults", "elicitation-sep1330-enums", "logging-set-level",
-    "prompts-get-embedded-resource", "prompts-get-simple", "prompts-get-with-args", "prompts-get-with-image",
-    "resources-read-binary", "resources-read-text", "resources-subscribe", "resources-templates-read",
-    "resources-unsubscribe", "tools-call-audio", "tools-call-elicitation", "tools-call-embedded-resource",
-    "tools-call-mixed-content", "tools-call-sampling", "tools-call-with-logging",
-}  # fmt: skip
+    "completion-complete",
+    "elicitation-sep1034-defaults",
+    "elicitation-sep1330-enums",
+    "logging-set-level",
+    "prompts-get-embedded-resource",
+    "prompts-get-simple",
+    "prompts-get-with-args",
+    "prompts-get-with-image",
+    "resources-read-binary",
+    "resources-read-text",
+    "resources-subscribe",
+    "resources-templates-read",
+    "resources-unsubscribe",
+    "tools-call-audio",
+    "tools-call-elicitation",
+    "tools-call-embedded-resource",
+    "tools-call-mixed-content",
+    "tools-call-sampling",
+    "tools-call-with-logging",
+}
 
 
 def command(broker: Broker) -> list[str]:
@@ -59,8 +73,21 @@ def test_the_inspector(peers: Peers, broker: Broker, era: str) -> None:
 
 def test_the_inspectors_load(peers: Peers, broker: Broker) -> None:
     arguments = json.dumps({"code": "6*7", "session": "load"})
-    told = inspect(peers, broker, "--method", "tools/call", "--tool-name", "eval", "--tool-args-json", arguments,
-                   "--load", "--load-requests", "300", "--load-concurrency", "8")  # fmt: skip
+    told = inspect(
+        peers,
+        broker,
+        "--method",
+        "tools/call",
+        "--tool-name",
+        "eval",
+        "--tool-args-json",
+        arguments,
+        "--load",
+        "--load-requests",
+        "300",
+        "--load-concurrency",
+        "8",
+    )
     assert (told["ok"], told["errors"], told["toolErrors"]) == (300, 0, 0)
 
 
@@ -92,8 +119,9 @@ def test_the_client_of_fastmcp(peers: Peers, broker: Broker) -> None:
 
 @pytest.fixture(scope="module")
 def url(broker: Broker) -> Iterator[str]:
-    process = subprocess.Popen([sys.executable, str(HERE / "open_server.py"), broker.endpoint],
-                               stdout=subprocess.PIPE, env=broker.environ)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "open_server.py"), broker.endpoint], stdout=subprocess.PIPE, env=broker.environ
+    )
     assert process.stdout is not None
     yield process.stdout.readline().decode().strip()
     process.terminate()
@@ -109,8 +137,9 @@ def conform(peers: Peers, broker: Broker, url: str, *words: str) -> str:
         url,
         *words,
     ]
-    done = subprocess.run(suite, capture_output=True, text=True, timeout=SECONDS, env=broker.environ, cwd=broker.folder,
-                          check=False)  # fmt: skip
+    done = subprocess.run(
+        suite, capture_output=True, text=True, timeout=SECONDS, env=broker.environ, cwd=broker.folder, check=False
+    )
     return done.stdout + done.stderr
 
 

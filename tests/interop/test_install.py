@@ -25,13 +25,26 @@ class User:
     def __init__(self, home: Path) -> None:
         self.home = home
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "TERM") if name in os.environ}
-        self._environ = {**kept, "HOME": str(home), "REPLCTL_STATE_DIR": str(home / "s"), "DISABLE_AUTOUPDATER": "1",
-                         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}  # fmt: skip
+        self._environ = {
+            **kept,
+            "HOME": str(home),
+            "REPLCTL_STATE_DIR": str(home / "s"),
+            "DISABLE_AUTOUPDATER": "1",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        }
 
     def run(self, *command: str | Path) -> str:
         """The stdout of a command that ends well."""
-        done = subprocess.run(command, env=self._environ, cwd=self.home, stdin=subprocess.DEVNULL, capture_output=True,
-                              text=True, timeout=SECONDS, check=False)  # fmt: skip
+        done = subprocess.run(
+            command,
+            env=self._environ,
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

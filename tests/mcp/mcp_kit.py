@@ -38,8 +38,15 @@ async def run(client: Client, code: str, session: str, **more: Any) -> CallToolR
 def raw(broker: Broker, *args: str, cwd: Path | None = None) -> subprocess.Popen[bytes]:
     """The server as a bare process."""
     how = server(broker, *args)
-    return subprocess.Popen([how.command, *how.args], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, env=broker.environ, bufsize=0, cwd=cwd)  # fmt: skip
+    return subprocess.Popen(
+        [how.command, *how.args],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=broker.environ,
+        bufsize=0,
+        cwd=cwd,
+    )
 
 
 def put(process: subprocess.Popen[bytes], line: bytes) -> None:

@@ -38,8 +38,10 @@ class Served:
         command = [sys.executable, "-P", "-m", "replctl", "mcp", "--endpoint", broker.endpoint, "--http", "127.0.0.1:0"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, env=broker.environ)
         assert self.process.stderr is not None
-        said = re.fullmatch(r"replctl: MCP at http://127\.0\.0\.1:(\d+)/mcp; its bearer token is in (.*)\n",
-                            self.process.stderr.readline().decode())  # fmt: skip
+        said = re.fullmatch(
+            r"replctl: MCP at http://127\.0\.0\.1:(\d+)/mcp; its bearer token is in (.*)\n",
+            self.process.stderr.readline().decode(),
+        )
         assert said is not None
         self.port = int(said[1])
         self.path = Path(said[2])
@@ -49,8 +51,11 @@ class Served:
     def post(self, **headers: str) -> int:
         """The status of an `initialize` with these headers and nothing the server would forgive."""
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO})
-        usual = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-                 "Authorization": f"Bearer {self.token}"}  # fmt: skip
+        usual = {
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+            "Authorization": f"Bearer {self.token}",
+        }
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         try:
             named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -101,8 +106,13 @@ async def test_cancelling_interrupts(served: Served, broker: Broker) -> None:
 
 def _until(broker: Broker, session: str, state: str) -> None:
     with broker.wire() as wire:
-        wait_until(lambda: wire.ask("jobs", session=session)["jobs"][-1]["state"] == state
-                   and len(wire.ask("jobs", session=session)["jobs"]) == 2, state)  # fmt: skip
+        wait_until(
+            lambda: (
+                wire.ask("jobs", session=session)["jobs"][-1]["state"] == state
+                and len(wire.ask("jobs", session=session)["jobs"]) == 2
+            ),
+            state,
+        )
 
 
 async def test_the_end_of_the_server_is_not_the_end_of_the_code(broker: Broker) -> None:
@@ -113,8 +123,16 @@ async def test_the_end_of_the_server_is_not_the_end_of_the_code(broker: Broker) 
         for mode in ("legacy", "auto"):
             pool.submit(anyio.run, _one_call, served, mode, code, f"http-end-{mode}")
         with broker.wire() as wire:
-            wait_until(lambda: sum(str(entry["name"]).startswith("http-end-") and entry["state"] == "busy"
-                                   for entry in wire.ask("ls-sessions")["sessions"]) == 2, "both run")  # fmt: skip
+            wait_until(
+                lambda: (
+                    sum(
+                        str(entry["name"]).startswith("http-end-") and entry["state"] == "busy"
+                        for entry in wire.ask("ls-sessions")["sessions"]
+                    )
+                    == 2
+                ),
+                "both run",
+            )
             served.process.send_signal(signal.SIGTERM)
             _, err = served.process.communicate(timeout=20)
             assert b"Traceback" not in err, err

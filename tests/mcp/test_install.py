@@ -133,9 +133,14 @@ def test_toml_that_would_lose_something_is_refused(text: str) -> None:
 def install(home: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.endswith(("_HOME", "_CONFIG_DIR"))}
     return subprocess.run(
-        [sys.executable, "-P", "-m", "replctl", "install", *args], cwd=home, capture_output=True, text=True,
-        timeout=60, check=False, env={**kept, "HOME": str(home), **env},
-    )  # fmt: skip
+        [sys.executable, "-P", "-m", "replctl", "install", *args],
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**kept, "HOME": str(home), **env},
+    )
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -164,9 +169,18 @@ BARE = {"command": "replctl", "args": ["mcp"]}
     ("client", "user", "project", "key", "entry"),
     [  # as the clients' own documentation had it in November 2026
         ("claude", ".claude.json", ".mcp.json", "mcpServers", STDIO),  # code.claude.com/docs/en/mcp
-        ("codex", ".codex/config.toml", ".codex/config.toml", "mcp_servers",  # developers.openai.com/codex/mcp
-         {**BARE, "env_vars": ["XDG_RUNTIME_DIR", "REPLCTL_STATE_DIR", "REPLCTL_ENDPOINT", "REPLCTL_CONFIG"],
-          "startup_timeout_sec": 20, "tool_timeout_sec": 300}),
+        (
+            "codex",
+            ".codex/config.toml",
+            ".codex/config.toml",
+            "mcp_servers",  # developers.openai.com/codex/mcp
+            {
+                **BARE,
+                "env_vars": ["XDG_RUNTIME_DIR", "REPLCTL_STATE_DIR", "REPLCTL_ENDPOINT", "REPLCTL_CONFIG"],
+                "startup_timeout_sec": 20,
+                "tool_timeout_sec": 300,
+            },
+        ),
         ("cursor", ".cursor/mcp.json", ".cursor/mcp.json", "mcpServers", BARE),  # cursor.com/docs/mcp
         # code.visualstudio.com/docs/agents/reference/mcp-configuration
         ("vscode", ".config/Code/User/mcp.json", ".vscode/mcp.json", "servers", STDIO),
@@ -177,7 +191,7 @@ BARE = {"command": "replctl", "args": ["mcp"]}
         # docs.windsurf.com/windsurf/cascade/mcp
         ("windsurf", ".codeium/windsurf/mcp_config.json", None, "mcpServers", BARE),
     ],
-)  # fmt: skip
+)
 def test_files_and_entries_are_those_of_the_clients_documentation(
     tmp_path: Path, client: str, user: str, project: str | None, key: str, entry: dict[str, object]
 ) -> None:
@@ -208,7 +222,10 @@ def test_the_file_before_is_kept_and_the_mode_stays(tmp_path: Path) -> None:
     assert kept.read_text() == '{"mcpServers": {}}'
     assert {stat.S_IMODE(each.stat().st_mode) for each in (path, kept)} == {0o640}
     assert json.loads(path.read_text())["mcpServers"]["replctl"] == {
-        "type": "stdio", "command": "replctl", "args": ["mcp"]}  # fmt: skip
+        "type": "stdio",
+        "command": "replctl",
+        "args": ["mcp"],
+    }
 
 
 def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
@@ -264,8 +281,15 @@ def test_a_new_users_entry_is_a_working_tool(client: str) -> None:
         assert install(home, "--client", client, **state).returncode == 0
         entry = _parsed(home / CLIENTS[client].user.removeprefix("~/"))[CLIENTS[client].keys[0]]["replctl"]
         environ = {"HOME": str(home), "PATH": os.environ["PATH"], **state}
-        process = subprocess.Popen([entry["command"], *entry["args"]], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, env=environ, cwd=project, bufsize=0)  # fmt: skip
+        process = subprocess.Popen(
+            [entry["command"], *entry["args"]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environ,
+            cwd=project,
+            bufsize=0,
+        )
         say(process, "initialize", 1, **HELLO)
         assert hear(process)["result"]["serverInfo"]["name"] == "replctl"
         code = "open('made', 'w').write('x')\n6*7"

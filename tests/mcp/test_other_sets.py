@@ -29,9 +29,23 @@ def test_the_reply_set_puts_a_timeout_before_an_error(stub: Start) -> None:
 
 
 def test_the_reply_set_lists_sessions_a_line_each(stub: Start) -> None:
-    entry = {"session": "u-1", "name": "lab", "state": "idle", "runtime": "python", "epoch": 1, "created": "x",
-             "created-at": 1.0, "last-activity": "x", "eval-count": 0, "queued": 0, "running": None, "owner": "uid:0",
-             "agent": None, "cwd": None, "ref": "lab"}  # fmt: skip
+    entry = {
+        "session": "u-1",
+        "name": "lab",
+        "state": "idle",
+        "runtime": "python",
+        "epoch": 1,
+        "created": "x",
+        "created-at": 1.0,
+        "last-activity": "x",
+        "eval-count": 0,
+        "queued": 0,
+        "running": None,
+        "owner": "uid:0",
+        "agent": None,
+        "cwd": None,
+        "ref": "lab",
+    }
     broker = stub(answering(ls_sessions={"sessions": [entry, {**entry, "session": "u-2", "name": None}]}))
     assert call(broker, "julia_list_sessions", {}, "reply").text == "u-1 (lab)\nu-2"
 

@@ -44,7 +44,11 @@ def test_pages_have_a_head_and_name_tools_that_exist(page: Path) -> None:
 
 def test_there_are_commands_and_a_skill() -> None:
     assert {page.relative_to(PLUGIN).as_posix() for page in PAGES} == {
-        "commands/env.md", "commands/info.md", "commands/reset.md", "skills/replctl/SKILL.md"}  # fmt: skip
+        "commands/env.md",
+        "commands/info.md",
+        "commands/reset.md",
+        "skills/replctl/SKILL.md",
+    }
 
 
 def test_the_skills_calls_have_arguments_that_are_taken() -> None:

@@ -38,8 +38,26 @@ async def test_sessions_are_resources(connect: Connect) -> None:
 
 async def test_a_transcript_is_a_resource(connect: Connect, stub: Callable[[Script], Stub]) -> None:
     def script(_: dict[str, Any], say: Say) -> None:
-        history = [{"eval-id": 1, "code": "x = 1", "status": ["done"], "epoch": 1, "submitted": "t", "agent": None, "duration-ms": 1.0},
-                   {"eval-id": 2, "code": "1/0", "status": ["done", "error"], "epoch": 1, "submitted": "t", "agent": None, "duration-ms": 1.0}]  # fmt: skip
+        history = [
+            {
+                "eval-id": 1,
+                "code": "x = 1",
+                "status": ["done"],
+                "epoch": 1,
+                "submitted": "t",
+                "agent": None,
+                "duration-ms": 1.0,
+            },
+            {
+                "eval-id": 2,
+                "code": "1/0",
+                "status": ["done", "error"],
+                "epoch": 1,
+                "submitted": "t",
+                "agent": None,
+                "duration-ms": 1.0,
+            },
+        ]
         done(say, history=history)
 
     async with connect("--endpoint", stub(script).endpoint) as client:

@@ -32,12 +32,15 @@ def test_the_default_list_is_short() -> None:
     ("set", "names"),
     [
         ("default", "eval read interrupt reset sessions info env load_file stdin"),
-        ("reply", "julia_eval julia_complete julia_lookup julia_load_file julia_interrupt julia_new_session "
-                  "julia_list_sessions julia_close_session"),
+        (
+            "reply",
+            "julia_eval julia_complete julia_lookup julia_load_file julia_interrupt julia_new_session "
+            "julia_list_sessions julia_close_session",
+        ),
         ("agentrepl", "eval reset info pkg activate"),
         ("nexo", "Repl"),
     ],
-)  # fmt: skip
+)
 def test_a_set_has_the_names_it_promises(set: str, names: str) -> None:
     assert toolset(set).names == names.split()
 

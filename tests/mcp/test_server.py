@@ -66,7 +66,12 @@ async def test_code_answers_with_text_alone_and_its_handle_beside_it(connect: Co
     assert result.structured_content is None
     assert result.meta is not None
     assert result.meta["replctl/eval"] == {
-        "status": "ok", "session": "plain", "eval_id": 1, "epoch": 1, "state": "kept"}  # fmt: skip
+        "status": "ok",
+        "session": "plain",
+        "eval_id": 1,
+        "epoch": 1,
+        "state": "kept",
+    }
 
 
 async def test_programs_may_have_structured_content(connect: Connect) -> None:
@@ -353,8 +358,10 @@ async def test_what_is_too_large_for_the_broker_is_refused_and_costs_no_other_ca
 
 def _busy(broker: Broker, session: str) -> None:
     with broker.wire() as wire:
-        wait_until(lambda: any(each["name"] == session and each["running"] for each in wire.ask("ls-sessions")["sessions"]),
-                   "it runs")  # fmt: skip
+        wait_until(
+            lambda: any(each["name"] == session and each["running"] for each in wire.ask("ls-sessions")["sessions"]),
+            "it runs",
+        )
 
 
 async def test_pictures_are_image_content(connect: Connect, stub: Callable[[Script], Stub]) -> None:

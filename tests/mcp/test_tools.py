@@ -17,8 +17,16 @@ def test_an_eval_says_what_the_model_asked_for(stub: Start) -> None:
     asked = {"code": "6*7", "session": "lab", "timeout": "2.5", "wait": 7, "runtime": "node"}
     call(broker, "eval", asked, cwd="/tmp")
     heard = broker.next()
-    assert {"code": "6*7", "session": "lab", "if-missing": "create", "timeout-ms": 2500, "wait-ms": 7000,
-            "runtime": "node", "cwd": "/tmp", "agent": "ada"}.items() <= heard.items()  # fmt: skip
+    assert {
+        "code": "6*7",
+        "session": "lab",
+        "if-missing": "create",
+        "timeout-ms": 2500,
+        "wait-ms": 7000,
+        "runtime": "node",
+        "cwd": "/tmp",
+        "agent": "ada",
+    }.items() <= heard.items()
     assert "image/png" in heard["mime"]
 
 
@@ -148,9 +156,13 @@ def test_what_was_over_a_bound_is_told_and_its_file_named(stub: Start) -> None:
 
     answer = call(stub(script), "eval", {"code": "x"})
     assert answer.text.splitlines() == [
-        "<Image>", "[picture: shown as 9x9; the whole in /tmp/v.png]", "[picture: image/png of 9 bytes in /tmp/0.png]",
-        "[picture: image/png of 9 bytes in /tmp/1.png]", "[picture: 3 more beside these]", "[session default, eval 1, 2 ms, state kept]",
-    ]  # fmt: skip
+        "<Image>",
+        "[picture: shown as 9x9; the whole in /tmp/v.png]",
+        "[picture: image/png of 9 bytes in /tmp/0.png]",
+        "[picture: image/png of 9 bytes in /tmp/1.png]",
+        "[picture: 3 more beside these]",
+        "[session default, eval 1, 2 ms, state kept]",
+    ]
     assert answer.facts["files"] == ["/tmp/v.png", *(f"/tmp/{n}.png" for n in range(5))]
     assert len(answer.images) == 1
 
@@ -193,8 +205,9 @@ def test_nothing_found_is_not_told_as_no_output(stub: Start) -> None:
     found = call(broker, "read", {"eval_id": 1, "grep": "x"}).text
     page = call(broker, "read", {"eval_id": 1, "offset": 900}).text
     assert (found.splitlines()[0], page.splitlines()[0]) == (
-        "[no line of its output contains 'x']", "[no output from byte 900 on]",
-    )  # fmt: skip
+        "[no line of its output contains 'x']",
+        "[no output from byte 900 on]",
+    )
 
 
 def test_a_value_whose_repr_fails_is_not_told_as_no_value(stub: Start) -> None:
@@ -215,8 +228,13 @@ def test_code_that_waits_for_input_is_told_at_once(stub: Start) -> None:
 
 
 def test_lost_state_is_told_with_its_cause(stub: Start) -> None:
-    end = {"status": ["done", "error", "worker-lost"], "err": "worker lost: killed by SIGKILL", "state": "lost",
-           "cause": "the interpreter was killed by SIGKILL (signal 9)", "epoch": 2}  # fmt: skip
+    end = {
+        "status": ["done", "error", "worker-lost"],
+        "err": "worker lost: killed by SIGKILL",
+        "state": "lost",
+        "cause": "the interpreter was killed by SIGKILL (signal 9)",
+        "epoch": 2,
+    }
     answer = call(stub(answering(eval=end)), "eval", {"code": "x"})
     assert answer.error
     assert answer.facts["state"] == "lost"
@@ -253,8 +271,16 @@ def test_a_search_is_handed_to_the_broker(stub: Start) -> None:
 
 
 def test_a_lookup_is_told(stub: Start) -> None:
-    found = {"found": True, "name": "math.sin", "type": "function", "signature": "(x, /)", "doc": "Sine.",
-             "file": "/x.py", "line": 3, "methods": ["one", "two"]}  # fmt: skip
+    found = {
+        "found": True,
+        "name": "math.sin",
+        "type": "function",
+        "signature": "(x, /)",
+        "doc": "Sine.",
+        "file": "/x.py",
+        "line": 3,
+        "methods": ["one", "two"],
+    }
     broker = stub(answering(lookup=found))
     answer = call(broker, "info", {"what": "lookup", "name": "math.sin", "session": "lab"})
     assert {"op": "lookup", "symbol": "math.sin", "session": "lab"}.items() <= broker.next().items()

@@ -225,7 +225,11 @@ def test_the_nexo_tool_spawns_execs_and_kills(nexo: Tools) -> None:
     assert sorted(spawned) == ["message", "runtime", "session_id"]
     session = spawned["session_id"]
     assert told(nexo, action="exec", session_id=session, code="x = 20\nx + 1") == {
-        "stdout": "21\n", "stderr": "", "timed_out": False, "exit_code": None}  # fmt: skip
+        "stdout": "21\n",
+        "stderr": "",
+        "timed_out": False,
+        "exit_code": None,
+    }
     failed = told(nexo, action="exec", session_id=session, code="1/0")
     assert failed["stderr"].endswith("ZeroDivisionError: division by zero\n")
     listed = told(nexo, action="list")

@@ -93,10 +93,18 @@ def streams(out: str, err: str = "") -> dict[str, Any]:
 
 def test_the_nexo_tool_has_no_value_of_bash_and_its_failures_on_stderr(nexo: Tools) -> None:
     assert execute(nexo, "bash", "x=4", "echo $x", "ls /nothing-like-it 2>/dev/null", "echo e >&2; (exit 3)") == [
-        streams(""), streams("4\n"), streams("", "exit status 2\n"), streams("", "e\nexit status 3\n")]  # fmt: skip
+        streams(""),
+        streams("4\n"),
+        streams("", "exit status 2\n"),
+        streams("", "e\nexit status 3\n"),
+    ]
 
 
 @NODE
 def test_the_nexo_tool_has_values_of_node_in_its_stdout(nexo: Tools) -> None:
     assert execute(nexo, "node", "var x = 4", "x", "console.log(x); x - 4", "undefined") == [
-        streams(""), streams("4\n"), streams("4\n0\n"), streams("")]  # fmt: skip
+        streams(""),
+        streams("4\n"),
+        streams("4\n0\n"),
+        streams(""),
+    ]

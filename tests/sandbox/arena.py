@@ -85,13 +85,30 @@ def sentinels(uid: int | None = None) -> Iterator[tuple[Path, dict[str, str]]]:
         sibling = subprocess.Popen(["sleep", "300"], env={"TOKEN": token, "HELD_BY": "a sibling"}, user=uid, group=uid)
         stack.callback(lambda: (sibling.kill(), sibling.wait()))
         key = _shared_memory(stack)
-        yield folder, {
-            "SECRET": str(folder / "secret"), "BESIDE": str(folder / "beside"), "HIDDEN_HOME": str(folder / "home"),
-            "MASK": str(folder / "mask"), "SOCKET": str(folder / "socket"), "ABSTRACT": name, "DEV_SHM": str(shm),
-            "PORT": str(tcp.getsockname()[1]), "UDP_PORT": str(udp), "SIBLING": str(sibling.pid), "SHM_KEY": str(key),
-            "TMP_FILE": str(folder / "log"), "TMP_NAME": f"/tmp/{name}-fill", "SHM_NAME": f"/dev/shm/{name}-fill",
-            "QUEUE": _queue(stack, name), **_stand_ins(folder, sibling.pid), "HALF": token[:12], "OTHER_HALF": token[12:], "WORKSPACE": str(folder / "workspace"),
-        }  # fmt: skip
+        yield (
+            folder,
+            {
+                "SECRET": str(folder / "secret"),
+                "BESIDE": str(folder / "beside"),
+                "HIDDEN_HOME": str(folder / "home"),
+                "MASK": str(folder / "mask"),
+                "SOCKET": str(folder / "socket"),
+                "ABSTRACT": name,
+                "DEV_SHM": str(shm),
+                "PORT": str(tcp.getsockname()[1]),
+                "UDP_PORT": str(udp),
+                "SIBLING": str(sibling.pid),
+                "SHM_KEY": str(key),
+                "TMP_FILE": str(folder / "log"),
+                "TMP_NAME": f"/tmp/{name}-fill",
+                "SHM_NAME": f"/dev/shm/{name}-fill",
+                "QUEUE": _queue(stack, name),
+                **_stand_ins(folder, sibling.pid),
+                "HALF": token[:12],
+                "OTHER_HALF": token[12:],
+                "WORKSPACE": str(folder / "workspace"),
+            },
+        )
 
 
 # What is the machine's own is aimed at from inside a sandbox alone. Bare, a sentinel stands in for it.
@@ -152,10 +169,16 @@ def _queue(stack: ExitStack, name: str) -> str:
 
 
 FURNITURE = {
-    ".git/config": "", ".git/HEAD": "ref: refs/heads/main", ".git/modules/sub/hooks/README": "",
-    ".git/worktrees/tree/commondir": "../..", ".git/rebase-merge/git-rebase-todo": "", ".gitmodules": "path = sub\n",
-    "sub/.git": "gitdir: ../.git/modules/sub", ".envrc": "", "state/broker.sock": "the broker's",
-}  # fmt: skip
+    ".git/config": "",
+    ".git/HEAD": "ref: refs/heads/main",
+    ".git/modules/sub/hooks/README": "",
+    ".git/worktrees/tree/commondir": "../..",
+    ".git/rebase-merge/git-rebase-todo": "",
+    ".gitmodules": "path = sub\n",
+    "sub/.git": "gitdir: ../.git/modules/sub",
+    ".envrc": "",
+    "state/broker.sock": "the broker's",
+}
 
 
 def _unless_gone(_: object, __: object, error: tuple[type[BaseException], BaseException, object]) -> None:
@@ -196,9 +219,10 @@ class Arena:
         key = (attack.runtime, attack.profile)
         if key not in self._plans:
             policy = Policy(
-                profile="read-only" if attack.profile == "read-only" else "workspace-write", limits=LIMITS,
+                profile="read-only" if attack.profile == "read-only" else "workspace-write",
+                limits=LIMITS,
                 hidden_paths=[str(self._workspace / "state")],
-            )  # fmt: skip
+            )
             interpreter = PROGRAMS[attack.runtime][0]
             self._plans[key] = prepare(policy, self._machine, attack.runtime, interpreter, {"PATH": "/usr/bin:/bin"})
         return self._plans[key]

@@ -20,10 +20,14 @@ USERS = ["root", "user"] if os.getuid() == 0 else ["user"]
 APART = str(Path(__file__).with_name("apart.py"))
 PROMPT_S = 1.0  # other sessions and the broker answer within this, whatever a session does
 BOUNDS = [
-    f"sandbox.memory-bytes={LIMITS.memory_bytes}", f"sandbox.pids={LIMITS.pids}",
-    f"sandbox.file-bytes={LIMITS.file_bytes}", f"sandbox.open-files={LIMITS.open_files}",
-    f"sandbox.tmp-bytes={LIMITS.tmp_bytes}", "limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=1000",
-]  # fmt: skip
+    f"sandbox.memory-bytes={LIMITS.memory_bytes}",
+    f"sandbox.pids={LIMITS.pids}",
+    f"sandbox.file-bytes={LIMITS.file_bytes}",
+    f"sandbox.open-files={LIMITS.open_files}",
+    f"sandbox.tmp-bytes={LIMITS.tmp_bytes}",
+    "limits.rate-limit-per-min=0",
+    "limits.interrupt-grace-ms=1000",
+]
 
 
 def uid_of(who: str) -> int:
@@ -64,9 +68,7 @@ class Site:
         """A fresh session `s` of the attacker's, in a workspace as new; `mark` is in the environment of all it starts."""
         furnish(self.workspace)
         env = [f"MARK={mark}", *(f"{name}={value}" for name, value in self._targets.items())]
-        opened = self.attacker.ask(
-            "new-session", name="s", runtime=runtime, cwd=str(self.workspace), env=env, **fields
-        )  # fmt: skip
+        opened = self.attacker.ask("new-session", name="s", runtime=runtime, cwd=str(self.workspace), env=env, **fields)
         assert opened.status == ["done"], opened.messages
 
     def shut(self) -> None:

@@ -77,25 +77,54 @@ def request(op: str, attempt: Attempt, of: Owner, reference: str, scene: Scene, 
 def methods(reference: str, attacker: str) -> list[list[Any]]:
     """What `Client` does with a session. `load` would open one of the asker's own."""
     return [
-        ["eval", "secret", reference, {"create": False}], ["read", reference, 1], ["packages", "list", [], reference],
-        ["jobs", reference], ["info", reference], ["interrupt", reference], ["stdin", reference, "not yours\n"],
-        ["complete", "secr", 4, reference], ["lookup", "secret", reference], ["bindings", reference], ["history", reference],
-        ["stack", reference], ["env", reference], ["deactivate", reference], ["set_mode", reference, "plan"],
-        ["share", reference, "write"], ["clone", reference, "copy"], ["clear", reference], ["reset", reference],
-        ["hand_over", reference, attacker], ["close", reference],
-    ]  # fmt: skip
+        ["eval", "secret", reference, {"create": False}],
+        ["read", reference, 1],
+        ["packages", "list", [], reference],
+        ["jobs", reference],
+        ["info", reference],
+        ["interrupt", reference],
+        ["stdin", reference, "not yours\n"],
+        ["complete", "secr", 4, reference],
+        ["lookup", "secret", reference],
+        ["bindings", reference],
+        ["history", reference],
+        ["stack", reference],
+        ["env", reference],
+        ["deactivate", reference],
+        ["set_mode", reference, "plan"],
+        ["share", reference, "write"],
+        ["clone", reference, "copy"],
+        ["clear", reference],
+        ["reset", reference],
+        ["hand_over", reference, attacker],
+        ["close", reference],
+    ]
 
 
 def commands(reference: str, attacker: str) -> list[list[str]]:
     """What the command line does with a session. `load` would open one of the asker's own."""
     return [
-        ["eval", "--no-create", "-s", reference, "secret"], ["read", reference, "1"], ["history", reference], ["jobs", reference],
-        ["info", reference], ["vars", reference], ["stack", reference], ["complete", "-s", reference, "secr"],
-        ["lookup", "-s", reference, "secret"], ["env", "show", "-s", reference],
-        ["stdin", reference, "not yours"], ["interrupt", reference], ["tail", reference], ["mode", reference, "plan"],
-        ["share", reference, "write"], ["clone", reference, "copy"], ["hand-over", reference, "--to", attacker],
-        ["export", reference], ["reset", reference], ["close", reference],
-    ]  # fmt: skip
+        ["eval", "--no-create", "-s", reference, "secret"],
+        ["read", reference, "1"],
+        ["history", reference],
+        ["jobs", reference],
+        ["info", reference],
+        ["vars", reference],
+        ["stack", reference],
+        ["complete", "-s", reference, "secr"],
+        ["lookup", "-s", reference, "secret"],
+        ["env", "show", "-s", reference],
+        ["stdin", reference, "not yours"],
+        ["interrupt", reference],
+        ["tail", reference],
+        ["mode", reference, "plan"],
+        ["share", reference, "write"],
+        ["clone", reference, "copy"],
+        ["hand-over", reference, "--to", attacker],
+        ["export", reference],
+        ["reset", reference],
+        ["close", reference],
+    ]
 
 
 def tools(reference: str, file: str) -> list[list[Any]]:
@@ -103,12 +132,18 @@ def tools(reference: str, file: str) -> list[list[Any]]:
     session = {"session": reference}
     return [
         *(["info", session | {"what": what}] for what in ("session", "variables", "jobs", "stack")),
-        ["info", session | {"what": "lookup", "name": "secret"}], ["info", session | {"what": "complete", "code": "secr"}],
-        ["read", session | {"eval_id": 1}], ["interrupt", session | {"all": True}], ["env", session], ["reset", session],
-        ["load_file", session | {"file": file}], ["stdin", session | {"text": "not yours"}],
-        ["sessions", {"action": "list"}], ["sessions", session | {"action": "clone", "to": "copy"}],
+        ["info", session | {"what": "lookup", "name": "secret"}],
+        ["info", session | {"what": "complete", "code": "secr"}],
+        ["read", session | {"eval_id": 1}],
+        ["interrupt", session | {"all": True}],
+        ["env", session],
+        ["reset", session],
+        ["load_file", session | {"file": file}],
+        ["stdin", session | {"text": "not yours"}],
+        ["sessions", {"action": "list"}],
+        ["sessions", session | {"action": "clone", "to": "copy"}],
         ["sessions", session | {"action": "close"}],
-    ]  # fmt: skip
+    ]
 
 
 def turns(reference: str) -> list[list[Any]]:
@@ -119,7 +154,13 @@ def turns(reference: str) -> list[list[Any]]:
     ]
     chosen = {"sessionId": "NEW", "configId": "session", "value": reference}
     return [
-        ["session/new", {"cwd": "HOME", "mcpServers": []}], ["session/set_config_option", chosen], *prompt, ["session/list", {}],
-        *([method, {"sessionId": reference, "cwd": "HOME", "mcpServers": []}] for method in ("session/load", "session/resume")),
+        ["session/new", {"cwd": "HOME", "mcpServers": []}],
+        ["session/set_config_option", chosen],
+        *prompt,
+        ["session/list", {}],
+        *(
+            [method, {"sessionId": reference, "cwd": "HOME", "mcpServers": []}]
+            for method in ("session/load", "session/resume")
+        ),
         *([method, {"sessionId": reference}] for method in ("session/close", "session/delete")),
-    ]  # fmt: skip
+    ]

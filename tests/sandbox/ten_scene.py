@@ -117,13 +117,19 @@ class Scene:
                 "env",
                 "environment",
             )
-            found.append([
-                [(job["eval-id"], job["state"], job["status"]) for job in jobs["jobs"]],
-                [entry["code"] for entry in history["history"]],
-                {key: info["info"].get(key) for key in kept},
-                [(entry["session"], entry["owner"]) for entry in listed["sessions"] if entry["session"] == self.owners[number].session],
-                environments["environments"],
-            ])  # fmt: skip
+            found.append(
+                [
+                    [(job["eval-id"], job["state"], job["status"]) for job in jobs["jobs"]],
+                    [entry["code"] for entry in history["history"]],
+                    {key: info["info"].get(key) for key in kept},
+                    [
+                        (entry["session"], entry["owner"])
+                        for entry in listed["sessions"]
+                        if entry["session"] == self.owners[number].session
+                    ],
+                    environments["environments"],
+                ]
+            )
         return found
 
     def unheard(self, text: str, of: Owner, sent: str) -> None:

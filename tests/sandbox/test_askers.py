@@ -62,10 +62,17 @@ def identities(*names: str) -> str:
 def broker(ground: Path) -> Iterator[Broker]:
     folder = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
     broker = Broker(
-        folder, "limits.rate-limit-per-min=0", "broker.tcp=127.0.0.1:0", "broker.unix=/FOLDER/run/lines.sock",
-        f'session.load-paths=["{ground}"]', sandbox=True, through=[sys.executable, PEOPLE], keys=["mapped", "bob"],
-        more_endpoints=[free_tcp()], config=identities("mapped", "mapped-token"),
-    )  # fmt: skip
+        folder,
+        "limits.rate-limit-per-min=0",
+        "broker.tcp=127.0.0.1:0",
+        "broker.unix=/FOLDER/run/lines.sock",
+        f'session.load-paths=["{ground}"]',
+        sandbox=True,
+        through=[sys.executable, PEOPLE],
+        keys=["mapped", "bob"],
+        more_endpoints=[free_tcp()],
+        config=identities("mapped", "mapped-token"),
+    )
     for name in ("mapped-token", "bob-token"):
         command = [sys.executable, "-m", "replctl", "keys", "token", name]
         subprocess.run(command, env=broker.environ, cwd=folder, check=True, stdout=subprocess.DEVNULL, timeout=20)
@@ -378,7 +385,7 @@ def test_two_sessions_of_one_user_cannot_reach_or_starve_each_other(connect: Con
         "import os, time\nmade = []\ntry:\n    while len(made) < 200:\n        child = os.fork()\n"
         "        if not child: time.sleep(60)\n        made.append(child)\nexcept OSError: pass\nlen(made) < 20",
         session="s0",
-    )  # fmt: skip
+    )
     assert full.value == "True"
     filled = attacker.run("held = []\nwhile len(held) < 500: held.append(bytes([1]) * (1 << 20))", session="s0")
     assert filled["ex"]["type"] == "MemoryError"

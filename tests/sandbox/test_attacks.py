@@ -39,12 +39,15 @@ def results(report: Report) -> Iterator[Results]:
     started = {
         (who, how): subprocess.Popen(
             [sys.executable, str(HERE / "arena.py"), who, how],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(HERE)}, text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(HERE)},
+            text=True,
         )
         for who in USERS
         for how in ("bare", "confined", *(f"without-{layer}" for layer in ALONE))
         if (who, how) != ("user", "without-memory")
-    }  # fmt: skip
+    }
     found: Results = {}
     try:
         for key, process in started.items():
@@ -94,8 +97,10 @@ def test_every_attack_has_a_name_of_its_own_and_names_layers_that_exist() -> Non
     assert len({attack.id for attack in ATTACKS}) == len(ATTACKS)
     assert {layer for attack in ATTACKS for layer in attack.layers} <= set(LAYERS)
     assert set(LAYERS) - {layer for attack in ATTACKS for layer in attack.layers} == {
-        "late-workspace", "cpu", "sockets",  # the last is held by mounts, network and landlock together
-    }  # fmt: skip
+        "late-workspace",
+        "cpu",
+        "sockets",  # the last is held by mounts, network and landlock together
+    }
 
 
 def test_the_table_of_attacks_is_the_list_of_attacks() -> None:

@@ -104,8 +104,10 @@ def test_a_python_in_a_closed_home_is_reached_and_nothing_else_in_it(
 
 def test_there_is_no_network(wire: Wire, broker: Broker) -> None:
     assert wire.run("import socket; socket.create_connection(('127.0.0.1', 22), 2)")["ex"]["type"] in (
-        "ConnectionRefusedError", "OSError", "PermissionError",
-    )  # fmt: skip
+        "ConnectionRefusedError",
+        "OSError",
+        "PermissionError",
+    )
     path = broker.endpoint.removeprefix("ipc://")
     code = f"import socket; socket.socket(socket.AF_UNIX).connect({path!r})"
     assert wire.run(code)["ex"]["type"] in ("FileNotFoundError", "PermissionError", "ConnectionRefusedError")
@@ -170,8 +172,12 @@ def test_without_a_sandbox_nothing_runs(start: Callable[..., Broker]) -> None:
     broker = start(config='[sandbox]\nprofile = "off"\n')
     assert any("no session will be opened" in warning for warning in broker.ready["warnings"])
     with broker.wire() as wire:
-        for op, fields in (("eval", {"code": "1"}), ("new-session", {"name": "s"}), ("complete", {"code": "a", "pos": 1}),
-                           ("load-file", {"file": "/x"})):  # fmt: skip
+        for op, fields in (
+            ("eval", {"code": "1"}),
+            ("new-session", {"name": "s"}),
+            ("complete", {"code": "a", "pos": 1}),
+            ("load-file", {"file": "/x"}),
+        ):
             refused = wire.ask(op, **fields)
             assert refused.status == ["done", "error", "sandbox-unavailable"], op
             assert refused["cause"]

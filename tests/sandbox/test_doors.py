@@ -35,9 +35,15 @@ def broker() -> Iterator[Broker]:
 def at_home(broker: Broker, *words: str, input: str = "") -> subprocess.CompletedProcess[str]:
     """A command that is given in the user's home folder."""
     return subprocess.run(
-        [sys.executable, "-P", "-m", "replctl", *words, "--endpoint", broker.endpoint], env=broker.environ, input=input,
-        cwd=Path.home(), capture_output=True, text=True, timeout=PATIENCE_S, check=True,
-    )  # fmt: skip
+        [sys.executable, "-P", "-m", "replctl", *words, "--endpoint", broker.endpoint],
+        env=broker.environ,
+        input=input,
+        cwd=Path.home(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
 
 
 def test_eval_says_it_once(broker: Broker) -> None:

@@ -78,11 +78,20 @@ def test_calls_on_x86_64(call: tuple[int, ...], said: str) -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        ((63,), "allow"), ((117,), "EPERM"), ((40,), "EPERM"), ((97,), "EPERM"), ((220, 0x11), "allow"),
-        ((220, 0x1000_0011), "EPERM"), ((53, 0, 0, 0o4755), "EPERM"), ((56, 0, 0, 0, 0o4755), "EPERM"),
-        ((29, 0, 0x5412), "EPERM"), ((198, 40, 1), "EAFNOSUPPORT"), ((198, 1, 1), "allow"), ((199, 1, 1), "allow"),
+        ((63,), "allow"),
+        ((117,), "EPERM"),
+        ((40,), "EPERM"),
+        ((97,), "EPERM"),
+        ((220, 0x11), "allow"),
+        ((220, 0x1000_0011), "EPERM"),
+        ((53, 0, 0, 0o4755), "EPERM"),
+        ((56, 0, 0, 0, 0o4755), "EPERM"),
+        ((29, 0, 0x5412), "EPERM"),
+        ((198, 40, 1), "EAFNOSUPPORT"),
+        ((198, 1, 1), "allow"),
+        ((199, 1, 1), "allow"),
     ],
-)  # fmt: skip
+)
 def test_calls_on_aarch64(call: tuple[int, ...], said: str) -> None:
     assert answer(*call, arch=ARM) == said
 

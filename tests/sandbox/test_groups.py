@@ -111,8 +111,10 @@ def test_version_2_is_limited_in_its_own_words(tmp_path: Path) -> None:
     group.make()
     folder = group.folders["memory"]
     assert {path.name: path.read_text() for path in folder.iterdir()} == {
-        "memory.max": str(128 << 20), "pids.max": "22", "cpu.max": "150000 100000",
-    }  # fmt: skip
+        "memory.max": str(128 << 20),
+        "pids.max": "22",
+        "cpu.max": "150000 100000",
+    }
 
 
 def test_two_groups_of_one_process_are_two(tmp_path: Path) -> None:

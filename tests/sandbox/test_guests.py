@@ -142,7 +142,11 @@ def test_the_environment_cannot_switch_the_sandbox_off(place: Site) -> None:
     env = {**place.broker.environ, "REPLCTL_SANDBOX_ALLOW_UNSANDBOXED": "true"}
     ran = subprocess.run(
         [sys.executable, "-m", "replctl", "serve", "--endpoint", f"ipc://{place.broker.folder}/run/other.sock"],
-        env=env, capture_output=True, text=True, timeout=20, check=False,
-    )  # fmt: skip
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
     assert ran.returncode == 2
     assert "can be set in the config file alone" in ran.stderr

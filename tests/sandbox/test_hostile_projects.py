@@ -123,7 +123,9 @@ def test_a_snapshot_that_is_forged_is_refused_before_anybody_reads_it(
     assert not list((broker.folder / "snapshots").iterdir())
 
 
-@pytest.mark.parametrize("path", ["/tmp/a\0b", "/proc/1/root/etc", "/proc/self/fd/0", "/proc", "/dev/fd/3", "/" + "x" * 5000, ""])  # fmt: skip
+@pytest.mark.parametrize(
+    "path", ["/tmp/a\0b", "/proc/1/root/etc", "/proc/self/fd/0", "/proc", "/dev/fd/3", "/" + "x" * 5000, ""]
+)
 @pytest.mark.parametrize("runtime", ["python", "node", "bash"])
 def test_what_is_no_path_is_an_invalid_request_for_every_field(wire: Wire, path: str, runtime: str) -> None:
     for op in ("new-session", "eval"):

@@ -67,12 +67,18 @@ def test_a_kill_for_memory_is_told_with_the_limit_and_what_became_of_the_state(
     ("code", "said"),
     [
         ("open('big', 'wb').write(bytes(2_000_000))", "File too large"),
-        ("open('/tmp/a', 'wb', 0).write(bytes(900_000)); import shutil\nfor n in range(9): shutil.copy('/tmp/a', f'/tmp/{n}')", "No space left on device"),
+        (
+            "open('/tmp/a', 'wb', 0).write(bytes(900_000)); import shutil\nfor n in range(9): shutil.copy('/tmp/a', f'/tmp/{n}')",
+            "No space left on device",
+        ),
         ("import os; held = [os.dup(0) for _ in range(300)]", "Too many open files"),
-        ("import subprocess; held = [subprocess.Popen(['sleep', '60']) for _ in range(80)]", "Resource temporarily unavailable"),
+        (
+            "import subprocess; held = [subprocess.Popen(['sleep', '60']) for _ in range(80)]",
+            "Resource temporarily unavailable",
+        ),
     ],
     ids=["file size", "tmp", "open files", "processes"],
-)  # fmt: skip
+)
 def test_other_limits_are_the_codes_own_errors_and_cost_no_state(wire: Wire, code: str, said: str) -> None:
     answer = wire.run(code)
     assert said in answer["ex"]["message"]

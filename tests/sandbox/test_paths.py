@@ -227,8 +227,10 @@ def test_what_is_protected_in_a_project_is_no_workspace_to_write(project: Path, 
 def test_a_folder_on_the_way_to_what_is_protected_has_it_read_only(project: Path) -> None:
     git = project / ".git"
     assert kinds(mounts(Policy(), check(Policy(), str(git), "/nowhere")), git) == {
-        ".": "writable", "hooks": "readable", "config": "readable",
-    }  # fmt: skip
+        ".": "writable",
+        "hooks": "readable",
+        "config": "readable",
+    }
 
 
 def test_a_repository_inside_of_what_is_protected_is_a_project_of_its_own(project: Path) -> None:

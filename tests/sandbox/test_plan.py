@@ -16,19 +16,37 @@ from replworker.confine.reach import Needs
 from replworker.confine.workspace import Mount
 
 PLAIN = Machine(
-    uid=1000, gid=1000, admin=False, arch="x86_64", bwrap="/usr/bin/bwrap", bwrap_version=(0, 8, 0),
-    bwrap_problem=None, landlock_abi=7, seccomp=True, late_mounts=True, cgroups=Home(), top_links={"/bin": "usr/bin"},
-    top_folders=("/lib",), etc=("/etc/ssl",), etc_network=("/etc/resolv.conf",),
-)  # fmt: skip
+    uid=1000,
+    gid=1000,
+    admin=False,
+    arch="x86_64",
+    bwrap="/usr/bin/bwrap",
+    bwrap_version=(0, 8, 0),
+    bwrap_problem=None,
+    landlock_abi=7,
+    seccomp=True,
+    late_mounts=True,
+    cgroups=Home(),
+    top_links={"/bin": "usr/bin"},
+    top_folders=("/lib",),
+    etc=("/etc/ssl",),
+    etc_network=("/etc/resolv.conf",),
+)
 ROOT = replace(PLAIN, uid=0, gid=0, admin=True)
 NEEDS = Needs(("/home/ada/venv",), (("/home/ada/python", "venv/bin/python"),))
 
 
 def planned(policy: Policy | None = None, machine: Machine = PLAIN, needs: Needs = NEEDS, **more: Any) -> Plan:
     return plan(
-        policy or Policy(), machine, needs, runtime=more.pop("runtime", "python"), python="/home/ada/venv/bin/python",
-        inner="/x/inner.py", env={"PATH": "/bin", "SSH_AUTH_SOCK": "/s"}, **more,
-    )  # fmt: skip
+        policy or Policy(),
+        machine,
+        needs,
+        runtime=more.pop("runtime", "python"),
+        python="/home/ada/venv/bin/python",
+        inner="/x/inner.py",
+        env={"PATH": "/bin", "SSH_AUTH_SOCK": "/s"},
+        **more,
+    )
 
 
 def pairs(found: Plan, option: str) -> list[tuple[str, str]]:

@@ -150,10 +150,27 @@ def test_where_namespaces_are_denied_the_probe_says_so(report: Report, machine: 
     del report
     assert machine.bwrap is not None
     done = subprocess.run(
-        [machine.bwrap, "--unshare-user", "--disable-userns", "--uid", "4242", "--gid", "4242", "--dev-bind", "/", "/",
-         "--", sys.executable, "-c", NESTED],
-        capture_output=True, text=True, timeout=60, env={**os.environ, "TMPDIR": "/tmp"},
-    )  # fmt: skip
+        [
+            machine.bwrap,
+            "--unshare-user",
+            "--disable-userns",
+            "--uid",
+            "4242",
+            "--gid",
+            "4242",
+            "--dev-bind",
+            "/",
+            "/",
+            "--",
+            sys.executable,
+            "-c",
+            NESTED,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "TMPDIR": "/tmp"},
+    )
     assert done.returncode == 0, done.stderr
     assert "namespace" in done.stdout
 

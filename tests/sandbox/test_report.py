@@ -13,17 +13,33 @@ from replworker.confine.report import LAYERS, REQUIRED, Host, Outside, broken, e
 
 HELD: dict[str, Any] = {
     "status": {"CapEff": "0" * 16, "CapPrm": "0" * 16, "CapBnd": "0" * 16, "NoNewPrivs": "1", "Seccomp": "2"},
-    "secret": "ENOENT", "outside": "ENOENT", "root": "EROFS", "sysctl": "EACCES", "signal": "ESRCH",
-    "tcp": "ECONNREFUSED", "abstract": "ECONNREFUSED", "path-socket": "ENOENT", "vsock": "EAFNOSUPPORT",
-    "io-uring": "EPERM", "userns": "EPERM", "walk": "EACCES", "variables": ["HOME", "PWD"],
+    "secret": "ENOENT",
+    "outside": "ENOENT",
+    "root": "EROFS",
+    "sysctl": "EACCES",
+    "signal": "ESRCH",
+    "tcp": "ECONNREFUSED",
+    "abstract": "ECONNREFUSED",
+    "path-socket": "ENOENT",
+    "vsock": "EAFNOSUPPORT",
+    "io-uring": "EPERM",
+    "userns": "EPERM",
+    "walk": "EACCES",
+    "variables": ["HOME", "PWD"],
     "namespaces": {name: f"{name}:[2]" for name in ("mnt", "pid", "net", "ipc", "uts")},
-    "limits": {"open-files": 256, "file-bytes": 256 << 20, "pids": 256}, "tmp": 64 << 20, "workspace": "done",
-}  # fmt: skip
+    "limits": {"open-files": 256, "file-bytes": 256 << 20, "pids": 256},
+    "tmp": 64 << 20,
+    "workspace": "done",
+}
 OUTSIDE = Outside(
-    uid=1000, namespaces={name: f"{name}:[1]" for name in ("mnt", "pid", "net", "ipc", "uts")},
-    grouped=frozenset({"memory", "pids", "cpu"}), late_error=None, group_problem=None, landlock_abi=7,
+    uid=1000,
+    namespaces={name: f"{name}:[1]" for name in ("mnt", "pid", "net", "ipc", "uts")},
+    grouped=frozenset({"memory", "pids", "cpu"}),
+    late_error=None,
+    group_problem=None,
+    landlock_abi=7,
     variables=frozenset({"HOME", "PATH"}),
-)  # fmt: skip
+)
 
 
 def test_a_canary_that_was_held_everywhere_reports_every_layer() -> None:

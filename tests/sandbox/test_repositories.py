@@ -21,17 +21,47 @@ from replworker.confine.workspace import mounts
 from sites import begin, end, uid_of
 
 WORKS = (
-    "git status", "git log", "git diff", "echo 2 >> f; git add f", "git commit -qm two", "git branch side", "git checkout -q -b work",
-    "echo 3 >> f && git commit -qam three", "git checkout -q main", "echo 4 > g && git add g && git commit -qm four",
-    "git merge -q work -m merged", "git switch -q side", "git rebase -q main", "echo 5 >> f; git stash -q",
-    "git stash pop -q", "git checkout -q f", "git tag v1", "git gc -q", "git reset -q --hard HEAD~1", "git fsck",
-    "git commit -q --allow-empty --amend -m again", "git submodule status", "git worktree list", "git notes add -m x",
-)  # fmt: skip
+    "git status",
+    "git log",
+    "git diff",
+    "echo 2 >> f; git add f",
+    "git commit -qm two",
+    "git branch side",
+    "git checkout -q -b work",
+    "echo 3 >> f && git commit -qam three",
+    "git checkout -q main",
+    "echo 4 > g && git add g && git commit -qm four",
+    "git merge -q work -m merged",
+    "git switch -q side",
+    "git rebase -q main",
+    "echo 5 >> f; git stash -q",
+    "git stash pop -q",
+    "git checkout -q f",
+    "git tag v1",
+    "git gc -q",
+    "git reset -q --hard HEAD~1",
+    "git fsck",
+    "git commit -q --allow-empty --amend -m again",
+    "git submodule status",
+    "git worktree list",
+    "git notes add -m x",
+)
 REFUSED = (
-    "git config core.fsmonitor x", "git remote add o ./x", "git worktree add ../tree", "git -C sub commit --allow-empty -m x",
-    "git submodule update", "git init .", "mv .git other", "mv sub other", "rm -f sub/.git", "mkdir .git/hooks/x",
-    "echo x > .git/commondir", "rm .git/commondir", "mv .git/worktrees .git/x", "touch .git/worktrees/x",
-)  # fmt: skip
+    "git config core.fsmonitor x",
+    "git remote add o ./x",
+    "git worktree add ../tree",
+    "git -C sub commit --allow-empty -m x",
+    "git submodule update",
+    "git init .",
+    "mv .git other",
+    "mv sub other",
+    "rm -f sub/.git",
+    "mkdir .git/hooks/x",
+    "echo x > .git/commondir",
+    "rm .git/commondir",
+    "mv .git/worktrees .git/x",
+    "touch .git/worktrees/x",
+)
 
 
 class Repository:
@@ -55,9 +85,17 @@ class Repository:
         env = {"PATH": os.environ["PATH"], "HOME": str(self.folder)}
         command = ["git", "-c", "protocol.file.allow=always", *words]
         done = subprocess.run(
-            command, cwd=at or self.path, env=env, user=self._uid, group=self._uid, extra_groups=[] if os.getuid() == 0 else None,
-            capture_output=True, text=True, check=True, timeout=20,
-        )  # fmt: skip
+            command,
+            cwd=at or self.path,
+            env=env,
+            user=self._uid,
+            group=self._uid,
+            extra_groups=[] if os.getuid() == 0 else None,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
+        )
         return done.stdout + done.stderr
 
 

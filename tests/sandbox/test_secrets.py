@@ -33,8 +33,12 @@ class Place:
         self.broker = broker
         key = tomllib.loads((broker.folder / "ada.key").read_text())
         server = tomllib.loads((broker.folder / "keys/server.toml").read_text())
-        self.secrets = {"ada's key": key["secret"], "the broker's key": server["secret"], "bob's token": token,
-                        "the broker's environment": IN_ENVIRON}  # fmt: skip
+        self.secrets = {
+            "ada's key": key["secret"],
+            "the broker's key": server["secret"],
+            "bob's token": token,
+            "the broker's environment": IN_ENVIRON,
+        }
         self.own_files = {"ada.key", "keys/server.toml", "bob.token"}
 
 

@@ -19,9 +19,14 @@ from ten_scene import USERS, Owner, Scene, references, shared_by_ten, status, va
 SOAK = os.environ.get("REPLCTL_SOAK") == "1"
 INTERFACES = ("zmq", "tcp", "unix")  # of the bare wire
 WHO = [
-    pytest.param("root", marks=pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, for users of their own")),
+    pytest.param(
+        "root",
+        marks=pytest.mark.skipif(
+            os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, for users of their own"
+        ),
+    ),
     "user",
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module", params=WHO)
@@ -41,10 +46,11 @@ def test_no_operation_gets_at_anothers_session(scene: Scene, via: str) -> None:
         own = scene.owners[attacker].identity
         return [
             (owner, request(op, attempt, owner, reference, scene, own), attempt.word)
-            for owner in scene.owners if owner.number != attacker
+            for owner in scene.owners
+            if owner.number != attacker
             for reference in (references(owner) if via == "zmq" or SOAK else references(owner)[:1])
             for op, attempt in (ATTEMPTS | {"unsubscribe": OTHERS["unsubscribe"]}).items()
-        ]  # fmt: skip
+        ]
 
     told = scene.all_do(lambda n: ["wire", via, [each for _, each, _ in attacks(n)]])
     wrong = []

@@ -24,9 +24,13 @@ _COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|4[0-7]|9[0-7]|10[0-7]|38|48)(?:;
 
 def run(broker: Broker, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "replctl", *args, "--endpoint", broker.endpoint], env={**broker.environ, **variables},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "replctl", *args, "--endpoint", broker.endpoint],
+        env={**broker.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 @pytest.fixture
@@ -61,11 +65,14 @@ def test_as_json_it_is_one_object_on_one_line(busy: Broker) -> None:
     told = json.loads(done.stdout)
     assert (done.returncode, done.stdout.count("\n"), told["status"], told["all"]) == (0, 1, ["done"], True)
     assert [(each["name"], each["state"], each["queued"], each["running"]) for each in told["sessions"]] == [
-        ("done", "idle", 0, None), ("runs", "busy", 1, 1)
-    ]  # fmt: skip
+        ("done", "idle", 0, None),
+        ("runs", "busy", 1, 1),
+    ]
     assert [(each["state"], each["agent"]) for each in told["jobs"]] == [
-        ("running", "grace"), ("queued", "ada"), ("done", "ada")
-    ]  # fmt: skip
+        ("running", "grace"),
+        ("queued", "ada"),
+        ("done", "ada"),
+    ]
     assert {each["name"]: each["queued"] for each in told["agents"]} == {"ada": 1, "grace": 0}
     assert told["broker"]["slots"] == {"taken": 1, "of": 10}
     assert told["sessions"][0]["memory-bytes"] > 1_000_000
@@ -74,8 +81,11 @@ def test_as_json_it_is_one_object_on_one_line(busy: Broker) -> None:
 def test_without_a_broker_it_says_so(tmp_path: object) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "replctl", "top", "--no-start", "--json", "--endpoint", f"ipc://{tmp_path}/b"],
-        capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
     assert (done.returncode, json.loads(done.stdout)["word"]) == (3, "no-broker")
 
 
@@ -86,8 +96,14 @@ def test_an_interval_that_is_too_short_is_a_usage_error(busy: Broker) -> None:
 
 def test_only_the_live_screen_loads_textual(busy: Broker) -> None:
     code = "import sys, replctl.main\ntry:\n  replctl.main.main(sys.argv[1:])\nfinally:\n  print('LOADED', 'textual' in sys.modules, 'rich' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code, "top", "--once", "--endpoint", busy.endpoint], env=busy.environ,
-                          capture_output=True, text=True, timeout=30, check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code, "top", "--once", "--endpoint", busy.endpoint],
+        env=busy.environ,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
     assert done.stdout.splitlines()[-1] == "LOADED False False"
 
 
@@ -205,9 +221,13 @@ def test_a_screen_that_is_killed_takes_its_attach_along(busy: Broker) -> None:
     ours, theirs = pty.openpty()
     code = f"import os; from replctl.top.attaching import attach; attach('done', {busy.endpoint!r}, 'cli', os.environ)"
     process = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        [sys.executable, "-c", code],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
         env={**busy.environ, "TEST_WHO": "orphan", "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"},
-    )  # fmt: skip
+    )
     shown = b""
     while b"done>" not in shown:
         assert select.select([ours], [], [], PATIENCE_S)[0], shown
@@ -261,8 +281,10 @@ def test_tail_in_a_pipe_and_in_a_dumb_terminal_has_no_colour(busy: Broker, termi
     assert "\x1b" not in at.whole
     done = subprocess.Popen(
         [sys.executable, "-m", "replctl", "tail", "runs", "--since", "0", "--endpoint", busy.endpoint],
-        env=busy.environ, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env=busy.environ,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert done.stdout is not None
     first = done.stdout.readline()
     with busy.wire() as wire:

@@ -27,8 +27,17 @@ def model() -> Model:
     """A broker with one session, `s`, called work; the clock shows the seconds since its start."""
     model = Model("ipc:///b.sock")
     model.told_stats({"started": STARTED, "uptime-ms": 0}, 0.0)
-    model.hear({"type": "session/created", "session": "s", "name": "work", "runtime": "python", "agent": "ada",
-                "time": moment(0)}, 0)  # fmt: skip
+    model.hear(
+        {
+            "type": "session/created",
+            "session": "s",
+            "name": "work",
+            "runtime": "python",
+            "agent": "ada",
+            "time": moment(0),
+        },
+        0,
+    )
     return model
 
 
@@ -90,9 +99,13 @@ def test_a_loss_a_reset_and_an_error_stand_in_the_output(model: Model, hear: Hea
     hear("session/lost", why="killed\x07", epoch=2)
     hear("session/reset", reason="reset by ada", epoch=3)
     assert printed(model) == [
-        "[1] f()", "half a li", "Traceback:", "ValueError: \\x1b[31mno", "-- worker lost, epoch 2: killed\\x07",
+        "[1] f()",
+        "half a li",
+        "Traceback:",
+        "ValueError: \\x1b[31mno",
+        "-- worker lost, epoch 2: killed\\x07",
         "-- reset, epoch 3: reset by ada",
-    ]  # fmt: skip
+    ]
     assert (cells(model)["EPOCH"], cells(model)["STATE"]) == ("3", "starting")
 
 
@@ -204,10 +217,21 @@ def test_a_rate_forgets_what_is_older_than_its_window() -> None:
 
 @pytest.mark.parametrize(
     ("told", "wanted"),
-    [(span(0.0034), "3ms"), (span(9.94), "9.9s"), (span(59.7), "1m00s"), (span(7500), "2h05m"), (span(90_000), "1d01h"),
-     (size(0), "0"), (size(999), "999"), (size(1000), "1.0K"), (size(150_000_000), "143M"), (size(9e12), "8.2T"),
-     (number(99.94), "99.9"), (number(312.4), "312")],
-)  # fmt: skip
+    [
+        (span(0.0034), "3ms"),
+        (span(9.94), "9.9s"),
+        (span(59.7), "1m00s"),
+        (span(7500), "2h05m"),
+        (span(90_000), "1d01h"),
+        (size(0), "0"),
+        (size(999), "999"),
+        (size(1000), "1.0K"),
+        (size(150_000_000), "143M"),
+        (size(9e12), "8.2T"),
+        (number(99.94), "99.9"),
+        (number(312.4), "312"),
+    ],
+)
 def test_figures_are_short(told: str, wanted: str) -> None:
     assert told == wanted
 
@@ -229,10 +253,12 @@ def answered(model: Model, answers: dict[str, Reply | ReplError], most: int = 5)
 def test_who_may_not_look_inside_is_asked_less_and_sees_the_own_sessions() -> None:
     model = Model("ipc:///b.sock")
     answers: dict[str, Reply | ReplError] = {
-        "introspect": ReplError("forbidden", "only admins"), "stats": Reply(id="1", stats={"started": STARTED}),
-        "ls-sessions": Reply(id="1", sessions=[entry("t", state="idle")]), "jobs": Reply(id="1", jobs=[]),
+        "introspect": ReplError("forbidden", "only admins"),
+        "stats": Reply(id="1", stats={"started": STARTED}),
+        "ls-sessions": Reply(id="1", sessions=[entry("t", state="idle")]),
+        "jobs": Reply(id="1", jobs=[]),
         "info": Reply(id="1", info={"session": "t", "epoch": 1, "cpu-seconds": 2.0, "memory-bytes": 3}),
-    }  # fmt: skip
+    }
     assert [ask.op for ask in answered(model, answers)] == ["introspect", "ls-sessions", "stats", "jobs", "info"]
     assert (model.inside, model.sessions["t"].usage.memory_bytes) == (False, 3)
     assert [ask.op for ask in answered(model, answers)] == ["ls-sessions", "stats"]
@@ -243,9 +269,11 @@ def test_a_round_asks_of_few_sessions_and_the_next_of_others() -> None:
     model.inside = False
     listed = Reply(id="1", sessions=[entry(f"t{n}", name=f"t{n}", running=1, state="busy") for n in range(4)])
     answers: dict[str, Reply | ReplError] = {
-        "ls-sessions": listed, "stats": Reply(id="1", stats={}), "jobs": Reply(id="1", jobs=[job(1, "running")]),
+        "ls-sessions": listed,
+        "stats": Reply(id="1", stats={}),
+        "jobs": Reply(id="1", jobs=[job(1, "running")]),
         "info": ReplError("timeout", "no answer"),
-    }  # fmt: skip
+    }
     rounds = [[ask.fields["session"] for ask in answered(model, answers, 2) if ask.op == "info"] for _ in range(2)]
     assert sorted(each for one in rounds for each in one) == ["t0", "t1", "t2", "t3"]
     assert model.trouble == "no answer"
@@ -260,14 +288,34 @@ def test_a_snapshot_as_data_has_what_the_tables_have() -> None:
 
 
 def entry(key: str, **more: Any) -> SessionEntry:
-    facts: dict[str, Any] = {"name": None, "state": "busy", "runtime": "python", "epoch": 1, "eval_count": 4, "queued": 0,
-                             "running": None, "owner": "uid:1000", "agent": "ada", "cwd": None, "ref": key}  # fmt: skip
+    facts: dict[str, Any] = {
+        "name": None,
+        "state": "busy",
+        "runtime": "python",
+        "epoch": 1,
+        "eval_count": 4,
+        "queued": 0,
+        "running": None,
+        "owner": "uid:1000",
+        "agent": "ada",
+        "cwd": None,
+        "ref": key,
+    }
     return SessionEntry(session=key, created=STARTED, created_at=0.0, last_activity=STARTED, **(facts | more))
 
 
 def job(number: int, state: str, status: list[str] | None = None, took: float | None = None) -> JobEntry:
-    return JobEntry(eval_id=number, state=state, status=status or [], epoch=1, agent="ada", submitted=STARTED,
-                    started=None if state == "queued" else STARTED, duration_ms=took, code=f"code {number}")  # fmt: skip
+    return JobEntry(
+        eval_id=number,
+        state=state,
+        status=status or [],
+        epoch=1,
+        agent="ada",
+        submitted=STARTED,
+        started=None if state == "queued" else STARTED,
+        duration_ms=took,
+        code=f"code {number}",
+    )
 
 
 def test_an_end_that_is_heard_before_the_answer_of_a_read_is_shown_after_its_output(model: Model, hear: Hear) -> None:

@@ -44,9 +44,10 @@ SHOWN: dict[str, Any] = {"sessions": [1, 2]}
 
 def test_words_stand_in_their_order_and_those_that_say_nothing_do_not() -> None:
     parts = _parts(
-        Status(name="b", order=2, render=lambda _: "last"), Status(name="c", render=lambda _: None),
+        Status(name="b", order=2, render=lambda _: "last"),
+        Status(name="c", render=lambda _: None),
         Status(name="a", order=1, render=_count),
-    )  # fmt: skip
+    )
     assert [text for text, _ in parts.statuses(SHOWN) if text.strip()] == [" 2 sessions  ", " last  "]
     assert parts.trouble == ""
 
@@ -98,9 +99,14 @@ async def _draw(parts: Parts, size: tuple[int, int], *keys: str) -> str:
 def test_words_boxes_and_keys_are_on_the_screen() -> None:
     parts = _parts(
         Status(name="count", render=_count),
-        Panel(name="owners", title="Owners", height=3, render=lambda shown, _: "\n".join(each["name"] for each in shown["agents"])),
+        Panel(
+            name="owners",
+            title="Owners",
+            height=3,
+            render=lambda shown, _: "\n".join(each["name"] for each in shown["agents"]),
+        ),
         Control(name="hello", key="x", summary="say hello", run=lambda *_: "hello"),
-    )  # fmt: skip
+    )
     shown = asyncio.run(_draw(parts, (120, 40)))
     assert "5 sessions" in shown
     assert "Owners" in shown
@@ -125,10 +131,12 @@ def test_a_key_does_something_at_a_real_broker(start: Start) -> None:
         raise KeyboardInterrupt
 
     parts = _parts(
-        Control(name="grow", key="x", run=grow), Control(name="fails", key="X", run=lambda *_: 1 // 0),
-        Control(name="leaves", key=",", run=leave), Control(name="at", key="@", run=lambda *_: "at once"),
+        Control(name="grow", key="x", run=grow),
+        Control(name="fails", key="X", run=lambda *_: 1 // 0),
+        Control(name="leaves", key=",", run=leave),
+        Control(name="at", key="@", run=lambda *_: "at once"),
         Control(name="refused", key="Y", run=lambda client, _: client.reset("not-there")),
-    )  # fmt: skip
+    )
 
     async def run() -> None:
         app = Top(Model(broker.endpoint), lambda: AsyncClient(broker.endpoint, start=False), 0.5, parts=parts)

@@ -16,8 +16,16 @@ from top_kit import fixed_model, text_of
 
 SCREENS = Path(__file__).parent / "screens"
 SIZES = ((80, 24), (120, 40))
-KEYS = {"first": (), "output": ("down", "2"), "jobs": ("3", "j"), "agents": ("4",), "help": ("?",), "close": ("j", "c"),
-        "filter": ("/", "a", "d", "a"), "by_cpu": ("s", "s", "s")}  # fmt: skip
+KEYS = {
+    "first": (),
+    "output": ("down", "2"),
+    "jobs": ("3", "j"),
+    "agents": ("4",),
+    "help": ("?",),
+    "close": ("j", "c"),
+    "filter": ("/", "a", "d", "a"),
+    "by_cpu": ("s", "s", "s"),
+}
 
 
 async def _screen(size: tuple[int, int], keys: tuple[str, ...]) -> str:

@@ -69,8 +69,10 @@ def test_colours_and_faces_are_kept_and_end_with_their_eval() -> None:
     back.note("[2] next", "bold cyan")
     back.text("plain")
     assert lines(back) == [
-        [("bad", "red bold"), (" fine pink", ""), (" sky", "bright_cyan")], [("[2] next", "bold cyan")], [("plain", "")]
-    ]  # fmt: skip
+        [("bad", "red bold"), (" fine pink", ""), (" sky", "bright_cyan")],
+        [("[2] next", "bold cyan")],
+        [("plain", "")],
+    ]
 
 
 def test_the_oldest_lines_go_first() -> None:

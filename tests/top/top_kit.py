@@ -54,9 +54,14 @@ class Terminal:
         if "NO_COLOR" not in variables:
             environ.pop("NO_COLOR", None)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "replctl", *args, "--endpoint", broker.endpoint, "--no-start"], env=environ,
-            stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, preexec_fn=_controlling,
-        )  # fmt: skip
+            [sys.executable, "-m", "replctl", *args, "--endpoint", broker.endpoint, "--no-start"],
+            env=environ,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=_controlling,
+        )
         self._theirs = theirs  # kept open, so that what was left can be looked at
         self.whole = ""
         self._seen = 0
@@ -90,8 +95,10 @@ class Terminal:
 
     def is_restored(self) -> bool:
         """Whether modes, cursor and the ordinary screen are back."""
-        back = all(self.whole.rfind(off) > self.whole.rfind(on) for on, off in
-                   (("\x1b[?1049h", "\x1b[?1049l"), ("\x1b[?25l", "\x1b[?25h"), ("\x1b[?2004h", "\x1b[?2004l")))  # fmt: skip
+        back = all(
+            self.whole.rfind(off) > self.whole.rfind(on)
+            for on, off in (("\x1b[?1049h", "\x1b[?1049l"), ("\x1b[?25l", "\x1b[?25h"), ("\x1b[?2004h", "\x1b[?2004l"))
+        )
         return back and termios.tcgetattr(self._theirs)[:4] == self.before[:4]
 
     def end(self) -> None:
@@ -110,9 +117,13 @@ def fixed_model() -> Model:
     """A broker with four agents, one minute and a half after its start, when the clock shows 90."""
     model = Model("ipc:///run/replctl/broker.sock")
     model.version, model.identity = "0.1.0", "uid:1000"
-    listed = [("s1", "etl", "busy", "python", 1, 2, 1, 2, "ada"), ("s2", "train", "busy", "python", 2, 9, 0, 9, "grace"),
-              ("s3", "plots", "idle", "python", 1, 4, 0, None, "grace"), ("s4", "build", "vacant", "node", 3, 2, 0, None, "linus"),
-              ("s5", None, "idle", "bash", 1, 1, 0, None, None)]  # fmt: skip
+    listed = [
+        ("s1", "etl", "busy", "python", 1, 2, 1, 2, "ada"),
+        ("s2", "train", "busy", "python", 2, 9, 0, 9, "grace"),
+        ("s3", "plots", "idle", "python", 1, 4, 0, None, "grace"),
+        ("s4", "build", "vacant", "node", 3, 2, 0, None, "linus"),
+        ("s5", None, "idle", "bash", 1, 1, 0, None, None),
+    ]
     model.told_sessions([_entry(*each) for each in listed], throw_away=True)
     for seconds, evals in ((30, 10), (90, 22)):
         model.told_stats(_stats(seconds, evals), float(seconds))
@@ -131,8 +142,16 @@ def fixed_model() -> Model:
             hear("eval/finished", "s2", 48.8, eval=8, status="ok", **{"duration-ms": 300.0})
     hear("eval/accepted", "s3", 55, eval=4, agent="grace", code="1/0")
     hear("eval/started", "s3", 55, eval=4)
-    hear("eval/finished", "s3", 55.1, eval=4, status="error", error="ZeroDivisionError: division by zero",
-         traceback="Traceback (most recent call last):\nZeroDivisionError: division by zero", **{"duration-ms": 2.5})  # fmt: skip
+    hear(
+        "eval/finished",
+        "s3",
+        55.1,
+        eval=4,
+        status="error",
+        error="ZeroDivisionError: division by zero",
+        traceback="Traceback (most recent call last):\nZeroDivisionError: division by zero",
+        **{"duration-ms": 2.5},
+    )
     hear("eval/accepted", "s1", 70, eval=1, agent="ada", code="load('2026-01')")
     hear("eval/started", "s1", 70, eval=1)
     hear("eval/output", "s1", 71, eval=1, reply={"out": "\x1b[32mread\x1b[0m 250 rows\nread 500 rows\n"})
@@ -156,12 +175,33 @@ def moment(seconds: float) -> str:
 
 def _entry(*facts: Any) -> SessionEntry:
     key, name, state, runtime, epoch, evals, queued, running, agent = facts
-    return SessionEntry(session=key, name=name, state=state, runtime=runtime, epoch=epoch, created=STARTED, created_at=0.0,
-                        last_activity=STARTED, eval_count=evals, queued=queued, running=running, owner="uid:1000", agent=agent,
-                        cwd=None, ref=name or key)  # fmt: skip
+    return SessionEntry(
+        session=key,
+        name=name,
+        state=state,
+        runtime=runtime,
+        epoch=epoch,
+        created=STARTED,
+        created_at=0.0,
+        last_activity=STARTED,
+        eval_count=evals,
+        queued=queued,
+        running=running,
+        owner="uid:1000",
+        agent=agent,
+        cwd=None,
+        ref=name or key,
+    )
 
 
 def _stats(seconds: int, evals: int) -> dict[str, Any]:
-    return {"slots": {"taken": 2, "of": 10}, "queued": {"total": 1}, "workers": {"claimed": 4, "warm": 2, "starting": 1},
-            "connections": 5, "counts": {"evals.ok": evals, "refused.rate-limited": seconds // 45}, "started": STARTED,
-            "uptime-ms": seconds * 1000, "sessions": 5}  # fmt: skip
+    return {
+        "slots": {"taken": 2, "of": 10},
+        "queued": {"total": 1},
+        "workers": {"claimed": 4, "warm": 2, "starting": 1},
+        "connections": 5,
+        "counts": {"evals.ok": evals, "refused.rate-limited": seconds // 45},
+        "started": STARTED,
+        "uptime-ms": seconds * 1000,
+        "sessions": 5,
+    }

@@ -67,9 +67,10 @@ def _other(key: str, default: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("section", "key", "default"), [each for each in keys() if each[1] != "allow-unsandboxed"],
+    ("section", "key", "default"),
+    [each for each in keys() if each[1] != "allow-unsandboxed"],
     ids=lambda value: str(value)[:30],
-)  # fmt: skip
+)
 def test_every_setting_can_be_set_by_file_environment_and_flag(section: str, key: str, default: object) -> None:
     toml = _other(key, default)
     value = tomllib.loads(f"v = {toml}")["v"]
@@ -160,9 +161,14 @@ def test_what_cannot_be_used_is_left_out_and_told_and_the_rest_is_shown() -> Non
     }
     assert loaded.config.limits.max_history == 7
     assert sorted(problem.split(":")[0] for problem in problems) == [
-        "c.toml", "c.toml", "c.toml", "c.toml", "environment REPLCTL_LIMITS_MAX",
-        "environment REPLCTL_LIMITS_MAX_QUEUED_EVALS", "flag limits.max",
-    ]  # fmt: skip
+        "c.toml",
+        "c.toml",
+        "c.toml",
+        "c.toml",
+        "environment REPLCTL_LIMITS_MAX",
+        "environment REPLCTL_LIMITS_MAX_QUEUED_EVALS",
+        "flag limits.max",
+    ]
 
 
 def test_of_a_file_that_is_no_toml_nothing_is_used_and_the_line_is_told() -> None:

@@ -34,9 +34,19 @@ class _Args(msgspec.Struct, forbid_unknown_fields=True):
 
 BACKEND = type("Backend", (), dict.fromkeys(SessionBackend.methods, _nothing))
 GIVEN: dict[str, Any] = {
-    "before_eval": _nothing, "snapshot": _nothing, "backend": BACKEND, "interpreter": _nothing, "identify": _nothing,
-    "title": "T", "text": "t", "args": _Args, "run": _nothing, "render": _nothing, "height": 3, "key": "k",
-}  # fmt: skip
+    "before_eval": _nothing,
+    "snapshot": _nothing,
+    "backend": BACKEND,
+    "interpreter": _nothing,
+    "identify": _nothing,
+    "title": "T",
+    "text": "t",
+    "args": _Args,
+    "run": _nothing,
+    "render": _nothing,
+    "height": 3,
+    "key": "k",
+}
 
 
 def _make(kind: str, name: str = "one", **more: Any) -> Contribution:
@@ -58,10 +68,21 @@ def registry(failed: list[tuple[str, BaseException]]) -> Registry:
 
 
 def test_all_kinds_have_their_contract() -> None:
-    assert sorted(CONTRACTS) == sorted([
-        "tool", "hook", "command", "introspect", "session-backend", "status", "panel", "control", "presenter",
-        "runtime", "auth-backend",
-    ])  # fmt: skip
+    assert sorted(CONTRACTS) == sorted(
+        [
+            "tool",
+            "hook",
+            "command",
+            "introspect",
+            "session-backend",
+            "status",
+            "panel",
+            "control",
+            "presenter",
+            "runtime",
+            "auth-backend",
+        ]
+    )
     for contract in CONTRACTS.values():
         assert contract.__doc__
         assert all(text for _, text in fields_of(contract).values())
@@ -104,13 +125,22 @@ def test_what_misses_a_required_field_is_refused_when_it_is_registered(
 @pytest.mark.parametrize(
     "wrong",
     [
-        _make("hook", "Not-A-Name"), _make("hook", "x" * 65), _make("hook", ""), _make("control", key="kk"),
+        _make("hook", "Not-A-Name"),
+        _make("hook", "x" * 65),
+        _make("hook", ""),
+        _make("control", key="kk"),
         _make("control", key="\x1b"),
-        _make("panel", height=0), _make("panel", height=21), _make("panel", height=True), _make("hook", order="1"),
-        _make("runtime", arguments=["a"]), _make("session-backend", backend=type("Half", (), {"open": _nothing})),
-        "a text", None, types.SimpleNamespace(kind="hook", name="x"),
+        _make("panel", height=0),
+        _make("panel", height=21),
+        _make("panel", height=True),
+        _make("hook", order="1"),
+        _make("runtime", arguments=["a"]),
+        _make("session-backend", backend=type("Half", (), {"open": _nothing})),
+        "a text",
+        None,
+        types.SimpleNamespace(kind="hook", name="x"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_in_other_ways_is_refused_too(registry: Registry, wrong: Any) -> None:
     with pytest.raises(Incomplete):
         registry.register("ann", wrong)
@@ -193,8 +223,9 @@ def test_a_file_and_a_folder_of_files_are_loaded_by_name(registry: Registry, tmp
 
 def test_what_comes_along_is_loaded_by_its_entry_point(registry: Registry) -> None:
     assert load([Extension(name="secrets"), Extension(name="imports", settings={"allow": {}})], registry) == [
-        "secrets", "imports",
-    ]  # fmt: skip
+        "secrets",
+        "imports",
+    ]
     assert [record.label for record in registry.of(Hook)] == ["secrets/secrets", "imports/imports"]
 
 

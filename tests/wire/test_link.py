@@ -71,10 +71,15 @@ REPLIES = st.builds(
     Reply,
     id=st.text(st.characters(exclude_categories=["Cs"])),
     status=st.none() | st.lists(st.sampled_from(["done", "error", "timeout"])),
-    out=TEXT, err=TEXT, value=TEXT, created=st.none() | st.booleans(), eval_id=st.none() | st.integers(0, 2**63),
-    ex=st.none() | st.builds(Ex), stacktrace=st.none() | st.lists(st.builds(Frame)),
+    out=TEXT,
+    err=TEXT,
+    value=TEXT,
+    created=st.none() | st.booleans(),
+    eval_id=st.none() | st.integers(0, 2**63),
+    ex=st.none() | st.builds(Ex),
+    stacktrace=st.none() | st.lists(st.builds(Frame)),
     mime=st.none() | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), st.integers(0, 9)),
-)  # fmt: skip
+)
 
 
 @given(REPLIES)

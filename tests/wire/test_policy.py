@@ -17,14 +17,26 @@ READS = st.sampled_from(["minimal", "host"])
 SIZES = st.integers(64 << 20, 200 << 20)
 COUNTS = st.integers(256, 600)
 POLICIES = st.builds(
-    Policy, profile=PROFILES, network=NETWORKS, read=READS, writable_paths=PATHS, readable_paths=PATHS,
+    Policy,
+    profile=PROFILES,
+    network=NETWORKS,
+    read=READS,
+    writable_paths=PATHS,
+    readable_paths=PATHS,
     limits=st.builds(Usage, memory_bytes=SIZES, pids=COUNTS, open_files=COUNTS),
-)  # fmt: skip
+)
 REQUESTS = st.builds(
-    Tighter, profile=st.none() | PROFILES, network=st.none() | NETWORKS, read=st.none() | READS,
-    writable_paths=st.none() | PATHS, readable_paths=st.none() | PATHS, protected_paths=st.none() | PATHS,
-    memory_bytes=st.none() | SIZES, pids=st.none() | COUNTS, open_files=st.none() | COUNTS,
-)  # fmt: skip
+    Tighter,
+    profile=st.none() | PROFILES,
+    network=st.none() | NETWORKS,
+    read=st.none() | READS,
+    writable_paths=st.none() | PATHS,
+    readable_paths=st.none() | PATHS,
+    protected_paths=st.none() | PATHS,
+    memory_bytes=st.none() | SIZES,
+    pids=st.none() | COUNTS,
+    open_files=st.none() | COUNTS,
+)
 ORDERS = {"profile": ("read-only", "workspace-write", "off"), "network": ("none", "host"), "read": ("minimal", "host")}
 POINTS = ["/a", "/a/b", "/a/bc", "/a/b/c", "/d", "/d/e", "/f"]
 

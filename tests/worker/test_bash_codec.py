@@ -126,11 +126,21 @@ def test_a_request_is_not_sent_anew_for_ever() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"junk\0", message("result", b"0"), message("begun"), message("answer"), message("syntax", b"x"), message("other"),
-        message("idle", b"t"), message("idle", b"t", b"", b"x"), message("idle", b"t", b"", b"-1"), b"\0!idle\0junk\0",
-        message("state", b"x"), message("ready", b"5", b"/bin/bash", b"x"), message("result", b"9" * 100),
+        b"junk\0",
+        message("result", b"0"),
+        message("begun"),
+        message("answer"),
+        message("syntax", b"x"),
+        message("other"),
+        message("idle", b"t"),
+        message("idle", b"t", b"", b"x"),
+        message("idle", b"t", b"", b"-1"),
+        b"\0!idle\0junk\0",
+        message("state", b"x"),
+        message("ready", b"5", b"/bin/bash", b"x"),
+        message("result", b"9" * 100),
     ],
-)  # fmt: skip
+)
 def test_what_may_not_be_said_now_is_a_protocol_error(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         started().decode(data)
@@ -187,11 +197,18 @@ _noise = st.binary(max_size=40) | st.sampled_from(
 )
 _asks = st.sampled_from(
     [
-        evaluated(1), evaluated(2, "a\0b"), asked("interrupt", 1), asked("vars", 3, max=5), asked("clear", 4),
-        asked("complete", 5, code="echo $a", pos=7, max=3), asked("lookup", 6, symbol="x", module=None), asked("dump", 7, max=9),
-        asked("restore", 8, data="x"), asked("claim", 9, cwd=None, env={"A": "b"}, limits={}),
+        evaluated(1),
+        evaluated(2, "a\0b"),
+        asked("interrupt", 1),
+        asked("vars", 3, max=5),
+        asked("clear", 4),
+        asked("complete", 5, code="echo $a", pos=7, max=3),
+        asked("lookup", 6, symbol="x", module=None),
+        asked("dump", 7, max=9),
+        asked("restore", 8, data="x"),
+        asked("claim", 9, cwd=None, env={"A": "b"}, limits={}),
     ]
-)  # fmt: skip
+)
 
 
 @settings(max_examples=400)

@@ -28,8 +28,10 @@ def test_variables_are_described_without_running_anything(bash: Any) -> None:
     assert (rows["map"]["type"], rows["map"]["size"]) == ("assoc", 2)
     assert (rows["n"]["type"], rows["n"]["preview"]) == ("integer", "7")
     assert (rows["e"]["type"], rows["ref"]["type"], rows["unset"]) == (
-        "exported", "reference", {"name": "unset", "type": "string"},
-    )  # fmt: skip
+        "exported",
+        "reference",
+        {"name": "unset", "type": "string"},
+    )
 
 
 def test_the_list_of_variables_is_bounded(bash: Any) -> None:

@@ -251,7 +251,17 @@ def test_a_result_has_exactly_the_fields_of_the_contract(harness: Any) -> None:
     answer = harness.eval("1")
     assert json.dumps(answer) == json.dumps(
         {
-            "t": "result", "n": 1, "outcome": "ok", "value": "1", "type": "int", "value-dropped": 0,
-            "repr-error": None, "changed": [], "ex": None, "stacktrace": [], "traceback": None, "hint": None,
+            "t": "result",
+            "n": 1,
+            "outcome": "ok",
+            "value": "1",
+            "type": "int",
+            "value-dropped": 0,
+            "repr-error": None,
+            "changed": [],
+            "ex": None,
+            "stacktrace": [],
+            "traceback": None,
+            "hint": None,
         }
-    )  # fmt: skip
+    )

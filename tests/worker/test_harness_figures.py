@@ -162,15 +162,20 @@ def test_an_image_over_the_bound_is_made_smaller_and_kept_whole(drawing: Any, tm
     assert bundle["text/plain"] == "image of 6000x5000 shown as 3000x2500; image/png of 30000000 pixels not kept"
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV", "I", "F", "I;16"])  # fmt: skip
+@pytest.mark.parametrize(
+    "mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV", "I", "F", "I;16"]
+)
 def test_an_image_of_any_mode_comes_as_png(drawing: Any, tmp_path: Path, mode: str) -> None:
     answer = drawing.eval(f"from PIL import Image\nImage.new({mode!r}, (30, 20))", mime=ANY)
     assert _image(answer["mime"]).size == (30, 20)
     assert "PIL" in answer["value"]
     _limits(drawing, tmp_path, image_bytes=200)
-    bundle = drawing.eval(f"Image.effect_noise((60, 40), 99).convert('L').convert({mode!r})"
-                          if mode not in ("LAB", "I;16", "PA", "HSV", "YCbCr", "RGBX", "LA") else "Image.effect_noise((60, 40), 99)",
-                          mime=ANY)["mime"]  # fmt: skip
+    bundle = drawing.eval(
+        f"Image.effect_noise((60, 40), 99).convert('L').convert({mode!r})"
+        if mode not in ("LAB", "I;16", "PA", "HSV", "YCbCr", "RGBX", "LA")
+        else "Image.effect_noise((60, 40), 99)",
+        mime=ANY,
+    )["mime"]
     assert FILE in bundle
     assert drawing.hang_up() == 0
     assert bytes(drawing.stderr) == b""
@@ -200,16 +205,32 @@ def test_a_markdown_table_is_made_of_any_frame(drawing: Any) -> None:
     drawing.eval("import pandas, polars")
     tables = {
         "pandas.DataFrame({'a|b': ['x\\ny|', None, 'z' * 80], 'f': [1 / 3, 2.0, 1e99]})": [
-            "|  | a\\|b | f |", "| --- | --- | --- |", "| 0 | x y\\| | 0.333333 |", "| 1 | nan | 2 |",
-            "| 2 | " + "z" * 49 + "… | 1e+99 |", "", "3 rows × 2 columns",
+            "|  | a\\|b | f |",
+            "| --- | --- | --- |",
+            "| 0 | x y\\| | 0.333333 |",
+            "| 1 | nan | 2 |",
+            "| 2 | " + "z" * 49 + "… | 1e+99 |",
+            "",
+            "3 rows × 2 columns",
         ],
-        "pandas.Series([1], index=[('a', 2)], name='s')": ["|  | s |", "| --- | --- |", "| ('a', 2) | 1 |", "", "1 rows"],
+        "pandas.Series([1], index=[('a', 2)], name='s')": [
+            "|  | s |",
+            "| --- | --- |",
+            "| ('a', 2) | 1 |",
+            "",
+            "1 rows",
+        ],
         "pandas.DataFrame()": ["|  |", "| --- |", "", "0 rows × 0 columns"],
         "polars.DataFrame({'a': [1, 2], 'b': ['x', None]})": [
-            "| a | b |", "| --- | --- |", "| 1 | x |", "| 2 | None |", "", "2 rows × 2 columns",
+            "| a | b |",
+            "| --- | --- |",
+            "| 1 | x |",
+            "| 2 | None |",
+            "",
+            "2 rows × 2 columns",
         ],
         "polars.Series('q', [1.5])": ["| q |", "| --- |", "| 1.5 |", "", "1 rows"],
-    }  # fmt: skip
+    }
     for code, lines in tables.items():
         answer = drawing.eval(code, mime=["text/markdown"])
         assert answer["mime"]["text/markdown"].splitlines() == lines

@@ -215,8 +215,10 @@ def test_a_class_is_told_with_its_methods(harness: Any) -> None:
     told = found(harness, "Trap")
     assert (told["type"], told["doc"], told["file"]) == ("Meta", "What a trap is.", "<work:1>")
     assert told["methods"] == [
-        "loose(width)", "made(size)", "method(alpha, /, beta: int = 2, *rest, gamma=..., **more)",
-    ]  # fmt: skip
+        "loose(width)",
+        "made(size)",
+        "method(alpha, /, beta: int = 2, *rest, gamma=..., **more)",
+    ]
     assert found(harness, "trap")["methods"] == told["methods"]
     assert found(harness, "trap.prop")["type"] == "property"
     assert found(harness, "dict")["methods"][0].startswith("clear(")

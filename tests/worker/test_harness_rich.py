@@ -14,8 +14,14 @@ import pytest
 
 FILE = "application/vnd.replctl.file"
 EVERY = (
-    "application/x+json", "image/*", "text/html", "text/markdown", "text/latex", "application/json", "image/gif",
-)  # fmt: skip
+    "application/x+json",
+    "image/*",
+    "text/html",
+    "text/markdown",
+    "text/latex",
+    "application/json",
+    "image/gif",
+)
 
 
 def _claim(harness: Any, folder: Path, **limits: int) -> None:

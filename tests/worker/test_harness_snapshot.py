@@ -102,19 +102,28 @@ CHECKS = [
     ("get(), put(3), get(), x, plus(1)", "(10, None, 3, 3, 4)"),
     ("get.__globals__ is globals(), looks_imported(), memo()", "(True, 3, 3)"),
     ("one['it'] is two[0] is shared, loop[0] is loop", "(True, True)"),
-    ("isinstance(child, Child), child.who(), Child().cached, bound()", "(True, 'child of base', ['child of base'], 'child of base')"),
+    (
+        "isinstance(child, Child), child.who(), Child().cached, bound()",
+        "(True, 'child of base', ['child of base'], 'child of base')",
+    ),
     ("Base.made == [Child], Single.only.__class__ is Single, isinstance(Single.only, Single)", "(True, True, True)"),
     ("colour is Colour.RED, Colour(2), Colour.RED.shout()", "(True, <Colour.GREEN: 2>, 'RED!')"),
     ("Planet.EARTH.mass, Planet((1, 2)) is Planet.EARTH, rights == 3, type(rights) is Rights", "(1, True, True, True)"),
-    ("point == Point(5, [1]), dataclasses.asdict(point), Point()", "(True, {'x': 5, 'rest': [1]}, Point(x=3, rest=[]))"),
+    (
+        "point == Point(5, [1]), dataclasses.asdict(point), Point()",
+        "(True, {'x': 5, 'rest': [1]}, Point(x=3, rest=[]))",
+    ),
     ("type(pair) is Pair, pair, type(named) is Named, named.twice()", "(True, Pair(a=1, b=2), True, 8)"),
-    ("slots.a, hasattr(slots, 'b'), hasattr(slots, '__dict__'), WithMeta.hello(), Box[int]", "(1, False, False, 'hello', __main__.Box[int])"),
+    (
+        "slots.a, hasattr(slots, 'b'), hasattr(slots, '__dict__'), WithMeta.hello(), Box[int]",
+        "(1, False, False, 'hello', __main__.Box[int])",
+    ),
     ("Shape.__abstractmethods__", "frozenset({'area'})"),
     ("step(), step(), factorial(5), decorated(1), part()", "(2, 3, 120, 2, 2)"),
     ("me is sys.modules['__main__'], everything is globals(), osp.sep, _hidden", "(True, True, '/', 7)"),
     ("handler.stream is sys.stderr, log is logging.getLogger('mine'), event.is_set()", "(True, True, False)"),
     ("repr(error), len(text)", "(\"KeyError('kept')\", 100)"),
-]  # fmt: skip
+]
 
 
 @pytest.fixture
@@ -214,9 +223,11 @@ def test_a_module_that_is_missing_leaves_the_rest(start_harness: Callable[..., A
     restored = restore(clone, file)
     missing = "ModuleNotFoundError: No module named 'helper'"
     assert why(restored) == {
-        "helper": "module: " + missing, "Tool": missing, "tool": missing,
+        "helper": "module: " + missing,
+        "Tool": missing,
+        "tool": missing,
         "lost": "_Lost: it shares something with a name that could not be restored",
-    }  # fmt: skip
+    }
     assert clone.value("second, second[0] is first, json.dumps(1), size.__name__") == "([[1], 2], True, '1', 'size')"
     assert why(restore(same, file)) == {}
     assert same.value("lost[0] is tool, isinstance(tool['tool'], Tool), size()") == "(True, True, 3)"

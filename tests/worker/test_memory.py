@@ -138,9 +138,11 @@ def group(folder: Path, **files: str) -> Path:
 
 def test_a_control_groups_memory_is_what_cannot_be_taken_back(tmp_path: Path) -> None:
     first = group(
-        tmp_path / "one", memory__usage_in_bytes="1000\n", memory__limit_in_bytes="9223372036854771712\n",
+        tmp_path / "one",
+        memory__usage_in_bytes="1000\n",
+        memory__limit_in_bytes="9223372036854771712\n",
         memory__stat="cache 5\ntotal_cache 600\ntotal_shmem 100\n",
-    )  # fmt: skip
+    )
     assert group_memory.used(first, 1) == 500
     assert group_memory.limit(first, 1) is None
     second = group(

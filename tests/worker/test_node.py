@@ -63,12 +63,16 @@ def test_a_claim_sets_folder_environment_and_limits(node: Any, tmp_path: Path) -
         ("let t = `a${1 + 1}`\nt", "'a2'", "string"),
         ("#!/usr/bin/env node\n8", "8", "number"),
         ("[] instanceof Array && require('vm').runInThisContext('[]') instanceof Array", "true", "boolean"),
-        ("require('url').parse('http://a/b').constructor.name + (new URL('http://a') instanceof URL)", "'Urltrue'", "string"),
+        (
+            "require('url').parse('http://a/b').constructor.name + (new URL('http://a') instanceof URL)",
+            "'Urltrue'",
+            "string",
+        ),
         ("new Proxy({ a: 1 }, {})", "{ a: 1 }", "Proxy"),
         ("this === globalThis", "true", "boolean"),
         ("'use strict'; (function () { return this })()", "undefined", "undefined"),
     ],
-)  # fmt: skip
+)
 def test_the_value_is_what_inspect_says(node: Any, code: str, value: str, kind: str) -> None:
     answer = node.eval(code)
     assert (answer["outcome"], answer.get("value"), answer["type"]) == ("ok", value, kind)
@@ -199,19 +203,24 @@ def folder(node: Any, tmp_path: Path) -> Path:
         ("import both, { named } from 'both'\nboth + named", "'esm1'"),
         ("import * as all from 'both';\nall.default", "'esm'"),
         ("import Mine, * as mine from './mine.mjs'; [typeof Mine, mine.n]", "[ 'function', 1 ]"),
-        ("import { n as m, default as M, 'odd name' as odd, } from /* here */ './mine.mjs' // so\n[m, M.name, odd]", "[ 1, 'Mine', 1 ]"),
+        (
+            "import { n as m, default as M, 'odd name' as odd, } from /* here */ './mine.mjs' // so\n[m, M.name, odd]",
+            "[ 1, 'Mine', 1 ]",
+        ),
         ("import 'both'\nimport './mine.mjs'; 5", "5"),
         ("import\n  fs\n  from\n  'fs'\ntypeof fs.readSync", "'function'"),
         ("await null; import { readFileSync } from 'node:fs'; typeof readFileSync", "'function'"),
-        ("const s = 'import(1) import x from y', r = /import(a)[import]/, t = `import(b) ${typeof import('both')} import`; s + r.source + t",
-         "'import(1) import x from yimport(a)[import]import(b) object import'"),
+        (
+            "const s = 'import(1) import x from y', r = /import(a)[import]/, t = `import(b) ${typeof import('both')} import`; s + r.source + t",
+            "'import(1) import x from yimport(a)[import]import(b) object import'",
+        ),
         ("// import('x')\n/* import y from 'z' */ ({ import(a) { return a } }).import(4)", "4"),
         ("class I { import(a) { return a } static import = 3 }; new I().import(I.import)", "3"),
         ("const o = { import: 6 }; o . import + o?.import", "12"),
         ("await Promise.all([import('both'), import /* gap */ ('fs')]).then((all) => all.length)", "2"),
         ("`${(await import('both')).default}`", "'esm'"),
     ],
-)  # fmt: skip
+)
 def test_modules_come_by_require_and_by_both_imports(node: Any, code: str, value: str) -> None:
     answer = node.eval(code)
     assert answer["outcome"] == "ok", answer["traceback"]

@@ -66,7 +66,11 @@ def test_properties_and_causes_of_an_error_are_shown(node: Any) -> None:
     [
         ("let x = ;", 1, "<work:1>:1\nlet x = ;\n        ^\nSyntaxError: Unexpected token ';'\n"),
         ("console.log('ran')\n\tif (", 2, "<work:1>:2\n\tif (\n\t    ^\nSyntaxError: Unexpected end of input\n"),
-        ("console.log('ran'); 'abc", 1, "<work:1>:1\nconsole.log('ran'); 'abc\n                    ^^^^\nSyntaxError: Invalid or unexpected token\n"),
+        (
+            "console.log('ran'); 'abc",
+            1,
+            "<work:1>:1\nconsole.log('ran'); 'abc\n                    ^^^^\nSyntaxError: Invalid or unexpected token\n",
+        ),
         ("}", 1, "<work:1>:1\n}\n^\nSyntaxError: Unexpected token '}'\n"),
         ("else 1", 1, "<work:1>:1\nelse 1\n^\nSyntaxError: Unexpected token 'else'\n"),
         ("{ a: 1 }); console.log('ran'); ({ b: 2 }", 1, "SyntaxError: Unexpected token ')'\n"),
@@ -76,7 +80,7 @@ def test_properties_and_causes_of_an_error_are_shown(node: Any) -> None:
         ("`open", 1, "<work:1>:1\n`open\n     ^\nSyntaxError: Unexpected end of input\n"),
         ("console.log('ran'); /(/", 1, "SyntaxError: Invalid regular expression: /(/: Unterminated group\n"),
     ],
-)  # fmt: skip
+)
 def test_a_syntax_error_is_told_once_with_its_place_before_anything_runs(
     node: Any, code: str, line: int, shown: str
 ) -> None:

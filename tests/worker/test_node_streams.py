@@ -91,13 +91,28 @@ ASKS = (
 @pytest.mark.parametrize(
     ("code", "value"),
     [
-        (ASKS + "const a = await rl.question('? '); const b = await rl.question('? '); rl.close(); [a, b]", "[ 'one', 'two' ]"),
-        ("const got = []; for await (const line of require('readline').createInterface({ input: process.stdin })) { got.push(line); if (got.length === 2) break }; got", "[ 'one', 'two' ]"),
-        ("const b = Buffer.alloc(10); let n = 0; while (n < 8) n += fs.readSync(0, b, n); String(b.subarray(0, n))", "'one\\ntwo\\n'"),
-        ("const it = process.stdin.iterator(); const c = String((await it.next()).value); const d = String((await it.next()).value); c + d", "'one\\ntwo\\n'"),
-        ("await new Promise((r) => { let s = ''; process.stdin.on('data', (d) => { s += d; if (s.length > 5) r(s) }) })", "'one\\ntwo\\n'"),
+        (
+            ASKS + "const a = await rl.question('? '); const b = await rl.question('? '); rl.close(); [a, b]",
+            "[ 'one', 'two' ]",
+        ),
+        (
+            "const got = []; for await (const line of require('readline').createInterface({ input: process.stdin })) { got.push(line); if (got.length === 2) break }; got",
+            "[ 'one', 'two' ]",
+        ),
+        (
+            "const b = Buffer.alloc(10); let n = 0; while (n < 8) n += fs.readSync(0, b, n); String(b.subarray(0, n))",
+            "'one\\ntwo\\n'",
+        ),
+        (
+            "const it = process.stdin.iterator(); const c = String((await it.next()).value); const d = String((await it.next()).value); c + d",
+            "'one\\ntwo\\n'",
+        ),
+        (
+            "await new Promise((r) => { let s = ''; process.stdin.on('data', (d) => { s += d; if (s.length > 5) r(s) }) })",
+            "'one\\ntwo\\n'",
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("early", [True, False], ids=["input first", "asked for input"])
 def test_code_reads_its_input(node: Any, code: str, value: str, early: bool) -> None:
     if early:

@@ -24,11 +24,23 @@ PATIENCE_S = 20.0
 HEAD = b"Current thread 0x00007f0000000001 (most recent call first):\n"
 LINES = st.sampled_from(
     [
-        HEAD, b"Thread 0x1 [a name] (most recent call first):\n", b'  File "<work:1>", line 3 in f\n', b"  ...\n", b"\xff",
-        b'  File "', b'", line ', b"in g\n", b"\\u00e9", b"\\ud800", b"\\U0011ffff", b"???", b"999999999",
-        b'  File "/a/replworker/runtimes/python/replharness/run.py", line 1 in run\n', b"  File ???, line ??? in ???\n",
+        HEAD,
+        b"Thread 0x1 [a name] (most recent call first):\n",
+        b'  File "<work:1>", line 3 in f\n',
+        b"  ...\n",
+        b"\xff",
+        b'  File "',
+        b'", line ',
+        b"in g\n",
+        b"\\u00e9",
+        b"\\ud800",
+        b"\\U0011ffff",
+        b"???",
+        b"999999999",
+        b'  File "/a/replworker/runtimes/python/replharness/run.py", line 1 in run\n',
+        b"  File ???, line ??? in ???\n",
     ]
-)  # fmt: skip
+)
 
 
 def read_stack(fd: int, whole: Callable[[bytes], bool]) -> list[dict[str, Any]]:

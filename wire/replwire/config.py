@@ -26,10 +26,16 @@ FILE_ALONE = ("sandbox.allow-unsandboxed",)  # whoever starts a broker, or asks 
 
 
 # Settings of a broker that runs which a new config file can change; whoever uses them asks for them each time.
-RELOADABLE = frozenset({
-    "access.admins", "agents", "identities", "broker.idle-exit-ms", "broker.warm-workers",
-    *(f"limits.{field.encode_name}" for field in msgspec.structs.fields(Limits)),
-}) - {"limits.max-message-bytes", "limits.worker-silence-ms", "limits.hook-time-ms"}  # fmt: skip
+RELOADABLE = frozenset(
+    {
+        "access.admins",
+        "agents",
+        "identities",
+        "broker.idle-exit-ms",
+        "broker.warm-workers",
+        *(f"limits.{field.encode_name}" for field in msgspec.structs.fields(Limits)),
+    }
+) - {"limits.max-message-bytes", "limits.worker-silence-ms", "limits.hook-time-ms"}
 
 
 class ConfigError(ValueError):
@@ -153,10 +159,13 @@ class SandboxSection(Usage, frozen=True, kw_only=True, rename="kebab", forbid_un
         """The same as the sandbox takes it, links in paths resolved. Raises ValueError for a path that is none."""
         limits = Usage(**{name: getattr(self, name) for name in Usage.__struct_fields__})
         return Policy(
-            profile=self.profile, network=self.network, read=self.read, limits=limits,
+            profile=self.profile,
+            network=self.network,
+            read=self.read,
+            limits=limits,
             protected_paths=[each for path in self.protected_paths for each in _with_real(path)],
             **{name: [_real(name, path) for path in getattr(self, name)] for name in _ABSOLUTE},
-        )  # fmt: skip
+        )
 
 
 _ABSOLUTE = ("workspaces", "writable_paths", "readable_paths", "hidden_paths")
@@ -275,9 +284,12 @@ def keys() -> Iterator[tuple[str, str, Any]]:
 
 
 def load(
-    text: str | None = None, origin: str = "file", environ: Mapping[str, str] | None = None,
-    flags: Mapping[str, str] | None = None, without: Collection[tuple[str, str]] = (),
-) -> Loaded:  # fmt: skip
+    text: str | None = None,
+    origin: str = "file",
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+    without: Collection[tuple[str, str]] = (),
+) -> Loaded:
     """Merge the layers. `flags` maps dotted keys to text, `without` has sources and what is ignored of them.
 
     Raises ConfigError.
@@ -321,9 +333,11 @@ def load(
 
 
 def salvage(
-    text: str | None = None, origin: str = "file", environ: Mapping[str, str] | None = None,
+    text: str | None = None,
+    origin: str = "file",
+    environ: Mapping[str, str] | None = None,
     flags: Mapping[str, str] | None = None,
-) -> tuple[Loaded, list[str]]:  # fmt: skip
+) -> tuple[Loaded, list[str]]:
     """As `load`, without what cannot be used, and why that is: for looking at settings, not for running with them."""
     problems: list[str] = []
     without: set[tuple[str, str]] = set()

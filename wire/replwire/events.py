@@ -279,11 +279,35 @@ class BusLagged(Event, frozen=True, kw_only=True, rename="kebab", tag="bus/lagge
 
 
 _ALL: tuple[type[Event], ...] = (
-    BrokerStarted, BrokerShutdown, ConfigReloaded, SessionCreated, SessionForked, SessionBusy, SessionIdle,
-    SessionReset, SessionLost, SessionMoved, SessionClosed, EvalAccepted, EvalQueued, EvalStarted, EvalOutput,
-    EvalOutputEnd, EvalFinished, EvalInterruptRequested, WorkerSpawned, WorkerReady, WorkerExited, AdmissionRefused,
-    PolicyDecision, ExtensionLoaded, ExtensionError, LogInfo, LogError, BusLagged,
-)  # fmt: skip
+    BrokerStarted,
+    BrokerShutdown,
+    ConfigReloaded,
+    SessionCreated,
+    SessionForked,
+    SessionBusy,
+    SessionIdle,
+    SessionReset,
+    SessionLost,
+    SessionMoved,
+    SessionClosed,
+    EvalAccepted,
+    EvalQueued,
+    EvalStarted,
+    EvalOutput,
+    EvalOutputEnd,
+    EvalFinished,
+    EvalInterruptRequested,
+    WorkerSpawned,
+    WorkerReady,
+    WorkerExited,
+    AdmissionRefused,
+    PolicyDecision,
+    ExtensionLoaded,
+    ExtensionError,
+    LogInfo,
+    LogError,
+    BusLagged,
+)
 EVENTS: dict[str, type[Event]] = {str(kind.__struct_config__.tag): kind for kind in _ALL}
 
 _NAMES = {kind: name for name, kind in EVENTS.items()}

@@ -85,48 +85,98 @@ FAULTS: dict[str, Fault] = {
         Fault("epoch-conflict", "the session is not in the epoch that `expect-epoch` names", _CALLER, False, Exit.NAME),
         Fault("idempotency-conflict", "the key was used for other code", _CALLER, False, Exit.NAME),
         Fault("session-limit-reached", "as many sessions as `max-sessions` allows", _CALLER, True, Exit.REFUSED),
-        Fault("memory-limit-reached", "sessions use the memory that they may, or the machine has too little left",
-              _CALLER, True, Exit.REFUSED),
-        Fault("environment-limit-reached", "as many named environments as the broker, or one identity, may have",
-              _CALLER, False, Exit.REFUSED),
+        Fault(
+            "memory-limit-reached",
+            "sessions use the memory that they may, or the machine has too little left",
+            _CALLER,
+            True,
+            Exit.REFUSED,
+        ),
+        Fault(
+            "environment-limit-reached",
+            "as many named environments as the broker, or one identity, may have",
+            _CALLER,
+            False,
+            Exit.REFUSED,
+        ),
         Fault("environment-not-found", "no named environment of this name", _CALLER, False, Exit.NAME),
         Fault("environment-in-use", "sessions have this named environment", _CALLER, False, Exit.REFUSED),
         Fault("concurrency-limit-reached", "the queue for evals is full", _CALLER, True, Exit.REFUSED),
-        Fault("rate-limited", "more requests in a minute than `rate-limit-per-min`, or more bytes than "
-              "`max-request-bytes-per-s`", _CALLER, True, Exit.REFUSED),
+        Fault(
+            "rate-limited",
+            "more requests in a minute than `rate-limit-per-min`, or more bytes than `max-request-bytes-per-s`",
+            _CALLER,
+            True,
+            Exit.REFUSED,
+        ),
         Fault("connection-limit-reached", "as many clients as `max-connections` allows", _CALLER, True, Exit.REFUSED),
         Fault("stdin-buffer-full", "unread input has reached `max-stdin-bytes`", _CALLER, True, Exit.REFUSED),
         Fault("runtime-not-allowed", "no such runtime here", _CALLER, False, Exit.REFUSED),
-        Fault("unauthorized", "nobody vouches for this client: no key or token that is known", _CALLER, False,
-              Exit.REFUSED),
+        Fault(
+            "unauthorized",
+            "nobody vouches for this client: no key or token that is known",
+            _CALLER,
+            False,
+            Exit.REFUSED,
+        ),
         Fault("forbidden", "this agent or this identity may not do that", _CALLER, False, Exit.REFUSED),
-        Fault("plan-mode", "it would change something, and the client or the session is in plan mode", _CALLER, False,
-              Exit.REFUSED),
+        Fault(
+            "plan-mode",
+            "it would change something, and the client or the session is in plan mode",
+            _CALLER,
+            False,
+            Exit.REFUSED,
+        ),
         Fault("hook-blocked", "a hook of the broker's extensions does not let it run", _CALLER, False, Exit.REFUSED),
-        Fault("approval-needed", "a hook wants a person to decide: `approval` says what; send it again with its id",
-              _CALLER, False, Exit.REFUSED),
-        Fault("path-not-allowed", "not below a folder of `session.load-paths`, or not readable", _CALLER, False,
-              Exit.REFUSED),
+        Fault(
+            "approval-needed",
+            "a hook wants a person to decide: `approval` says what; send it again with its id",
+            _CALLER,
+            False,
+            Exit.REFUSED,
+        ),
+        Fault(
+            "path-not-allowed",
+            "not below a folder of `session.load-paths`, or not readable",
+            _CALLER,
+            False,
+            Exit.REFUSED,
+        ),
         Fault("file-not-found", "no such file below the folders that may be read", _CALLER, False, Exit.NAME),
         Fault("io-error", "the file could not be read", _BROKER, True, Exit.REFUSED),
         Fault("invalid-config", "the config file cannot be used; nothing has changed", _CALLER, False, Exit.USAGE),
-        Fault("environment-failed", "the environment could not be used, or removed; nothing has changed",
-              _CALLER, False, Exit.REFUSED),
+        Fault(
+            "environment-failed",
+            "the environment could not be used, or removed; nothing has changed",
+            _CALLER,
+            False,
+            Exit.REFUSED,
+        ),
         Fault("clone-failed", "the session could not be copied; there is no new one", _CODE, False, Exit.RAISED),
-        Fault("sandbox-unavailable", "this machine cannot give the sandbox that the config asks for", _BROKER, False,
-              Exit.REFUSED),
+        Fault(
+            "sandbox-unavailable",
+            "this machine cannot give the sandbox that the config asks for",
+            _BROKER,
+            False,
+            Exit.REFUSED,
+        ),
         Fault("timeout", "ran, or waited to run, past its time limit", _CODE, True, Exit.TIMED_OUT),
         Fault("session-reset", "the session was reset before this ended", _CALLER, True, Exit.WORKER_LOST),
         Fault("worker-lost", "the session's process died; `cause` says how", _WORKER, True, Exit.WORKER_LOST),
         Fault("busy", "the session is running an eval, and this needs it idle", _CALLER, True, Exit.REFUSED),
         Fault("shutdown", "the broker is shutting down", _BROKER, True, Exit.NO_BROKER),
-        Fault("internal-error", "a defect of the broker; `correlation-id` finds it in its log", _BROKER, True,
-              Exit.NO_BROKER),
+        Fault(
+            "internal-error",
+            "a defect of the broker; `correlation-id` finds it in its log",
+            _BROKER,
+            True,
+            Exit.NO_BROKER,
+        ),
         # The two below are said by the client library: nobody is there to say them on the wire.
         Fault("no-broker", "no broker answers at the endpoint", _BROKER, True, Exit.NO_BROKER),
         Fault("broker-lost", "the broker went away before it answered", _BROKER, True, Exit.NO_BROKER),
     )
-}  # fmt: skip
+}
 
 STATUSES: dict[str, Status] = {
     status.word: status
@@ -141,10 +191,13 @@ STATUSES: dict[str, Status] = {
         Status("queued", "not yet running; `queue-position` says how many evals go before it", False),
         Status("subscribed", "events follow under this id, until `unsubscribe`", False),
         Status("need-input", "the code waits for input: send it with `stdin`", False),
-        Status("output-dropped", "this client reads too slowly; `dropped-bytes` of live output were not sent to it, "
-               "`read` has them", False),
+        Status(
+            "output-dropped",
+            "this client reads too slowly; `dropped-bytes` of live output were not sent to it, `read` has them",
+            False,
+        ),
     )
-}  # fmt: skip
+}
 
 
 def fault_in(status: list[str]) -> Fault | None:

@@ -16,14 +16,30 @@ CLIENT_SETTINGS = {
 }
 # Editors, agents and shells that run commands which a project names.
 _TOOLS = (
-    ".agents", ".claude", ".devcontainer", ".devcontainer.json", ".envrc", ".husky", ".idea", ".windsurf", ".zed",
-)  # fmt: skip
+    ".agents",
+    ".claude",
+    ".devcontainer",
+    ".devcontainer.json",
+    ".envrc",
+    ".husky",
+    ".idea",
+    ".windsurf",
+    ".zed",
+)
 # Of a repository all but what working needs: HEAD, index, objects, refs, logs and what git writes beside them; `info`
 # says no more than `.gitattributes` and `.gitignore`. The last two say what `git rebase --continue` runs.
 _GIT = (
-    "hooks", "config", "config.worktree", "commondir", "modules", "worktrees", "branches", "remotes",
-    "rebase-merge", "rebase-apply",
-)  # fmt: skip
+    "hooks",
+    "config",
+    "config.worktree",
+    "commondir",
+    "modules",
+    "worktrees",
+    "branches",
+    "remotes",
+    "rebase-merge",
+    "rebase-apply",
+)
 
 PROTECTED = tuple(
     dict.fromkeys(

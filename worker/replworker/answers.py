@@ -28,12 +28,21 @@ def compose(
     """`lost` is how the session's last worker went, to be told once; `background` counts bytes nobody has read."""
     dropped = job.output.dropped() + result.value_dropped
     done = Reply(
-        id=job.request_id, status=["done"], eval_id=job.eval_id, epoch=epoch, state="lost" if lost else "kept",
-        cause=lost, hint=result.hint, ephemeral=True if claim.ephemeral else None, changed=result.changed or None,
-        duration_ms=round((time.monotonic() - job.started) * 1000, 3), truncated=True if dropped else None,
-        images_dropped=result.images_dropped or None, dropped_bytes=dropped or None,
+        id=job.request_id,
+        status=["done"],
+        eval_id=job.eval_id,
+        epoch=epoch,
+        state="lost" if lost else "kept",
+        cause=lost,
+        hint=result.hint,
+        ephemeral=True if claim.ephemeral else None,
+        changed=result.changed or None,
+        duration_ms=round((time.monotonic() - job.started) * 1000, 3),
+        truncated=True if dropped else None,
+        images_dropped=result.images_dropped or None,
+        dropped_bytes=dropped or None,
         background_bytes=background or None,
-    )  # fmt: skip
+    )
     if job.limit_ms is not None:
         done.status, done.err = ["done", "error", "timeout"], f"eval timed out after {job.limit_ms} ms"
         done.max_eval_time_ms, done.hint = job.limit_ms, job.time_hint
@@ -50,9 +59,13 @@ def compose(
         return Ending(None, done, Outcome.ERROR)
     if result.value is None and result.repr_error is None and not result.mime:
         return Ending(None, done, Outcome.OK)
-    value = Reply(id=job.request_id, value=result.value, repr_error=result.repr_error, ns=ns,
+    value = Reply(
+        id=job.request_id,
+        value=result.value,
+        repr_error=result.repr_error,
+        ns=ns,
         mime=None if result.mime is None else rich(result.mime),
-    )  # fmt: skip
+    )
     value.truncated = True if result.value_dropped else None
     return Ending(value, done, Outcome.OK)
 
@@ -72,9 +85,15 @@ def _json(text: str) -> object:
 def cut_short(job: Job, refusal: Refusal, claim: Claim, epoch: int) -> Ending:
     """The end of a job that never came to run."""
     done = Reply(
-        id=job.request_id, status=["done", "error", refusal.word], err=refusal.err, eval_id=job.eval_id, epoch=epoch,
-        state="kept", ephemeral=True if claim.ephemeral else None, **refusal.more,
-    )  # fmt: skip
+        id=job.request_id,
+        status=["done", "error", refusal.word],
+        err=refusal.err,
+        eval_id=job.eval_id,
+        epoch=epoch,
+        state="kept",
+        ephemeral=True if claim.ephemeral else None,
+        **refusal.more,
+    )
     if job.limit_ms is not None:
         done.status, done.max_eval_time_ms = ["done", "error", "timeout"], job.limit_ms
         return Ending(None, done, Outcome.TIMEOUT)

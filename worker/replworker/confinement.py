@@ -81,22 +81,31 @@ class Confinement:
 
 def confine(
     runtime: str, told: Confine, found: Found, reads: tuple[str, ...] = (), grant: Grant = EVERYTHING, *, records: str
-) -> Confinement:  # fmt: skip
+) -> Confinement:
     """Prepare the sandbox for an interpreter, which needs to see `reads` too; `grant` is its owner's, if it has one.
     `records` is a folder of the broker's for what is made in workspaces. Raises Unavailable, Refused, OSError."""
     folder = _granted(told, grant)
     held = () if folder is None else hold(told.policy, folder, records, grant.rights)
     also = (f"{folder_of('dill')}/dill",) if runtime == "python" else reads
     plan = prepare(
-        told.policy, told.machine, runtime, found.executable, found.env, slot=told.slot, folder=folder, also=also,
-        trusted=not found.named, kept=found.kept, grant=grant,
-    )  # fmt: skip
+        told.policy,
+        told.machine,
+        runtime,
+        found.executable,
+        found.env,
+        slot=told.slot,
+        folder=folder,
+        also=also,
+        trusted=not found.named,
+        kept=found.kept,
+        grant=grant,
+    )
     return Confinement(told.policy, Confined(plan), plan.env, folder, records, held)
 
 
 def enter(
     confinement: Confinement | None, grants: Grants, claim: Claim, env: dict[str, str]
-) -> tuple[str | None, str | None]:  # fmt: skip
+) -> tuple[str | None, str | None]:
     """The folder that a claimed session goes to, and why there is none although one was wished for. Raises Refused."""
     if confinement is not None:
         confinement.check_env(env)

@@ -26,9 +26,7 @@ class Text(NamedTuple):
     path: str
 
 
-def read(
-    file: str, cwd: str | None, allowed: tuple[str, ...], max_bytes: int, grant: Grant = EVERYTHING
-) -> Text:  # fmt: skip
+def read(file: str, cwd: str | None, allowed: tuple[str, ...], max_bytes: int, grant: Grant = EVERYTHING) -> Text:
     """The text of a file, at most `max_bytes`, opened as the session's owner may. A relative one is taken from the
     session's folder. Raises Refusal."""
     if not allowed:

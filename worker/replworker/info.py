@@ -39,9 +39,14 @@ class Inspector:
     """Looks at the interpreter from outside, and asks it for variables when it is idle."""
 
     def __init__(
-        self, voice: Voice, interpreter: Interpreter, child: Child, names: Names, timers: Deadlines,
+        self,
+        voice: Voice,
+        interpreter: Interpreter,
+        child: Child,
+        names: Names,
+        timers: Deadlines,
         memory: MemoryWatch,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._voice = voice
         self._interpreter = interpreter
         self._child = child

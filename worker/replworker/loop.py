@@ -34,7 +34,7 @@ class Loop:
 
     def __init__(
         self, link: Link, child: Child, session: Session, timers: Deadlines, beat_s: float, memory: MemoryWatch
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._link = link
         self._child = child
         self._session = session

@@ -34,9 +34,10 @@ class Names:
         self._jobs = jobs
 
     def ask(
-        self, question: frames.Vars | frames.Clear | frames.Complete | frames.Lookup,
+        self,
+        question: frames.Vars | frames.Clear | frames.Complete | frames.Lookup,
         then: Callable[[frames.Event | None], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Ask; None is the answer when none comes in time."""
 
         def give_up(_: float) -> None:
@@ -92,9 +93,17 @@ class Names:
                 self._voice.done(route, request.id, found=False)
                 return
             self._voice.done(
-                route, request.id, found=True, name=event.name, type=event.type, doc=event.doc,
-                signature=event.signature, methods=event.methods, file=event.file, line=event.line,
-            )  # fmt: skip
+                route,
+                request.id,
+                found=True,
+                name=event.name,
+                type=event.type,
+                doc=event.doc,
+                signature=event.signature,
+                methods=event.methods,
+                file=event.file,
+                line=event.line,
+            )
 
         self.ask(frames.Lookup(self._interpreter.next(), request.symbol, request.module), answer)
 

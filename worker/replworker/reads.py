@@ -25,9 +25,13 @@ class Reads:
     """All reads of one session. `say` sends a reply, and takes its route first."""
 
     def __init__(
-        self, jobs: Jobs, background: Background, timers: Deadlines, limits: Limits,
+        self,
+        jobs: Jobs,
+        background: Background,
+        timers: Deadlines,
+        limits: Limits,
         say: Callable[..., None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._jobs = jobs
         self._background = background
         self._timers = timers

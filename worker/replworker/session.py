@@ -83,7 +83,7 @@ class Session:
 
     def __init__(
         self, link: Link, child: Child, timers: Deadlines, limits: Limits, settings: Settings, memory: MemoryWatch
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._child = child
         self._memory = memory
         self._timers = timers
@@ -220,10 +220,16 @@ class Session:
         self._run(
             job,
             frames.Eval(
-                job.asked, request.code or "", self._label(header), request.silent, request.allow_stdin,
-                request.store_history, request.mime, module=request.module,
+                job.asked,
+                request.code or "",
+                self._label(header),
+                request.silent,
+                request.allow_stdin,
+                request.store_history,
+                request.mime,
+                module=request.module,
             ),
-        )  # fmt: skip
+        )
 
     def _load_file(self, header: Header, body: bytes) -> None:
         request = _decode_load(body)
@@ -239,10 +245,8 @@ class Session:
         reload = request.op == "reload-file"
         self._run(
             job,
-            frames.Eval(
-                job.asked, text.code, text.path, request.silent, False, False, file=text.path, reload=reload
-            ),
-        )  # fmt: skip
+            frames.Eval(job.asked, text.code, text.path, request.silent, False, False, file=text.path, reload=reload),
+        )
 
     def _packages(self, header: Header, body: bytes) -> None:
         request = _decode_env(body)
@@ -391,6 +395,12 @@ class Session:
             err = f"{self.input.unread()} bytes of input are unread (max-stdin-bytes = {most})"
             hint, retry = None, RETRY_AFTER_MS
         self._voice.refuse(
-            route, request.id, "stdin-buffer-full", err, limit="max-stdin-bytes", limit_value=most, hint=hint,
+            route,
+            request.id,
+            "stdin-buffer-full",
+            err,
+            limit="max-stdin-bytes",
+            limit_value=most,
+            hint=hint,
             retry_after_ms=retry,
-        )  # fmt: skip
+        )

@@ -43,9 +43,17 @@ class Bus:
     """All subscriptions. `emit` takes effects, `now` is the moment of what is told, `stamp` makes it a text."""
 
     def __init__(
-        self, limits: Limits, access: Access, emit: Callable[[Effect], None], now: Callable[[], float],
-        stamp: Callable[[float], str], *, boot: str, record: bool, quotas: Quotas,
-    ) -> None:  # fmt: skip
+        self,
+        limits: Limits,
+        access: Access,
+        emit: Callable[[Effect], None],
+        now: Callable[[], float],
+        stamp: Callable[[float], str],
+        *,
+        boot: str,
+        record: bool,
+        quotas: Quotas,
+    ) -> None:
         self.limits = limits
         self._access = access
         self._emit = emit
@@ -118,9 +126,12 @@ class Bus:
         return self._broker if session is None else session.ring
 
     def tell(
-        self, kind: type[Event], session: Session | None = None, more: Callable[[], dict[str, Any]] | None = None,
+        self,
+        kind: type[Event],
+        session: Session | None = None,
+        more: Callable[[], dict[str, Any]] | None = None,
         **fields: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Something happened. It is numbered now, and made an event by `deliver`, with what `more` adds to it, when
         those who wait for an answer have it."""
         if kind.canonical:
@@ -156,10 +167,15 @@ class Bus:
         if when != self._stamped[0]:
             self._stamped = when, self._stamp(when)
         event = kind(
-            v=events.VERSION, id=f"{self._boot}-{self._count:x}", seq=seq, time=self._stamped[1],
+            v=events.VERSION,
+            id=f"{self._boot}-{self._count:x}",
+            seq=seq,
+            time=self._stamped[1],
             session=None if session is None else session.id,
-            emitter=fields.pop("emitter", events.BROKER), **fields, **(more() if more else {}),
-        )  # fmt: skip
+            emitter=fields.pop("emitter", events.BROKER),
+            **fields,
+            **(more() if more else {}),
+        )
         body, name = events.encode(event), name_of(kind)
         if kind.canonical:
             self.ring(session).keep(Kept(seq, name, body), self.limits)

@@ -26,12 +26,14 @@ class EnvironmentOps:
         sees_all, identity = state.access.is_admin(peer), state.access.of(peer)
         entries = [
             EnvironmentEntry(
-                environment=each, owner=state.environments.owner(each), session_count=len(used.get(each, ())),
+                environment=each,
+                owner=state.environments.owner(each),
+                session_count=len(used.get(each, ())),
                 sessions=self._visible(used.get(each, []), request, peer),
             )
             for each in sorted(state.environments.known(used))
             if sees_all or state.environments.owner(each) == identity
-        ]  # fmt: skip
+        ]
         state.say(peer, request.id, status=["done"], environments=entries)
 
     def _visible(self, sessions: list[Session], request: wire.Request, peer: Peer) -> list[str]:
@@ -64,9 +66,10 @@ class EnvironmentOps:
         ]
         more = f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
         return Refusal(
-            "environment-in-use", f"sessions have environment {environment}: {', '.join(shown)}{more}",
+            "environment-in-use",
+            f"sessions have environment {environment}: {', '.join(shown)}{more}",
             hint="close them, or move them away with `env`",
-        )  # fmt: skip
+        )
 
     def _slow(self, environment: str, removal: Removal) -> None:
         """Whoever asked waits no longer; the name stays taken until the last process has ended."""

@@ -103,6 +103,9 @@ class Environments:
             if count >= most:
                 hint = "name one that there is, or a virtual environment by its path; `remove-environment` makes room"
                 raise Refusal(
-                    "environment-limit-reached", f"{count} named environments are kept already ({limit} = {most})",
-                    limit=limit, limit_value=most, hint=hint,
-                )  # fmt: skip
+                    "environment-limit-reached",
+                    f"{count} named environments are kept already ({limit} = {most})",
+                    limit=limit,
+                    limit_value=most,
+                    hint=hint,
+                )

@@ -48,9 +48,14 @@ class EvalOps:
             raise Refusal("epoch-conflict", err, epoch=epoch)
         session = found or self._opening.open(
             None if request.session is None else split_reference(request.session)[1],
-            self._opening.spec(request.runtime, peer), request, peer, now, request.cwd, request.env,
+            self._opening.spec(request.runtime, peer),
+            request,
+            peer,
+            now,
+            request.cwd,
+            request.env,
             ephemeral=request.session is None,
-        )  # fmt: skip
+        )
         if found is not None:
             self._greet(found, request, peer)
         opened = found is None and not session.ephemeral
@@ -65,7 +70,7 @@ class EvalOps:
         if first:
             self._state.say(
                 peer, request.id, session=session.id, name=session.name, cwd=session.directory, notice=notice
-            )  # fmt: skip
+            )
         elif notice is not None:
             self._state.say(peer, request.id, notice=notice)
 
@@ -98,9 +103,15 @@ class EvalOps:
         if opened:
             state.greetings.is_first(peer)
             state.say(
-                peer, request.id, created=True, session=session.id, name=session.name, cwd=session.directory,
-                epoch=session.epoch, cause=session.lost,
-            )  # fmt: skip
+                peer,
+                request.id,
+                created=True,
+                session=session.id,
+                name=session.name,
+                cwd=session.directory,
+                epoch=session.epoch,
+                cause=session.lost,
+            )
         try:
             job = self._evals.submit(session, request, peer, body, now)
         except Refusal:
@@ -161,9 +172,13 @@ class EvalOps:
     def _still_queued(self, ask: Ask, job: Job, now: float) -> None:
         self._evals.asked(ask, now)
         self._state.say(
-            ask.peer, ask.request_id, status=["done", "running"], eval_id=job.eval_id, epoch=job.session.epoch,
+            ask.peer,
+            ask.request_id,
+            status=["done", "running"],
+            eval_id=job.eval_id,
+            epoch=job.session.epoch,
             queue_position=self._evals.position(job),
-        )  # fmt: skip
+        )
 
     def interrupt(self, request: wire.Interrupt, peer: Peer, _: bytes, now: float) -> None:
         state = self._state
@@ -203,4 +218,4 @@ class EvalOps:
         entries = [views.history_entry(state, one, now) for one in shown]
         state.say(
             peer, request.id, status=["done"], session=session.id, name=session.name, history=entries, count=len(kept)
-        )  # fmt: skip
+        )

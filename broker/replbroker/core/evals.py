@@ -87,9 +87,7 @@ class Evals:
         if job.judging is not None and job.session.running is None and job.session.queue[0] is job:
             return  # it waits for hooks alone, and not for long
         position = job.session.position(job, len(self._state.gate))
-        self._state.say(
-            job.peer, job.request_id, status=["queued"], queue_position=position, eval_id=job.eval_id
-        )  # fmt: skip
+        self._state.say(job.peer, job.request_id, status=["queued"], queue_position=position, eval_id=job.eval_id)
         self._state.news.queued(job, position)
 
     # --- on ---
@@ -171,11 +169,20 @@ class Evals:
             copied = {"count": waiter.copied.count - len(claimed.left_behind), "bytes": waiter.copied.bytes}
             copied |= {"left_behind": left, "new_session": None if waiter.old_words else session.id}
         self._state.say(
-            waiter.peer, waiter.request_id, status=["done"], session=session.id, name=session.name,
-            epoch=session.epoch, created=waiter.created, state="lost" if waiter.cause or not waiter.created else None,
-            cause=waiter.cause, cwd=session.directory if waiter.created else None,
-            notice=claimed.notice or session.notice, trusted=False if waiter.created and not copied else None, **copied,
-        )  # fmt: skip
+            waiter.peer,
+            waiter.request_id,
+            status=["done"],
+            session=session.id,
+            name=session.name,
+            epoch=session.epoch,
+            created=waiter.created,
+            state="lost" if waiter.cause or not waiter.created else None,
+            cause=waiter.cause,
+            cwd=session.directory if waiter.created else None,
+            notice=claimed.notice or session.notice,
+            trusted=False if waiter.created and not copied else None,
+            **copied,
+        )
 
     # --- out ---
 
@@ -232,9 +239,16 @@ class Evals:
         session = job.session
         duration = None if job.started is None else round((now - job.started) * 1000, 3)
         self._state.say(
-            job.peer, job.request_id, status=status, err=err, eval_id=job.eval_id, epoch=session.epoch,
-            ephemeral=True if session.ephemeral else None, duration_ms=duration, **more,
-        )  # fmt: skip
+            job.peer,
+            job.request_id,
+            status=status,
+            err=err,
+            eval_id=job.eval_id,
+            epoch=session.epoch,
+            ephemeral=True if session.ephemeral else None,
+            duration_ms=duration,
+            **more,
+        )
         self._state.news.answered(job, err, more.get("cause"), more.get("state"))
 
     def end_waiting(self, job: Job, status: list[str], err: str | None, now: float, **more: Any) -> None:
@@ -251,9 +265,15 @@ class Evals:
 
     def _wait_over(self, job: Job) -> None:
         self._state.say(
-            job.peer, job.request_id, status=["done", "running"], eval_id=job.eval_id, epoch=job.session.epoch,
-            session=job.session.id, name=job.session.name, queue_position=self.position(job),
-        )  # fmt: skip
+            job.peer,
+            job.request_id,
+            status=["done", "running"],
+            eval_id=job.eval_id,
+            epoch=job.session.epoch,
+            session=job.session.id,
+            name=job.session.name,
+            queue_position=self.position(job),
+        )
         self.detach(job)
 
     def position(self, job: Job) -> int | None:
@@ -302,9 +322,15 @@ class Evals:
         self.lose(job.session, cause, now, timed_out=True)
 
     def lose(
-        self, session: Session, cause: str, now: float, *, word: str = "worker-lost", timed_out: bool = False,
+        self,
+        session: Session,
+        cause: str,
+        now: float,
+        *,
+        word: str = "worker-lost",
+        timed_out: bool = False,
         moving: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """The session's worker is dead or is to be: everything that counted on it is answered, the epoch goes up.
 
         The next eval gets a fresh worker and is told how the last one went, unless somebody has been told.
@@ -333,9 +359,15 @@ class Evals:
             status, err = ["done", "error", "timeout"], f"eval timed out after {job_running.limit_ms} ms"
             hint = f"the code did not obey its interrupt within {state.limits.interrupt_grace_ms} ms"
             self._answer(
-                job_running, status, err, now, state="lost", cause=cause, hint=hint,
+                job_running,
+                status,
+                err,
+                now,
+                state="lost",
+                cause=cause,
+                hint=hint,
                 max_eval_time_ms=job_running.limit_ms,
-            )  # fmt: skip
+            )
         else:
             status = ["done", "error", word]
             self._answer(job_running, status, err, now, state="lost", cause=cause)

@@ -52,7 +52,9 @@ class Figures:
     def snapshot(self) -> dict[str, Any]:
         """As data."""
         return {
-            "ended": dict(self.ended), "cpu-seconds": {name: round(cpu, 3) for name, cpu in self.cpu.items()},
-            "ran": dict(self.ran.buckets()), "waited": dict(self.waited.buckets()),
+            "ended": dict(self.ended),
+            "cpu-seconds": {name: round(cpu, 3) for name, cpu in self.cpu.items()},
+            "ran": dict(self.ran.buckets()),
+            "waited": dict(self.waited.buckets()),
             "worker-starts": dict(self.worker_starts.buckets()),
-        }  # fmt: skip
+        }

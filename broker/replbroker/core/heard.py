@@ -117,12 +117,19 @@ class Heard:
                 err += shown.err or ""
         out_kept, err_kept = cut_front(out, self._most // 2), cut_front(err, self._most // 2)
         return {
-            "out": out_kept, "err": err_kept, "value": value.value, "ns": value.ns, "mime": value.mime,
-            "images": images, "error": last.err,
+            "out": out_kept,
+            "err": err_kept,
+            "value": value.value,
+            "ns": value.ns,
+            "mime": value.mime,
+            "images": images,
+            "error": last.err,
             "truncated": truncated or len(out_kept) < len(out) or len(err_kept) < len(err),
-            "error_type": None if last.ex is None else cut_end(last.ex.type, _MAX_TYPE), "traceback": last.traceback,
-            "cause": last.cause, "state": last.state,
-        }  # fmt: skip
+            "error_type": None if last.ex is None else cut_end(last.ex.type, _MAX_TYPE),
+            "traceback": last.traceback,
+            "cause": last.cause,
+            "state": last.state,
+        }
 
 
 def cut_front(text: str, most: int) -> str:

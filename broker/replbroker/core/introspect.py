@@ -47,14 +47,20 @@ def _rows(some: Any) -> dict[str, Any]:
 
 def _worker(worker: Any, now: float) -> dict[str, Any]:
     return {
-        "worker": worker.number, "runtime": str(worker.spec), "state": worker.state,
+        "worker": worker.number,
+        "runtime": str(worker.spec),
+        "state": worker.state,
         "session": None if worker.session is None else worker.session.id,
-        "heard-ms-ago": round((now - worker.heard) * 1000), "cpu-seconds": worker.usage.cpu_seconds,
+        "heard-ms-ago": round((now - worker.heard) * 1000),
+        "cpu-seconds": worker.usage.cpu_seconds,
         "memory-bytes": worker.usage.memory_bytes,
-    }  # fmt: skip
+    }
 
 
 def _subscription(each: Any) -> dict[str, Any]:
     return {
-        "id": each.request_id, "identity": each.holder.identity, "session": each.session, "types": sorted(each.types)
-    }  # fmt: skip
+        "id": each.request_id,
+        "identity": each.holder.identity,
+        "session": each.session,
+        "types": sorted(each.types),
+    }

@@ -47,11 +47,17 @@ class Judging:
         """Have an eval judged that was just taken in."""
         session, state = job.session, self._state
         question = Question(
-            op=request.op, code=getattr(request, "code", None) or "",
-            file=request.file if isinstance(request, LoadFile) else None, session=session.id, name=session.name,
-            ephemeral=session.ephemeral, runtime=session.spec.runtime, agent=request.agent, binding=request.binding,
+            op=request.op,
+            code=getattr(request, "code", None) or "",
+            file=request.file if isinstance(request, LoadFile) else None,
+            session=session.id,
+            name=session.name,
+            ephemeral=session.ephemeral,
+            runtime=session.spec.runtime,
+            agent=request.agent,
+            binding=request.binding,
             identity=state.access.of(peer),
-        )  # fmt: skip
+        )
         approved = self._approved(request.approval, question, session, now)
         state.out.append(Judge(job.route, replace(question, approved=approved)))
         job.withheld, job.code = True, ""  # what is not let run may be a secret, and is kept nowhere
@@ -101,18 +107,31 @@ class Judging:
         return approval
 
     def _end(
-        self, job: Job, word: str, verdict: str, hook: str | None, reason: str, now: float,
+        self,
+        job: Job,
+        word: str,
+        verdict: str,
+        hook: str | None,
+        reason: str,
+        now: float,
         approval: Approval | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         state, session = self._state, job.session
         state.counts[f"refused.{word}"] += 1
         reason = clip(reason)
         whose = "the hooks gave" if hook is None else f"hook {hook}:"
         hint = None if approval is None else "a person may allow it: the same request with `approval` set to its id"
         state.bus.tell(
-            PolicyDecision, session, eval=job.eval_id, agent=job.label, verdict=verdict, word=word, reason=reason,
-            count=1, hook=hook,
-        )  # fmt: skip
+            PolicyDecision,
+            session,
+            eval=job.eval_id,
+            agent=job.label,
+            verdict=verdict,
+            word=word,
+            reason=reason,
+            count=1,
+            hook=hook,
+        )
         state.keys.drop(job)
         status = ["done", "error", word]
         err = f"{whose} {reason}; the code did not run"

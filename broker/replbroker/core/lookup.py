@@ -58,9 +58,11 @@ class SessionLookup:
         known = key.owner == identity or self._access.is_admin_identity(identity)
         cause = self._sessions.cause(key) or self._sessions.cause(NameKey(identity, reference)) if known else None
         return Refusal(
-            "session-not-found", f"Session not found: {reference}", cause=cause,
+            "session-not-found",
+            f"Session not found: {reference}",
+            cause=cause,
             hint="send `if-missing`: `create` with the eval, or open it with `new-session`",
-        )  # fmt: skip
+        )
 
     def reference(self, session: Session, request: Request, peer: Peer) -> str:
         """Return the reference to a session in a request like this: its name, OWNER/NAME, or its id."""

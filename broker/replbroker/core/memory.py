@@ -136,10 +136,12 @@ class MemorySums:
         """For `stats`."""
         machine = self.machine
         return {
-            "used": self.used, "limit": self.most, "least-free": self.least_free,
+            "used": self.used,
+            "limit": self.most,
+            "least-free": self.least_free,
             "available": None if machine is None else machine.available,
             "total": None if machine is None else machine.total,
-        }  # fmt: skip
+        }
 
 
 def _excess(use: Use, why: str) -> Excess:

@@ -59,9 +59,7 @@ class Moves:
             # A snapshot is code of its owner's: it gets no directory to use another's rights on.
             own = job.asker.identity == source.owner
             cwd, spec = source.cwd if own else None, source.spec.for_asker(job.asker)
-            target = self._opening.open(
-                request.name, spec, request, peer or b"", now, cwd, source.env, asker=job.asker
-            )  # fmt: skip
+            target = self._opening.open(request.name, spec, request, peer or b"", now, cwd, source.env, asker=job.asker)
         except Refusal as refusal:
             self._state.out.append(Discard(dumped.path))
             self._state.refuse(peer, job.request_id, refusal)
@@ -119,10 +117,16 @@ class Moves:
             self._take_along(job, "lost" if had_worker else "kept", now)
         for waiter in stand_in.waiters:
             self._state.say(
-                waiter.peer, waiter.request_id, status=["done"], session=session.id, name=session.name,
-                epoch=session.epoch, state="lost" if had_worker else "kept", environment=session.spec.environment,
+                waiter.peer,
+                waiter.request_id,
+                status=["done"],
+                session=session.id,
+                name=session.name,
+                epoch=session.epoch,
+                state="lost" if had_worker else "kept",
+                environment=session.spec.environment,
                 executable=session.executable,
-            )  # fmt: skip
+            )
         self._evals.go_on(session, now)
 
     def _take_along(self, job: Job, state: str, now: float) -> None:

@@ -36,9 +36,14 @@ def end_of(words: list[str]) -> events.End:
 
 def _finished(job: Job, heard: Heard) -> dict[str, Any]:
     return {
-        "eval": job.eval_id, "agent": job.label, "status": end_of(job.status), "words": job.status,
-        "duration_ms": job.duration, "epoch": job.epoch, **heard.summary(),
-    }  # fmt: skip
+        "eval": job.eval_id,
+        "agent": job.label,
+        "status": end_of(job.status),
+        "words": job.status,
+        "duration_ms": job.duration,
+        "epoch": job.epoch,
+        **heard.summary(),
+    }
 
 
 class News:
@@ -62,10 +67,15 @@ class News:
 
     def _accepted(self, job: Job, request: Runs) -> dict[str, Any]:
         return {
-            "eval": job.eval_id, "agent": job.label, "op": request.op, "epoch": job.epoch, "limit_ms": job.limit_ms,
-            "request_id": job.request_id, "traceparent": request.traceparent,
+            "eval": job.eval_id,
+            "agent": job.label,
+            "op": request.op,
+            "epoch": job.epoch,
+            "limit_ms": job.limit_ms,
+            "request_id": job.request_id,
+            "traceparent": request.traceparent,
             **({} if job.withheld else self._code(request)),
-        }  # fmt: skip
+        }
 
     def _code(self, request: Runs | None) -> dict[str, Any]:
         code = "" if request is None else request.summary()
@@ -80,9 +90,14 @@ class News:
         """Its worker has it."""
         self.figures.waited.add(now - job.submitted)
         self._bus.tell(
-            events.EvalStarted, job.session, eval=job.eval_id, agent=job.label, worker=job.session.worker or 0,
-            queue_wait_ms=round((now - job.submitted) * 1000, 3), **(self._code(job.request) if job.withheld else {}),
-        )  # fmt: skip
+            events.EvalStarted,
+            job.session,
+            eval=job.eval_id,
+            agent=job.label,
+            worker=job.session.worker or 0,
+            queue_wait_ms=round((now - job.submitted) * 1000, 3),
+            **(self._code(job.request) if job.withheld else {}),
+        )
         if "session/busy" in self._bus.live:
             self._bus.tell(events.SessionBusy, job.session, eval=job.eval_id)
 
@@ -136,17 +151,23 @@ class News:
     def created(self, session: Session) -> None:
         """A session was opened."""
         self._bus.tell(
-            events.SessionCreated, session, agent=session.agent, name=session.name, runtime=session.spec.runtime,
-            environment=session.spec.environment, cwd=session.cwd, owner=session.owner,
-            ephemeral=session.ephemeral, epoch=session.epoch, project=session.project,
-        )  # fmt: skip
+            events.SessionCreated,
+            session,
+            agent=session.agent,
+            name=session.name,
+            runtime=session.spec.runtime,
+            environment=session.spec.environment,
+            cwd=session.cwd,
+            owner=session.owner,
+            ephemeral=session.ephemeral,
+            epoch=session.epoch,
+            project=session.project,
+        )
 
     def forked(self, session: Session, source: Session, dumped: Dumped) -> None:
         """It begins with another one's names."""
         left = [each.name for each in dumped.left_behind]
-        self._bus.tell(
-            events.SessionForked, session, source=source.id, count=dumped.count, left_behind=left[:100]
-        )  # fmt: skip
+        self._bus.tell(events.SessionForked, session, source=source.id, count=dumped.count, left_behind=left[:100])
 
     def lost(self, session: Session, cause: str, word: str) -> None:
         """Its worker is gone, and its epoch over."""
@@ -158,9 +179,12 @@ class News:
     def moved(self, session: Session) -> None:
         """It has a worker in another environment."""
         self._bus.tell(
-            events.SessionMoved, session, environment=session.spec.environment, executable=session.executable,
+            events.SessionMoved,
+            session,
+            environment=session.spec.environment,
+            executable=session.executable,
             epoch=session.epoch,
-        )  # fmt: skip
+        )
 
     def closed(self, session: Session, why: str) -> None:
         """It is gone."""
@@ -197,9 +221,14 @@ class News:
             self._refusals.popitem(last=False)
         if limit is not None:
             self._bus.tell(
-                events.AdmissionRefused, agent=agent, word=refusal.word, limit=limit,
-                limit_value=refusal.more["limit_value"], err=refusal.err, count=count,
-            )  # fmt: skip
+                events.AdmissionRefused,
+                agent=agent,
+                word=refusal.word,
+                limit=limit,
+                limit_value=refusal.more["limit_value"],
+                err=refusal.err,
+                count=count,
+            )
         else:
             self._bus.tell(
                 events.PolicyDecision, agent=agent, verdict="block", word=refusal.word, reason=refusal.err, count=count

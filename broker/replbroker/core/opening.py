@@ -45,9 +45,18 @@ class Opening:
         self._state = state
 
     def open(
-        self, name: str | None, spec: Spec, request: Request, peer: Peer, now: float,
-        cwd: str | None = None, env: list[str] | None = None, *, ephemeral: bool = False, asker: Asker | None = None,
-    ) -> Session:  # fmt: skip
+        self,
+        name: str | None,
+        spec: Spec,
+        request: Request,
+        peer: Peer,
+        now: float,
+        cwd: str | None = None,
+        env: list[str] | None = None,
+        *,
+        ephemeral: bool = False,
+        asker: Asker | None = None,
+    ) -> Session:
         """A session without a worker, registered; what `request` asks of its sandbox is added to `spec`. Raises
         Refusal."""
         state = self._state

@@ -109,8 +109,9 @@ class Ops:
         if changes and session.mode == "plan":
             raise self._in_plan_mode(
                 f"{request.op} changes something, and session {session.label} is in plan mode",
-                entered_at=self._state.iso(session.mode_since), entered_reason=session.mode_reason,
-            )  # fmt: skip
+                entered_at=self._state.iso(session.mode_since),
+                entered_reason=session.mode_reason,
+            )
 
     @staticmethod
     def _in_plan_mode(err: str, **more: Any) -> Refusal:
@@ -135,11 +136,19 @@ class Ops:
     def describe(self, request: wire.Describe, peer: Peer, _: bytes, __: float) -> None:
         setup = self._state.setup
         self._state.say(
-            peer, request.id, status=["done"], ops=self._described, identity=self._state.access.of(peer),
-            acts_as=self._state.acts_as(self._state.access.of(peer)), runtimes=list(setup.runtimes),
-            limits=msgspec.to_builtins(self._state.limits), versions=dict(setup.versions), sandbox=setup.sandbox.show(),
-            encodings_available=["json"], encoding_current="json",
-        )  # fmt: skip
+            peer,
+            request.id,
+            status=["done"],
+            ops=self._described,
+            identity=self._state.access.of(peer),
+            acts_as=self._state.acts_as(self._state.access.of(peer)),
+            runtimes=list(setup.runtimes),
+            limits=msgspec.to_builtins(self._state.limits),
+            versions=dict(setup.versions),
+            sandbox=setup.sandbox.show(),
+            encodings_available=["json"],
+            encoding_current="json",
+        )
 
     def ping(self, request: wire.Ping, peer: Peer, _: bytes, __: float) -> None:
         self._state.say(peer, request.id, status=["done", "pong"])

@@ -76,9 +76,11 @@ class Quotas:
     """Counts and bounds of every resource. Whoever charges releases, on the same holder."""
 
     def __init__(
-        self, limits: Callable[[], Limits], listed: Mapping[str, Mapping[str, int]],
+        self,
+        limits: Callable[[], Limits],
+        listed: Mapping[str, Mapping[str, int]],
         is_privileged: Callable[[str], bool],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`listed` are the quotas that the config gives to identities, by the names of limits."""
         self._limits = limits
         self._listed = listed
@@ -150,9 +152,13 @@ class Quotas:
         if lack is not None:
             whose = "" if lack.whose is None else f" for {lack.whose}"
             raise Refusal(
-                resource.word, f"{resource.err}{whose} ({lack.limit} = {lack.value})", limit=lack.limit,
-                limit_value=lack.value, quota_of=lack.whose, **more,
-            )  # fmt: skip
+                resource.word,
+                f"{resource.err}{whose} ({lack.limit} = {lack.value})",
+                limit=lack.limit,
+                limit_value=lack.value,
+                quota_of=lack.whose,
+                **more,
+            )
 
     # --- what is held ---
 

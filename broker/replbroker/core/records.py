@@ -100,6 +100,11 @@ def _key(session: Session) -> NameKey:
 
 def _record(session: Session, *, open: bool, cause: str | None) -> SessionRecord:
     return SessionRecord(
-        owner=session.owner, name=session.name, scope=session.scope, id=session.id, epoch=session.epoch, open=open,
+        owner=session.owner,
+        name=session.name,
+        scope=session.scope,
+        id=session.id,
+        epoch=session.epoch,
+        open=open,
         cause=cause,
-    )  # fmt: skip
+    )

@@ -67,9 +67,14 @@ def _change(state: State, live: LiveSettings) -> None:
     """Sessions keep the limits that they were opened with."""
     identities = Identities(list(live.identities))
     state.setup = dataclasses.replace(
-        state.setup, limits=live.limits, agents=live.agents, identities=identities,
-        admins=live.admins, warm_workers=live.warm_workers, idle_exit_ms=live.idle_exit_ms,
-    )  # fmt: skip
+        state.setup,
+        limits=live.limits,
+        agents=live.agents,
+        identities=identities,
+        admins=live.admins,
+        warm_workers=live.warm_workers,
+        idle_exit_ms=live.idle_exit_ms,
+    )
     state.limits = state.bus.limits = state.news.limits = state.memory.limits = live.limits
     state.access.set_admins(live.admins)
     state.quotas.reload(identities.quotas())

@@ -68,6 +68,9 @@ class Sandbox:
         if self.policy is None:
             return "none"
         return {
-            "profile": self.policy.profile, "network": self.policy.network, "read": self.policy.read,
-            "layers": list(self.layers), "missing": list(self.missing),
-        }  # fmt: skip
+            "profile": self.policy.profile,
+            "network": self.policy.network,
+            "read": self.policy.read,
+            "layers": list(self.layers),
+            "missing": list(self.missing),
+        }

@@ -43,10 +43,34 @@ class Job:
     """One eval, from its request to its end. `peer` is None once nobody waits for its answer."""
 
     __slots__ = (
-        "asker", "body", "cancelled", "code", "deadline", "duration", "epoch", "eval_id", "heard",
-        "judging", "label", "limit_ms", "notice", "peer", "repeatable", "request", "request_id", "route", "session",
-        "started", "state", "status", "submitted", "time_hint", "turn", "wait_deadline", "withheld",
-    )  # fmt: skip
+        "asker",
+        "body",
+        "cancelled",
+        "code",
+        "deadline",
+        "duration",
+        "epoch",
+        "eval_id",
+        "heard",
+        "judging",
+        "label",
+        "limit_ms",
+        "notice",
+        "peer",
+        "repeatable",
+        "request",
+        "request_id",
+        "route",
+        "session",
+        "started",
+        "state",
+        "status",
+        "submitted",
+        "time_hint",
+        "turn",
+        "wait_deadline",
+        "withheld",
+    )
 
     QUEUED: Final = "queued"
     STARTING: Final = "starting"  # has its slot, the worker does not have it yet
@@ -89,7 +113,7 @@ class Ask:
 
     def __init__(
         self, session: Session, route: int, peer: Peer, holder: Holder, request_id: str, op: str, body: bytes
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.session = session
         self.route = route
         self.peer: Peer | None = peer
@@ -108,9 +132,14 @@ class Waiter:
     __slots__ = ("cause", "copied", "created", "old_words", "peer", "request_id")
 
     def __init__(
-        self, peer: Peer | None, request_id: str, created: bool | None, copied: Dumped | None = None,
-        old_words: bool = False, cause: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        peer: Peer | None,
+        request_id: str,
+        created: bool | None,
+        copied: Dumped | None = None,
+        old_words: bool = False,
+        cause: str | None = None,
+    ) -> None:
         self.peer = peer
         self.request_id = request_id
         self.created = created
@@ -130,9 +159,7 @@ class Remembered(NamedTuple):
 class Session:
     """What the broker knows of a session. Its variables live in the interpreter, nowhere else."""
 
-    def __init__(
-        self, id: str, name: str | None, spec: Spec, agent: str | None, limits: Limits, now: float
-    ) -> None:  # fmt: skip
+    def __init__(self, id: str, name: str | None, spec: Spec, agent: str | None, limits: Limits, now: float) -> None:
         self.id = id
         self.name = name
         self.spec = spec

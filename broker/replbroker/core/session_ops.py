@@ -47,13 +47,20 @@ class SessionOps:
             notices = filter(None, (elsewhere, *self._opening.otherwise(existing, request)))
             state.greetings.is_first(peer)
             state.say(
-                peer, request.id, status=["done"], session=existing.id, name=existing.name, epoch=existing.epoch,
-                created=False, cwd=existing.directory, notice="; ".join(notices) or None,
-            )  # fmt: skip
+                peer,
+                request.id,
+                status=["done"],
+                session=existing.id,
+                name=existing.name,
+                epoch=existing.epoch,
+                created=False,
+                cwd=existing.directory,
+                notice="; ".join(notices) or None,
+            )
             return
         session = self._opening.open(
             request.name, self._opening.spec(request.runtime, peer), request, peer, now, request.cwd, request.env
-        )  # fmt: skip
+        )
         state.greetings.is_first(peer)
         session.waiters.append(Waiter(peer, request.id, created=True, cause=session.lost))
         session.lost = None  # its first answer is the one to this request
@@ -82,9 +89,15 @@ class SessionOps:
             self._moves.activate(request, peer, now)
         elif request.action == "show":
             self._state.say(
-                peer, request.id, status=["done"], session=session.id, name=session.name, epoch=session.epoch,
-                environment=session.spec.environment, executable=session.executable,
-            )  # fmt: skip
+                peer,
+                request.id,
+                status=["done"],
+                session=session.id,
+                name=session.name,
+                epoch=session.epoch,
+                environment=session.spec.environment,
+                executable=session.executable,
+            )
         else:
             if request.action in ("add", "remove") and not request.packages:
                 raise Refusal("invalid-request", f"env {request.action} requires packages")
@@ -97,7 +110,7 @@ class SessionOps:
             session.mode, session.mode_since, session.mode_reason = request.to, now, request.reason
         self._state.say(
             peer, request.id, status=["done"], session=session.id, name=session.name, session_mode=session.mode
-        )  # fmt: skip
+        )
 
     def share(self, request: wire.Share, peer: Peer, _: bytes, now: float) -> None:
         session = self._state.lookup.get(request, peer)
@@ -108,9 +121,7 @@ class SessionOps:
                 raise Refusal("invalid-request", f"a session is shared with at most {_MAX_SHARES}")
             session.shares[request.who] = request.level
         self._end_hidden(session, now)
-        self._state.say(
-            peer, request.id, status=["done"], session=session.id, name=session.name, shares=session.shares
-        )  # fmt: skip
+        self._state.say(peer, request.id, status=["done"], session=session.id, name=session.name, shares=session.shares)
 
     def hand_over(self, request: wire.HandOver, peer: Peer, _: bytes, now: float) -> None:
         """An owner offers and the other one takes: nobody finds a session of somebody's making among its own names."""
@@ -124,9 +135,15 @@ class SessionOps:
             session.offered_to = request.who if request.who != session.owner else None
         self._end_hidden(session, now)
         self._state.say(
-            peer, request.id, status=["done"], session=session.id, name=session.name, owner=session.owner,
-            offered_to=session.offered_to, notice=self._left_behind(session),
-        )  # fmt: skip
+            peer,
+            request.id,
+            status=["done"],
+            session=session.id,
+            name=session.name,
+            owner=session.owner,
+            offered_to=session.offered_to,
+            notice=self._left_behind(session),
+        )
 
     def _transfer(self, session: Session, peer: Peer, to: Asker) -> None:
         """Raises Refusal when the other one has a session of this name. Who else had a share asks the new owner."""

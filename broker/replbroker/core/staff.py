@@ -170,10 +170,17 @@ class Staff:
         worker.state, worker.session, session.worker = CLAIMED, session, worker.number
         session.opened_for = session.asker.identity
         claim = Claim(
-            session=session.id, name=session.name, asker=session.asker, cwd=session.cwd,
-            cwd_needed=session.cwd_needed, env=session.env,
-            limits=session.limits, lost=session.lost, ephemeral=session.ephemeral, restore=session.restore,
-        )  # fmt: skip
+            session=session.id,
+            name=session.name,
+            asker=session.asker,
+            cwd=session.cwd,
+            cwd_needed=session.cwd_needed,
+            env=session.env,
+            limits=session.limits,
+            lost=session.lost,
+            ephemeral=session.ephemeral,
+            restore=session.restore,
+        )
         self._state.out.append(ToWorker(worker.number, pack(Kind.CLAIM, encode(claim), epoch=session.epoch)))
 
     def hand_over(self, giver: Session, taker: Session) -> None:

@@ -89,9 +89,15 @@ class State:
         self.quotas = Quotas(lambda: self.limits, setup.identities.quotas(), self.access.is_admin_identity)
         self.trail = Trail(lambda effect: self.out.append(effect), self.access.of, setup.audit)
         self.bus = Bus(
-            setup.limits, self.access, lambda effect: self.out.append(effect), lambda: self.trail.now, self.iso,
-            boot=setup.boot, record=setup.record, quotas=self.quotas,
-        )  # fmt: skip
+            setup.limits,
+            self.access,
+            lambda effect: self.out.append(effect),
+            lambda: self.trail.now,
+            self.iso,
+            boot=setup.boot,
+            record=setup.record,
+            quotas=self.quotas,
+        )
         self.news = News(self.bus, setup.limits)
         self.gate: Gate[Job] = Gate(self.quotas, lambda: self.limits.max_concurrent_evals, self._long_slots)
         self.deadlines = Deadlines()

@@ -33,8 +33,11 @@ def time_limit(request: Runs, limits: Limits, rule: Rule | None) -> TimeLimit:
     if asked is not None and asked < most:
         return TimeLimit(asked, _MORE_TIME, None)
     bound = f"{most} ms is the most here ({setting})"
-    more = f"with `wait-ms` it may run for {longest} ms, and its answer is read later" if longest > most else (
-        "run it in smaller parts, or have the operator raise that")  # fmt: skip
+    more = (
+        f"with `wait-ms` it may run for {longest} ms, and its answer is read later"
+        if longest > most
+        else ("run it in smaller parts, or have the operator raise that")
+    )
     notice = None if asked is None or asked == most else f"`timeout-ms` {asked} is cut: {bound}; {more}"
     return TimeLimit(most, f"{bound}: {more}", notice)
 

@@ -18,13 +18,25 @@ MOST_IDENTITIES = 100  # that are shown or counted by name
 def session_entry(state: State, session: Session, now: float, reference: str | None = None) -> SessionEntry:
     """A session's line in the list; `reference` is what means it for whoever reads that."""
     return SessionEntry(
-        session=session.id, name=session.name, state=session.state, runtime=session.spec.runtime, epoch=session.epoch,
-        created=state.iso(session.created), created_at=state.unix(session.created),
-        last_activity=_last_activity(state, session, now), eval_count=session.eval_count,
-        queued=len(session.waiting_jobs()), running=_running(session), owner=session.owner, agent=session.agent,
-        cwd=session.cwd, project=session.project, environment=session.spec.environment, session_mode=session.mode,
+        session=session.id,
+        name=session.name,
+        state=session.state,
+        runtime=session.spec.runtime,
+        epoch=session.epoch,
+        created=state.iso(session.created),
+        created_at=state.unix(session.created),
+        last_activity=_last_activity(state, session, now),
+        eval_count=session.eval_count,
+        queued=len(session.waiting_jobs()),
+        running=_running(session),
+        owner=session.owner,
+        agent=session.agent,
+        cwd=session.cwd,
+        project=session.project,
+        environment=session.spec.environment,
+        session_mode=session.mode,
         ref=reference or session.id,
-    )  # fmt: skip
+    )
 
 
 def job_entry(state: State, job: Job, now: float) -> JobEntry:
@@ -33,35 +45,59 @@ def job_entry(state: State, job: Job, now: float) -> JobEntry:
     if duration is None and job.started is not None:
         duration = round((now - job.started) * 1000, 3)
     return JobEntry(
-        eval_id=job.eval_id, state=job.state, status=job.status, epoch=job.epoch, agent=job.label,
-        submitted=state.iso(job.submitted), started=None if job.started is None else state.iso(job.started),
-        duration_ms=duration, code=job.code,
-    )  # fmt: skip
+        eval_id=job.eval_id,
+        state=job.state,
+        status=job.status,
+        epoch=job.epoch,
+        agent=job.label,
+        submitted=state.iso(job.submitted),
+        started=None if job.started is None else state.iso(job.started),
+        duration_ms=duration,
+        code=job.code,
+    )
 
 
 def history_entry(state: State, one: Remembered, now: float) -> HistoryEntry:
     """An eval's entry in the history of its session."""
     entry = job_entry(state, one.job, now)
     return HistoryEntry(
-        eval_id=entry.eval_id, code=one.code, status=entry.status, epoch=entry.epoch, agent=entry.agent,
-        submitted=entry.submitted, duration_ms=entry.duration_ms,
-    )  # fmt: skip
+        eval_id=entry.eval_id,
+        code=one.code,
+        status=entry.status,
+        epoch=entry.epoch,
+        agent=entry.agent,
+        submitted=entry.submitted,
+        duration_ms=entry.duration_ms,
+    )
 
 
 def info(state: State, session: Session, now: float) -> dict[str, Any]:
     """The broker's part of `info`; the worker adds process, memory and variables."""
     return {
-        "session": session.id, "name": session.name, "runtime": session.spec.runtime,
-        "environment": session.spec.environment, "session-mode": session.mode, "owner": session.owner,
-        "shares": dict(session.shares), "offered-to": session.offered_to, "agent": session.agent,
-        "cwd": session.cwd, "project": session.project,
-        "env": [pair.split("=", 1)[0] for pair in session.env], "epoch": session.epoch,
-        "state": session.state, "eval-count": session.eval_count, "queued": len(session.waiting_jobs()),
+        "session": session.id,
+        "name": session.name,
+        "runtime": session.spec.runtime,
+        "environment": session.spec.environment,
+        "session-mode": session.mode,
+        "owner": session.owner,
+        "shares": dict(session.shares),
+        "offered-to": session.offered_to,
+        "agent": session.agent,
+        "cwd": session.cwd,
+        "project": session.project,
+        "env": [pair.split("=", 1)[0] for pair in session.env],
+        "epoch": session.epoch,
+        "state": session.state,
+        "eval-count": session.eval_count,
+        "queued": len(session.waiting_jobs()),
         "acts-as": state.acts_as(session.owner if session.worker is None else session.opened_for or session.owner),
-        "running": _running(session), "sandbox": _sandbox(state, session), "memory": _memory(state, session),
+        "running": _running(session),
+        "sandbox": _sandbox(state, session),
+        "memory": _memory(state, session),
         "created": state.iso(session.created),
-        "last-activity": _last_activity(state, session, now), "limits": msgspec.to_builtins(session.limits),
-    }  # fmt: skip
+        "last-activity": _last_activity(state, session, now),
+        "limits": msgspec.to_builtins(session.limits),
+    }
 
 
 def stats(state: State, staff: Staff, now: float, identity: str | None = None) -> dict[str, Any]:

@@ -43,11 +43,15 @@ class WatchOps:
         since = ring.seq if request.since_seq is None else min(request.since_seq, ring.seq)
         kept = ring.after(since)
         state.say(
-            peer, request.id, status=["subscribed"], seq=ring.seq,
-            session=None if session is None else session.id, name=None if session is None else session.name,
+            peer,
+            request.id,
+            status=["subscribed"],
+            seq=ring.seq,
+            session=None if session is None else session.id,
+            name=None if session is None else session.name,
             events=None if request.since_seq is None else [raw(each.body) for each in kept if each.type in types],
             missed=None if request.since_seq is None else ring.seq - since - len(kept),
-        )  # fmt: skip
+        )
         where = None if session is None else session.id
         state.bus.subscribe(Subscription(peer, request.id, holder, where, types))
 
@@ -63,7 +67,7 @@ class WatchOps:
             raise Refusal("forbidden", "only the broker's own user, root and admins may look inside it")
         self._state.say(
             peer, request.id, status=["done"], snapshots=snapshots(self._state, self._staff, request.name, now)
-        )  # fmt: skip
+        )
 
 
 def end_subscriptions(state: State, some: Iterable[Subscription], status: list[str], err: str | None = None) -> None:

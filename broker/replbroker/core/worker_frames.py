@@ -43,9 +43,13 @@ class WorkerFrames:
     """`snapshot` is told of a dump that a clone asked for, `lost` of a worker that is gone."""
 
     def __init__(
-        self, state: State, evals: Evals, memory: MemoryPressure, snapshot: Callable[[Job, Dumped, float], None],
+        self,
+        state: State,
+        evals: Evals,
+        memory: MemoryPressure,
+        snapshot: Callable[[Job, Dumped, float], None],
         lost: Callable[..., None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._state = state
         self._evals = evals
         self._memory = memory

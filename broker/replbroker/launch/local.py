@@ -44,11 +44,20 @@ class Local:
     """The launcher for this machine. `own` is a folder for the socket that the fork server takes orders at."""
 
     def __init__(
-        self, own: Path, endpoint: str, interpreters: dict[str, str], env: dict[str, str], limits: Limits, folder: str,
-        load_paths: tuple[str, ...], sandbox: Probed, foreign: Mapping[str, tuple[str, Runtime]],
-        identities: tuple[Identity, ...], open_files: tuple[int, int],
+        self,
+        own: Path,
+        endpoint: str,
+        interpreters: dict[str, str],
+        env: dict[str, str],
+        limits: Limits,
+        folder: str,
+        load_paths: tuple[str, ...],
+        sandbox: Probed,
+        foreign: Mapping[str, tuple[str, Runtime]],
+        identities: tuple[Identity, ...],
+        open_files: tuple[int, int],
         log: Callable[[str], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`open_files`: the limit for the workers, and the broker's own."""
         self._sandbox = sandbox
         self._interpreters = interpreters
@@ -130,9 +139,18 @@ class Local:
         foreign = self._foreign.get(spec.runtime)
         given = None if foreign is None else Given(foreign[1].arguments, foreign[1].reads)
         order = Order(
-            self._endpoint, token, spec.runtime, spec.environment, interpreter, *self._common, confine, given,
-            self._identities, spec.asker, self._open_files,
-        )  # fmt: skip
+            self._endpoint,
+            token,
+            spec.runtime,
+            spec.environment,
+            interpreter,
+            *self._common,
+            confine,
+            given,
+            self._identities,
+            spec.asker,
+            self._open_files,
+        )
         self._live.add(worker)
         if spec.environment is not None:
             self._environments[worker] = spec.environment

@@ -49,9 +49,13 @@ class Probed:
     `protected` those that none is to write, beside the broker's own code."""
 
     def __init__(
-        self, section: SandboxSection, python: str, env: dict[str, str], hidden: Iterable[str],
+        self,
+        section: SandboxSection,
+        python: str,
+        env: dict[str, str],
+        hidden: Iterable[str],
         protected: Iterable[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._machine: Machine | None = None
         self._policy: Policy | None = None
         self._slots = Slots()
@@ -61,9 +65,10 @@ class Probed:
             return
         policy = section.policy()
         policy = msgspec.structs.replace(
-            policy, hidden_paths=[*policy.hidden_paths, *map(os.path.realpath, hidden)],
+            policy,
+            hidden_paths=[*policy.hidden_paths, *map(os.path.realpath, hidden)],
             protected_paths=[*policy.protected_paths, *_own_code(), *_both(protected)],
-        )  # fmt: skip
+        )
         machine = look()
         report = probe(policy, machine, python, env)
         missing = tuple(str(gap.layer) for gap in report.missing)
@@ -73,9 +78,11 @@ class Probed:
         self._machine, self._policy = machine, policy
         sweep(machine.cgroups)
         self.core = Sandbox(
-            policy=policy, layers=tuple(name for name, held in report.layers.items() if held), missing=missing,
+            policy=policy,
+            layers=tuple(name for name, held in report.layers.items() if held),
+            missing=missing,
             late_folders=report.layers.get("late-workspace", False),
-        )  # fmt: skip
+        )
 
     def for_worker(self, worker: int, spec: Spec) -> Confine | None:
         """What a worker is told."""

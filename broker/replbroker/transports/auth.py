@@ -20,9 +20,12 @@ class Zap:
     """The handler. Must be bound before the sockets that ask it."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], name_of: Callable[[str], str | None],
-        kept_out: Callable[[str], None], number: Callable[[], int],
-    ) -> None:  # fmt: skip
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        name_of: Callable[[str], str | None],
+        kept_out: Callable[[str], None],
+        number: Callable[[], int],
+    ) -> None:
         """`kept_out` is told the address of who is not let in; `number` is asked for each connection that is."""
         self._name_of = name_of
         self._kept_out = kept_out

@@ -61,9 +61,11 @@ def _owner_by_table(peer: tuple[Any, ...], local: tuple[Any, ...]) -> int | None
     closed has no inode any more, and then the table says 0 for whoever had it. A socket of IPv6 that speaks IPv4
     stands in the other table than its partner."""
     plain = [(str(end[0]).removeprefix(_MAPPED), end[1]) for end in (peer, local)]
-    ways = [(socket.AF_INET6, plain)] if ":" in plain[0][0] else [
-        (socket.AF_INET, plain), (socket.AF_INET6, [(_MAPPED + host, port) for host, port in plain])
-    ]  # fmt: skip
+    ways = (
+        [(socket.AF_INET6, plain)]
+        if ":" in plain[0][0]
+        else [(socket.AF_INET, plain), (socket.AF_INET6, [(_MAPPED + host, port) for host, port in plain])]
+    )
     for family, ends in ways:
         wanted = [_as_in_table(family, host, port) for host, port in ends]
         try:

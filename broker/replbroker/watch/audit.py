@@ -51,10 +51,17 @@ class AuditFile:
         if self._path is None:
             return
         record = {
-            "time": round(self._wall() + audit.when, 3), "client": client, "identity": audit.identity,
-            "agent": audit.agent, "op": audit.op, "session": audit.session, "id": audit.request_id,
-            "outcome": audit.outcome, "err": audit.err, "latency-ms": audit.latency_ms,
-        }  # fmt: skip
+            "time": round(self._wall() + audit.when, 3),
+            "client": client,
+            "identity": audit.identity,
+            "agent": audit.agent,
+            "op": audit.op,
+            "session": audit.session,
+            "id": audit.request_id,
+            "outcome": audit.outcome,
+            "err": audit.err,
+            "latency-ms": audit.latency_ms,
+        }
         if audit.repeated > 1:
             record["repeated"] = audit.repeated
         self._tell(record, audit.when)

@@ -54,9 +54,13 @@ HEADER = "transcript/header"
 def header(head: Head) -> Entry:
     """The head as the first line of a transcript in JSON lines."""
     return {
-        "type": HEADER, "v": 1, "session": head.session, "name": head.name, "runtime": head.runtime,
+        "type": HEADER,
+        "v": 1,
+        "session": head.session,
+        "name": head.name,
+        "runtime": head.runtime,
         "created": head.created,
-    }  # fmt: skip
+    }
 
 
 class NoTranscript(LookupError):

@@ -168,8 +168,14 @@ class Jsonl:
         if found.get("type") != HEADER:
             return None
         name = found.get("name")
-        return Head(session, None if name is None else str(name), str(found.get("runtime")),
-                    str(found.get("created")), stat.st_mtime, stat.st_size + self._older_bytes(session))  # fmt: skip
+        return Head(
+            session,
+            None if name is None else str(name),
+            str(found.get("runtime")),
+            str(found.get("created")),
+            stat.st_mtime,
+            stat.st_size + self._older_bytes(session),
+        )
 
     def _older_bytes(self, session: str) -> int:
         try:

@@ -43,8 +43,9 @@ class Figures(Collector):
         yield _histogram("replctl_eval_duration_seconds", "how long code ran", figures.ran)
         yield _histogram("replctl_eval_queue_wait_seconds", "how long evals waited for their turn", figures.waited)
         yield _histogram("replctl_worker_start_seconds", "how long workers took to be ready", figures.worker_starts)
-        refused = {key.removeprefix("refused."): count for key, count in state.counts.items()
-                   if key.startswith("refused.")}  # fmt: skip
+        refused = {
+            key.removeprefix("refused."): count for key, count in state.counts.items() if key.startswith("refused.")
+        }
         yield _labelled("replctl_refusals", "requests that were refused, by fault", "word", refused)
         yield _gauges("replctl_workers", "worker processes, by state", "state", staff.counts())
         yield GaugeMetricFamily("replctl_sessions", "sessions, throw-away ones included", value=len(state.sessions))

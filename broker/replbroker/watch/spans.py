@@ -168,8 +168,12 @@ class Spans:
     def _created(self, event: events.SessionCreated, at: int) -> None:
         span = None
         if not event.ephemeral:
-            about = {"session.id": event.session, "replctl.session.name": event.name, "replctl.runtime": event.runtime,
-                     "gen_ai.agent.name": event.agent}  # fmt: skip
+            about = {
+                "session.id": event.session,
+                "replctl.session.name": event.name,
+                "replctl.runtime": event.runtime,
+                "gen_ai.agent.name": event.agent,
+            }
             kept = {key: value for key, value in about.items() if value is not None}
             span = self._tracer.start_span("session", _ALONE, attributes=kept, start_time=at)
         self._sessions.put(event.session, _Life(span, event.name, event.runtime))

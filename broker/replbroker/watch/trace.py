@@ -64,9 +64,15 @@ class Trace:
     """A watcher. `wall` is the Unix time of monotonic zero; `complain` takes one line for the log, in the loop."""
 
     def __init__(
-        self, provider: TracerProvider, exporter: SpanExporter, version: str, code: bool,
-        wall: Callable[[], float], words: _Words, complain: Callable[[str], None],
-    ) -> None:  # fmt: skip
+        self,
+        provider: TracerProvider,
+        exporter: SpanExporter,
+        version: str,
+        code: bool,
+        wall: Callable[[], float],
+        words: _Words,
+        complain: Callable[[str], None],
+    ) -> None:
         self._ended = _Ended()
         provider.add_span_processor(self._ended)
         self._spans = Spans(provider.get_tracer("replctl", version), code)
@@ -107,9 +113,12 @@ class Trace:
     def snapshot(self) -> dict[str, Any]:
         """For `introspect`."""
         return {
-            "exported": self.exported, "lost-events": self._behind.lost + self._unread + self._spans.forgotten,
-            "lost-spans": self._unsent, "pending-bytes": self._behind.pending, "trouble": self._trouble,
-        }  # fmt: skip
+            "exported": self.exported,
+            "lost-events": self._behind.lost + self._unread + self._spans.forgotten,
+            "lost-spans": self._unsent,
+            "pending-bytes": self._behind.pending,
+            "trouble": self._trouble,
+        }
 
     def close(self) -> None:
         """Send what waits, at most so long."""
@@ -156,14 +165,17 @@ def trace(
         logger = logging.getLogger(name)
         logger.addHandler(words)
         logger.propagate = False
-    resource = Resource.create({
-        "service.name": "replctl", "service.version": version, "service.instance.id": boot,
-        "process.pid": os.getpid(), "host.name": os.uname().nodename,
-    })  # fmt: skip
+    resource = Resource.create(
+        {
+            "service.name": "replctl",
+            "service.version": version,
+            "service.instance.id": boot,
+            "process.pid": os.getpid(),
+            "host.name": os.uname().nodename,
+        }
+    )
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    return Trace(
-        provider, OTLPSpanExporter(endpoint(url), timeout=_PATIENCE_S), version, code, wall, words, complain
-    )  # fmt: skip
+    return Trace(provider, OTLPSpanExporter(endpoint(url), timeout=_PATIENCE_S), version, code, wall, words, complain)
 
 
 def endpoint(url: str) -> str:

@@ -68,9 +68,11 @@ class Transcript:
     def snapshot(self) -> dict[str, Any]:
         """For `introspect`."""
         return {
-            "written": self.written, "lost": self.lost, "pending-bytes": self._behind.pending,
+            "written": self.written,
+            "lost": self.lost,
+            "pending-bytes": self._behind.pending,
             "trouble": next(iter(self._troubles.copy().values()), None),
-        }  # fmt: skip
+        }
 
     def close(self) -> None:
         """Write what waits, at most so long."""

@@ -46,10 +46,11 @@ async def _vars(turn: Turn, _: str) -> str:
     if found is None:
         return "The variables cannot be told now: an eval runs, or the session has no worker."
     lines = [
-        f"{each['name']}: {each['type']}" + (f"[{each['size']}]" if each.get("size") is not None else "")
+        f"{each['name']}: {each['type']}"
+        + (f"[{each['size']}]" if each.get("size") is not None else "")
         + (f" = {each['preview']}" if each.get("preview") is not None else "")
         for each in found
-    ]  # fmt: skip
+    ]
     if (total := info.get("variables-total") or 0) > len(found):
         lines.append(f"… {total - len(found)} more")
     return "\n".join(lines) or "no variables"

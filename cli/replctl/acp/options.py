@@ -39,11 +39,21 @@ def every(record: Record, seen: Seen) -> list[dict[str, Any]]:
     runtimes = list(dict.fromkeys([*seen.runtimes, record.runtime]))  # its own also where the broker has it no more
     return [
         {**_select("mode", "Mode", "What a prompt may do", record.mode, modes.choices()), "category": "mode"},
-        _select("runtime", "Runtime", "What runs the code; each has a session of its own",
-                record.runtime, [{"value": each, "name": each} for each in runtimes]),
-        _select("session", "Session", "The live session that prompts run in; others are shared",
-                record.session or OWN, _sessions(record, seen.sessions)),
-    ]  # fmt: skip
+        _select(
+            "runtime",
+            "Runtime",
+            "What runs the code; each has a session of its own",
+            record.runtime,
+            [{"value": each, "name": each} for each in runtimes],
+        ),
+        _select(
+            "session",
+            "Session",
+            "The live session that prompts run in; others are shared",
+            record.session or OWN,
+            _sessions(record, seen.sessions),
+        ),
+    ]
 
 
 def choose(record: Record, option: str, value: str, seen: Seen) -> None:
@@ -65,9 +75,7 @@ def choose(record: Record, option: str, value: str, seen: Seen) -> None:
         record.runtime, record.session = value, None
     else:
         record.session = None if value == OWN else value
-        record.runtime = next(
-            (each.runtime for each in sessions if value in (each.ref, each.session)), record.runtime
-        )  # fmt: skip
+        record.runtime = next((each.runtime for each in sessions if value in (each.ref, each.session)), record.runtime)
 
 
 def _sessions(record: Record, sessions: Sequence[SessionEntry]) -> list[dict[str, str]]:
@@ -83,6 +91,10 @@ def _sessions(record: Record, sessions: Sequence[SessionEntry]) -> list[dict[str
 
 def _select(name: str, title: str, text: str, value: str, choices: list[dict[str, str]]) -> dict[str, Any]:
     return {
-        "id": name, "name": title, "description": text, "type": "select",
-        "currentValue": value, "options": choices,
-    }  # fmt: skip
+        "id": name,
+        "name": title,
+        "description": text,
+        "type": "select",
+        "currentValue": value,
+        "options": choices,
+    }

@@ -20,8 +20,24 @@ IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")  # the rich form
 # Text that markdown shows as it stands. All other text is fenced, or `__main__` would come out bold.
 _PLAIN = re.compile(r"(?!\s|[-+]\s|---|>|=|\d+[.)](?:\s|\Z))[\w '\"(){}\[\]:;,.?!/%@+=>-]*\Z")
 _EMPHASIS = re.compile(r"__|\b_|_\b|\]\(")  # or a link
-_SUBSET = ("value", "status", "error", "ex", "state", "epoch", "eval_id", "session", "duration_ms", "changed", "cause",
-           "hint", "truncated", "dropped_bytes", "repr_error", "background_bytes")  # fmt: skip
+_SUBSET = (
+    "value",
+    "status",
+    "error",
+    "ex",
+    "state",
+    "epoch",
+    "eval_id",
+    "session",
+    "duration_ms",
+    "changed",
+    "cause",
+    "hint",
+    "truncated",
+    "dropped_bytes",
+    "repr_error",
+    "background_bytes",
+)
 
 
 class Shown:

@@ -38,11 +38,18 @@ class Server:
         self._tasks: dict[rpc.Id, asyncio.Task[None]] = {}
         self._turns: dict[rpc.Id, Turn] = {}
         self._requests: dict[str, Callable[[Params], Awaitable[Answer]]] = {
-            "initialize": self._initialize, "authenticate": self._nothing, "logout": self._nothing,
-            "session/new": self._new, "session/load": self._load, "session/resume": self._resume,
-            "session/list": self._list, "session/close": self._close, "session/delete": self._delete,
-            "session/set_mode": self._set_mode, "session/set_config_option": self._set_config_option,
-        }  # fmt: skip
+            "initialize": self._initialize,
+            "authenticate": self._nothing,
+            "logout": self._nothing,
+            "session/new": self._new,
+            "session/load": self._load,
+            "session/resume": self._resume,
+            "session/list": self._list,
+            "session/close": self._close,
+            "session/delete": self._delete,
+            "session/set_mode": self._set_mode,
+            "session/set_config_option": self._set_config_option,
+        }
 
     # --- messages ---
 
@@ -135,11 +142,14 @@ class Server:
             },
             "authMethods": [],
             "agentInfo": {"name": "replctl", "title": "replctl", "version": __version__},
-            "_meta": {"replctl": {
-                "runtimes": list(options.RUNTIMES), "maxLineBytes": MAX_LINE,
-                "permissionTimeoutMs": round(self._desk.permission_seconds * 1000),
-            }},
-        }, None  # fmt: skip
+            "_meta": {
+                "replctl": {
+                    "runtimes": list(options.RUNTIMES),
+                    "maxLineBytes": MAX_LINE,
+                    "permissionTimeoutMs": round(self._desk.permission_seconds * 1000),
+                }
+            },
+        }, None
 
     async def _nothing(self, _: Params) -> Answer:
         return {}, None

@@ -81,8 +81,11 @@ class Turn:
                 raise
             self._task.uncancel()
             self._end_call("failed")
-            self.say("The code does not obey the interrupt and runs on; `/jobs` shows it, `/reset` ends it."
-                     if self._request is not None else "The command cannot be stopped and goes on.")  # fmt: skip
+            self.say(
+                "The code does not obey the interrupt and runs on; `/jobs` shows it, `/reset` ends it."
+                if self._request is not None
+                else "The command cannot be stopped and goes on."
+            )
         except ReplError as error:
             self._end_call("failed")
             if error.word == "no-broker" and not self._cancelled:
@@ -261,8 +264,9 @@ class Turn:
         record = self._record
         record.home, record.epoch, record.eval_id = self.session.home_id, result.epoch, result.eval_id
         self.session.last = record
-        self._end_call("completed" if result.ok else "failed", None, result.traceback or "",
-                       rawOutput=render.raw(result))  # fmt: skip
+        self._end_call(
+            "completed" if result.ok else "failed", None, result.traceback or "", rawOutput=render.raw(result)
+        )
         if self._cancelled:
             return
         for picture in render.images(result):
@@ -274,11 +278,20 @@ class Turn:
         session, client = self.session, self.desk.link.client
         own = session.record.session is None
         result = await client.eval(
-            code, session.home, wait=WAIT_SECONDS, on_output=self._printed, on_status=self._status,
-            on_request=self._sending, create=own, runtime=session.record.runtime if own else None,
-            cwd=session.record.cwd if own else None, cwd_needed=False, allow_stdin=False, mime=render.IMAGES,
+            code,
+            session.home,
+            wait=WAIT_SECONDS,
+            on_output=self._printed,
+            on_status=self._status,
+            on_request=self._sending,
+            create=own,
+            runtime=session.record.runtime if own else None,
+            cwd=session.record.cwd if own else None,
+            cwd_needed=False,
+            allow_stdin=False,
+            mime=render.IMAGES,
             on_approval=self._approved,
-        )  # fmt: skip
+        )
         while result.running and result.eval_id is not None:
             self._eval = result.eval_id
             heard = len(result.out.encode()) + len(result.err.encode())

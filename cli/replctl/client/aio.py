@@ -38,10 +38,15 @@ class AsyncClient(Plain[Awaitable[Reply]]):
     """
 
     def __init__(
-        self, endpoint: str | None = None, agent: str | None = None, start: bool = True,
-        on_start: Callable[[Started], None] | None = None, key: str | None = None, directory: str | None = ".",
+        self,
+        endpoint: str | None = None,
+        agent: str | None = None,
+        start: bool = True,
+        on_start: Callable[[Started], None] | None = None,
+        key: str | None = None,
+        directory: str | None = ".",
         on_mismatch: Callable[[str], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.address: Address = resolve(endpoint, os.environ, os.getuid())
         self.agent = agent
         self._key = key
@@ -60,11 +65,19 @@ class AsyncClient(Plain[Awaitable[Reply]]):
         return self._talk.broker_version
 
     async def eval(
-        self, code: str, session: str = DEFAULT_SESSION, timeout: float | None = None, wait: float | None = None,
-        on_output: OnOutput | None = None, silent: bool = False, stdin: str | Callable[[], str | None] | None = None,
-        on_status: OnStatus | None = None, on_request: OnRequest | None = None,
-        on_approval: OnApproval | None = None, **options: Any,
-    ) -> Result:  # fmt: skip
+        self,
+        code: str,
+        session: str = DEFAULT_SESSION,
+        timeout: float | None = None,
+        wait: float | None = None,
+        on_output: OnOutput | None = None,
+        silent: bool = False,
+        stdin: str | Callable[[], str | None] | None = None,
+        on_status: OnStatus | None = None,
+        on_request: OnRequest | None = None,
+        on_approval: OnApproval | None = None,
+        **options: Any,
+    ) -> Result:
         """Run code in a session and return how it ended; see `Client.eval`.
 
         `on_request` gets the id of the request just before it is sent: `interrupt` with `request_id` ends that eval
@@ -92,25 +105,41 @@ class AsyncClient(Plain[Awaitable[Reply]]):
         return result
 
     async def read(
-        self, session: str, eval_id: int, wait: float | None = None, offset: int = 0, stream: str = "both",
-        max_bytes: int | None = None, grep: str | None = None, on_output: OnOutput | None = None,
-    ) -> Result:  # fmt: skip
+        self,
+        session: str,
+        eval_id: int,
+        wait: float | None = None,
+        offset: int = 0,
+        stream: str = "both",
+        max_bytes: int | None = None,
+        grep: str | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Result:
         """Output and answer of an eval from `offset` on, waiting up to `wait` seconds for its end."""
         fields = calls.read_fields(session, eval_id, wait, offset, stream, max_bytes, grep)
         return talk.result(await self.exchange("read", fields, PATIENCE + (wait or 0), on_output))
 
     async def load(
-        self, file: str, session: str | None = DEFAULT_SESSION, reload: bool = False, timeout: float | None = None,
-        wait: float | None = None, on_output: OnOutput | None = None,
-    ) -> Result:  # fmt: skip
+        self,
+        file: str,
+        session: str | None = DEFAULT_SESSION,
+        reload: bool = False,
+        timeout: float | None = None,
+        wait: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Result:
         """Run a file that the broker's machine has and allows; see `Client.load`."""
         op, fields = calls.load_fields(file, session, reload, timeout, wait)
         return talk.result(await self.exchange(op, fields, None, on_output))
 
     async def packages(
-        self, action: str, packages: Sequence[str] = (), session: str = DEFAULT_SESSION, path: str | None = None,
+        self,
+        action: str,
+        packages: Sequence[str] = (),
+        session: str = DEFAULT_SESSION,
+        path: str | None = None,
         on_output: OnOutput | None = None,
-    ) -> Result:  # fmt: skip
+    ) -> Result:
         """Do something with the packages of the session's environment; see `Client.packages`."""
         fields = calls.package_fields(action, packages, session, path)
         return talk.result(await self.exchange("env", fields, None, on_output))
@@ -178,18 +207,27 @@ class AsyncClient(Plain[Awaitable[Reply]]):
     # Below: for those who drive a request themselves (the tools).
 
     async def exchange(
-        self, op: str, fields: dict[str, Any], patience: float | None,
-        on_output: OnOutput | None = None, on_status: OnStatus | None = None, on_request: OnRequest | None = None,
-    ) -> Gathering:  # fmt: skip
+        self,
+        op: str,
+        fields: dict[str, Any],
+        patience: float | None,
+        on_output: OnOutput | None = None,
+        on_status: OnStatus | None = None,
+        on_request: OnRequest | None = None,
+    ) -> Gathering:
         """Send an operation and wait for its end, at most `patience` seconds."""
         gathering = await self.begin(op, fields, on_output, on_status, on_request)
         await self.finish(gathering, patience)
         return gathering
 
     async def begin(
-        self, op: str, fields: dict[str, Any], on_output: OnOutput | None = None, on_status: OnStatus | None = None,
+        self,
+        op: str,
+        fields: dict[str, Any],
+        on_output: OnOutput | None = None,
+        on_status: OnStatus | None = None,
         on_request: OnRequest | None = None,
-    ) -> Gathering:  # fmt: skip
+    ) -> Gathering:
         """Send an operation and return what gathers its answer; `finish` waits for it."""
         line = await self._open()
         gathering, body = self._talk.ask(op, fields, on_output, on_status)

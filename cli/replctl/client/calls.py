@@ -22,12 +22,26 @@ def env_list(env: Mapping[str, str] | None) -> list[str] | None:
 
 
 def eval_fields(
-    code: str, session: str | None, *, timeout: float | None = None, wait: float | None = None, silent: bool = False,
-    create: bool = True, ephemeral: bool = False, allow_stdin: bool = True, store_history: bool = True,
-    runtime: str | None = None, cwd: str | None = None, env: Mapping[str, str] | None = None,
-    expect_epoch: int | None = None, idempotency_key: str | None = None, mime: Sequence[str] = (),
-    cwd_needed: bool = True, approval: str | None = None, traceparent: str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    code: str,
+    session: str | None,
+    *,
+    timeout: float | None = None,
+    wait: float | None = None,
+    silent: bool = False,
+    create: bool = True,
+    ephemeral: bool = False,
+    allow_stdin: bool = True,
+    store_history: bool = True,
+    runtime: str | None = None,
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
+    expect_epoch: int | None = None,
+    idempotency_key: str | None = None,
+    mime: Sequence[str] = (),
+    cwd_needed: bool = True,
+    approval: str | None = None,
+    traceparent: str | None = None,
+) -> dict[str, Any]:
     """Fields of `eval`; defaults of the wire stay off it."""
     return {
         "code": code,

@@ -10,13 +10,55 @@ from replctl.client.errors import ReplError
 
 # Fields that this library sends itself. The table of operations takes 10 ms to load, which a command need not pay; the
 # broker refuses, or names in `ignored-fields`, those of them that the operation at hand does not have.
-_OWN = frozenset({
-    "action", "all", "allow_stdin", "approval", "code", "cwd", "cwd_needed", "env", "eval_id", "expect_epoch",
-    "file", "grep", "idempotency_key", "if_exists", "if_missing", "input", "interrupt_id", "level", "limit",
-    "max_bytes", "mime", "module", "name", "offset", "output", "packages", "path", "pos", "reason", "request_id",
-    "runtime", "session", "silent", "since_seq", "store_history", "stream", "subscription", "symbol",
-    "timeout_ms", "to", "traceparent", "types", "variables", "wait_ms", "who",
-})  # fmt: skip
+_OWN = frozenset(
+    {
+        "action",
+        "all",
+        "allow_stdin",
+        "approval",
+        "code",
+        "cwd",
+        "cwd_needed",
+        "env",
+        "eval_id",
+        "expect_epoch",
+        "file",
+        "grep",
+        "idempotency_key",
+        "if_exists",
+        "if_missing",
+        "input",
+        "interrupt_id",
+        "level",
+        "limit",
+        "max_bytes",
+        "mime",
+        "module",
+        "name",
+        "offset",
+        "output",
+        "packages",
+        "path",
+        "pos",
+        "reason",
+        "request_id",
+        "runtime",
+        "session",
+        "silent",
+        "since_seq",
+        "store_history",
+        "stream",
+        "subscription",
+        "symbol",
+        "timeout_ms",
+        "to",
+        "traceparent",
+        "types",
+        "variables",
+        "wait_ms",
+        "who",
+    }
+)
 
 
 class UnknownFieldError(ReplError, TypeError):

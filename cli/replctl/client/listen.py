@@ -23,7 +23,7 @@ def subscription(session: str | None, types: Sequence[str], since: int | None, o
 
 def listen(
     client: Client, session: str | None, types: Sequence[str], since: int | None, output: bool
-) -> Iterator[Event]:  # fmt: skip
+) -> Iterator[Event]:
     """See `Client.events`."""
     waiting: deque[Reply] = deque()
     gathering = client.begin("subscribe", subscription(session, types, since, output), on_status=waiting.append)

@@ -20,9 +20,14 @@ class Plain(ABC, Generic[R]):
         """Send an operation and return its last reply."""
 
     def new(
-        self, name: str | None = None, runtime: str | None = None, cwd: str | None = None,
-        env: Mapping[str, str] | None = None, reuse: bool = False, **options: Any,
-    ) -> R:  # fmt: skip
+        self,
+        name: str | None = None,
+        runtime: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        reuse: bool = False,
+        **options: Any,
+    ) -> R:
         """Open a session: `session` is its id, `name` its name. A taken name is an error unless `reuse`.
 
         `runtime` is `python`, `node`, `bash`, or the path of a python environment. `options` are further fields of

@@ -140,9 +140,12 @@ class Result(msgspec.Struct, kw_only=True, rename="kebab"):
         raise ReplError(word, self.error or self.cause or word, exit=self.exit, result=self)
 
 
-_MERGED = tuple(sorted({field.name for field in msgspec.structs.fields(Result)}
-                       & {field.name for field in msgspec.structs.fields(Reply)}
-                       - {"out", "err", "status", "session"}))  # fmt: skip
+_MERGED = tuple(
+    sorted(
+        {field.name for field in msgspec.structs.fields(Result)}
+        & {field.name for field in msgspec.structs.fields(Reply)} - {"out", "err", "status", "session"}
+    )
+)
 _merged = attrgetter(*_MERGED)
 
 

@@ -99,9 +99,13 @@ def _launch(endpoint: str, log_path: str) -> Started:
         begin = log.tell()
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "replctl", "serve", "--background", "--endpoint", endpoint],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, cwd="/", start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
             env=_environment(),
-        )  # fmt: skip
+        )
     assert child.stdout is not None
     deadline = time.monotonic() + START_SECONDS
     with child.stdout as pipe:

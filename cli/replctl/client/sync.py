@@ -44,10 +44,15 @@ class Client(Plain[Reply]):
     """
 
     def __init__(
-        self, endpoint: str | None = None, agent: str | None = None, start: bool = True,
-        on_start: Callable[[Started], None] | None = None, key: str | None = None, directory: str | None = ".",
+        self,
+        endpoint: str | None = None,
+        agent: str | None = None,
+        start: bool = True,
+        on_start: Callable[[Started], None] | None = None,
+        key: str | None = None,
+        directory: str | None = ".",
         on_mismatch: Callable[[str], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.address: Address = resolve(endpoint, os.environ, os.getuid())
         self.agent = agent
         self._key = key
@@ -63,10 +68,18 @@ class Client(Plain[Reply]):
         return self._talk.broker_version
 
     def eval(
-        self, code: str, session: str = DEFAULT_SESSION, timeout: float | None = None, wait: float | None = None,
-        on_output: OnOutput | None = None, silent: bool = False, stdin: str | Callable[[], str | None] | None = None,
-        on_status: OnStatus | None = None, on_approval: Callable[[Approval], bool] | None = None, **options: Any,
-    ) -> Result:  # fmt: skip
+        self,
+        code: str,
+        session: str = DEFAULT_SESSION,
+        timeout: float | None = None,
+        wait: float | None = None,
+        on_output: OnOutput | None = None,
+        silent: bool = False,
+        stdin: str | Callable[[], str | None] | None = None,
+        on_status: OnStatus | None = None,
+        on_approval: Callable[[Approval], bool] | None = None,
+        **options: Any,
+    ) -> Result:
         """Run code in a session and return how it ended.
 
         `timeout` bounds how long the code may run, `wait` how long its end is awaited: past it the result is
@@ -86,9 +99,12 @@ class Client(Plain[Reply]):
                 fields["approval"] = error.approval.id
 
     def _eval(
-        self, fields: dict[str, Any], on_output: OnOutput | None, stdin: str | Callable[[], str | None] | None,
+        self,
+        fields: dict[str, Any],
+        on_output: OnOutput | None,
+        stdin: str | Callable[[], str | None] | None,
         on_status: OnStatus | None,
-    ) -> Result:  # fmt: skip
+    ) -> Result:
         feed = _Feed(self, fields["session"], stdin, on_status)
         gathering = None
         try:
@@ -103,9 +119,16 @@ class Client(Plain[Reply]):
         return result
 
     def read(
-        self, session: str, eval_id: int, wait: float | None = None, offset: int = 0, stream: str = "both",
-        max_bytes: int | None = None, grep: str | None = None, on_output: OnOutput | None = None,
-    ) -> Result:  # fmt: skip
+        self,
+        session: str,
+        eval_id: int,
+        wait: float | None = None,
+        offset: int = 0,
+        stream: str = "both",
+        max_bytes: int | None = None,
+        grep: str | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Result:
         """Output and answer of an eval from `offset` on, waiting up to `wait` seconds for its end."""
         fields = calls.read_fields(session, eval_id, wait, offset, stream, max_bytes, grep)
         gathering = self.begin("read", fields, on_output)
@@ -113,9 +136,14 @@ class Client(Plain[Reply]):
         return talk.result(gathering)
 
     def load(
-        self, file: str, session: str | None = DEFAULT_SESSION, reload: bool = False, timeout: float | None = None,
-        wait: float | None = None, on_output: OnOutput | None = None,
-    ) -> Result:  # fmt: skip
+        self,
+        file: str,
+        session: str | None = DEFAULT_SESSION,
+        reload: bool = False,
+        timeout: float | None = None,
+        wait: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Result:
         """Run a file that the broker's machine has, below a folder that its config allows. `reload` forgets first
         what the file defined before. Ends as `eval` does."""
         op, fields = calls.load_fields(file, session, reload, timeout, wait)
@@ -124,9 +152,13 @@ class Client(Plain[Reply]):
         return talk.result(gathering)
 
     def packages(
-        self, action: str, packages: Sequence[str] = (), session: str = DEFAULT_SESSION, path: str | None = None,
+        self,
+        action: str,
+        packages: Sequence[str] = (),
+        session: str = DEFAULT_SESSION,
+        path: str | None = None,
         on_output: OnOutput | None = None,
-    ) -> Result:  # fmt: skip
+    ) -> Result:
         """`add`, `remove`, `list` or `install` packages of the session's environment, or run its `test`s. The tool's
         output is the result's; it ends as an eval does."""
         gathering = self.begin("env", calls.package_fields(action, packages, session, path), on_output)
@@ -292,8 +324,11 @@ class _Feed:
 
     def __call__(self, reply: Reply) -> None:
         if "need-input" in (reply.status or ()):
-            text, self._source = (self._source, None) if isinstance(self._source, str) else (
-                self._source() if self._source else None, self._source)  # fmt: skip
+            text, self._source = (
+                (self._source, None)
+                if isinstance(self._source, str)
+                else (self._source() if self._source else None, self._source)
+            )
             if text is not None:
                 self._client.tell("stdin", {"session": reply.session or self._session, "input": text})
         if self._then is not None:

@@ -29,9 +29,12 @@ class Talk:
     another version."""
 
     def __init__(
-        self, agent: str | None, prefix: str, project: str | None = None,
+        self,
+        agent: str | None,
+        prefix: str,
+        project: str | None = None,
         on_mismatch: Callable[[str], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._agent = agent
         self._prefix = prefix
         self._project = project

@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     "--mode", type=click.Choice(["auto", "ask", "plan"]), default="auto", show_default=True, help="Of new sessions."
 )
 @click.option(
-    "--permission-timeout", type=Duration(), default="120s", show_default=True,
+    "--permission-timeout",
+    type=Duration(),
+    default="120s",
+    show_default=True,
     help="How long the client may take to allow something; then it is denied.",
-)  # fmt: skip
+)
 def acp(endpoint: str | None, no_start: bool, agent: str | None, mode: str, permission_timeout: float) -> int:
     """Speak the Agent Client Protocol, version 1, on stdin and stdout, until the end of stdin.
 

@@ -79,10 +79,13 @@ def _shell(session: str) -> PromptSession[str]:
     from prompt_toolkit.history import FileHistory
 
     return PromptSession(
-        message=f"{session}> ", multiline=True,
+        message=f"{session}> ",
+        multiline=True,
         prompt_continuation=lambda width, _line, _wraps: "." * (width - 1) + " ",
-        history=FileHistory(_history_file()), key_bindings=_keys(), enable_open_in_editor=True,
-    )  # fmt: skip
+        history=FileHistory(_history_file()),
+        key_bindings=_keys(),
+        enable_open_in_editor=True,
+    )
 
 
 def _history_file() -> str:

@@ -28,9 +28,14 @@ _HEAD = ("TIME", "WHO", "AGENT", "OP", "SESSION", "OUTCOME", "TOOK", "CLIENT")
 @click.option("-n", "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The last N.")
 @click.option("--json", "as_json", is_flag=True, help="The records as they are, one on a line.")
 def audit(
-    op: str | None, session: str | None, agent: str | None, outcome: str | None, since: float | None, limit: int,
+    op: str | None,
+    session: str | None,
+    agent: str | None,
+    outcome: str | None,
+    since: float | None,
+    limit: int,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Who asked the broker what, how it ended and how long it took, oldest first.
 
     Read from the files in the state folder of this user, whether a broker runs or not.

@@ -51,5 +51,8 @@ def version(face: Face) -> None:
             versions = client.describe().versions
     except ReplError:
         pass  # the version of what is installed here can be told without a broker
-    face.show({"status": ["done"], "replctl": __version__, "broker": versions}, f"replctl {__version__}",
-              *(f"broker: {name} {number}" for name, number in (versions or {}).items()))  # fmt: skip
+    face.show(
+        {"status": ["done"], "replctl": __version__, "broker": versions},
+        f"replctl {__version__}",
+        *(f"broker: {name} {number}" for name, number in (versions or {}).items()),
+    )

@@ -38,9 +38,12 @@ class Face:
     def client(self, start: bool = True) -> Client:
         """A connected client; it starts a broker if the command and the caller allow it."""
         return Client(
-            self.endpoint, self.agent, start=start and self.start, on_start=self._started,
+            self.endpoint,
+            self.agent,
+            start=start and self.start,
+            on_start=self._started,
             on_mismatch=self.screen.notice,
-        )  # fmt: skip
+        )
 
     def show(self, data: Any, *lines: str) -> None:
         """The answer of a command: `data` as JSON, or these lines for people."""
@@ -55,8 +58,15 @@ class Face:
         if self.json:
             reply = error.reply
             status = reply.status if reply is not None and reply.status else ["done", "error", error.word]
-            self.screen.failure(error.err, status, error.word, error.exit, hint=error.hint,
-                                retry_after_ms=error.retry_after_ms, blank=self.blank)  # fmt: skip
+            self.screen.failure(
+                error.err,
+                status,
+                error.word,
+                error.exit,
+                hint=error.hint,
+                retry_after_ms=error.retry_after_ms,
+                blank=self.blank,
+            )
             return error.exit
         cause = error.reply.cause if error.reply is not None else None
         self.screen.notice(f"{error.err} ({cause})" if cause and cause not in error.err else error.err)

@@ -21,9 +21,14 @@ def clone(face: Face, session: str, to: str) -> None:
         reply = client.clone(session, to)
     left = reply.left_behind or []
     data = {
-        "status": reply.status, "session": reply.session, "name": reply.name, "count": reply.count,
-        "bytes": reply.bytes, "left-behind": left, "notice": reply.notice,
-    }  # fmt: skip
+        "status": reply.status,
+        "session": reply.session,
+        "name": reply.name,
+        "count": reply.count,
+        "bytes": reply.bytes,
+        "left-behind": left,
+        "notice": reply.notice,
+    }
     face.show(data, reply.name or "")
     if not face.json:
         face.screen.notice(f"{reply.count} names copied, {reply.bytes} bytes")

@@ -67,9 +67,12 @@ class Dialogue:
         self.session = session
         self.exit: int = Exit.OK  # of the last eval
         self._slashes: dict[str, Callable[[], None]] = {
-            "/reset": self._reset, "/info": self._info, "/jobs": self._jobs, "/interrupt": self._interrupt,
+            "/reset": self._reset,
+            "/info": self._info,
+            "/jobs": self._jobs,
+            "/interrupt": self._interrupt,
             "/help": lambda: face.screen.block(HELP),
-        }  # fmt: skip
+        }
 
     def take(self, block: str) -> bool:
         """Do what a block says; False when it says to leave. Errors are shown, not raised."""

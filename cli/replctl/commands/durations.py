@@ -37,8 +37,9 @@ def spoken(milliseconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f}".removesuffix(".0") + " s"
     whole = round(seconds)
-    big, small, unit, part = (whole // 60, whole % 60, "min", "s") if whole < 3600 else (
-        whole // 3600, whole % 3600 // 60, "h", "min")  # fmt: skip
+    big, small, unit, part = (
+        (whole // 60, whole % 60, "min", "s") if whole < 3600 else (whole // 3600, whole % 3600 // 60, "h", "min")
+    )
     return f"{big} {unit}" + (f" {small} {part}" if small else "")
 
 

@@ -106,6 +106,11 @@ def pkg(face: Face, action: str, packages: tuple[str, ...], session: str, path: 
 
 def _plain(reply: Reply) -> dict[str, object]:
     return {
-        "status": reply.status, "session": reply.session, "name": reply.name, "epoch": reply.epoch,
-        "state": reply.state, "environment": reply.environment, "executable": reply.executable,
-    }  # fmt: skip
+        "status": reply.status,
+        "session": reply.session,
+        "name": reply.name,
+        "epoch": reply.epoch,
+        "state": reply.state,
+        "environment": reply.environment,
+        "executable": reply.executable,
+    }

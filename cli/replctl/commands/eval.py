@@ -32,11 +32,23 @@ from replctl.commands.where import folder_to_send, parse_env, runtime_to_send
 @click.option("--traceparent", envvar="TRACEPARENT", metavar="ID", help="The span that calls; also $TRACEPARENT.")
 @common
 def eval_(
-    face: Face, code: str | None, file: str | None, session: str, ephemeral: bool, timeout: float | None,
-    wait: float | None, runtime: str | None, cwd: str | None, env: tuple[str, ...], silent: bool, no_create: bool,
-    idempotency_key: str | None, expect_epoch: int | None, feed: str | None,
+    face: Face,
+    code: str | None,
+    file: str | None,
+    session: str,
+    ephemeral: bool,
+    timeout: float | None,
+    wait: float | None,
+    runtime: str | None,
+    cwd: str | None,
+    env: tuple[str, ...],
+    silent: bool,
+    no_create: bool,
+    idempotency_key: str | None,
+    expect_epoch: int | None,
+    feed: str | None,
     traceparent: str | None,
-) -> int:  # fmt: skip
+) -> int:
     """Run CODE in a session that keeps its state; - reads the code from stdin.
 
     What the code prints comes live, its last value is printed at the end.
@@ -51,12 +63,22 @@ def eval_(
     face.blank = blank(session)
     with face.client() as client:
         fields = calls.eval_fields(
-            text, session, timeout=timeout, wait=wait, silent=silent, create=not no_create, ephemeral=ephemeral,
-            runtime=runtime_to_send(runtime, None)[0], cwd=folder_to_send(cwd, client.address.endpoint),
-            cwd_needed=cwd is not None, env=parse_env(env),
-            expect_epoch=expect_epoch, idempotency_key=idempotency_key, traceparent=traceparent,
+            text,
+            session,
+            timeout=timeout,
+            wait=wait,
+            silent=silent,
+            create=not no_create,
+            ephemeral=ephemeral,
+            runtime=runtime_to_send(runtime, None)[0],
+            cwd=folder_to_send(cwd, client.address.endpoint),
+            cwd_needed=cwd is not None,
+            env=parse_env(env),
+            expect_epoch=expect_epoch,
+            idempotency_key=idempotency_key,
+            traceparent=traceparent,
             allow_stdin=bool(answers) or not ephemeral,  # nobody else knows a throw-away session, to send it input
-        )  # fmt: skip
+        )
         return Running(face, client, fields, answers, decide).go()
 
 
@@ -71,9 +93,16 @@ def eval_(
 @click.option("--raw", is_flag=True, help="To a terminal too: every byte as it was printed.")
 @common
 def read(
-    face: Face, session: str, eval_id: int, wait: float | None, offset: int, stream: str, max_bytes: int | None,
-    grep: str | None, raw: bool,
-) -> int:  # fmt: skip
+    face: Face,
+    session: str,
+    eval_id: int,
+    wait: float | None,
+    offset: int,
+    stream: str,
+    max_bytes: int | None,
+    grep: str | None,
+    raw: bool,
+) -> int:
     """Output and answer of eval EVAL_ID of SESSION. 0 is what the session printed between evals.
 
     Whoever may use the session may have printed it: a terminal is given lines, tabs and colours of it, and no other

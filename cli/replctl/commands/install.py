@@ -20,15 +20,20 @@ from replwire.names import name_error
 
 @click.command()
 @click.option("--client", type=click.Choice(list(CLIENTS)), required=True, help="Which client.")
-@click.option("--scope", type=click.Choice(["user", "project"]), default="user",
-              help="For you everywhere, or for everybody in this folder. [user]")  # fmt: skip
+@click.option(
+    "--scope",
+    type=click.Choice(["user", "project"]),
+    default="user",
+    help="For you everywhere, or for everybody in this folder. [user]",
+)
 @click.option("--print", "show", is_flag=True, help="Print the entry, and write nothing.")
 @click.option("--name", default="replctl", metavar="NAME", help="What the client calls the server. [replctl]")
 @click.option("--agent", metavar="NAME", help="Its --agent.")
 @click.option("--tools", "set_name", type=click.Choice(list(SETS)), help="Its --tools.")
 @click.option("--endpoint", metavar="URL", help="Its --endpoint.")
-def install(client: str, scope: str, show: bool, name: str, agent: str | None, set_name: str | None,
-            endpoint: str | None) -> int:  # fmt: skip
+def install(
+    client: str, scope: str, show: bool, name: str, agent: str | None, set_name: str | None, endpoint: str | None
+) -> int:
     """Write the server into a client's configuration: a diff is shown, the file before is kept beside it.
 
     Nothing changes when it is there already.

@@ -32,10 +32,22 @@ def ls(face: Face) -> None:
         now = time.time()
         face.screen.table(
             ("NAME", "STATE", "RUNTIME", "EPOCH", "EVALS", "QUEUED", "AGE", "OWNER", "AGENT", "FOLDER"),
-            ((named(entry), entry.state, entry.runtime, entry.epoch, entry.eval_count, entry.queued,
-              spoken(max(0.0, now - entry.created_at) * 1000), entry.owner, entry.agent, entry.cwd)
-             for entry in sessions),
-        )  # fmt: skip
+            (
+                (
+                    named(entry),
+                    entry.state,
+                    entry.runtime,
+                    entry.epoch,
+                    entry.eval_count,
+                    entry.queued,
+                    spoken(max(0.0, now - entry.created_at) * 1000),
+                    entry.owner,
+                    entry.agent,
+                    entry.cwd,
+                )
+                for entry in sessions
+            ),
+        )
 
 
 def named(entry: SessionEntry) -> str:

@@ -30,13 +30,26 @@ DEFAULT_HTTP = "127.0.0.1:8931"
 @click.option("--agent", metavar="NAME", help="Who asks; for fairness between agents. [REPLCTL_AGENT, or mcp-PID]")
 @click.option("--endpoint", metavar="URL", help="Address of the broker.")
 @click.option("--no-start", is_flag=True, help="Do not start a broker when none answers.")
-@click.option("--http", is_flag=False, flag_value=DEFAULT_HTTP, metavar="[HOST:PORT]",
-              help=f"Serve HTTP on loopback instead of stdin and stdout. [{DEFAULT_HTTP}]")  # fmt: skip
+@click.option(
+    "--http",
+    is_flag=False,
+    flag_value=DEFAULT_HTTP,
+    metavar="[HOST:PORT]",
+    help=f"Serve HTTP on loopback instead of stdin and stdout. [{DEFAULT_HTTP}]",
+)
 @click.option("--wait", type=Duration(), metavar="DURATION", help="How long a call waits for code. [45s]")
 @click.option("--budget", type=click.IntRange(500, 1_000_000), metavar="N", help="Characters of one answer. [4000]")
 @click.option("--structured", is_flag=True, help="Structured content from tools that run code too, for programs.")
-def mcp(set_name: str, agent: str | None, endpoint: str | None, no_start: bool, http: str | None,
-        wait: float | None, budget: int | None, structured: bool) -> int:  # fmt: skip
+def mcp(
+    set_name: str,
+    agent: str | None,
+    endpoint: str | None,
+    no_start: bool,
+    http: str | None,
+    wait: float | None,
+    budget: int | None,
+    structured: bool,
+) -> int:
     """Serve MCP: give an agent sessions as tools. Ends when stdin does."""
     find_runtime_dir(os.environ, os.getuid())
     agent = agent or os.environ.get("REPLCTL_AGENT") or f"mcp-{os.getpid()}"
@@ -54,9 +67,11 @@ def mcp(set_name: str, agent: str | None, endpoint: str | None, no_start: bool, 
 
     usual = Settings()
     settings = Settings(
-        wait=usual.wait if wait is None else wait, budget=budget or usual.budget, structured=structured,
+        wait=usual.wait if wait is None else wait,
+        budget=budget or usual.budget,
+        structured=structured,
         cwd=folder_to_send(None, address.endpoint),
-    )  # fmt: skip
+    )
     import anyio
 
     from replctl.mcp.server import build
@@ -76,8 +91,11 @@ def mcp(set_name: str, agent: str | None, endpoint: str | None, no_start: bool, 
 
     _loaded()
     if os.isatty(0):
-        print("replctl: an MCP server on this terminal; Ctrl-D ends it. Clients start it themselves: "
-              "replctl install --client NAME", file=sys.stderr)  # fmt: skip
+        print(
+            "replctl: an MCP server on this terminal; Ctrl-D ends it. Clients start it themselves: "
+            "replctl install --client NAME",
+            file=sys.stderr,
+        )
     anyio.run(serve, server)
     return Exit.OK
 

@@ -41,8 +41,13 @@ def search(face: Face, session: str | None, text: str, limit: int | None) -> int
         for head in heads if session is not None else [None]:
             for entry in store.search(text, head):
                 wanted.setdefault(str(entry.get("session")), set()).add(entry.get("eval", 0))
-        found = [(head, turn) for head in reversed(heads) if head.session in wanted
-                 for turn in only_turns(fold(store.load(head))) if turn.eval_id in wanted[head.session]]  # fmt: skip
+        found = [
+            (head, turn)
+            for head in reversed(heads)
+            if head.session in wanted
+            for turn in only_turns(fold(store.load(head)))
+            if turn.eval_id in wanted[head.session]
+        ]
     shown = found[-limit:] if limit else found
     if face.json:
         rows = [{"session": head.session, "name": head.name} | msgspec.to_builtins(turn) for head, turn in shown]
@@ -124,9 +129,12 @@ def replay(face: Face, file: str, into: str, exact: bool, timeout: float | None)
         if then.runtime not in ("", runtime):
             raise click.UsageError(f"session {into!r} runs {runtime}, and the transcript is of {then.runtime}")
         report = run_again(
-            then.found, lambda code: _run(client, code, into, timeout), lambda: void(client.reset(into)),
-            names=[name for name in (then.label, into) if name], exact=exact,
-        )  # fmt: skip
+            then.found,
+            lambda code: _run(client, code, into, timeout),
+            lambda: void(client.reset(into)),
+            names=[name for name in (then.label, into) if name],
+            exact=exact,
+        )
     _tell(face, report, into)
     return Exit.RAISED if report.drifted else Exit.OK
 

@@ -81,9 +81,13 @@ class Running:
     when a hook wants a person's word."""
 
     def __init__(
-        self, face: Face, client: Client, fields: dict[str, Any], answers: Iterable[Answer] = (),
+        self,
+        face: Face,
+        client: Client,
+        fields: dict[str, Any],
+        answers: Iterable[Answer] = (),
         decide: Callable[[Approval], bool] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._face, self._client, self._fields = face, client, fields
         self._answers = list(answers)
         self._decide = decide

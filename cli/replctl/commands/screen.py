@@ -105,9 +105,16 @@ class Screen:
         self.live(stream, f"{begin}{text}\n")
 
     def failure(
-        self, err: str, status: Sequence[str], word: str | None, exit: int, *,
-        hint: str | None = None, retry_after_ms: int | None = None, blank: dict[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        err: str,
+        status: Sequence[str],
+        word: str | None,
+        exit: int,
+        *,
+        hint: str | None = None,
+        retry_after_ms: int | None = None,
+        blank: dict[str, Any] | None = None,
+    ) -> None:
         """An error as one JSON object; the same keys whatever failed."""
         said = {"err": err, "error": err, "status": list(status), "word": word, "exit": exit, "hint": hint}
         self.json({**(blank or {}), **said, "retry-after-ms": retry_after_ms})

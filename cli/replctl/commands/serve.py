@@ -19,13 +19,18 @@ from replwire.places import default_endpoint, state_dir
 
 @click.command()
 @click.option(
-    "--endpoint", "endpoints", multiple=True, metavar="URL",
+    "--endpoint",
+    "endpoints",
+    multiple=True,
+    metavar="URL",
     help="Address to listen at; may be given again. [REPLCTL_ENDPOINT, config, the user's socket]",
-)  # fmt: skip
+)
 @click.option(
-    "--tcp", multiple=True, metavar="HOST:PORT",
+    "--tcp",
+    multiple=True,
+    metavar="HOST:PORT",
     help="JSON lines over TCP, too; may be given again. 127.0.0.1:5555 is usual.",
-)  # fmt: skip
+)
 @click.option("--unix", multiple=True, metavar="PATH", help="JSON lines over a Unix socket, too; may be given again.")
 @click.option("--config", "path", type=click.Path(), metavar="FILE", help="Instead of the user's own file.")
 @click.option("--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="One setting, over file and env.")
@@ -33,9 +38,15 @@ from replwire.places import default_endpoint, state_dir
 @click.option("--json", "as_json", is_flag=True, help="Say what it listens on as one JSON object on one line.")
 @click.option("--background", is_flag=True, hidden=True)
 def serve(
-    endpoints: tuple[str, ...], tcp: tuple[str, ...], unix: tuple[str, ...], path: str | None, pairs: tuple[str, ...],
-    idle_exit: float | None, as_json: bool, background: bool,
-) -> int:  # fmt: skip
+    endpoints: tuple[str, ...],
+    tcp: tuple[str, ...],
+    unix: tuple[str, ...],
+    path: str | None,
+    pairs: tuple[str, ...],
+    idle_exit: float | None,
+    as_json: bool,
+    background: bool,
+) -> int:
     """Run a broker until SIGTERM, SIGINT or `replctl shutdown`."""
     flags = parse_set(pairs)
     if idle_exit is not None:
@@ -75,9 +86,13 @@ def serve(
 
     try:
         return run(
-            loaded, addresses, state_dir=state_dir(os.environ), background=background or idle_exit is not None,
-            announce=announce, read_again=read_again,
-        )  # fmt: skip
+            loaded,
+            addresses,
+            state_dir=state_dir(os.environ),
+            background=background or idle_exit is not None,
+            announce=announce,
+            read_again=read_again,
+        )
     except StartError as error:
         Screen().notice(str(error))
     except OSError as error:

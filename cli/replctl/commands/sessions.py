@@ -24,9 +24,14 @@ _MANY = 20_000  # bytes of stdin sent in one message: far below any message limi
 @click.option("--share", type=click.Choice(["read", "write"]), help="Let everybody see it, or use it.")
 @common
 def new(
-    face: Face, name: str | None, runtime: str | None, cwd: str | None, env: tuple[str, ...], reuse: bool,
+    face: Face,
+    name: str | None,
+    runtime: str | None,
+    cwd: str | None,
+    env: tuple[str, ...],
+    reuse: bool,
     share: str | None,
-) -> None:  # fmt: skip
+) -> None:
     """Open a session, and print its name (or its id, when it has none)."""
     with face.client() as client:
         folder = folder_to_send(cwd, client.address.endpoint)

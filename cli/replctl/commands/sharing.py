@@ -32,9 +32,12 @@ def hand_over(face: Face, session: str, who: str) -> None:
     with face.client() as client:
         reply = client.hand_over(session, who)
     data = {
-        "status": reply.status, "session": reply.session, "name": reply.name, "owner": reply.owner,
+        "status": reply.status,
+        "session": reply.session,
+        "name": reply.name,
+        "owner": reply.owner,
         "offered-to": reply.offered_to,
-    }  # fmt: skip
+    }
     face.show(data, reply.owner or "")
     if reply.offered_to is not None and not face.json:
         taken = f"replctl hand-over {reply.owner}/{reply.name or reply.session} --to {reply.offered_to}"

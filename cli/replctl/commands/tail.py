@@ -17,8 +17,27 @@ _COLOURS = {"eval": "36", "session": "32", "worker": "35", "broker": "34"}
 _BAD = "31"
 _CREATED = "session/created"
 _LINE = 100  # characters of code, value or error on a line
-_ENVELOPE = frozenset({"v", "id", "seq", "time", "session", "eval", "agent", "emitter", "type", "words", "images",
-                       "traceback", "request-id", "out", "err", "mime", "ns"})  # fmt: skip
+_ENVELOPE = frozenset(
+    {
+        "v",
+        "id",
+        "seq",
+        "time",
+        "session",
+        "eval",
+        "agent",
+        "emitter",
+        "type",
+        "words",
+        "images",
+        "traceback",
+        "request-id",
+        "out",
+        "err",
+        "mime",
+        "ns",
+    }
+)
 
 
 @click.command()
@@ -85,8 +104,13 @@ class Teller:
                 self._face.screen.live("out", harmless.text(text) + harmless.end())
 
     def _line(self, kind: str, session: str | None, event: dict[str, Any]) -> list[tuple[str, str | None]]:
-        bad = event.get("status") not in (None, "ok") or kind in ("session/lost", "log/error", "admission/refused",
-                                                                  "policy/decision", "bus/lagged")  # fmt: skip
+        bad = event.get("status") not in (None, "ok") or kind in (
+            "session/lost",
+            "log/error",
+            "admission/refused",
+            "policy/decision",
+            "bus/lagged",
+        )
         colour = _BAD if bad else _COLOURS.get(kind.partition("/")[0])
         where = self.names.get(session or "", session or "-")
         number = [str(event["eval"])] if event.get("eval") else []

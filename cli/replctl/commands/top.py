@@ -22,8 +22,14 @@ INSTALL = "pip install 'replctl[tui]'"
 
 @click.command()
 @click.option("--once", is_flag=True, help="Print how it is now, as plain text, and end.")
-@click.option("--interval", type=Duration(), default="2s", show_default=True, metavar="DURATION",
-              help="Between two looks at processor time and memory; events come at once.")  # fmt: skip
+@click.option(
+    "--interval",
+    type=Duration(),
+    default="2s",
+    show_default=True,
+    metavar="DURATION",
+    help="Between two looks at processor time and memory; events come at once.",
+)
 @click.option("--presenter", metavar="NAME", help="Another screen, of an extension.")
 @common
 def top(face: Face, once: bool, interval: float, presenter: str | None) -> int:

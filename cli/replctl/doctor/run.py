@@ -52,9 +52,7 @@ def _looked(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
         ]
 
 
-def _reached(
-    flag: str | None, config: Config, environ: Mapping[str, str], state: str, uid: int
-) -> list[Finding]:  # fmt: skip
+def _reached(flag: str | None, config: Config, environ: Mapping[str, str], state: str, uid: int) -> list[Finding]:
     named = flag or environ.get("REPLCTL_ENDPOINT") or config.broker.endpoint
     endpoint = absolute(named or default_endpoint(environ, uid))
     more: list[Finding] = []

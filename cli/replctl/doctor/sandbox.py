@@ -59,9 +59,14 @@ def namespaces(machine: Machine, report: Report, host: Host, level: Level) -> Fi
     if report.layers:
         return ok("namespaces", "made: a canary was inside of them")
     if machine.bwrap is None:
-        off = [name for name, value in (("user.max_user_namespaces", host.max_user_namespaces),
-                                        ("kernel.unprivileged_userns_clone", host.unprivileged_userns_clone))
-               if value == 0]  # fmt: skip
+        off = [
+            name
+            for name, value in (
+                ("user.max_user_namespaces", host.max_user_namespaces),
+                ("kernel.unprivileged_userns_clone", host.unprivileged_userns_clone),
+            )
+            if value == 0
+        ]
         if off:
             cause = "user namespaces are off"
             return Finding(
@@ -101,8 +106,12 @@ def layers(report: Report, level: Level) -> Finding:
     if report.ok:
         lost = [gap for gap in report.missing if gap.layer == "late-workspace"]
         if lost:
-            return warn("sandbox", f"{len(held)} layers; late-workspace: {lost[0].cause}",
-                        "sessions with a folder start cold, in 0.1 s and not from the pool", lost[0].mend)  # fmt: skip
+            return warn(
+                "sandbox",
+                f"{len(held)} layers; late-workspace: {lost[0].cause}",
+                "sessions with a folder start cold, in 0.1 s and not from the pool",
+                lost[0].mend,
+            )
         return ok("sandbox", f"{len(held)} of {len(report.layers)} layers were observed")
     without = "sessions run unsandboxed, as the config allows" if level == "warn" else "no session is opened"
     mends = dict.fromkeys(gap.mend for gap in report.lacking if gap.mend)

@@ -49,9 +49,11 @@ def _named(config: Config) -> Iterator[Finding]:
     """Folders that the settings name."""
     sandbox = config.sandbox
     folders = {
-        "sandbox.workspaces": sandbox.workspaces, "sandbox.readable-paths": sandbox.readable_paths,
-        "sandbox.writable-paths": sandbox.writable_paths, "session.load-paths": config.session.load_paths,
-    }  # fmt: skip
+        "sandbox.workspaces": sandbox.workspaces,
+        "sandbox.readable-paths": sandbox.readable_paths,
+        "sandbox.writable-paths": sandbox.writable_paths,
+        "session.load-paths": config.session.load_paths,
+    }
     for key, paths in folders.items():
         for path in paths:
             if not os.path.exists(os.path.expanduser(path)):
@@ -77,13 +79,17 @@ def _identity(entry: Identity) -> Iterator[Finding]:
 def interpreters(config: Config, search: str | None) -> Iterator[Finding]:
     """What sessions of each runtime would run."""
     for runtime, named in (
-        ("python", config.python.interpreter), ("node", config.node.interpreter), ("bash", config.bash.interpreter)
-    ):  # fmt: skip
+        ("python", config.python.interpreter),
+        ("node", config.node.interpreter),
+        ("bash", config.bash.interpreter),
+    ):
         if named and shutil.which(named, path=search) is None:
             yield fail(
-                "runtimes", f"{runtime}.interpreter is {named}", "there is no such program",
+                "runtimes",
+                f"{runtime}.interpreter is {named}",
+                "there is no such program",
                 f"install it, or correct {runtime}.interpreter",
-            )  # fmt: skip
+            )
     yield ok("runtimes", f"python, {', '.join(_found(config, search)) or 'and neither node nor bash'}")
 
 

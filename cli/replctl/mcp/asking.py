@@ -31,7 +31,7 @@ class Asks(Exception):
 
 async def approved(
     ctx: ServerRequestContext[Any, Any], params: types.CallToolRequestParams, approval: Approval
-) -> bool:  # fmt: skip
+) -> bool:
     """Whether the client's user says yes. Who cannot ask, fails or is too slow has said no. Raises Asks."""
     can = types.ClientCapabilities(elicitation=types.ElicitationCapability())
     if not ctx.session.check_client_capability(can):

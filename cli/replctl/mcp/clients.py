@@ -44,16 +44,25 @@ class Place(NamedTuple):
 
 
 # Codex hands few variables on to a server, and waits a minute for a tool.
-_CODEX = {"env_vars": ["XDG_RUNTIME_DIR", "REPLCTL_STATE_DIR", "REPLCTL_ENDPOINT", "REPLCTL_CONFIG"],
-          "startup_timeout_sec": 20, "tool_timeout_sec": 300}  # fmt: skip
+_CODEX = {
+    "env_vars": ["XDG_RUNTIME_DIR", "REPLCTL_STATE_DIR", "REPLCTL_ENDPOINT", "REPLCTL_CONFIG"],
+    "startup_timeout_sec": 20,
+    "tool_timeout_sec": 300,
+}
 
 CLIENTS: dict[str, Place] = {
     "claude": Place("~/.claude.json", PROJECT["claude"], ("mcpServers",), typed=True, base=("CLAUDE_CONFIG_DIR", "~")),
-    "codex": Place("~/.codex/config.toml", PROJECT["codex"], ("mcp_servers",), toml=True,
-                   base=("CODEX_HOME", "~/.codex"), more=_CODEX),
+    "codex": Place(
+        "~/.codex/config.toml",
+        PROJECT["codex"],
+        ("mcp_servers",),
+        toml=True,
+        base=("CODEX_HOME", "~/.codex"),
+        more=_CODEX,
+    ),
     "cursor": Place("~/.cursor/mcp.json", PROJECT["cursor"], ("mcpServers",)),
     "vscode": Place("~/.config/Code/User/mcp.json", PROJECT["vscode"], ("servers",), typed=True),
     "gemini": Place("~/.gemini/settings.json", PROJECT["gemini"], ("mcpServers",)),
     "qwen": Place("~/.qwen/settings.json", PROJECT["qwen"], ("mcpServers",)),
     "windsurf": Place("~/.codeium/windsurf/mcp_config.json", None, ("mcpServers",)),
-}  # fmt: skip
+}

@@ -122,9 +122,10 @@ def asgi(server: Server[Any], listener: socket.socket) -> ASGIApp:
     port = listener.getsockname()[1]
     names = {f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}", _authority(listener)}
     security = TransportSecuritySettings(
-        enable_dns_rebinding_protection=True, allowed_hosts=sorted(names),
+        enable_dns_rebinding_protection=True,
+        allowed_hosts=sorted(names),
         allowed_origins=sorted(f"http://{name}" for name in names),
-    )  # fmt: skip
+    )
     return server.streamable_http_app(streamable_http_path=PATH, transport_security=security)
 
 

@@ -46,18 +46,29 @@ class _Routine(NamedTuple):
     def prompt(self, name: str) -> types.Prompt:
         """As clients are told of it."""
         needed, what = self.needed
-        return types.Prompt(name=name, title=self.title, description=self.description, arguments=[
-            types.PromptArgument(name=needed, description=what, required=True),
-            types.PromptArgument(name="session", description=f"Name of the session; else `{self.session}`"),
-        ])  # fmt: skip
+        return types.Prompt(
+            name=name,
+            title=self.title,
+            description=self.description,
+            arguments=[
+                types.PromptArgument(name=needed, description=what, required=True),
+                types.PromptArgument(name="session", description=f"Name of the session; else `{self.session}`"),
+            ],
+        )
 
 
 _ROUTINES = {
-    "debug": _Routine("Debug in a session", "Find a fault without losing the state that shows it",
-                      ("problem", "What goes wrong"), "default", _DEBUG),
-    "benchmark": _Routine("Benchmark", "Measure code soundly in a session of its own",
-                          ("code", "What to measure"), "bench", _BENCHMARK),
-}  # fmt: skip
+    "debug": _Routine(
+        "Debug in a session",
+        "Find a fault without losing the state that shows it",
+        ("problem", "What goes wrong"),
+        "default",
+        _DEBUG,
+    ),
+    "benchmark": _Routine(
+        "Benchmark", "Measure code soundly in a session of its own", ("code", "What to measure"), "bench", _BENCHMARK
+    ),
+}
 
 
 async def listed(

@@ -42,15 +42,24 @@ class Shelf:
         self, _ctx: ServerRequestContext[Any, Any], _params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         """The list of sessions, and for each live one what it has."""
-        found = [types.Resource(uri="repl://sessions", name="sessions", description="All sessions",
-                                mime_type="application/json")]  # fmt: skip
+        found = [
+            types.Resource(
+                uri="repl://sessions", name="sessions", description="All sessions", mime_type="application/json"
+            )
+        ]
         try:
             if listens(self._client.address.endpoint):
                 for entry in await self._client.sessions():
                     name, path = entry.ref, quote(entry.ref, safe="")
-                    found += [types.Resource(uri=f"repl://sessions/{path}/{part}", name=f"{name}/{part}",
-                                             description=text, mime_type=kind)
-                              for part, (kind, text) in _PARTS.items()]  # fmt: skip
+                    found += [
+                        types.Resource(
+                            uri=f"repl://sessions/{path}/{part}",
+                            name=f"{name}/{part}",
+                            description=text,
+                            mime_type=kind,
+                        )
+                        for part, (kind, text) in _PARTS.items()
+                    ]
         except ReplError:
             pass  # without a broker there are no sessions
         return types.ListResourcesResult(resources=found)
@@ -61,11 +70,12 @@ class Shelf:
         """What every session has."""
         return types.ListResourceTemplatesResult(
             resource_templates=[
-                types.ResourceTemplate(uri_template=f"repl://sessions/{{name}}/{part}", name=part, description=text,
-                                       mime_type=kind)
+                types.ResourceTemplate(
+                    uri_template=f"repl://sessions/{{name}}/{part}", name=part, description=text, mime_type=kind
+                )
                 for part, (kind, text) in _PARTS.items()
             ]
-        )  # fmt: skip
+        )
 
     async def read(
         self, ctx: ServerRequestContext[Any, Any], params: types.ReadResourceRequestParams

@@ -74,9 +74,13 @@ class Door:
         try:
             async with reporting(ctx) as on_output:
                 answer = await adrive(
-                    steps, self.client, on_output, lambda g: self._left(ctx, g), partial(approved, ctx, params),
+                    steps,
+                    self.client,
+                    on_output,
+                    lambda g: self._left(ctx, g),
+                    partial(approved, ctx, params),
                     _traceparent(ctx),
-                )  # fmt: skip
+                )
         except Asks as asked:
             return asked.result
         if (news := await self._news()) is not None:
@@ -164,9 +168,13 @@ def build(
     """A server for any number of connections. The broker is looked for, or started, by the first call. The default
     session is that of the project of `directory`, or without one that of the agent."""
     client = AsyncClient(
-        endpoint, agent, start, lambda started: door.on_start(started), directory=directory,
+        endpoint,
+        agent,
+        start,
+        lambda started: door.on_start(started),
+        directory=directory,
         on_mismatch=lambda text: door.on_mismatch(text),
-    )  # fmt: skip
+    )
     door = Door(tools, client)
 
     @asynccontextmanager
@@ -178,11 +186,19 @@ def build(
 
     shelf = resources.Shelf(tools, client)
     server: Server[Any] = Server(
-        "replctl", version=__version__, title="replctl", instructions=tools.instructions or None, lifespan=lifespan,
+        "replctl",
+        version=__version__,
+        title="replctl",
+        instructions=tools.instructions or None,
+        lifespan=lifespan,
         cache_hints={"tools/list": CacheHint(_HOUR_MS, "public"), "prompts/list": CacheHint(_HOUR_MS, "public")},
-        on_list_tools=door.list_tools, on_call_tool=door.call_tool,
-        on_list_resources=shelf.list, on_list_resource_templates=shelf.templates, on_read_resource=shelf.read,
-        on_list_prompts=prompts.listed, on_get_prompt=prompts.get,
-    )  # fmt: skip
+        on_list_tools=door.list_tools,
+        on_call_tool=door.call_tool,
+        on_list_resources=shelf.list,
+        on_list_resource_templates=shelf.templates,
+        on_read_resource=shelf.read,
+        on_list_prompts=prompts.listed,
+        on_get_prompt=prompts.get,
+    )
     server.middleware.append(door.watch)
     return server

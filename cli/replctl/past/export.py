@@ -12,8 +12,11 @@ from replctl.past.turns import CODE_OPS, Part, Turn
 from replwire.terminal import escape_control, escape_lines
 
 FORMATS = ("ipynb", "py", "md", "jsonl")
-_KERNELS = {"python": ("Python 3", "python3", "python"), "node": ("JavaScript", "javascript", "javascript"),
-            "bash": ("Bash", "bash", "bash")}  # fmt: skip
+_KERNELS = {
+    "python": ("Python 3", "python3", "python"),
+    "node": ("JavaScript", "javascript", "javascript"),
+    "bash": ("Bash", "bash", "bash"),
+}
 _NOTE = "What is shown was true when it ran. Opening this brings no variable back."
 
 
@@ -27,10 +30,16 @@ def notebook(found: Sequence[Part], title: str, runtime: str) -> str:
         elif each.op not in CODE_OPS:
             cells.append(_markdown(f"turn-{at}", f"`{each.code}` ({each.status or 'not ended'})"))
         else:
-            cells.append({
-                "cell_type": "code", "id": f"eval-{at}", "metadata": {}, "source": _source(each.code),
-                "execution_count": each.eval_id or None, "outputs": list(_outputs(each)),
-            })  # fmt: skip
+            cells.append(
+                {
+                    "cell_type": "code",
+                    "id": f"eval-{at}",
+                    "metadata": {},
+                    "source": _source(each.code),
+                    "execution_count": each.eval_id or None,
+                    "outputs": list(_outputs(each)),
+                }
+            )
             if each.marks:
                 cells.append(_markdown(f"note-{at}", _aside(f"{each.eval_id}: {', '.join(each.marks)}")))
     meta = {"kernelspec": {"display_name": shown, "name": name}, "language_info": {"name": language}}
@@ -58,9 +67,14 @@ def _outputs(turn: Turn) -> list[dict[str, Any]]:
         found.append({"output_type": "display_data", "data": image, "metadata": {}})
     if turn.shown is not None:
         data = {"text/plain": turn.shown} | (turn.mime or {})
-        found.append({
-            "output_type": "execute_result", "execution_count": turn.eval_id or None, "data": data, "metadata": {},
-        })  # fmt: skip
+        found.append(
+            {
+                "output_type": "execute_result",
+                "execution_count": turn.eval_id or None,
+                "data": data,
+                "metadata": {},
+            }
+        )
     if turn.status not in ("ok", ""):
         name, _, text = (turn.error or turn.status).partition(": ")
         trace = (turn.traceback or turn.error or turn.status).splitlines()

@@ -35,9 +35,13 @@ class Report(NamedTuple):
 
 
 def replay(
-    found: Sequence[Part], run: Callable[[str], Result], forget: Callable[[], None], *, names: Sequence[str],
+    found: Sequence[Part],
+    run: Callable[[str], Result],
+    forget: Callable[[], None],
+    *,
+    names: Sequence[str],
     exact: bool = False,
-) -> Report:  # fmt: skip
+) -> Report:
     """Run each again with `run(code)`, and `forget()` the variables where they were lost then. Memory addresses, and
     what evals are called in errors (`<NAME:3>`, for the sessions' `names`) may differ unless `exact`."""
     anyway = None if exact else re.compile("|".join([_ADDRESS, *(rf"<{re.escape(name)}:\d+>" for name in names)]))
@@ -73,13 +77,19 @@ def _why_not(turn: Turn) -> str | None:
 
 def _compare(turn: Turn, result: Result, anyway: re.Pattern[str] | None) -> Drift | None:
     before: dict[str, Any] = {
-        "status": turn.status, "value": turn.value or "", "out": turn.out, "err": turn.err,
+        "status": turn.status,
+        "value": turn.value or "",
+        "out": turn.out,
+        "err": turn.err,
         "error": turn.error or "",
-    }  # fmt: skip
+    }
     after: dict[str, Any] = {
-        "status": _ENDS.get(result.exit, str(result.word)), "value": result.value or "", "out": result.out,
-        "err": result.err, "error": result.error or "",
-    }  # fmt: skip
+        "status": _ENDS.get(result.exit, str(result.word)),
+        "value": result.value or "",
+        "out": result.out,
+        "err": result.err,
+        "error": result.error or "",
+    }
     if turn.truncated:  # the transcript has the ends alone
         for stream in ("out", "err"):
             after[stream] = after[stream][len(after[stream]) - len(before[stream]) :] if before[stream] else ""

@@ -101,9 +101,14 @@ def fold(entries: Iterable[dict[str, Any]]) -> list[Part]:
         last = max(last, seq)
         if kind == "eval/accepted":
             turns[number] = turn = Turn(
-                number, entry.get("code", ""), entry.get("op", "eval"), entry.get("epoch", 1), entry.get("time", ""),
-                entry.get("agent"), code_truncated=entry.get("code-truncated", False),
-            )  # fmt: skip
+                number,
+                entry.get("code", ""),
+                entry.get("op", "eval"),
+                entry.get("epoch", 1),
+                entry.get("time", ""),
+                entry.get("agent"),
+                code_truncated=entry.get("code-truncated", False),
+            )
             found.append(turn)
         elif kind == "eval/started" and "code" in entry and number in turns:  # hooks had to judge it first
             turns[number].code, turns[number].code_truncated = entry["code"], entry.get("code-truncated", False)

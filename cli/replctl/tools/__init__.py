@@ -28,9 +28,13 @@ class Tools:
     """A tool set with a client of its own, which is connected by the first call. For one thread."""
 
     def __init__(
-        self, set: str = "default", agent: str | None = None, endpoint: str | None = None,
-        settings: Settings | None = None, client: Client | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        set: str = "default",
+        agent: str | None = None,
+        endpoint: str | None = None,
+        settings: Settings | None = None,
+        client: Client | None = None,
+    ) -> None:
         if set not in SETS:
             raise ValueError(f"no tool set {set!r}; there are {', '.join(SETS)}")
         self.set = ToolSet(set, settings)
@@ -48,9 +52,11 @@ class Tools:
         return schemas(self.set, format)
 
     def call(
-        self, name: str | Mapping[str, Any], arguments: Mapping[str, Any] | None = None,
+        self,
+        name: str | Mapping[str, Any],
+        arguments: Mapping[str, Any] | None = None,
         on_output: OnOutput | None = None,
-    ) -> Answer:  # fmt: skip
+    ) -> Answer:
         """Do one tool call as a model asked for it. In a set of one tool the arguments alone will do.
 
         What goes wrong with the call, the code, the session or the broker is in the answer. Raises ValueError for an
@@ -81,8 +87,11 @@ class Tools:
 
 
 def toolset(
-    set: str = "default", agent: str | None = None, endpoint: str | None = None, settings: Settings | None = None,
+    set: str = "default",
+    agent: str | None = None,
+    endpoint: str | None = None,
+    settings: Settings | None = None,
     client: Client | None = None,
-) -> Tools:  # fmt: skip
+) -> Tools:
     """A tool set by name: `default`, `reply`, `agentrepl` or `nexo`. Raises ValueError for another."""
     return Tools(set, agent, endpoint, settings, client)

@@ -25,11 +25,14 @@ class Question(NamedTuple):
 def sessions(at: Context) -> Steps:
     """All sessions."""
     entries = (yield from request("ls-sessions")).get("sessions") or []
-    lines = [f"{each['ref']}: {each['state']}, {each['runtime']}, epoch {each['epoch']}, "
-             f"{each['eval-count']} evals" + (f", {each['queued']} queued" if each["queued"] else "")
-             + (f", opened by {each['agent']}" if each["agent"] else "")
-             + (f", in {each['cwd']}" if each["cwd"] else "")
-             for each in entries]  # fmt: skip
+    lines = [
+        f"{each['ref']}: {each['state']}, {each['runtime']}, epoch {each['epoch']}, "
+        f"{each['eval-count']} evals"
+        + (f", {each['queued']} queued" if each["queued"] else "")
+        + (f", opened by {each['agent']}" if each["agent"] else "")
+        + (f", in {each['cwd']}" if each["cwd"] else "")
+        for each in entries
+    ]
     keys = ("name", "session", "state", "runtime", "epoch", "eval-count", "owner", "agent", "cwd")
     facts = [{key.replace("-", "_"): each[key] for key in keys if each[key] is not None} for each in entries]
     return _listing(at, "no sessions", lines, "sessions", facts)
@@ -50,8 +53,10 @@ def clone(session: str, to: str) -> Steps:
 def session_(q: Question, at: Context) -> Steps:
     """The session and its variables."""
     facts = (yield from request("info", session=q.session)).get("info") or {}
-    rows = [f"session {q.session}: {facts.get('state')}, {facts.get('runtime')} {facts.get('version') or ''}".rstrip(),
-            f"epoch {facts.get('epoch')}, {facts.get('eval-count')} evals, {facts.get('queued')} queued"]  # fmt: skip
+    rows = [
+        f"session {q.session}: {facts.get('state')}, {facts.get('runtime')} {facts.get('version') or ''}".rstrip(),
+        f"epoch {facts.get('epoch')}, {facts.get('eval-count')} evals, {facts.get('queued')} queued",
+    ]
     if facts.get("memory-bytes"):
         rows.append(f"memory {facts['memory-bytes'] / 1e6:.1f} MB, cpu {facts.get('cpu-seconds')} s")
     rows += [f"folder {facts.get('cwd') or 'not set'}", f"interpreter {facts.get('executable') or 'not started'}"]
@@ -120,8 +125,13 @@ def stack(q: Question, at: Context) -> Steps:
 
 
 ABOUT: dict[str, Callable[[Question, Context], Steps]] = {
-    "session": session_, "variables": variables, "lookup": lookup, "complete": complete, "jobs": jobs, "stack": stack,
-}  # fmt: skip
+    "session": session_,
+    "variables": variables,
+    "lookup": lookup,
+    "complete": complete,
+    "jobs": jobs,
+    "stack": stack,
+}
 
 
 def environment(fields: dict[str, Any]) -> Steps:

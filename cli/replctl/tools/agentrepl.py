@@ -58,10 +58,12 @@ def reset(a: Just, at: Context) -> Steps:
     yield from opened(a.session, at.settings)
     reply = yield from request("reset", session=a.session)
     epoch = reply.get("epoch") or 1
-    text = (f"Session reset complete.\n- Old worker (epoch {epoch - 1}) terminated\n"
-            f"- New worker (epoch {epoch}) spawned\n"
-            "- All variables, functions, and types cleared\n- Packages will need to be imported again\n"
-            "- Folder and environment stay")  # fmt: skip
+    text = (
+        f"Session reset complete.\n- Old worker (epoch {epoch - 1}) terminated\n"
+        f"- New worker (epoch {epoch}) spawned\n"
+        "- All variables, functions, and types cleared\n- Packages will need to be imported again\n"
+        "- Folder and environment stay"
+    )
     if reply.get("notice"):
         text += f", but {reply['notice']}"
     return Answer(text=text, facts={"status": "ok", "session": a.session, "epoch": epoch, "state": "lost"})
@@ -99,16 +101,54 @@ def _packages(session: str, action: str, names: list[str], at: Context) -> Steps
 
 _ANY = {"type": "object"}
 TOOLS = (
-    Tool(name="eval", title="Eval", args=Eval, run=eval_, open_world=True, runs_code=True, output=_ANY,
-         text="Run code in the persistent REPL. State stays between calls."),
-    Tool(name="reset", title="Reset", args=Just, run=reset, idempotent=True, output=_ANY,
-         text="Hard reset: kill the worker and start a fresh one. The active environment stays."),
-    Tool(name="info", title="Info", args=Just, run=info, read_only=True, output=_ANY,
-         text="Runtime, environment and variables of the session."),
-    Tool(name="pkg", title="Packages", args=Pkg, run=pkg, destructive=False, open_world=True, runs_code=True,
-         output=_ANY, text="Manage packages: add, rm, status, instantiate, test, develop."),
-    Tool(name="activate", title="Activate", args=Activate, run=activate, runs_code=True, output=_ANY,
-         text="Switch the active environment. The worker restarts."),
-)  # fmt: skip
+    Tool(
+        name="eval",
+        title="Eval",
+        args=Eval,
+        run=eval_,
+        open_world=True,
+        runs_code=True,
+        output=_ANY,
+        text="Run code in the persistent REPL. State stays between calls.",
+    ),
+    Tool(
+        name="reset",
+        title="Reset",
+        args=Just,
+        run=reset,
+        idempotent=True,
+        output=_ANY,
+        text="Hard reset: kill the worker and start a fresh one. The active environment stays.",
+    ),
+    Tool(
+        name="info",
+        title="Info",
+        args=Just,
+        run=info,
+        read_only=True,
+        output=_ANY,
+        text="Runtime, environment and variables of the session.",
+    ),
+    Tool(
+        name="pkg",
+        title="Packages",
+        args=Pkg,
+        run=pkg,
+        destructive=False,
+        open_world=True,
+        runs_code=True,
+        output=_ANY,
+        text="Manage packages: add, rm, status, instantiate, test, develop.",
+    ),
+    Tool(
+        name="activate",
+        title="Activate",
+        args=Activate,
+        run=activate,
+        runs_code=True,
+        output=_ANY,
+        text="Switch the active environment. The worker restarts.",
+    ),
+)
 
 INSTRUCTIONS = "A persistent REPL. Show the code to the user before `eval`: permission prompts show it escaped."

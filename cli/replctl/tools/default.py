@@ -192,8 +192,10 @@ def stdin(a: Stdin, at: Context) -> Steps:
     text = a.text if a.text.endswith("\n") else a.text + "\n"
     reply = yield from request("stdin", session=a.session, input=text)
     if not reply.get("delivered"):
-        return Answer(text=f"nothing reads in session {a.session} now; kept for the next that does",
-                      facts={"status": "buffered", "session": a.session})  # fmt: skip
+        return Answer(
+            text=f"nothing reads in session {a.session} now; kept for the next that does",
+            facts={"status": "buffered", "session": a.session},
+        )
     running = yield from about.running(a.session)
     if running is None:
         return Answer(text="delivered", facts={"status": "ok", "session": a.session})
@@ -210,53 +212,101 @@ def _output(**facts: str) -> dict[str, Any]:
     }
 
 
-_RUN = _output(value="string", out="string", err="string", error="string", state="string", eval_id="integer",
-               epoch="integer")  # fmt: skip
+_RUN = _output(
+    value="string", out="string", err="string", error="string", state="string", eval_id="integer", epoch="integer"
+)
 
 TOOLS = (
     Tool(
-        name="eval", title="Run code", args=Eval, run=eval_, open_world=True, runs_code=True, output=_RUN,
+        name="eval",
+        title="Run code",
+        args=Eval,
+        run=eval_,
+        open_world=True,
+        runs_code=True,
+        output=_RUN,
         text="Run code in a persistent REPL session; variables and imports stay. Gives the last expression's value, "
         "then output. Sessions are separate processes; one that is not there is opened. Long code answers "
         "`running` with an eval id, and goes on.",
     ),
     Tool(
-        name="read", title="Read an eval", args=Read, run=read, read_only=True, runs_code=True, output=_RUN,
+        name="read",
+        title="Read an eval",
+        args=Read,
+        run=read,
+        read_only=True,
+        runs_code=True,
+        output=_RUN,
         text="Wait for an eval that runs, or page (`offset`) or search (`grep`) its output.",
     ),
     Tool(
-        name="interrupt", title="Interrupt", args=Interrupt, run=interrupt, destructive=False, idempotent=True,
-        text="Stop the code that a session runs; its variables stay.", output=_output(interrupted="boolean"),
+        name="interrupt",
+        title="Interrupt",
+        args=Interrupt,
+        run=interrupt,
+        destructive=False,
+        idempotent=True,
+        text="Stop the code that a session runs; its variables stay.",
+        output=_output(interrupted="boolean"),
     ),
     Tool(
-        name="reset", title="Reset a session", args=Reset, run=reset, idempotent=True,
+        name="reset",
+        title="Reset a session",
+        args=Reset,
+        run=reset,
+        idempotent=True,
         text="Give a session a fresh process, whatever it does; its variables are gone.",
         output=_output(epoch="integer"),
     ),
     Tool(
-        name="sessions", title="Sessions", args=Sessions, run=sessions, output=_output(sessions="array"),
+        name="sessions",
+        title="Sessions",
+        args=Sessions,
+        run=sessions,
+        output=_output(sessions="array"),
         text="List sessions, open, close or clone one. A clone has copies of the variables.",
     ),
     Tool(
-        name="info", title="Look into a session", args=Info, run=info, read_only=True,
+        name="info",
+        title="Look into a session",
+        args=Info,
+        run=info,
+        read_only=True,
         text="Look without running code: the session, its variables, documentation of a name (lookup), completions, "
         "evals (jobs), stacks of what runs.",
         output=_output(),
     ),
     Tool(
-        name="env", title="Environment and packages", args=Env, run=env, destructive=False, open_world=True,
-        runs_code=True, output=_output(environment="string"),
+        name="env",
+        title="Environment and packages",
+        args=Env,
+        run=env,
+        destructive=False,
+        open_world=True,
+        runs_code=True,
+        output=_output(environment="string"),
         text="A session's environment: show, activate (restarts it), add or remove packages, list, install, test.",
     ),
     Tool(
-        name="load_file", title="Run a file", args=LoadFile, run=load_file, open_world=True, runs_code=True,
-        output=_RUN, text="Run a file in a session; its names stay.",
+        name="load_file",
+        title="Run a file",
+        args=LoadFile,
+        run=load_file,
+        open_world=True,
+        runs_code=True,
+        output=_RUN,
+        text="Run a file in a session; its names stay.",
     ),
     Tool(
-        name="stdin", title="Answer input()", args=Stdin, run=stdin, runs_code=True, output=_RUN,
+        name="stdin",
+        title="Answer input()",
+        args=Stdin,
+        run=stdin,
+        runs_code=True,
+        output=_RUN,
         text="Give a line to code that waits for input.",
     ),
-)  # fmt: skip
+)
 
 INSTRUCTIONS = """\
 Persistent REPL sessions, each an isolated process. State stays between calls until an answer says `state lost`.

@@ -33,9 +33,13 @@ def drive(steps: Steps, client: Client, on_output: OnOutput | None = None) -> An
 
 
 async def adrive(
-    steps: Steps, client: AsyncClient, on_output: OnOutput | None = None, gone_away: GoneAway | None = None,
-    on_approval: OnApproval | None = None, traceparent: str | None = None,
-) -> Answer:  # fmt: skip
+    steps: Steps,
+    client: AsyncClient,
+    on_output: OnOutput | None = None,
+    gone_away: GoneAway | None = None,
+    on_approval: OnApproval | None = None,
+    traceparent: str | None = None,
+) -> Answer:
     """The same in an event loop. When its task is cancelled, `gone_away` is told which request was under way. When a
     hook wants a person's word, `on_approval` gets it. `traceparent` goes along with the code."""
     step: Callable[[], Ask] = partial(next, steps)

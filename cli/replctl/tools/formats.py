@@ -11,10 +11,18 @@ from replctl.tools.sets import ToolSet
 
 def mcp(tool: Tool, settings: Settings) -> dict[str, Any]:
     """As in the answer to MCP's `tools/list`. A hint that is MCP's default is left out."""
-    hints = {"readOnlyHint": True} if tool.read_only else {
-        "destructiveHint": tool.destructive, "idempotentHint": tool.idempotent}  # fmt: skip
-    entry = {"name": tool.name, "title": tool.title, "description": tool.text, "inputSchema": tool.schema,
-             "annotations": {**hints, "openWorldHint": tool.open_world}}  # fmt: skip
+    hints = (
+        {"readOnlyHint": True}
+        if tool.read_only
+        else {"destructiveHint": tool.destructive, "idempotentHint": tool.idempotent}
+    )
+    entry = {
+        "name": tool.name,
+        "title": tool.title,
+        "description": tool.text,
+        "inputSchema": tool.schema,
+        "annotations": {**hints, "openWorldHint": tool.open_world},
+    }
     if (output := tool.declared_output(settings)) is not None:
         entry["outputSchema"] = output
     return entry

@@ -93,8 +93,11 @@ def _read(a: Repl, at: Context) -> Steps:
     if cursor is None:  # nothing was run, or it has ended and all of it was told
         yield from request("jobs", session=a.session_id)
         return _told(_output("", ""))
-    got = yield Ask("read", {"session": a.session_id, "eval_id": cursor.eval_id, "offset": cursor.offset,
-                             "wait_ms": milliseconds(0)}, PATIENCE)  # fmt: skip
+    got = yield Ask(
+        "read",
+        {"session": a.session_id, "eval_id": cursor.eval_id, "offset": cursor.offset, "wait_ms": milliseconds(0)},
+        PATIENCE,
+    )
     result = talk.result(got.gathering)
     return _result(a, at, result, running=result.running, begin=cursor.offset)
 
@@ -108,10 +111,16 @@ def _kill(a: Repl, at: Context) -> Steps:
 def _list(a: Repl, at: Context) -> Steps:  # noqa: ARG001
     entries = (yield from request("ls-sessions")).get("sessions") or []
     listed = [
-        {"session_id": each["session"], "runtime": each["runtime"], "cwd": each["cwd"], "spawned_at": each["created"],
-         "output_len": cursor.offset if (cursor := at.memory.get(each["session"])) else 0, "exit_code": None}
+        {
+            "session_id": each["session"],
+            "runtime": each["runtime"],
+            "cwd": each["cwd"],
+            "spawned_at": each["created"],
+            "output_len": cursor.offset if (cursor := at.memory.get(each["session"])) else 0,
+            "exit_code": None,
+        }
         for each in entries
-    ]  # fmt: skip
+    ]
     return _told({"sessions": listed, "count": len(listed)})
 
 
@@ -138,8 +147,12 @@ def _result(a: Repl, at: Context, result: Result, running: bool, begin: int) -> 
 
 
 def _output(out: str, err: str, timed_out: bool = False, exit_code: int | None = None) -> dict[str, Any]:
-    return {"stdout": clean(out).text[-MAX_OUTPUT:], "stderr": clean(err).text[-MAX_OUTPUT:],
-            "timed_out": timed_out, "exit_code": exit_code}  # fmt: skip
+    return {
+        "stdout": clean(out).text[-MAX_OUTPUT:],
+        "stderr": clean(err).text[-MAX_OUTPUT:],
+        "timed_out": timed_out,
+        "exit_code": exit_code,
+    }
 
 
 def _exit_code(result: Result) -> int | None:
@@ -158,10 +171,16 @@ def _told(facts: dict[str, Any], error: bool = False) -> Answer:
 
 TOOLS = (
     Tool(
-        name="Repl", title="REPL", args=Repl, run=repl, open_world=True, runs_code=True, output={"type": "object"},
+        name="Repl",
+        title="REPL",
+        args=Repl,
+        run=repl,
+        open_world=True,
+        runs_code=True,
+        output={"type": "object"},
         text="Stateful REPL: spawn a python, node or bash session, exec code in it, read its output, kill it, list "
         "all. Variables stay between calls. An exec over 30 s answers timed_out and runs on: read it later.",
     ),
-)  # fmt: skip
+)
 
 INSTRUCTIONS = ""

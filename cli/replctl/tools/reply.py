@@ -142,8 +142,9 @@ def _run(op: str, fields: dict[str, Any], at: Context) -> Steps:
         return Answer(text="Interrupted", facts=told.facts, error=True)
     text = told.text if status in ("running", "lost", "reset") else "\n".join(_blocks(result))
     images: list[Image] = told.images
-    return Answer(text=fold(text, at.settings.budget, at.settings.line).text, facts=told.facts, images=images,
-                  error=told.error)  # fmt: skip
+    return Answer(
+        text=fold(text, at.settings.budget, at.settings.line).text, facts=told.facts, images=images, error=told.error
+    )
 
 
 def _blocks(result: Result) -> Iterator[str]:
@@ -175,22 +176,79 @@ def _payload(at: Context, facts: dict[str, Any]) -> Answer:
 
 _ANY: dict[str, Any] = {"type": "object"}
 TOOLS = (
-    Tool(name="julia_eval", title="Eval", args=Eval, run=eval_, open_world=True, runs_code=True, output=_ANY,
-         text="Run code in a persistent session (Python, unless the session has another runtime)."),
-    Tool(name="julia_complete", title="Complete", args=Complete, run=complete, read_only=True, output=_ANY,
-         text="Completions of code at a position."),
-    Tool(name="julia_lookup", title="Lookup", args=Lookup, run=lookup, read_only=True, output=_ANY,
-         text="Documentation, signature and place of a name."),
-    Tool(name="julia_load_file", title="Load file", args=LoadFile, run=load_file, open_world=True, runs_code=True,
-         output=_ANY, text="Run a file in a session."),
-    Tool(name="julia_interrupt", title="Interrupt", args=Interrupt, run=interrupt, destructive=False, output=_ANY,
-         text="Interrupt the code that a session runs."),
-    Tool(name="julia_new_session", title="New session", args=Nothing, run=new, destructive=False, output=_ANY,
-         text="Open a session; gives its id."),
-    Tool(name="julia_list_sessions", title="List sessions", args=Nothing, run=sessions, read_only=True, output=_ANY,
-         text="List sessions, one a line."),
-    Tool(name="julia_close_session", title="Close session", args=Close, run=close, output=_ANY,
-         text="Close a session; its state is gone."),
-)  # fmt: skip
+    Tool(
+        name="julia_eval",
+        title="Eval",
+        args=Eval,
+        run=eval_,
+        open_world=True,
+        runs_code=True,
+        output=_ANY,
+        text="Run code in a persistent session (Python, unless the session has another runtime).",
+    ),
+    Tool(
+        name="julia_complete",
+        title="Complete",
+        args=Complete,
+        run=complete,
+        read_only=True,
+        output=_ANY,
+        text="Completions of code at a position.",
+    ),
+    Tool(
+        name="julia_lookup",
+        title="Lookup",
+        args=Lookup,
+        run=lookup,
+        read_only=True,
+        output=_ANY,
+        text="Documentation, signature and place of a name.",
+    ),
+    Tool(
+        name="julia_load_file",
+        title="Load file",
+        args=LoadFile,
+        run=load_file,
+        open_world=True,
+        runs_code=True,
+        output=_ANY,
+        text="Run a file in a session.",
+    ),
+    Tool(
+        name="julia_interrupt",
+        title="Interrupt",
+        args=Interrupt,
+        run=interrupt,
+        destructive=False,
+        output=_ANY,
+        text="Interrupt the code that a session runs.",
+    ),
+    Tool(
+        name="julia_new_session",
+        title="New session",
+        args=Nothing,
+        run=new,
+        destructive=False,
+        output=_ANY,
+        text="Open a session; gives its id.",
+    ),
+    Tool(
+        name="julia_list_sessions",
+        title="List sessions",
+        args=Nothing,
+        run=sessions,
+        read_only=True,
+        output=_ANY,
+        text="List sessions, one a line.",
+    ),
+    Tool(
+        name="julia_close_session",
+        title="Close session",
+        args=Close,
+        run=close,
+        output=_ANY,
+        text="Close a session; its state is gone.",
+    ),
+)
 
 INSTRUCTIONS = "Persistent sessions. Omitting `session` uses one that stays; `ephemeral` uses a throw-away one."

@@ -116,9 +116,11 @@ def _tail(result: Result, settings: Settings) -> Generator[Ask, Got, str]:
         return ""
     size = len(result.out.encode()) + len(result.err.encode()) + (result.dropped_bytes or 0)
     fields = {
-        "session": result.session, "eval_id": result.eval_id, "stream": "out",
+        "session": result.session,
+        "eval_id": result.eval_id,
+        "stream": "out",
         "offset": max(0, size - 2 * settings.budget),
-    }  # fmt: skip
+    }
     try:
         got = yield Ask("read", fields)
         return talk.result(got.gathering).out

@@ -56,5 +56,6 @@ def _plain(node: Any) -> Any:
     dropped = {"title"} | ({"default"} if node.get("default") in (None, [], {}) else set())
     return {
         key: {name: _plain(each) for name, each in value.items()} if key == "properties" else _plain(value)
-        for key, value in node.items() if key not in dropped
-    }  # fmt: skip
+        for key, value in node.items()
+        if key not in dropped
+    }

@@ -24,9 +24,7 @@ class ToolSet:
     """The tools of one set and `more`, with their settings and what they remember. No connection. KeyError: no such
     set."""
 
-    def __init__(
-        self, name: str = "default", settings: Settings | None = None, more: Iterable[Tool] = ()
-    ) -> None:  # fmt: skip
+    def __init__(self, name: str = "default", settings: Settings | None = None, more: Iterable[Tool] = ()) -> None:
         tools, self.instructions = SETS[name]
         self.name = name
         own = {tool.name: tool for tool in tools}

@@ -56,8 +56,12 @@ class Told:
         elif not lines and status == "ok" and not result.repr_error:
             lines.append("done: no value, no output" if not images else f"{len(images)} picture(s)")
         lines += [f"[{note}]" for note in self._notes(status, left)]
-        return Answer(text="\n".join(lines), facts=self._facts(status, shown), images=images,
-                      error=status not in ("ok", "running", "waiting-for-input"))  # fmt: skip
+        return Answer(
+            text="\n".join(lines),
+            facts=self._facts(status, shown),
+            images=images,
+            error=status not in ("ok", "running", "waiting-for-input"),
+        )
 
     def _parts(self) -> list[tuple[str, str]]:
         """What the code made, cleaned: the value or the error under "", and each stream under its name."""
@@ -143,21 +147,32 @@ class Told:
         if result.state == "lost":
             closed = "session-closed" in result.status
             now = "the session is closed" if closed else f"a fresh worker serves the session (epoch {result.epoch})"
-            yield (f"state lost: {result.cause or 'the worker is gone'}; variables and imports from before are gone, "
-                   f"{now}")  # fmt: skip
+            yield (
+                f"state lost: {result.cause or 'the worker is gone'}; variables and imports from before are gone, {now}"
+            )
         elif result.state is not None and not result.ephemeral:
             yield f"state {result.state}"
 
     def _facts(self, status: str, shown: dict[str, str]) -> dict[str, Any]:
         result = self._result
         facts: dict[str, Any] = {
-            "status": status, "session": result.session, "eval_id": result.eval_id, "epoch": result.epoch,
-            "state": result.state, "cwd": result.cwd, "value": shown.get("") if result.ok else None,
+            "status": status,
+            "session": result.session,
+            "eval_id": result.eval_id,
+            "epoch": result.epoch,
+            "state": result.state,
+            "cwd": result.cwd,
+            "value": shown.get("") if result.ok else None,
             "error": shown.get("") if not result.ok and status not in ("running", "waiting-for-input") else None,
-            "out": shown.get("output"), "err": shown.get("stderr"), "cause": result.cause,
-            "duration_ms": result.duration_ms, "changed": result.changed, "offset": result.offset,
-            "dropped_bytes": result.dropped_bytes, "files": result.files or None,
-        }  # fmt: skip
+            "out": shown.get("output"),
+            "err": shown.get("stderr"),
+            "cause": result.cause,
+            "duration_ms": result.duration_ms,
+            "changed": result.changed,
+            "offset": result.offset,
+            "dropped_bytes": result.dropped_bytes,
+            "files": result.files or None,
+        }
         return {name: fact for name, fact in facts.items() if fact is not None}
 
 

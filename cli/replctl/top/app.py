@@ -32,8 +32,16 @@ from replwire.replies import Reply
 
 DRAW_SECONDS = 0.25  # how often something new is drawn
 TELL_SECONDS = 8.0  # how long a notice stays
-_KEYS = (("i", "interrupt"), ("r", "reset"), ("c", "close"), ("a", "attach"), ("/", "filter"), ("s", "sort"),
-         ("?", "help"), ("q", "quit"))  # fmt: skip
+_KEYS = (
+    ("i", "interrupt"),
+    ("r", "reset"),
+    ("c", "close"),
+    ("a", "attach"),
+    ("/", "filter"),
+    ("s", "sort"),
+    ("?", "help"),
+    ("q", "quit"),
+)
 _OTHERS = {"output": "3 Jobs  4 Agents", "jobs": "2 Output  4 Agents", "agents": "2 Output  3 Jobs"}
 
 
@@ -46,19 +54,38 @@ class Top(App[int]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-low"), (32, "-high")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q,ctrl+c", "quit", priority=False), Binding("question_mark", "help"), Binding("slash", "filter"),
-        Binding("i", "interrupt"), Binding("r", "reset"), Binding("c", "close"), Binding("a", "attach"),
-        Binding("enter", "enter"), Binding("s", "sort(1)"), Binding("S", "reverse"), Binding("escape", "escape"),
-        Binding("1", "pane('sessions')"), Binding("2", "pane('output')"), Binding("3", "pane('jobs')"),
-        Binding("4", "pane('agents')"), Binding("down,j", "move(1)"), Binding("up,k", "move(-1)"),
-        Binding("pagedown", "page(1)"), Binding("pageup", "page(-1)"), Binding("home,g", "move(-1000000)"),
+        Binding("q,ctrl+c", "quit", priority=False),
+        Binding("question_mark", "help"),
+        Binding("slash", "filter"),
+        Binding("i", "interrupt"),
+        Binding("r", "reset"),
+        Binding("c", "close"),
+        Binding("a", "attach"),
+        Binding("enter", "enter"),
+        Binding("s", "sort(1)"),
+        Binding("S", "reverse"),
+        Binding("escape", "escape"),
+        Binding("1", "pane('sessions')"),
+        Binding("2", "pane('output')"),
+        Binding("3", "pane('jobs')"),
+        Binding("4", "pane('agents')"),
+        Binding("down,j", "move(1)"),
+        Binding("up,k", "move(-1)"),
+        Binding("pagedown", "page(1)"),
+        Binding("pageup", "page(-1)"),
+        Binding("home,g", "move(-1000000)"),
         Binding("end,G", "move(1000000)"),
-    ]  # fmt: skip
+    ]
 
     def __init__(
-        self, model: Model, connect: Callable[[], AsyncClient] | None = None, interval: float = 2.0,
-        agent: str = "cli", environ: Mapping[str, str] | None = None, parts: Parts | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        model: Model,
+        connect: Callable[[], AsyncClient] | None = None,
+        interval: float = 2.0,
+        agent: str = "cli",
+        environ: Mapping[str, str] | None = None,
+        parts: Parts | None = None,
+    ) -> None:
         """`agent` and `environ` are what `attach` gets, `parts` what extensions add. Without `connect` the model is
         shown as it is."""
         super().__init__(ansi_color=True)  # the terminal's own colours; with NO_COLOR none
@@ -329,13 +356,21 @@ class Top(App[int]):
 
     def action_reset(self) -> None:
         """After a question."""
-        self._confirmed("Reset", "Its worker is killed, and its variables are lost.",
-                        lambda client, key: client.reset(key), "has a fresh worker; its state is gone")  # fmt: skip
+        self._confirmed(
+            "Reset",
+            "Its worker is killed, and its variables are lost.",
+            lambda client, key: client.reset(key),
+            "has a fresh worker; its state is gone",
+        )
 
     def action_close(self) -> None:
         """After a question."""
-        self._confirmed("Close", "It ends, with its variables and all that it started.",
-                        lambda client, key: client.close(key), "is closed")  # fmt: skip
+        self._confirmed(
+            "Close",
+            "It ends, with its variables and all that it started.",
+            lambda client, key: client.close(key),
+            "is closed",
+        )
 
     def _confirmed(
         self, verb: str, consequence: str, what: Callable[[AsyncClient, str], Awaitable[Any]], told: str

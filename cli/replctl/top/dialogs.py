@@ -32,14 +32,15 @@ class Ask(ModalScreen[bool]):
     """Yes or no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "answer(True)"), Binding("n,escape,q,enter,ctrl+c", "answer(False)"),
-    ]  # fmt: skip
+        Binding("y", "answer(True)"),
+        Binding("n,escape,q,enter,ctrl+c", "answer(False)"),
+    ]
 
     def __init__(self, question: str, consequence: str) -> None:
         super().__init__()
         self._text = Text.assemble(
             (question, "bold"), f"\n\n{consequence}\n\n", (" y ", "reverse"), " yes   ", (" n ", "reverse"), " no"
-        )  # fmt: skip
+        )
 
     def compose(self) -> ComposeResult:
         """One box."""

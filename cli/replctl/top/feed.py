@@ -113,8 +113,12 @@ class Feed:
 
     @staticmethod
     async def _read(client: AsyncClient, session: Session, job: Job, pieces: list[tuple[str, str]]) -> Result:
-        return await client.read(session.id, job.eval_id, max_bytes=_OUTPUT_BYTES,
-                                 on_output=lambda stream, text: pieces.append((stream, text)))  # fmt: skip
+        return await client.read(
+            session.id,
+            job.eval_id,
+            max_bytes=_OUTPUT_BYTES,
+            on_output=lambda stream, text: pieces.append((stream, text)),
+        )
 
     def unseen(self, session: Session) -> Job | None:
         """The last eval of a session, if what it has shown before we listened is still to be asked for."""
@@ -139,6 +143,12 @@ class Feed:
             return  # another one has begun, and what it shows stands there
         end: Event | None = None
         if not result.running:
-            end = {"status": job.end or "ok", "value": result.value, "traceback": result.traceback,
-                   "error": result.error, "duration-ms": result.duration_ms, "state": result.state}  # fmt: skip
+            end = {
+                "status": job.end or "ok",
+                "value": result.value,
+                "traceback": result.traceback,
+                "error": result.error,
+                "duration-ms": result.duration_ms,
+                "state": result.state,
+            }
         self.model.told_output(job, pieces, result.dropped_bytes or 0, end)

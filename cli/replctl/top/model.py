@@ -77,11 +77,19 @@ class Model:
 
     def _created(self, event: Event) -> None:
         self.sessions[event["session"]] = Session(
-            event["session"], event.get("name"), event.get("runtime", ""), "starting", event.get("epoch", 1),
-            agent=event.get("agent"), owner=(owner := event.get("owner", "")), foreign=self._foreign(owner),
+            event["session"],
+            event.get("name"),
+            event.get("runtime", ""),
+            "starting",
+            event.get("epoch", 1),
+            agent=event.get("agent"),
+            owner=(owner := event.get("owner", "")),
+            foreign=self._foreign(owner),
             cwd=event.get("cwd"),
-            ephemeral=bool(event.get("ephemeral")), jobs_known=True, output_known=True,
-        )  # fmt: skip
+            ephemeral=bool(event.get("ephemeral")),
+            jobs_known=True,
+            output_known=True,
+        )
 
     def _foreign(self, owner: str) -> bool:
         return bool(self.identity) and owner != self.identity

@@ -130,8 +130,11 @@ class Scrollback:
             part, text = text[:room], text[room:]
             length = sum(len(each) for each, _ in self._open)
             if self._column < length:
-                self._open = [*_cut(self._open, 0, self._column), (part, style),
-                              *_cut(self._open, self._column + len(part), length)]  # fmt: skip
+                self._open = [
+                    *_cut(self._open, 0, self._column),
+                    (part, style),
+                    *_cut(self._open, self._column + len(part), length),
+                ]
             elif self._open and self._open[-1][1] == style:
                 self._open[-1] = (self._open[-1][0] + part, style)
             else:

@@ -76,12 +76,18 @@ def _table(title: str, columns: Sequence[Column], rows: list[Row]) -> Iterator[s
 def data(model: Model, now: float) -> dict[str, Any]:
     """The same as data; what is not known is null. Times are ISO 8601, UTC."""
     return {
-        "status": ["done"], "time": _iso(model.broker_time(now)), "endpoint": model.endpoint, "version": model.version,
-        "identity": model.identity, "all": model.inside, "incomplete": model.trouble or None, "broker": model.stats,
+        "status": ["done"],
+        "time": _iso(model.broker_time(now)),
+        "endpoint": model.endpoint,
+        "version": model.version,
+        "identity": model.identity,
+        "all": model.inside,
+        "incomplete": model.trouble or None,
+        "broker": model.stats,
         "agents": [_kebab(agent._asdict()) for agent in tables.agents(model)],
         "sessions": [_session(model, model.sessions[row.key], now) for row in tables.session_rows(model, now)],
         "jobs": [_job(model, job, now) for job in tables.jobs(model)[: len(model.active) + MOST_JOBS]],
-    }  # fmt: skip
+    }
 
 
 def _kebab(facts: dict[str, Any]) -> dict[str, Any]:
@@ -90,23 +96,43 @@ def _kebab(facts: dict[str, Any]) -> dict[str, Any]:
 
 def _session(model: Model, session: Session, now: float) -> dict[str, Any]:
     job = model.running_job(session)
-    return _kebab({
-        "session": session.id, "name": session.name, "runtime": session.runtime, "state": session.state,
-        "epoch": session.epoch, "eval_count": session.evals, "queued": model.queued()[session.id],
-        "running": session.running, "running_ms": _ms(tables.since(model, job, now)) if job else None,
-        "owner": session.owner, "agent": session.agent, "session_mode": session.mode, "cwd": session.cwd,
-        "cpu_seconds": session.usage.cpu_seconds, "memory_bytes": session.usage.memory_bytes,
-    })  # fmt: skip
+    return _kebab(
+        {
+            "session": session.id,
+            "name": session.name,
+            "runtime": session.runtime,
+            "state": session.state,
+            "epoch": session.epoch,
+            "eval_count": session.evals,
+            "queued": model.queued()[session.id],
+            "running": session.running,
+            "running_ms": _ms(tables.since(model, job, now)) if job else None,
+            "owner": session.owner,
+            "agent": session.agent,
+            "session_mode": session.mode,
+            "cwd": session.cwd,
+            "cpu_seconds": session.usage.cpu_seconds,
+            "memory_bytes": session.usage.memory_bytes,
+        }
+    )
 
 
 def _job(model: Model, job: Job, now: float) -> dict[str, Any]:
     never = job.state == "done" and job.duration is None
-    return _kebab({
-        "session": job.session, "name": tables.label(model, job), "eval_id": job.eval_id, "state": job.state,
-        "end": job.end, "agent": job.agent, "submitted": _iso(job.submitted),
-        "started": None if job.started is None else _iso(job.started),
-        "duration_ms": None if never else _ms(tables.since(model, job, now)), "code": job.code,
-    })  # fmt: skip
+    return _kebab(
+        {
+            "session": job.session,
+            "name": tables.label(model, job),
+            "eval_id": job.eval_id,
+            "state": job.state,
+            "end": job.end,
+            "agent": job.agent,
+            "submitted": _iso(job.submitted),
+            "started": None if job.started is None else _iso(job.started),
+            "duration_ms": None if never else _ms(tables.since(model, job, now)),
+            "code": job.code,
+        }
+    )
 
 
 def _ms(seconds: float) -> int:

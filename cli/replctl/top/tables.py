@@ -12,20 +12,36 @@ from replctl.top.things import Job, Session
 from replwire.terminal import escape_control
 
 SESSIONS = (
-    Column("NAME", 12, most=32), Column("STATE", 8), Column("RUNTIME", 7, most=12, rank=2),
-    Column("EPOCH", 5, right=True, rank=1), Column("EVALS", 5, right=True, rank=1), Column("WAIT", 4, right=True),
-    Column("FOR", 6, right=True), Column("CPU%", 5, right=True), Column("CPU-S", 6, right=True, rank=3),
+    Column("NAME", 12, most=32),
+    Column("STATE", 8),
+    Column("RUNTIME", 7, most=12, rank=2),
+    Column("EPOCH", 5, right=True, rank=1),
+    Column("EVALS", 5, right=True, rank=1),
+    Column("WAIT", 4, right=True),
+    Column("FOR", 6, right=True),
+    Column("CPU%", 5, right=True),
+    Column("CPU-S", 6, right=True, rank=3),
     Column("MEM", 5, right=True),
-    Column("OWNER", 8, most=20, rank=2), Column("AGENT", 6, most=16, rank=2), Column("RUNS", 16, most=200, rank=4),
-)  # fmt: skip
+    Column("OWNER", 8, most=20, rank=2),
+    Column("AGENT", 6, most=16, rank=2),
+    Column("RUNS", 16, most=200, rank=4),
+)
 JOBS = (
-    Column("STATE", 9), Column("FOR", 6, right=True), Column("SESSION", 8, most=20), Column("EVAL", 4, right=True),
-    Column("AGENT", 6, most=16, rank=1), Column("CODE", 12, most=400),
-)  # fmt: skip
+    Column("STATE", 9),
+    Column("FOR", 6, right=True),
+    Column("SESSION", 8, most=20),
+    Column("EVAL", 4, right=True),
+    Column("AGENT", 6, most=16, rank=1),
+    Column("CODE", 12, most=400),
+)
 AGENTS = (
-    Column("AGENT", 10, most=32), Column("SESS", 4, right=True), Column("RUN", 3, right=True),
-    Column("WAIT", 4, right=True), Column("CPU-S", 6, right=True), Column("MEM", 5, right=True),
-)  # fmt: skip
+    Column("AGENT", 10, most=32),
+    Column("SESS", 4, right=True),
+    Column("RUN", 3, right=True),
+    Column("WAIT", 4, right=True),
+    Column("CPU-S", 6, right=True),
+    Column("MEM", 5, right=True),
+)
 NOBODY = "-"
 _STATES = {"busy": "bold green", "starting": "yellow", "vacant": "dim", "idle": ""}
 _ENDS = {"ok": "", "error": "red", "died": "bold red", "timeout": "red", "cancelled": "yellow", "refused": "red"}
@@ -61,8 +77,11 @@ def matches(text: str, *where: str | None) -> bool:
 
 def session_rows(model: Model, now: float, sort: str = "name", backwards: bool = False, filter: str = "") -> list[Row]:
     """One row a session; its key is the id."""
-    some = [each for each in model.sessions.values()
-            if matches(filter, each.label, each.state, each.runtime, each.owner, each.agent, each.mode)]  # fmt: skip
+    some = [
+        each
+        for each in model.sessions.values()
+        if matches(filter, each.label, each.state, each.runtime, each.owner, each.agent, each.mode)
+    ]
     some.sort(key=lambda session: SORTS[sort](model, session, now), reverse=backwards)
     queued = model.queued()
     return [_session(model, session, queued[session.id], now) for session in some]
@@ -75,29 +94,35 @@ def _session(model: Model, session: Session, queued: int, now: float) -> Row:
     percent = usage.percent
     hot = "bold red" if (percent or 0) >= 90 else "yellow" if (percent or 0) >= 50 else ""
     name = session.label + (" (once)" if session.ephemeral else "")
-    return Row(session.id, (
-        (escape_control(name), "bold" if busy else ""),
-        (state, _STATES.get(session.state, "")),
-        (escape_control(session.runtime), ""),
-        (str(session.epoch), "" if session.epoch == 1 else "yellow"),
-        (str(session.evals), ""),
-        (str(queued) if queued else NOBODY, "yellow" if queued else "dim"),
-        (span(since(model, job, now)) if job else NOBODY, "" if job else "dim"),
-        (number(percent), hot) if percent is not None else (NOBODY, "dim"),
-        (number(usage.cpu_seconds), "") if usage.cpu_seconds is not None else (NOBODY, "dim"),
-        (size(usage.memory_bytes), "") if usage.memory_bytes is not None else (NOBODY, "dim"),
-        (escape_control(session.owner or NOBODY), ""),
-        (escape_control(session.agent or NOBODY), ""),
-        (job.code if job else "", "dim"),
-    ))  # fmt: skip
+    return Row(
+        session.id,
+        (
+            (escape_control(name), "bold" if busy else ""),
+            (state, _STATES.get(session.state, "")),
+            (escape_control(session.runtime), ""),
+            (str(session.epoch), "" if session.epoch == 1 else "yellow"),
+            (str(session.evals), ""),
+            (str(queued) if queued else NOBODY, "yellow" if queued else "dim"),
+            (span(since(model, job, now)) if job else NOBODY, "" if job else "dim"),
+            (number(percent), hot) if percent is not None else (NOBODY, "dim"),
+            (number(usage.cpu_seconds), "") if usage.cpu_seconds is not None else (NOBODY, "dim"),
+            (size(usage.memory_bytes), "") if usage.memory_bytes is not None else (NOBODY, "dim"),
+            (escape_control(session.owner or NOBODY), ""),
+            (escape_control(session.agent or NOBODY), ""),
+            (job.code if job else "", "dim"),
+        ),
+    )
 
 
 def jobs(model: Model, filter: str = "") -> list[Job]:
     """What runs, the longest first; what waits, in its order; what has ended, the newest first."""
     running = sorted((job for job in model.active.values() if job.state == "running"), key=lambda job: job.started or 0)
     queued = sorted((job for job in model.active.values() if job.state == "queued"), key=lambda job: job.submitted)
-    return [job for job in (*running, *queued, *model.recent)
-            if matches(filter, label(model, job), job.agent, job.state, job.end, job.code)]  # fmt: skip
+    return [
+        job
+        for job in (*running, *queued, *model.recent)
+        if matches(filter, label(model, job), job.agent, job.state, job.end, job.code)
+    ]
 
 
 def label(model: Model, job: Job) -> str:
@@ -120,11 +145,17 @@ def _job(model: Model, job: Job, now: float) -> Row:
         state, style = job.end or "done", _ENDS.get(job.end or "", "")
     never = job.state == "done" and job.duration is None
     faint = "dim" if job.state == "done" and job.end == "ok" else ""
-    return Row(job.key, (
-        (state, style or faint), (NOBODY if never else span(since(model, job, now)), faint),
-        (escape_control(label(model, job)), faint), (str(job.eval_id), faint),
-        (escape_control(job.agent or NOBODY), faint), (job.code, faint),
-    ))  # fmt: skip
+    return Row(
+        job.key,
+        (
+            (state, style or faint),
+            (NOBODY if never else span(since(model, job, now)), faint),
+            (escape_control(label(model, job)), faint),
+            (str(job.eval_id), faint),
+            (escape_control(job.agent or NOBODY), faint),
+            (job.code, faint),
+        ),
+    )
 
 
 class Agent(NamedTuple):
@@ -156,13 +187,20 @@ def _agent(name: str, sessions: list[Session], active: list[Job], cpu: dict[str,
 
 def agent_rows(model: Model) -> list[Row]:
     """One row an agent."""
-    return [Row(each.name, (
-        (escape_control(each.name or NOBODY), "bold" if each.running else ""), (str(each.sessions), ""),
-        (str(each.running) if each.running else NOBODY, "bold green" if each.running else "dim"),
-        (str(each.queued) if each.queued else NOBODY, "yellow" if each.queued else "dim"),
-        (number(each.cpu_seconds), ""),
-        (size(each.memory_bytes) if each.memory_bytes else NOBODY, "" if each.memory_bytes else "dim"),
-    )) for each in agents(model)]  # fmt: skip
+    return [
+        Row(
+            each.name,
+            (
+                (escape_control(each.name or NOBODY), "bold" if each.running else ""),
+                (str(each.sessions), ""),
+                (str(each.running) if each.running else NOBODY, "bold green" if each.running else "dim"),
+                (str(each.queued) if each.queued else NOBODY, "yellow" if each.queued else "dim"),
+                (number(each.cpu_seconds), ""),
+                (size(each.memory_bytes) if each.memory_bytes else NOBODY, "" if each.memory_bytes else "dim"),
+            ),
+        )
+        for each in agents(model)
+    ]
 
 
 def broker_lines(model: Model, width: int) -> list[Line]:
@@ -172,8 +210,11 @@ def broker_lines(model: Model, width: int) -> list[Line]:
     right = "  ".join(filter(None, (model.version, up))) if model.connected else "no connection"
     title: Line = [("replctl top", "bold cyan"), ("  ", "")]
     room = max(0, width - 13 - width_of(right) - 2)
-    title += [(pad(_endpoint(model.endpoint, room), room), "dim"), ("  ", ""),
-              (right, "" if model.connected else "bold red")]  # fmt: skip
+    title += [
+        (pad(_endpoint(model.endpoint, room), room), "dim"),
+        ("  ", ""),
+        (right, "" if model.connected else "bold red"),
+    ]
     return [title, _slots(model), _rates(model)]
 
 

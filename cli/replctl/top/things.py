@@ -10,8 +10,14 @@ from replctl.top.cells import one_line
 from replctl.top.figures import Usage
 from replctl.top.scrollback import Scrollback
 
-_ENDS = {"interrupted": "cancelled", "timeout": "timeout", "worker-lost": "died", "session-reset": "died",
-         "shutdown": "refused", "session-not-found": "refused"}  # fmt: skip
+_ENDS = {
+    "interrupted": "cancelled",
+    "timeout": "timeout",
+    "worker-lost": "died",
+    "session-reset": "died",
+    "shutdown": "refused",
+    "session-not-found": "refused",
+}
 
 
 @dataclass

@@ -19,6 +19,23 @@ from replwire.ext.registry import Incomplete, Register
 from replwire.ext.verdicts import Allow, Ask, Block, Question
 
 __all__ = [
-    "Allow", "Ask", "AuthBackend", "Block", "Command", "Contribution", "Control", "Hook", "Incomplete", "Introspect",
-    "Panel", "Presenter", "Question", "Register", "Runtime", "SessionBackend", "Status", "Tool", "hookimpl",
-]  # fmt: skip
+    "Allow",
+    "Ask",
+    "AuthBackend",
+    "Block",
+    "Command",
+    "Contribution",
+    "Control",
+    "Hook",
+    "Incomplete",
+    "Introspect",
+    "Panel",
+    "Presenter",
+    "Question",
+    "Register",
+    "Runtime",
+    "SessionBackend",
+    "Status",
+    "Tool",
+    "hookimpl",
+]

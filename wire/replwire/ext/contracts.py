@@ -62,9 +62,22 @@ class SessionBackend(Contribution):
     kind: ClassVar[str] = "session-backend"
     home: ClassVar[Home] = "broker"
     methods: ClassVar[tuple[str, ...]] = (
-        "create", "open", "open_existing", "append", "close", "load", "entries_since", "get", "find", "list", "latest",
-        "lock", "search", "prune", "shut",
-    )  # fmt: skip
+        "create",
+        "open",
+        "open_existing",
+        "append",
+        "close",
+        "load",
+        "entries_since",
+        "get",
+        "find",
+        "list",
+        "latest",
+        "lock",
+        "search",
+        "prune",
+        "shut",
+    )
 
     backend: Annotated[
         Callable[[Path, int], Any],
@@ -173,9 +186,19 @@ class Presenter(Contribution):
 CONTRACTS: dict[str, type[Contribution]] = {
     contract.kind: contract
     for contract in (
-        Tool, Hook, Command, Introspect, SessionBackend, Status, Panel, Control, Presenter, Runtime, AuthBackend
+        Tool,
+        Hook,
+        Command,
+        Introspect,
+        SessionBackend,
+        Status,
+        Panel,
+        Control,
+        Presenter,
+        Runtime,
+        AuthBackend,
     )
-}  # fmt: skip
+}
 
 
 def fields_of(contract: type[Contribution]) -> dict[str, tuple[bool, str]]:

@@ -85,8 +85,9 @@ class Registry:
         """All of them as data."""
         return [
             {"kind": each.what.kind, "name": each.what.name, "owner": each.owner, "summary": each.what.summary}
-            for kind in CONTRACTS.values() for each in self.of(kind)
-        ]  # fmt: skip
+            for kind in CONTRACTS.values()
+            for each in self.of(kind)
+        ]
 
     def guarded(self, record: Record, call: Callable[[], T], otherwise: T) -> T:
         """What `call` gives. When it raises, that is told, `otherwise` is given, and the others go on."""

@@ -16,10 +16,25 @@ from replwire.policy import Tighter
 
 # Keys that an answer to any operation may have beside `id`, `status` and what its contract `returns`.
 OF_ANY_ANSWER = (
-    "err", "hint", "cause", "limit", "limit-value", "quota-of", "retry-after-ms", "correlation-id", "ignored-fields",
-    "notice", "epoch", "state", "eval-id", "queue-position", "ephemeral", "entered-at", "entered-reason",
+    "err",
+    "hint",
+    "cause",
+    "limit",
+    "limit-value",
+    "quota-of",
+    "retry-after-ms",
+    "correlation-id",
+    "ignored-fields",
+    "notice",
+    "epoch",
+    "state",
+    "eval-id",
+    "queue-position",
+    "ephemeral",
+    "entered-at",
+    "entered-reason",
     "broker-version",
-)  # fmt: skip
+)
 
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
@@ -79,9 +94,12 @@ class Opens(Request, frozen=True, kw_only=True, rename="kebab"):
         if asked == (None,) * 5:
             return None
         return Tighter(
-            profile=self.profile, network=self.network, memory_bytes=self.memory_bytes, pids=self.pids,
+            profile=self.profile,
+            network=self.network,
+            memory_bytes=self.memory_bytes,
+            pids=self.pids,
             cpu_percent=self.cpu_percent,
-        )  # fmt: skip
+        )
 
 
 class SessionRequest(Request, frozen=True, kw_only=True, rename="kebab"):

@@ -10,11 +10,37 @@ from replwire.names import MAX_NAME_BYTES
 from replwire.ops.base import ApprovalId, Natural, Opens, Positive, Request, Run, SessionRequest, TraceParent
 
 _OF_AN_EVAL = (
-    "out", "err", "value", "ns", "mime", "images-dropped", "repr-error", "ex", "stacktrace", "traceback", "eval-id",
-    "epoch", "state", "changed", "duration-ms", "ephemeral", "created", "session", "name", "cwd", "truncated",
-    "dropped-bytes", "background-bytes", "max-eval-time-ms", "queue-position", "offset", "cause", "hint", "notice",
+    "out",
+    "err",
+    "value",
+    "ns",
+    "mime",
+    "images-dropped",
+    "repr-error",
+    "ex",
+    "stacktrace",
+    "traceback",
+    "eval-id",
+    "epoch",
+    "state",
+    "changed",
+    "duration-ms",
+    "ephemeral",
+    "created",
+    "session",
+    "name",
+    "cwd",
+    "truncated",
+    "dropped-bytes",
+    "background-bytes",
+    "max-eval-time-ms",
+    "queue-position",
+    "offset",
+    "cause",
+    "hint",
+    "notice",
     "approval",
-)  # fmt: skip
+)
 
 
 class Eval(Opens, frozen=True, kw_only=True, rename="kebab"):
@@ -79,9 +105,7 @@ class Read(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
     the session printed between evals."""
 
     changes: ClassVar[bool] = False
-    returns: ClassVar[tuple[str, ...]] = (
-        *(key for key in _OF_AN_EVAL if key not in ("created", "approval")),
-    )  # fmt: skip
+    returns: ClassVar[tuple[str, ...]] = (*(key for key in _OF_AN_EVAL if key not in ("created", "approval")),)
 
     eval_id: Natural
     offset: Natural = 0

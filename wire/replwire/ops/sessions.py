@@ -16,8 +16,16 @@ class NewSession(Opens, frozen=True, kw_only=True, rename="kebab"):
 
     changes: ClassVar[bool] = True
     returns: ClassVar[tuple[str, ...]] = (
-        "session", "name", "cwd", "epoch", "created", "state", "cause", "trusted", "notice",
-    )  # fmt: skip
+        "session",
+        "name",
+        "cwd",
+        "epoch",
+        "created",
+        "state",
+        "cause",
+        "trusted",
+        "notice",
+    )
 
     name: str | None = None
     if_exists: Literal["error", "reuse"] = "error"
@@ -77,10 +85,27 @@ class Env(Run, frozen=True, kw_only=True, rename="kebab"):
     packages or run `test`s there: these run as an eval does, with their output live."""
 
     returns: ClassVar[tuple[str, ...]] = (
-        "environment", "executable", "session", "name", "epoch", "state", "out", "err", "eval-id", "duration-ms",
-        "ephemeral", "truncated", "dropped-bytes", "background-bytes", "max-eval-time-ms", "queue-position", "changed",
-        "cause", "hint", "notice",
-    )  # fmt: skip
+        "environment",
+        "executable",
+        "session",
+        "name",
+        "epoch",
+        "state",
+        "out",
+        "err",
+        "eval-id",
+        "duration-ms",
+        "ephemeral",
+        "truncated",
+        "dropped-bytes",
+        "background-bytes",
+        "max-eval-time-ms",
+        "queue-position",
+        "changed",
+        "cause",
+        "hint",
+        "notice",
+    )
 
     long: ClassVar[bool] = True
 

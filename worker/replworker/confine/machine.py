@@ -16,9 +16,22 @@ _BWRAP = ("/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-
 _VERSION_S = 5.0
 # What programs expect to find of the host's /etc, and may: nothing here is about its users or its network.
 _ETC = (
-    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "ssl", "pki", "ca-certificates", "localtime",
-    "timezone", "mime.types", "fonts", "terminfo", "os-release", "debian_version", "crypto-policies",
-)  # fmt: skip
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "alternatives",
+    "ssl",
+    "pki",
+    "ca-certificates",
+    "localtime",
+    "timezone",
+    "mime.types",
+    "fonts",
+    "terminfo",
+    "os-release",
+    "debian_version",
+    "crypto-policies",
+)
 _ETC_NETWORK = ("resolv.conf", "hosts", "services", "protocols", "gai.conf")
 _TOP = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")  # into /usr on most machines, folders on others
 
@@ -54,13 +67,22 @@ def look(bwrap: str | None = None) -> Machine:
             found, problem = None, f"{found} does not tell its version"
     links = {f"/{name}": os.readlink(f"/{name}") for name in _TOP if os.path.islink(f"/{name}")}
     return Machine(
-        uid=os.geteuid(), gid=os.getegid(), admin=os.geteuid() == 0 and mounts.is_admin(), arch=platform.machine(),
-        bwrap=found, bwrap_version=version, bwrap_problem=problem,
-        landlock_abi=landlock.abi(), seccomp=platform.machine() in seccomp.ARCHES, late_mounts=mounts.supported(),
-        cgroups=cgroup.find(), top_links=links,
+        uid=os.geteuid(),
+        gid=os.getegid(),
+        admin=os.geteuid() == 0 and mounts.is_admin(),
+        arch=platform.machine(),
+        bwrap=found,
+        bwrap_version=version,
+        bwrap_problem=problem,
+        landlock_abi=landlock.abi(),
+        seccomp=platform.machine() in seccomp.ARCHES,
+        late_mounts=mounts.supported(),
+        cgroups=cgroup.find(),
+        top_links=links,
         top_folders=tuple(f"/{name}" for name in _TOP if f"/{name}" not in links and os.path.isdir(f"/{name}")),
-        etc=_existing(_ETC), etc_network=_existing(_ETC_NETWORK),
-    )  # fmt: skip
+        etc=_existing(_ETC),
+        etc_network=_existing(_ETC_NETWORK),
+    )
 
 
 def _existing(names: tuple[str, ...]) -> tuple[str, ...]:

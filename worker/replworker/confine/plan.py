@@ -28,9 +28,23 @@ _HOSTS = "127.0.0.1 localhost\n::1 localhost\n"
 _NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\n"
 # With `read: host`: where people keep what is not meant to be read.
 _SECRETS = (
-    ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".config/gcloud", ".config/gh", ".netrc", ".pgpass",
-    ".git-credentials", ".npmrc", ".pypirc", ".password-store", ".local/share/keyrings", ".mozilla",
-)  # fmt: skip
+    ".ssh",
+    ".gnupg",
+    ".aws",
+    ".azure",
+    ".kube",
+    ".docker",
+    ".config/gcloud",
+    ".config/gh",
+    ".netrc",
+    ".pgpass",
+    ".git-credentials",
+    ".npmrc",
+    ".pypirc",
+    ".password-store",
+    ".local/share/keyrings",
+    ".mozilla",
+)
 _DROPPED = ("XDG_", "DBUS_", "SSH_", "GPG_")
 
 
@@ -65,10 +79,22 @@ class Plan:
 
 
 def plan(
-    policy: Policy, machine: Machine, needs: Needs, *, runtime: str, python: str, inner: str, env: dict[str, str],
-    hidden: Sequence[Mount] = (), granted: Sequence[Mount] = (), workspace: Sequence[Mount] = (),
-    found: Sequence[tuple[str, str]] = (), slot: int = 0, asked: Sequence[str] = (), rights: Rights | None = None,
-) -> Plan:  # fmt: skip
+    policy: Policy,
+    machine: Machine,
+    needs: Needs,
+    *,
+    runtime: str,
+    python: str,
+    inner: str,
+    env: dict[str, str],
+    hidden: Sequence[Mount] = (),
+    granted: Sequence[Mount] = (),
+    workspace: Sequence[Mount] = (),
+    found: Sequence[tuple[str, str]] = (),
+    slot: int = 0,
+    asked: Sequence[str] = (),
+    rights: Rights | None = None,
+) -> Plan:
     """How to confine `runtime`. Raises Unavailable.
 
     `python` runs `inner` (the path of inner.py) in the sandbox; `needs` covers both and the runtime. `granted` are
@@ -84,10 +110,20 @@ def plan(
     no_unix = policy.read == "host" or (policy.network == "host" and machine.landlock_abi < landlock.SCOPE_ABI)
     texts = _texts(policy)
     return Plan(
-        policy=policy, machine=machine, runtime=runtime, bwrap=bwrap,
+        policy=policy,
+        machine=machine,
+        runtime=runtime,
+        bwrap=bwrap,
         options=(
-            "--seccomp", str(FILTER_FD), *_namespaces(policy, machine), *_system(policy, machine), *_own(policy),
-            *_files(texts), *_runtime(policy, needs), *_mounted([*granted, *hidden, *workspace]), *_closed(workspace),
+            "--seccomp",
+            str(FILTER_FD),
+            *_namespaces(policy, machine),
+            *_system(policy, machine),
+            *_own(policy),
+            *_files(texts),
+            *_runtime(policy, needs),
+            *_mounted([*granted, *hidden, *workspace]),
+            *_closed(workspace),
         ),
         texts=tuple(texts.values()),
         filter=seccomp.program(machine.arch, unix_sockets=not no_unix),
@@ -100,7 +136,7 @@ def plan(
         rights=rights,
         kept=needs.kept,
         late=machine.late_mounts and not workspace,
-    )  # fmt: skip
+    )
 
 
 def _seen(*mounts: Mount) -> tuple[str, ...]:

@@ -27,10 +27,20 @@ class KeptEnvironment:
 
 
 def prepare(
-    policy: Policy, machine: Machine, runtime: str, interpreter: str, env: dict[str, str], *, slot: int = 0,
-    folder: str | None = None, home: str | None = None, also: tuple[str, ...] = (),
-    trusted: bool = True, kept: KeptEnvironment | None = None, grant: Grant = workspace.EVERYTHING,
-) -> Plan:  # fmt: skip
+    policy: Policy,
+    machine: Machine,
+    runtime: str,
+    interpreter: str,
+    env: dict[str, str],
+    *,
+    slot: int = 0,
+    folder: str | None = None,
+    home: str | None = None,
+    also: tuple[str, ...] = (),
+    trusted: bool = True,
+    kept: KeptEnvironment | None = None,
+    grant: Grant = workspace.EVERYTHING,
+) -> Plan:
     """How to confine an interpreter. Raises Unavailable, or workspace.Refused for a path that cannot be granted.
 
     `slot` tells sessions of a root broker apart: each number has a host user of its own. `folder` (a real path that
@@ -62,16 +72,24 @@ def prepare(
     ]
     run_as = identity.uid_for(slot) if machine.uid == 0 else None
     return plans.plan(
-        policy, machine, needs, runtime=runtime, python=python, inner=INNER, env=env, granted=granted,
+        policy,
+        machine,
+        needs,
+        runtime=runtime,
+        python=python,
+        inner=INNER,
+        env=env,
+        granted=granted,
         found=() if trusted else [(path, _identity(path)) for path in needs.paths],
         hidden=_hidden(policy, home, run_as, needs.paths),
-        workspace=_at_start(policy, folder, needs.kept, grant), slot=slot, asked=asked, rights=grant.rights,
-    )  # fmt: skip
+        workspace=_at_start(policy, folder, needs.kept, grant),
+        slot=slot,
+        asked=asked,
+        rights=grant.rights,
+    )
 
 
-def _named(
-    policy: Policy, interpreter: str, kept: KeptEnvironment | None, grant: Grant, home: str
-) -> reach.Needs:  # fmt: skip
+def _named(policy: Policy, interpreter: str, kept: KeptEnvironment | None, grant: Grant, home: str) -> reach.Needs:
     """What an interpreter needs that the operator has not chosen: as its session's owner sees it, but for one that the
     broker keeps, which may build on the operator's alone. Raises Refused for what is none of the owner's business."""
 
@@ -94,9 +112,7 @@ def _named(
     return found
 
 
-def _at_start(
-    policy: Policy, folder: str | None, kept: tuple[str, ...], grant: Grant
-) -> list[workspace.Mount]:  # fmt: skip
+def _at_start(policy: Policy, folder: str | None, kept: tuple[str, ...], grant: Grant) -> list[workspace.Mount]:
     if folder is None:
         return []
     with acting_as(grant.rights):

@@ -34,9 +34,14 @@ _NAMESPACES = ("mnt", "pid", "net", "ipc", "uts")
 
 
 def probe(
-    policy: Policy, machine: Machine, python: str, env: dict[str, str], *, required: tuple[str, ...] = REQUIRED,
+    policy: Policy,
+    machine: Machine,
+    python: str,
+    env: dict[str, str],
+    *,
+    required: tuple[str, ...] = REQUIRED,
     scratch: str | None = None,
-) -> Report:  # fmt: skip
+) -> Report:
     """Which layers hold for sessions of this policy. `python` (3.8 or later) runs the canary. Takes about 0.2 s.
 
     `scratch` is a folder for what is laid out; give one on the file system where workspaces lie. Never raises for
@@ -162,9 +167,13 @@ def _laid_out(scratch: str | None) -> Iterator[dict[str, Any]]:
             listener.listen()
         (folder / "socket").chmod(0o666)
         yield {
-            "secret": str(folder / "secret"), "workspace": str(folder / "workspace"), "socket": str(folder / "socket"),
-            "abstract": abstract, "port": tcp.getsockname()[1], "pid": os.getpid(),
-        }  # fmt: skip
+            "secret": str(folder / "secret"),
+            "workspace": str(folder / "workspace"),
+            "socket": str(folder / "socket"),
+            "abstract": abstract,
+            "port": tcp.getsockname()[1],
+            "pid": os.getpid(),
+        }
 
 
 def host() -> Host:
@@ -175,9 +184,11 @@ def host() -> Host:
     elif os.path.exists("/run/.containerenv"):
         container = "podman"
     return Host(
-        _number("/proc/sys/user/max_user_namespaces"), _number("/proc/sys/kernel/unprivileged_userns_clone"),
-        _number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"), container,
-    )  # fmt: skip
+        _number("/proc/sys/user/max_user_namespaces"),
+        _number("/proc/sys/kernel/unprivileged_userns_clone"),
+        _number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
+        container,
+    )
 
 
 def _number(path: str) -> int | None:

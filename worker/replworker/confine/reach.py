@@ -41,9 +41,7 @@ class Needs:
         return Needs(_outermost(paths), links, _outermost((*self.kept, *more.kept)))
 
 
-def needs(
-    *programs: str, more: tuple[str, ...] = (), may_read: Callable[[str], bool] = lambda _: True
-) -> Needs:  # fmt: skip
+def needs(*programs: str, more: tuple[str, ...] = (), may_read: Callable[[str], bool] = lambda _: True) -> Needs:
     """What these programs need, and `more` paths, beyond what every sandbox has. Raises FileNotFoundError, Oversized.
 
     An environment may be a session's work. So the python that it says it builds on has to be a program, and a folder

@@ -28,9 +28,19 @@ LAYERS = {
     "cpu": "a share of the processor",
 }
 REQUIRED = (
-    "mounts", "workspace", "processes", "network", "ipc", "sockets", "user", "capabilities", "no-new-privileges",
-    "seccomp", "environment", "limits",
-)  # fmt: skip
+    "mounts",
+    "workspace",
+    "processes",
+    "network",
+    "ipc",
+    "sockets",
+    "user",
+    "capabilities",
+    "no-new-privileges",
+    "seccomp",
+    "environment",
+    "limits",
+)
 _MADE_INSIDE = frozenset({"PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"})  # by bubblewrap, shells and python
 
 

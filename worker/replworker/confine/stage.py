@@ -24,7 +24,7 @@ _libc = ctypes.CDLL(None)
 
 def open_way(
     paths: Iterable[str], owned: Iterable[str], uid: int, asked: Sequence[str] = (), rights: Rights | None = None
-) -> None:  # fmt: skip
+) -> None:
     """Let a user without any group reach `paths`; `owned` ones as if they were its own, where the host's owner is
     somebody. Those that a client has `asked` for are opened with that client's `rights`, and shown with no others.
     Changes the calling process's mount namespace, for good. Raises OSError."""

@@ -100,7 +100,7 @@ def _prepared(owners: stage.Owners) -> stage.Owners:
 
 def _answer(
     wanted: list[tuple[str, str]], rights: Rights | None, outer: int, map_to: int | None, owners: stage.Owners | None
-) -> str:  # fmt: skip
+) -> str:
     try:
         sandbox = os.open(f"/proc/{_init(outer)}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         if map_to is None:

@@ -26,9 +26,25 @@ Kind = Literal["writable", "readable", "hidden-folder", "hidden-file"]
 
 # Nothing in these is a place to work in; the second list means the folders themselves, not what lies in them.
 _SYSTEM = (
-    "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin", "/sys", "/usr",
-    "/var/cache", "/var/lib", "/var/log", "/var/mail", "/var/spool",
-)  # fmt: skip
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/proc",
+    "/run",
+    "/sbin",
+    "/sys",
+    "/usr",
+    "/var/cache",
+    "/var/lib",
+    "/var/log",
+    "/var/mail",
+    "/var/spool",
+)
 _SOURCES = ("/usr/src", "/usr/local/src")  # in there all the same: where containers like to have a project
 EVERYTHING = Grant("")  # as the broker's own user
 _SUBMODULE = re.compile(r'^\s*path\s*=\s*"?([^"\n]*[^"\s])', re.M)

@@ -11,9 +11,16 @@ MESSAGE_CHARS = 4096
 _LINE = re.compile(r"\bline (\d{1,9}): ")
 
 Asked = (
-    frames.Claim | frames.Eval | frames.Interrupt | frames.Vars | frames.Clear | frames.Complete | frames.Lookup
-    | frames.Dump | frames.Restore
-)  # fmt: skip
+    frames.Claim
+    | frames.Eval
+    | frames.Interrupt
+    | frames.Vars
+    | frames.Clear
+    | frames.Complete
+    | frames.Lookup
+    | frames.Dump
+    | frames.Restore
+)
 
 
 def interrupted(n: int, changed: list[str] | None = None) -> frames.Result:

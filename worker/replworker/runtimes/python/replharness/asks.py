@@ -35,8 +35,11 @@ class Asks:
         self._parcel_fd = parcel_fd
         self._dills: Any = None
         self.ops: Dict[str, Callable[[Message], Message]] = {
-            "complete": self._complete, "lookup": self._lookup, "dump": self._dump, "restore": self._restore,
-        }  # fmt: skip
+            "complete": self._complete,
+            "lookup": self._lookup,
+            "dump": self._dump,
+            "restore": self._restore,
+        }
 
     def _complete(self, message: Message) -> Message:
         code, pos, most = _typed(message, code=str, pos=int, max=int)

@@ -16,9 +16,19 @@ __builtins__ = SEALED
 _PACKAGE = __name__.rpartition(".")[0]
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _FIRST = (
-    "__future__", "_frozen_importlib", "_frozen_importlib_external", "_signal", "_thread", "builtins", "io",
-    "itertools", "marshal", "os", "sys", "time",
-)  # fmt: skip
+    "__future__",
+    "_frozen_importlib",
+    "_frozen_importlib_external",
+    "_signal",
+    "_thread",
+    "builtins",
+    "io",
+    "itertools",
+    "marshal",
+    "os",
+    "sys",
+    "time",
+)
 _LOADER: Any = type(globals()["__loader__"])
 
 

@@ -26,7 +26,7 @@ from .statics import (
     resolve,
     text,
     word,
-)  # fmt: skip
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

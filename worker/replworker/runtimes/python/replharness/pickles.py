@@ -30,12 +30,33 @@ _FILES = (io.FileIO, io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.
 _STREAMS = ("stdout", "stderr", "stdin", "__stdout__", "__stderr__", "__stdin__")
 LOCKS = (type(_thread.allocate_lock()), _thread.RLock)
 _HEAP = 1 << 9  # of a class's flags: it was made while running
-_MADE_BY_ENUM = frozenset((
-    "__dict__", "__members__", "__module__", "__new__", "__new_member__", "__qualname__", "__weakref__", "_all_bits_",
-    "_boundary_", "_flag_mask_", "_hashable_values_", "_inverted_", "_member_map_", "_member_names_", "_member_type_",
-    "_new_member_", "_singles_mask_", "_sort_order_", "_unhashable_values_", "_unhashable_values_map_", "_use_args_",
-    "_value2member_map_", "_value_repr_",
-))  # fmt: skip
+_MADE_BY_ENUM = frozenset(
+    (
+        "__dict__",
+        "__members__",
+        "__module__",
+        "__new__",
+        "__new_member__",
+        "__qualname__",
+        "__weakref__",
+        "_all_bits_",
+        "_boundary_",
+        "_flag_mask_",
+        "_hashable_values_",
+        "_inverted_",
+        "_member_map_",
+        "_member_names_",
+        "_member_type_",
+        "_new_member_",
+        "_singles_mask_",
+        "_sort_order_",
+        "_unhashable_values_",
+        "_unhashable_values_map_",
+        "_use_args_",
+        "_value2member_map_",
+        "_value_repr_",
+    )
+)
 _MADE_BY_CLASS = frozenset(["__dict__", "__weakref__", "_abc_impl", "__slots__", "__module__", "__qualname__"])
 _PROTOCOL = 5
 _COMMON = "common"  # marks keys of the memo that no object has

@@ -25,9 +25,16 @@ SIDE = 16  # pixels that an image keeps at the least when it is made smaller
 PIXELS = 25_000_000  # of an image that is encoded whole
 _MODULE = type(sys)
 _SUFFIX = {
-    "image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp", "image/svg+xml": ".svg",
-    "text/html": ".html", "text/markdown": ".md", "text/latex": ".tex", "application/pdf": ".pdf",
-}  # fmt: skip
+    "image/png": ".png",
+    "image/jpeg": ".jpg",
+    "image/gif": ".gif",
+    "image/webp": ".webp",
+    "image/svg+xml": ".svg",
+    "text/html": ".html",
+    "text/markdown": ".md",
+    "text/latex": ".tex",
+    "application/pdf": ".pdf",
+}
 _SHRUNK = {"image/png": "PNG", "image/jpeg": "JPEG"}
 _PNG_MODES = {"1": "1", "L": "L", "LA": "LA", "La": "LA", "P": "P", "RGB": "RGB", "RGBA": "RGBA", "RGBa": "RGBA"}
 _PNG_MODES.update({"PA": "RGBA", "I": "I;16", "I;16": "I;16", "F": "L"})

@@ -80,9 +80,17 @@ def _makers(main: Any) -> Dict[str, Any]:
         return _FUNCTION(code, namespace, name, None, closure)
 
     return {
-        "main": main, "function": function, "cell": CellType, "fill_cell": _fill_cell, "fill_function": _fill_function,
-        "class": _class, "fill_class": _fill_class, "enum": _enum, "fill_enum": _fill_enum, "typevar": _typevar,
-    }  # fmt: skip
+        "main": main,
+        "function": function,
+        "cell": CellType,
+        "fill_cell": _fill_cell,
+        "fill_function": _fill_function,
+        "class": _class,
+        "fill_class": _fill_class,
+        "enum": _enum,
+        "fill_enum": _fill_enum,
+        "typevar": _typevar,
+    }
 
 
 def _fill_cell(cell: Any, content: Any) -> None:

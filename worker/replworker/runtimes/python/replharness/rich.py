@@ -24,10 +24,15 @@ ROOM = 7 << 20  # characters of a frame of 8 MiB, less what the rest of it may h
 _BUNDLED = 64  # entries of a _repr_mimebundle_ that are looked at
 _ANY_IMAGE = ("image/png", "image/svg+xml", "image/jpeg")
 _METHODS = {
-    "image/png": "_repr_png_", "image/jpeg": "_repr_jpeg_", "image/svg+xml": "_repr_svg_", "text/html": "_repr_html_",
-    "text/markdown": "_repr_markdown_", "text/latex": "_repr_latex_", "application/json": "_repr_json_",
+    "image/png": "_repr_png_",
+    "image/jpeg": "_repr_jpeg_",
+    "image/svg+xml": "_repr_svg_",
+    "text/html": "_repr_html_",
+    "text/markdown": "_repr_markdown_",
+    "text/latex": "_repr_latex_",
+    "application/json": "_repr_json_",
     "application/pdf": "_repr_pdf_",
-}  # fmt: skip
+}
 _BUNDLE = "_repr_mimebundle_"
 _NAMES = (*_METHODS.values(), _BUNDLE)
 _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset))

@@ -210,18 +210,35 @@ class Runner:
 
 def _answer(number: int) -> Dict[str, Any]:
     return {
-        "t": "result", "n": number, "outcome": "ok", "value": None, "type": None, "value-dropped": 0,
-        "repr-error": None, "changed": [], "ex": None, "stacktrace": [], "traceback": None, "hint": None,
-    }  # fmt: skip
+        "t": "result",
+        "n": number,
+        "outcome": "ok",
+        "value": None,
+        "type": None,
+        "value-dropped": 0,
+        "repr-error": None,
+        "changed": [],
+        "ex": None,
+        "stacktrace": [],
+        "traceback": None,
+        "hint": None,
+    }
 
 
 class _Work:
     """What runs open to interrupts: the code, and then its value's repr and other forms."""
 
     def __init__(
-        self, runner: Runner, code: str, name: str, silent: bool, history: bool, answer: Dict[str, Any],
-        rich: Optional[Rich], mime: Any,
-    ) -> None:  # fmt: skip
+        self,
+        runner: Runner,
+        code: str,
+        name: str,
+        silent: bool,
+        history: bool,
+        answer: Dict[str, Any],
+        rich: Optional[Rich],
+        mime: Any,
+    ) -> None:
         self._runner = runner
         self._what: Tuple[str, str] = (code, name)
         self._silent = silent
