@@ -12,15 +12,15 @@ from typing import Any
 import msgspec
 
 from bench import ours, procs
-from bench.stats import Row, Table
-from bench.turns import Plan, Turn, in_turns, scaled
+from bench.stats import BenchTable, SampleRow
+from bench.turns import BenchPlan, TimedCall, scale, time_in_turns
 
 AGENT, ECHO = "replctl acp", "SDK agent that says 2"
 _US, _MS = 1e6, 1e3
 _encode = msgspec.json.Encoder().encode
 
 
-class _Conversation:
+class _AcpConversation:
     """A client of one agent, one request at a time."""
 
     def __init__(self, argv: list[str], env: dict[str, str]) -> None:
@@ -29,7 +29,7 @@ class _Conversation:
         assert self._process.stdout is not None
         self._in, self._out = self._process.stdin, self._process.stdout
         self._count = 0
-        self.said: list[str] = []
+        self.chunks: list[str] = []
         self.call("initialize", protocolVersion=1)
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
@@ -38,14 +38,14 @@ class _Conversation:
         message = _encode({"jsonrpc": "2.0", "id": self._count, "method": method, "params": params})
         self._in.write(message.decode() + "\n")
         self._in.flush()
-        self.said.clear()
+        self.chunks.clear()
         while True:
             message = msgspec.json.decode(self._out.readline())
             if message.get("id") == self._count:
                 return dict(message["result"])
             update = message["params"]["update"]
             if update["sessionUpdate"] == "agent_message_chunk":
-                self.said.append(update["content"]["text"])
+                self.chunks.append(update["content"]["text"])
 
     def open(self, folder: Path) -> str:
         """A session."""
@@ -54,23 +54,23 @@ class _Conversation:
     def prompt(self, session: str) -> None:
         """`1+1` to its answer."""
         done = self.call("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "1+1"}])
-        assert (done["stopReason"], "".join(self.said)) == ("end_turn", "2")
+        assert (done["stopReason"], "".join(self.chunks)) == ("end_turn", "2")
 
     def end(self) -> None:
         """End the agent."""
-        procs.end(self._process)
+        procs.stop(self._process)
 
 
 @contextmanager
-def _agent(argv: list[str], env: dict[str, str]) -> Iterator[_Conversation]:
-    conversation = _Conversation(argv, env)
+def _agent(argv: list[str], env: dict[str, str]) -> Iterator[_AcpConversation]:
+    conversation = _AcpConversation(argv, env)
     try:
         yield conversation
     finally:
         conversation.end()
 
 
-def measure(plan: Plan) -> list[Table]:
+def measure(plan: BenchPlan) -> list[BenchTable]:
     """Two tables: a prompt, and the start of the process up to its first answer."""
     with ExitStack() as stack:
         broker = stack.enter_context(ours.broker())
@@ -83,7 +83,9 @@ def measure(plan: Plan) -> list[Table]:
         }
         argv = {AGENT: [sys.executable, "-m", "replctl", "acp"], ECHO: [sys.executable, "-m", "bench.acp_echo"]}
         talks = {who: stack.enter_context(_agent(command, env)) for who, command in argv.items()}
-        work = stack.enter_context(procs.folder())  # /tmp itself, and the broker's state, no sandboxed session may have
+        work = stack.enter_context(
+            procs.temporary_directory()
+        )  # /tmp itself, and the broker's state, no sandboxed session may have
         sessions = {who: talk.open(work) for who, talk in talks.items()}
 
         def library() -> None:
@@ -91,19 +93,21 @@ def measure(plan: Plan) -> list[Table]:
 
         many = plan.of(200, 50)
         turns = {
-            ECHO: Turn(lambda: talks[ECHO].prompt(sessions[ECHO]), many),
-            ours.LIBRARY: Turn(library, many),
-            AGENT: Turn(lambda: talks[AGENT].prompt(sessions[AGENT]), many),
+            ECHO: TimedCall(lambda: talks[ECHO].prompt(sessions[ECHO]), many),
+            ours.LIBRARY: TimedCall(library, many),
+            AGENT: TimedCall(lambda: talks[AGENT].prompt(sessions[AGENT]), many),
         }
-        seconds = in_turns(turns, plan.of(10, 3))
-        prompts = [Row(who, "floor" if who == ECHO else "ours", scaled(kept, _US)) for who, kept in seconds.items()]
+        seconds = time_in_turns(turns, plan.of(10, 3))
+        prompts = [
+            SampleRow(who, "floor" if who == ECHO else "ours", scale(kept, _US)) for who, kept in seconds.items()
+        ]
 
         def start(who: str) -> None:
-            _Conversation(argv[who], env).end()
+            _AcpConversation(argv[who], env).end()
 
-        starts = in_turns({who: Turn(partial(start, who), 1) for who in argv}, plan.of(15, 4), warm_up=1)
-        first = [Row(who, "peer" if who == ECHO else "ours", scaled(kept, _MS)) for who, kept in starts.items()]
+        starts = time_in_turns({who: TimedCall(partial(start, who), 1) for who in argv}, plan.of(15, 4), warm_up=1)
+        first = [SampleRow(who, "peer" if who == ECHO else "ours", scale(kept, _MS)) for who, kept in starts.items()]
     return [
-        Table("acp", "A prompt of `1+1` through ACP (the SDK's agent runs nothing)", "us", ECHO, prompts),
-        Table("acp-start", "Start of an ACP agent to its first answer, and its end", "ms", AGENT, first),
+        BenchTable("acp", "A prompt of `1+1` through ACP (the SDK's agent runs nothing)", "us", ECHO, prompts),
+        BenchTable("acp-start", "Start of an ACP agent to its first answer, and its end", "ms", AGENT, first),
     ]

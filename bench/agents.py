@@ -14,7 +14,7 @@ import zmq
 
 from bench import ours
 from bench.floor import dealer
-from bench.shared import become
+from bench.shared import become_user
 
 _WAIT_MS = 30_000
 _MIX = (
@@ -26,7 +26,7 @@ _MIX = (
 )
 
 
-class Agents:
+class MixedLoadAgents:
     """All of them, in one thread."""
 
     def __init__(self, target: str, count: int) -> None:
@@ -38,20 +38,20 @@ class Agents:
         for number, socket in enumerate(self._sockets):
             self._poller.register(socket, zmq.POLLIN)
             self._send(number)
-        self._until(time.monotonic())
+        self._work_until(time.monotonic())
 
     def work(self, seconds: float) -> list[int]:
         """For so long, and to the ends of what runs then; evals of each that ended in time."""
         for number in range(len(self._sockets)):
             self._send(number)
-        return self._until(time.monotonic() + seconds)
+        return self._work_until(time.monotonic() + seconds)
 
     def _send(self, number: int) -> None:
         name, self._turns[number] = f"agent{number}", self._turns[number] + 1
         body = {"id": "e", "op": "eval", "session": name, "agent": name, "if-missing": "create"}
         self._sockets[number].send(ours.encode(body | {"code": _MIX[self._turns[number] % len(_MIX)]}))
 
-    def _until(self, over: float) -> list[int]:
+    def _work_until(self, over: float) -> list[int]:
         counts = [0] * len(self._sockets)
         under_way = len(counts)
         while under_way:
@@ -63,7 +63,7 @@ class Agents:
                 if said.status is None or "done" not in said.status:
                     continue
                 if "error" in said.status:
-                    raise ours.Refused(f"{said.status}: {said.err}")
+                    raise ours.BenchRequestRefused(f"{said.status}: {said.err}")
                 if time.monotonic() < over:
                     counts[self._numbers[socket]] += 1
                     self._send(self._numbers[socket])
@@ -74,8 +74,8 @@ class Agents:
 
 def main(uid: str, target: str, count: str) -> None:
     """Be the process."""
-    become(int(uid))
-    agents = Agents(target, int(count))
+    become_user(int(uid))
+    agents = MixedLoadAgents(target, int(count))
     print("ready", flush=True)
     while seconds := sys.stdin.readline():
         print(json.dumps(agents.work(float(seconds))), flush=True)

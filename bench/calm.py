@@ -14,7 +14,7 @@ import zmq
 
 from bench import ours
 from bench.floor import dealer
-from bench.shared import become
+from bench.shared import become_user
 
 _REST_S = 0.004
 _PATIENCE_S = 60.0
@@ -29,13 +29,13 @@ class Samples(msgspec.Struct):
     refused: int = 0
 
 
-class Calm:
+class CalmAgent:
     """The agent."""
 
     def __init__(self, target: str) -> None:
         self._socket = dealer(zmq.Context(), target)
         self._socket.rcvtimeo = int(_PATIENCE_S * 1000)
-        self._timed(_EVAL)
+        self._time_request(_EVAL)
 
     def work(self, seconds: float) -> Samples:
         """For so long."""
@@ -43,13 +43,13 @@ class Calm:
         over = time.perf_counter() + seconds
         while time.perf_counter() < over:
             for request, kept in ((_EVAL, found.eval), (_PING, found.ping)):
-                took, fine = self._timed(request)
+                took, fine = self._time_request(request)
                 found.refused += not fine
                 kept.append(took if fine else _PATIENCE_S * 1e6)
                 time.sleep(_REST_S)
         return found
 
-    def _timed(self, request: bytes) -> tuple[float, bool]:
+    def _time_request(self, request: bytes) -> tuple[float, bool]:
         began = time.perf_counter()
         self._socket.send(request)
         while True:
@@ -64,8 +64,8 @@ _PING = ours.encode({"id": "p", "op": "ping"})
 
 def main(uid: str, target: str) -> None:
     """Be the process."""
-    become(int(uid))
-    calm = Calm(target)
+    become_user(int(uid))
+    calm = CalmAgent(target)
     print("ready", flush=True)
     while seconds := sys.stdin.readline():
         print(msgspec.json.encode(calm.work(float(seconds))).decode(), flush=True)

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from bench import ours, procs
-from bench.stats import Row, Table
-from bench.turns import Plan, Turn, in_turns, scaled
+from bench.stats import BenchTable, SampleRow
+from bench.turns import BenchPlan, TimedCall, scale, time_in_turns
 
 OURS = "ours, clone and an eval"
 DILL, FRESH = (
@@ -25,14 +25,14 @@ _SANDBOX = {"memory-bytes": 4 << 30, "file-bytes": 2 << 30}  # by default a sess
 _MS = 1e3
 
 
-def measure(plan: Plan) -> list[Table]:
+def measure(plan: BenchPlan) -> list[BenchTable]:
     """A table a size and a kind; 1000 MB only in a full run, on a machine with so much memory to spare."""
     sizes = [1, 100] + ([_MUCH] if not plan.quick and _free_gb() > _FREE_GB else [])
     kinds = [kind for kind in _KINDS if kind == "bytes" or find_spec("numpy")]
     return [_table(plan, kind, mb) for mb in sizes for kind in kinds]
 
 
-def _table(plan: Plan, kind: str, mb: int) -> Table:
+def _table(plan: BenchPlan, kind: str, mb: int) -> BenchTable:
     code = _KINDS[kind].format(mb=mb)
     with ExitStack() as stack:
         broker = stack.enter_context(ours.broker(confine=_SANDBOX))
@@ -40,25 +40,25 @@ def _table(plan: Plan, kind: str, mb: int) -> Table:
         raw.call("new-session", name="s")
         raw.eval(code, "s")
         length = str(raw.eval("len(data)", "s"))
-        file = stack.enter_context(procs.folder()) / "dump"
-        holder = procs.module("dilled", "hold", str(file))
-        stack.callback(procs.end, holder)
-        procs.nudge(holder, code)
-        procs.line_from(holder)
+        file = stack.enter_context(procs.temporary_directory()) / "dump"
+        holder = procs.start_module("dilled", "hold", str(file))
+        stack.callback(procs.stop, holder)
+        procs.send_line(holder, code)
+        procs.read_line(holder)
         loaders: list[subprocess.Popen[str]] = []
         clones: list[str] = []
 
         def end() -> None:
             """Both contenders' last copies, so that neither is timed with more memory in use."""
             while loaders:
-                procs.end(loaders.pop())
+                procs.stop(loaders.pop())
             while clones:
                 raw.call("close", session=clones.pop())
             raw.wait_warm(2)
 
         def start() -> None:
-            loaders.append(procs.module("dilled", "load", str(file)))
-            procs.line_from(loaders[-1])
+            loaders.append(procs.start_module("dilled", "load", str(file)))
+            procs.read_line(loaders[-1])
 
         def ready() -> None:
             end()
@@ -70,10 +70,10 @@ def _table(plan: Plan, kind: str, mb: int) -> Table:
             assert raw.eval("len(data)", "t") == length
 
         def dill() -> None:
-            procs.nudge(holder)
-            procs.line_from(holder)
-            procs.nudge(loaders[0])
-            assert procs.line_from(loaders[0]) == length
+            procs.send_line(holder)
+            procs.read_line(holder)
+            procs.send_line(loaders[0])
+            assert procs.read_line(loaders[0]) == length
 
         def fresh() -> None:
             start()
@@ -81,11 +81,15 @@ def _table(plan: Plan, kind: str, mb: int) -> Table:
 
         stack.callback(end)
         each, rounds = (1, 4) if mb == _MUCH else (2, plan.of(6, 2))
-        turns = {OURS: Turn(clone, each, end), DILL: Turn(dill, each, ready), FRESH: Turn(fresh, each, end)}
-        seconds = in_turns(turns, rounds)
-    rows = [Row(who, "ours" if who == OURS else "peer", scaled(kept, _MS)) for who, kept in seconds.items()]
+        turns = {
+            OURS: TimedCall(clone, each, end),
+            DILL: TimedCall(dill, each, ready),
+            FRESH: TimedCall(fresh, each, end),
+        }
+        seconds = time_in_turns(turns, rounds)
+    rows = [SampleRow(who, "ours" if who == OURS else "peer", scale(kept, _MS)) for who, kept in seconds.items()]
     name = f"clone-{mb}-{kind.rpartition(' ')[2]}"
-    return Table(name, f"Clone of a session with {mb} MB in {kind}, to its first answer", "ms", OURS, rows)
+    return BenchTable(name, f"Clone of a session with {mb} MB in {kind}, to its first answer", "ms", OURS, rows)
 
 
 def _free_gb() -> float:

@@ -8,15 +8,15 @@ import sys
 from pathlib import Path
 
 from bench import ours
-from bench.stats import Row, Table
-from bench.turns import Plan, Turn, in_turns, scaled
+from bench.stats import BenchTable, SampleRow
+from bench.turns import BenchPlan, TimedCall, scale, time_in_turns
 
 _PYTHON, _EVAL = "python -c pass", "replctl eval 1+1"
 _MS = 1e3
 _PATIENCE_S = 20.0
 
 
-def measure(plan: Plan) -> list[Table]:
+def measure(plan: BenchPlan) -> list[BenchTable]:
     """One table."""
     command = Path(sys.executable).with_name("replctl")
     replctl = [str(command)] if command.exists() else [sys.executable, "-m", "replctl"]
@@ -36,12 +36,12 @@ def measure(plan: Plan) -> list[Table]:
             assert run(*replctl, "eval", "1+1") == "2"
 
         turns = {
-            _PYTHON: Turn(lambda: run(sys.executable, "-c", "pass"), 5),
-            "python -c 'import click, msgspec, zmq'": Turn(
+            _PYTHON: TimedCall(lambda: run(sys.executable, "-c", "pass"), 5),
+            "python -c 'import click, msgspec, zmq'": TimedCall(
                 lambda: run(sys.executable, "-c", "import click, msgspec, zmq"), 5
             ),
-            _EVAL: Turn(evaluate, 5),
+            _EVAL: TimedCall(evaluate, 5),
         }
-        seconds = in_turns(turns, plan.of(8, 2), warm_up=1)
-    rows = [Row(who, "ours" if who == _EVAL else "floor", scaled(kept, _MS)) for who, kept in seconds.items()]
-    return [Table("command-line", "Wall time of one command", "ms", _PYTHON, rows)]
+        seconds = time_in_turns(turns, plan.of(8, 2), warm_up=1)
+    rows = [SampleRow(who, "ours" if who == _EVAL else "floor", scale(kept, _MS)) for who, kept in seconds.items()]
+    return [BenchTable("command-line", "Wall time of one command", "ms", _PYTHON, rows)]

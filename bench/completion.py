@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bench import ours, peers
-from bench.stats import Row, Table
-from bench.turns import Plan, Turn, in_turns, scaled
+from bench.stats import BenchTable, SampleRow
+from bench.turns import BenchPlan, TimedCall, scale, time_in_turns
 
 _SETUP = "import json, os.path, collections\nlookup = {f'key{n}': n for n in range(100)}\nlongname = 1"
 _ASKED = {
@@ -15,7 +15,7 @@ _ASKED = {
 _US = 1e6
 
 
-def measure(plan: Plan) -> list[Table]:
+def measure(plan: BenchPlan) -> list[BenchTable]:
     """One table a kind of word."""
     with ours.broker() as broker, peers.kernel() as kernel:
         raw = broker.raw()
@@ -23,7 +23,7 @@ def measure(plan: Plan) -> list[Table]:
         raw.eval(_SETUP, "s")
         kernel.eval(_SETUP)
 
-        def table(what: str, code: str, expected: str) -> Table:
+        def table(what: str, code: str, expected: str) -> BenchTable:
             def bare() -> None:
                 found = raw.call("complete", code=code, pos=len(code), session="s").completions or []
                 assert any(expected in entry["text"] for entry in found)
@@ -31,12 +31,12 @@ def measure(plan: Plan) -> list[Table]:
             def peer() -> None:
                 assert any(expected in text for text in kernel.complete(code))
 
-            turns = {ours.RAW: Turn(bare, plan.of(50, 20)), peers.NAME: Turn(peer, plan.of(20, 5))}
-            seconds = in_turns(turns, plan.of(10, 3))
+            turns = {ours.RAW: TimedCall(bare, plan.of(50, 20)), peers.NAME: TimedCall(peer, plan.of(20, 5))}
+            seconds = time_in_turns(turns, plan.of(10, 3))
             rows = [
-                Row(ours.RAW, "ours", scaled(seconds[ours.RAW], _US)),
-                Row(peers.NAME, "peer", scaled(seconds[peers.NAME], _US)),
+                SampleRow(ours.RAW, "ours", scale(seconds[ours.RAW], _US)),
+                SampleRow(peers.NAME, "peer", scale(seconds[peers.NAME], _US)),
             ]
-            return Table(f"completion-{what.split()[-1]}", f"Completion of {what}: `{code}`", "us", ours.RAW, rows)
+            return BenchTable(f"completion-{what.split()[-1]}", f"Completion of {what}: `{code}`", "us", ours.RAW, rows)
 
         return [table(what, code, expected) for what, (code, expected) in _ASKED.items()]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from bench import ours
-from bench.stats import Row, Table
+from bench.stats import BenchTable, SampleRow
 from bench.throughput import go, loaders
-from bench.turns import Plan, Turn, in_turns, scaled
+from bench.turns import BenchPlan, TimedCall, scale, time_in_turns
 
 _CROWDS = (10, 50, 100)
 _PAUSE_MS = 100
@@ -16,7 +16,7 @@ _PER_LOADER = 25
 _US = 1e6
 
 
-def measure(plan: Plan) -> list[Table]:
+def measure(plan: BenchPlan) -> list[BenchTable]:
     """One table. The broker's bound on sessions is raised, nothing else differs from a plain one."""
     many = plan.of(600, 100)
     rows = []
@@ -25,10 +25,10 @@ def measure(plan: Plan) -> list[Table]:
         raw.call("new-session", name="probe")
 
         def probe() -> list[float]:
-            seconds = in_turns({_ALONE: Turn(lambda: raw.eval("1+1", "probe"), many)}, 3)
-            return scaled(seconds[_ALONE], _US)
+            seconds = time_in_turns({_ALONE: TimedCall(lambda: raw.eval("1+1", "probe"), many)}, 3)
+            return scale(seconds[_ALONE], _US)
 
-        rows.append(Row(_ALONE, "ours", probe()))
+        rows.append(SampleRow(_ALONE, "ours", probe()))
         for crowd in _CROWDS:
             names = [f"s{number}" for number in range(crowd)]
             orders = [
@@ -36,10 +36,10 @@ def measure(plan: Plan) -> list[Table]:
                 for first in range(0, crowd, _PER_LOADER)
             ]
             with loaders(orders) as running:
-                rows.append(Row(f"ours, {crowd} idle sessions", "ours", probe()))
+                rows.append(SampleRow(f"ours, {crowd} idle sessions", "ours", probe()))
                 go(running)
                 time.sleep(0.5)
-                rows.append(Row(f"ours, {crowd} sessions at {1000 // _PAUSE_MS} evals/s each", "ours", probe()))
+                rows.append(SampleRow(f"ours, {crowd} sessions at {1000 // _PAUSE_MS} evals/s each", "ours", probe()))
             for name in names:
                 raw.call("close", session=name)
-    return [Table("crowd", "Round trip of `1+1` among other sessions", "us", _ALONE, rows)]
+    return [BenchTable("crowd", "Round trip of `1+1` among other sessions", "us", _ALONE, rows)]

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 
 from bench import procs, shared
-from bench.neighbours import neighbour
-from bench.stats import Check, Row, Table
-from bench.turns import Plan
+from bench.neighbours import start_neighbour
+from bench.stats import BenchTable, Check, SampleRow
+from bench.turns import BenchPlan
 
 _AGENTS = 20
 _LEAST_JAIN = 0.98
@@ -22,25 +22,25 @@ def jain(counts: Sequence[float]) -> float:
     return total * total / (len(counts) * sum(count * count for count in counts)) if total else 0.0
 
 
-def measure(plan: Plan) -> list[Table]:
+def measure(plan: BenchPlan) -> list[BenchTable]:
     """One table; a sample is what one agent had done each second."""
     rounds, seconds = plan.of(3, 1), plan.of(4, 2)
     counts: dict[str, list[list[int]]] = {_ALONE: [], _HOG: []}
-    with shared.broker(["limits.rate-limit-per-min=1000000"]) as broker, neighbour("hog", broker) as loud:
-        agents = procs.module("agents", str(shared.CALM_UID), broker.zmq, str(_AGENTS))
+    with shared.broker(["limits.rate-limit-per-min=1000000"]) as broker, start_neighbour("hog", broker) as loud:
+        agents = procs.start_module("agents", str(shared.CALM_UID), broker.zmq, str(_AGENTS))
         try:
-            procs.line_from(agents)
+            procs.read_line(agents)
             for _ in range(rounds):
-                procs.nudge(agents, str(seconds))
-                counts[_ALONE].append(json.loads(procs.line_from(agents, _PATIENCE_S)))
+                procs.send_line(agents, str(seconds))
+                counts[_ALONE].append(json.loads(procs.read_line(agents, _PATIENCE_S)))
                 with loud(seconds + 1):
-                    procs.nudge(agents, str(seconds))
-                    counts[_HOG].append(json.loads(procs.line_from(agents, _PATIENCE_S)))
+                    procs.send_line(agents, str(seconds))
+                    counts[_HOG].append(json.loads(procs.read_line(agents, _PATIENCE_S)))
         finally:
-            procs.end(agents)
+            procs.stop(agents)
     rows, checks = [], []
     for who, found in counts.items():
-        rows.append(Row(who, "ours", [count / seconds for each in found for count in each]))
+        rows.append(SampleRow(who, "ours", [count / seconds for each in found for count in each]))
         checks.append(Check(f"Jain's index, {who}", min(map(jain, found)), _LEAST_JAIN, False, ""))
     title = f"Evals a second of each of twenty agents ({shared.users()})"
-    return [Table("fairness", title, "evals/s", _ALONE, rows, more_is_better=True, checks=checks)]
+    return [BenchTable("fairness", title, "evals/s", _ALONE, rows, more_is_better=True, checks=checks)]

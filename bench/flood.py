@@ -20,7 +20,7 @@ import zmq
 
 from bench import ours
 from bench.floor import dealer
-from bench.shared import become
+from bench.shared import become_user
 
 CHUNK = 64 * 1024
 LABELS = 20
@@ -31,24 +31,24 @@ _PAIRS = 10_000  # connections that are none of the broker's: two rows each in t
 _UNDER_WAY = 2
 _POLL_MS = 50
 _NOW_AND_AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER: a reset, so that no port waits for its end
-Worst = Callable[[float], int]  # until then; how often
+LoadFunction = Callable[[float], int]  # until then; how often
 
 
-def _place(lines: str) -> tuple[str, int]:
+def _address(lines: str) -> tuple[str, int]:
     host, _, port = lines.rpartition("://")[2].rpartition(":")
     return host, int(port)
 
 
-def lines_of(line: bytes) -> Callable[[str, str, ExitStack], Worst]:
+def repeat_line(line: bytes) -> Callable[[str, str, ExitStack], LoadFunction]:
     """A connection that sends this line, 64 KiB at a time, reads what it is told, and comes again."""
     chunk = line * (CHUNK // len(line))
 
-    def begin(_: str, lines: str, __: ExitStack) -> Worst:
+    def begin(_: str, lines: str, __: ExitStack) -> LoadFunction:
         def flood(over: float) -> int:
             count = 0
             while time.monotonic() < over:
-                with socket.create_connection(_place(lines), 1.0) as sock, suppress(OSError):
-                    count += _pour(sock, chunk, over)
+                with socket.create_connection(_address(lines), 1.0) as sock, suppress(OSError):
+                    count += _send_chunks(sock, chunk, over)
             return count
 
         return flood
@@ -56,7 +56,7 @@ def lines_of(line: bytes) -> Callable[[str, str, ExitStack], Worst]:
     return begin
 
 
-def _pour(sock: socket.socket, chunk: bytes, over: float) -> int:
+def _send_chunks(sock: socket.socket, chunk: bytes, over: float) -> int:
     """Chunks that went out before the connection ended, or the time did."""
     sock.setblocking(False)
     sent, rest = 0, memoryview(chunk)
@@ -71,7 +71,7 @@ def _pour(sock: socket.socket, chunk: bytes, over: float) -> int:
     return sent
 
 
-def pings(target: str, _: str, __: ExitStack) -> Worst:
+def pings(target: str, _: str, __: ExitStack) -> LoadFunction:
     """Valid pings over ZeroMQ, and nothing read but to make room for more. It asks what it may before."""
     sock = dealer(zmq.Context.instance(), target)
     ping = ours.encode({"id": "p", "op": "ping"})
@@ -92,7 +92,7 @@ def pings(target: str, _: str, __: ExitStack) -> Worst:
     return flood
 
 
-def large(target: str, _: str, __: ExitStack) -> Worst:
+def large(target: str, _: str, __: ExitStack) -> LoadFunction:
     """Evals of nearly a megabyte, one after the other."""
     sock = dealer(zmq.Context.instance(), target)
     body = {"id": "e", "op": "eval", "session": "large", "if-missing": "create", "code": "#" * _LARGE}
@@ -110,14 +110,14 @@ def large(target: str, _: str, __: ExitStack) -> Worst:
     return flood
 
 
-def churn(_: str, lines: str, stack: ExitStack) -> Worst:
+def churn(_: str, lines: str, stack: ExitStack) -> LoadFunction:
     """Connections that ask once and go, while the kernel has thousands of others."""
-    _crowd(stack)
+    _open_pairs(stack)
 
     def flood(over: float) -> int:
         count = 0
         while time.monotonic() < over:
-            with suppress(OSError), socket.create_connection(_place(lines), 1.0) as sock:
+            with suppress(OSError), socket.create_connection(_address(lines), 1.0) as sock:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NOW_AND_AT_ONCE)
                 sock.sendall(b'{"id":"p","op":"ping"}\n')
                 sock.recv(CHUNK)
@@ -127,7 +127,7 @@ def churn(_: str, lines: str, stack: ExitStack) -> Worst:
     return flood
 
 
-def _crowd(stack: ExitStack) -> None:
+def _open_pairs(stack: ExitStack) -> None:
     """Connections between two ends of our own, as many as a process may have."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -137,7 +137,7 @@ def _crowd(stack: ExitStack) -> None:
         stack.enter_context(door.accept()[0])
 
 
-def hog(target: str, _: str, __: ExitStack) -> Worst:
+def hog(target: str, _: str, __: ExitStack) -> LoadFunction:
     """One client who says it is twenty agents, with jobs for each of them, more than there are slots."""
     sock = dealer(zmq.Context.instance(), target)
 
@@ -168,7 +168,7 @@ def hog(target: str, _: str, __: ExitStack) -> Worst:
     return flood
 
 
-def subscriptions(target: str, _: str, __: ExitStack) -> Worst:
+def subscriptions(target: str, _: str, __: ExitStack) -> LoadFunction:
     """Many who want to hear everything and never read, and evals for them to hear of."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     want = {"op": "subscribe", "output": True}
@@ -179,19 +179,19 @@ def subscriptions(target: str, _: str, __: ExitStack) -> Worst:
     return _evals(dealer(context, target), "for n in range(20): print(n)", rest_s=0.01)
 
 
-def output(target: str, _: str, __: ExitStack) -> Worst:
+def output(target: str, _: str, __: ExitStack) -> LoadFunction:
     """A session that prints without end, and a reader that keeps up as it can."""
     code = "import time\nover = time.monotonic() + 1\nwhile time.monotonic() < over: print('x' * 100)"
     return _evals(dealer(zmq.Context.instance(), target), code)
 
 
-def computing(target: str, _: str, __: ExitStack) -> Worst:
+def computing(target: str, _: str, __: ExitStack) -> LoadFunction:
     """No traffic to speak of: code that computes, as it may."""
     code = "import time\nover = time.monotonic() + 1\nwhile time.monotonic() < over: pass"
     return _evals(dealer(zmq.Context.instance(), target), code)
 
 
-def spinning(_: str, __: str, ___: ExitStack) -> Worst:
+def spinning(_: str, __: str, ___: ExitStack) -> LoadFunction:
     """Nothing to do with the broker: a program that takes a processor, as those that send do."""
 
     def spin(over: float) -> int:
@@ -203,7 +203,7 @@ def spinning(_: str, __: str, ___: ExitStack) -> Worst:
     return spin
 
 
-def _evals(sock: zmq.Socket[bytes], code: str, rest_s: float = 0.0) -> Worst:
+def _evals(sock: zmq.Socket[bytes], code: str, rest_s: float = 0.0) -> LoadFunction:
     request = ours.encode({"id": "e", "op": "eval", "session": "noisy", "if-missing": "create", "code": code})
     _ask(sock, ours.encode({"id": "e", "op": "eval", "session": "noisy", "if-missing": "create", "code": "1"}))
 
@@ -227,12 +227,12 @@ def _ask(sock: zmq.Socket[bytes], request: bytes) -> list[str]:
             return said.status
 
 
-KINDS: dict[str, Callable[[str, str, ExitStack], Worst]] = {
+KINDS: dict[str, Callable[[str, str, ExitStack], LoadFunction]] = {
     "spinning": spinning,
     "computing": computing,
-    "lines {}": lines_of(b"{}\n"),
-    "lines x": lines_of(b"x\n"),
-    "line pings": lines_of(b'{"id":"p","op":"ping"}\n'),
+    "lines {}": repeat_line(b"{}\n"),
+    "lines x": repeat_line(b"x\n"),
+    "line pings": repeat_line(b'{"id":"p","op":"ping"}\n'),
     "pings": pings,
     "large": large,
     "churn": churn,
@@ -244,7 +244,7 @@ KINDS: dict[str, Callable[[str, str, ExitStack], Worst]] = {
 
 def main(kind: str, uid: str, target: str, lines: str) -> None:
     """Be the process."""
-    become(int(uid))
+    become_user(int(uid))
     with ExitStack() as stack:
         worst = KINDS[kind](target, lines, stack)
         print("ready", flush=True)

@@ -19,7 +19,7 @@ _TIMEOUT_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
+class EchoFloor:
     """A proxy with echo workers behind it, and a caller's socket."""
 
     endpoint: str
@@ -33,21 +33,21 @@ class Floor:
 
 
 @contextmanager
-def floor(workers: int = 1) -> Iterator[Floor]:
+def floor(workers: int = 1) -> Iterator[EchoFloor]:
     """Proxy and echo workers, each a process of its own."""
-    with procs.folder() as path:
+    with procs.temporary_directory() as path:
         front, back = f"ipc://{path}/front", f"ipc://{path}/back"
-        running = [procs.module("floor", "proxy", front, back)]
+        running = [procs.start_module("floor", "proxy", front, back)]
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
-            procs.line_from(running[0])
-            running += [procs.module("floor", "echo", back) for _ in range(workers)]
+            procs.read_line(running[0])
+            running += [procs.start_module("floor", "echo", back) for _ in range(workers)]
             for process in running[1:]:
-                procs.line_from(process)
-            yield Floor(front, [process.pid for process in running], dealer(context, front))
+                procs.read_line(process)
+            yield EchoFloor(front, [process.pid for process in running], dealer(context, front))
         finally:
             for process in running:
-                procs.end(process)
+                procs.stop(process)
             context.destroy(linger=0)
 
 

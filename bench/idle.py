@@ -16,7 +16,7 @@ from collections import Counter
 
 import msgspec
 
-from bench.shared import become
+from bench.shared import become_user
 
 _CONNECT_S = 0.5
 _AGAIN_S = 0.002
@@ -24,7 +24,7 @@ _ENOUGH = 20  # in vain: those after them are not tried, but counted as them
 _LISTEN_S = 1.0  # for the last words to those that came last
 
 
-def _place(url: str) -> tuple[int, str | tuple[str, int]]:
+def _address(url: str) -> tuple[int, str | tuple[str, int]]:
     kind, _, place = url.partition("://")
     if kind == "ipc":
         return socket.AF_UNIX, place
@@ -32,7 +32,7 @@ def _place(url: str) -> tuple[int, str | tuple[str, int]]:
     return socket.AF_INET, (host, int(port))
 
 
-def _fate(sock: socket.socket) -> str:
+def _connection_outcome(sock: socket.socket) -> str:
     """What became of a connection."""
     try:
         said = sock.recv(1000)
@@ -47,9 +47,9 @@ def _fate(sock: socket.socket) -> str:
     return "greeted"  # by libzmq
 
 
-def _connected(url: str) -> socket.socket | None:
+def _connect(url: str) -> socket.socket | None:
     """A connection, or None when nobody takes it in time. A full queue at a Unix socket does not wait by itself."""
-    family, place = _place(url)
+    family, place = _address(url)
     over = time.monotonic() + _CONNECT_S
     while True:
         sock = socket.socket(family)
@@ -70,20 +70,20 @@ def main(uid: str, target: str, lines: str, count: str) -> None:
     """Be the process."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    become(int(uid))
+    become_user(int(uid))
     held: list[tuple[str, socket.socket]] = []
     fates: Counter[str] = Counter()
     full: Counter[str] = Counter()
     for number in range(int(count)):
         where, url = ("zmq", target) if number % 2 else ("lines", lines)
-        sock = None if full[where] >= _ENOUGH else _connected(url)
+        sock = None if full[where] >= _ENOUGH else _connect(url)
         if sock is None:
             full[where] += 1
         else:
             held.append((where, sock))
     fates.update({f"{where}: not accepted": count for where, count in full.items()})
     time.sleep(_LISTEN_S)
-    fates.update(f"{where}: {_fate(sock)}" for where, sock in held)
+    fates.update(f"{where}: {_connection_outcome(sock)}" for where, sock in held)
     print(json.dumps(fates), flush=True)
     sys.stdin.readline()
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bench import ours, peers, procs
-from bench.stats import Row, Table
-from bench.turns import Plan, Turn, in_turns, scaled
+from bench.stats import BenchTable, SampleRow
+from bench.turns import BenchPlan, TimedCall, scale, time_in_turns
 
 _LOOP = "print('go', flush=True)\nwhile True: pass"
 _MS = 1e3
 
 
-def measure(plan: Plan) -> list[Table]:
+def measure(plan: BenchPlan) -> list[BenchTable]:
     """One table."""
     with ours.broker() as broker, peers.kernel() as kernel:
         raw = broker.raw()
@@ -18,7 +18,7 @@ def measure(plan: Plan) -> list[Table]:
         sent: list[str] = []
 
         def begin() -> None:
-            sent.append(raw.begin(_LOOP, "s"))
+            sent.append(raw.send_and_wait_for_output(_LOOP, "s"))
             procs.settle(0.05)
 
         def stop() -> None:
@@ -26,19 +26,19 @@ def measure(plan: Plan) -> list[Table]:
             raw.finish(sent.pop())
 
         def begin_peer() -> None:
-            sent.append(kernel.begin(_LOOP))
+            sent.append(kernel.send_and_wait_for_output(_LOOP))
             procs.settle(0.05)
 
         def stop_peer() -> None:
             kernel.interrupt()
             kernel.finish(sent.pop())
 
-        seconds = in_turns(
-            {ours.RAW: Turn(stop, 5, before=begin), peers.NAME: Turn(stop_peer, 5, before=begin_peer)},
+        seconds = time_in_turns(
+            {ours.RAW: TimedCall(stop, 5, before=begin), peers.NAME: TimedCall(stop_peer, 5, before=begin_peer)},
             plan.of(10, 2),
         )
     rows = [
-        Row(ours.RAW, "ours", scaled(seconds[ours.RAW], _MS)),
-        Row(peers.NAME, "peer", scaled(seconds[peers.NAME], _MS)),
+        SampleRow(ours.RAW, "ours", scale(seconds[ours.RAW], _MS)),
+        SampleRow(peers.NAME, "peer", scale(seconds[peers.NAME], _MS)),
     ]
-    return [Table("interrupt", "Interrupt of `while True: pass` to the eval's end", "ms", ours.RAW, rows)]
+    return [BenchTable("interrupt", "Interrupt of `while True: pass` to the eval's end", "ms", ours.RAW, rows)]

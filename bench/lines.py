@@ -8,15 +8,15 @@ import time
 from contextlib import ExitStack
 
 from bench import ours, procs
-from bench.stats import Row, Table
-from bench.turns import Plan
+from bench.stats import BenchTable, SampleRow
+from bench.turns import BenchPlan
 
 ZMQ, LINES = "100 ZeroMQ clients (ipc)", "100 line clients (TCP)"
 _CLIENTS, _PROCESSES = 100, 4
 _MS = 1e-3
 
 
-def measure(plan: Plan) -> list[Table]:
+def measure(plan: BenchPlan) -> list[BenchTable]:
     """Two tables: evals a second, and how long each took."""
     names = [f"s{number}" for number in range(_CLIENTS)]
     seconds = plan.of(20, 5) / 10
@@ -30,22 +30,24 @@ def measure(plan: Plan) -> list[Table]:
         assert broker.tcp is not None
         running: dict[str, list[subprocess.Popen[str]]] = {}
         for who, kind, target in ((ZMQ, "zmq", broker.endpoint), (LINES, "lines", broker.tcp)):
-            running[who] = [procs.module("many", kind, target, *names[part::_PROCESSES]) for part in range(_PROCESSES)]
+            running[who] = [
+                procs.start_module("many", kind, target, *names[part::_PROCESSES]) for part in range(_PROCESSES)
+            ]
             for process in running[who]:
-                stack.callback(procs.end, process)
-                procs.line_from(process)
+                stack.callback(procs.stop, process)
+                procs.read_line(process)
         for turn in range(-1, plan.of(6, 2)):  # the first round warms up
             for who, processes in running.items():
                 began = time.perf_counter()
                 for process in processes:
-                    procs.nudge(process, str(seconds))
-                answers = [micro for process in processes for micro in json.loads(procs.line_from(process))]
+                    procs.send_line(process, str(seconds))
+                answers = [micro for process in processes for micro in json.loads(procs.read_line(process))]
                 if turn >= 0:
                     rates[who].append(len(answers) / (time.perf_counter() - began))
                     took[who] += [micro * _MS for micro in answers]
-    fast = [Row(who, "ours", samples) for who, samples in rates.items()]
-    late = [Row(who, "ours", samples) for who, samples in took.items()]
+    fast = [SampleRow(who, "ours", samples) for who, samples in rates.items()]
+    late = [SampleRow(who, "ours", samples) for who, samples in took.items()]
     return [
-        Table("lines-rate", "Evals a second of 100 clients, one under way in each", "evals/s", ZMQ, fast, True),
-        Table("lines-latency", "How long each of those evals took", "ms", ZMQ, late),
+        BenchTable("lines-rate", "Evals a second of 100 clients, one under way in each", "evals/s", ZMQ, fast, True),
+        BenchTable("lines-latency", "How long each of those evals took", "ms", ZMQ, late),
     ]

@@ -20,22 +20,22 @@ from bench import ours
 from bench.floor import dealer
 
 
-class _Event(msgspec.Struct):
+class _BusEvent(msgspec.Struct):
     type: str
     missed: int = 0
 
 
-class _Heard(msgspec.Struct):
+class _EventMessage(msgspec.Struct):
     id: str
-    event: _Event | None = None
+    event: _BusEvent | None = None
     status: list[str] | None = None
 
 
-_decode = msgspec.json.Decoder(_Heard).decode
+_decode = msgspec.json.Decoder(_EventMessage).decode
 _QUIET_S = 0.5
 
 
-class Readers:
+class EventReaders:
     """All connections of one process."""
 
     def __init__(self, endpoint: str, connections: int, each: int, session: str | None) -> None:
@@ -57,7 +57,7 @@ class Readers:
                     assert "subscribed" in said.status, said
                     confirmed += 1
 
-    def hear(self, seconds: float) -> bool:
+    def read_events(self, seconds: float) -> bool:
         """Take in what has come; whether there was anything within so long."""
         ready = self._poller.poll(int(seconds * 1000))
         for socket, _ in ready:
@@ -74,16 +74,16 @@ class Readers:
 
 def main(endpoint: str, connections: str, each: str, session: str | None = None) -> None:
     """Be the process."""
-    readers = Readers(endpoint, int(connections), int(each), session)
+    readers = EventReaders(endpoint, int(connections), int(each), session)
     print("ready", flush=True)
     while True:
-        readers.hear(0.05)
+        readers.read_events(0.05)
         if not select.select([0], [], [], 0)[0]:
             continue
         if not sys.stdin.readline():
             return
         began = last = time.perf_counter()
-        while readers.hear(_QUIET_S):
+        while readers.read_events(_QUIET_S):
             last = time.perf_counter()
         told = {"events": dict(readers.events), "missed": readers.missed, "last": (last - began) * 1e3}
         print(json.dumps(told), flush=True)

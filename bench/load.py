@@ -26,7 +26,7 @@ _TURN = 64
 _ANSWER_S = 30.0
 
 
-class Ours:
+class ReplctlLoad:
     """Evals in sessions of a broker, a lane each."""
 
     def __init__(self, endpoint: str, names: list[str]) -> None:
@@ -36,14 +36,14 @@ class Ours:
         for name in names:
             self._socket.send(ours.encode({"id": name, "op": "new-session", "name": name}))
         for _ in names:
-            self._ended(ours.decode(self._socket.recv()))
+            self._is_done(ours.decode(self._socket.recv()))
 
     @staticmethod
-    def _ended(said: ours.Said) -> bool:
+    def _is_done(said: ours.ReplyMessage) -> bool:
         if said.status is None or "done" not in said.status:
             return False
         if "error" in said.status:
-            raise ours.Refused(f"{said.status}: {said.err}")
+            raise ours.BenchRequestRefused(f"{said.status}: {said.err}")
         return True
 
     def send(self, lane: int) -> None:
@@ -52,17 +52,17 @@ class Ours:
         code = _MIX[self._count % len(_MIX)]
         self._socket.send(ours.encode({"id": str(lane), "op": "eval", "session": self._names[lane], "code": code}))
 
-    def answered(self, seconds: float) -> list[int]:
+    def take_finished(self, seconds: float) -> list[int]:
         """Lanes whose requests ended, waiting this long for the first."""
         lanes: list[int] = []
         while len(lanes) < _TURN and self._socket.poll(0 if lanes else int(seconds * 1000)):
             said = ours.decode(self._socket.recv())
-            if self._ended(said):
+            if self._is_done(said):
                 lanes.append(int(said.id))
         return lanes
 
 
-class Floor:
+class EchoLoad:
     """Echoes."""
 
     def __init__(self, endpoint: str, _: list[str]) -> None:
@@ -72,7 +72,7 @@ class Floor:
         """One more."""
         self._socket.send(b"%03d" % lane + MESSAGE[3:])
 
-    def answered(self, seconds: float) -> list[int]:
+    def take_finished(self, seconds: float) -> list[int]:
         """As above."""
         lanes: list[int] = []
         while len(lanes) < _TURN and self._socket.poll(0 if lanes else int(seconds * 1000)):
@@ -80,7 +80,7 @@ class Floor:
         return lanes
 
 
-class Kernel:
+class KernelLoad:
     """Executions in one kernel, over when replied and idle."""
 
     def __init__(self, connection_file: str, _: list[str]) -> None:
@@ -91,7 +91,7 @@ class Kernel:
         """One more."""
         self._sent.add(self._client.execute(_MIX[len(self._sent) % len(_MIX)]))
 
-    def answered(self, seconds: float) -> list[int]:
+    def take_finished(self, seconds: float) -> list[int]:
         """As above."""
         client, lanes = self._client, list[int]()
         while len(lanes) < _TURN and client.iopub_channel.socket.poll(0 if lanes else int(seconds * 1000)):
@@ -103,7 +103,13 @@ class Kernel:
         return lanes
 
 
-def drive(peer: Ours | Floor | Kernel, lanes: int, window: int, pause_s: float, told: Callable[[int], bool]) -> None:
+def drive(
+    peer: ReplctlLoad | EchoLoad | KernelLoad,
+    lanes: int,
+    window: int,
+    pause_s: float,
+    should_stop: Callable[[int], bool],
+) -> None:
     """Keep `window` requests under way in each lane until `told`, which hears the count now and then, says stop."""
     for _ in range(window):
         for lane in range(lanes):
@@ -113,7 +119,7 @@ def drive(peer: Ours | Floor | Kernel, lanes: int, window: int, pause_s: float, 
     look = time.monotonic()
     while True:
         due = min(look, resting[0][0]) if resting else look
-        for lane in peer.answered(max(0.0, due - time.monotonic())):
+        for lane in peer.take_finished(max(0.0, due - time.monotonic())):
             count += 1
             if pause_s:
                 heapq.heappush(resting, (time.monotonic() + pause_s, lane))
@@ -124,14 +130,18 @@ def drive(peer: Ours | Floor | Kernel, lanes: int, window: int, pause_s: float, 
             peer.send(heapq.heappop(resting)[1])
         if now >= look:
             look = now + _LOOK_S
-            if told(count):
+            if should_stop(count):
                 return
 
 
 def main(kind: str, window: str, pause_ms: str, target: str, *names: str) -> None:
     """Be the process."""
     lanes = list(names)
-    kinds: dict[str, type[Ours | Floor | Kernel]] = {"ours": Ours, "floor": Floor, "ipykernel": Kernel}
+    kinds: dict[str, type[ReplctlLoad | EchoLoad | KernelLoad]] = {
+        "ours": ReplctlLoad,
+        "floor": EchoLoad,
+        "ipykernel": KernelLoad,
+    }
     peer = kinds[kind](target, lanes)
     print("ready", flush=True)
     os.read(0, 1)

@@ -20,7 +20,7 @@ _WAIT_MS = 10_000
 _CHUNK = 1 << 16
 
 
-class Dealer:
+class DealerConnection:
     """A ZeroMQ connection."""
 
     def __init__(self, target: str) -> None:
@@ -35,7 +35,7 @@ class Dealer:
         return [self.socket.recv()]
 
 
-class Line:
+class LineConnection:
     """A TCP connection with a message a line."""
 
     def __init__(self, target: str) -> None:
@@ -57,10 +57,10 @@ class Line:
         return whole
 
 
-class Crowd:
+class ClientGroup:
     """The clients, and what they wait for."""
 
-    def __init__(self, kind: type[Dealer | Line], target: str, sessions: list[str]) -> None:
+    def __init__(self, kind: type[DealerConnection | LineConnection], target: str, sessions: list[str]) -> None:
         self._clients = [kind(target) for _ in sessions]
         self._evals = [
             ours.encode({"id": "e", "op": "eval", "session": session, "code": "1+1"}) for session in sessions
@@ -69,7 +69,7 @@ class Crowd:
         self._who: dict[object, int] = {}
         for number, client in enumerate(self._clients):
             self._poller.register(client.socket, zmq.POLLIN)
-            self._who[client.socket if kind is Dealer else client.socket.fileno()] = number
+            self._who[client.socket if kind is DealerConnection else client.socket.fileno()] = number
 
     def run(self, seconds: float) -> list[int]:
         """Evals of all clients until the time is over, and then to their ends; microseconds of each."""
@@ -89,7 +89,7 @@ class Crowd:
             for ready, _ in events:
                 number = self._who[ready]
                 client = self._clients[number]
-                if not any(map(_ends, client.receive())):
+                if not any(map(_is_done, client.receive())):
                     continue
                 now = clock()
                 took.append(int((now - began[number]) * 1e6))
@@ -101,16 +101,16 @@ class Crowd:
         return took
 
 
-def _ends(message: bytes) -> bool:
+def _is_done(message: bytes) -> bool:
     said = ours.decode(message)
     if said.status is not None and "error" in said.status:
-        raise ours.Refused(f"{said.status}: {said.err}")
+        raise ours.BenchRequestRefused(f"{said.status}: {said.err}")
     return said.status is not None and "done" in said.status
 
 
 def main(kind: str, target: str, *sessions: str) -> None:
     """Be the process."""
-    crowd = Crowd(Line if kind == "lines" else Dealer, target, list(sessions))
+    crowd = ClientGroup(LineConnection if kind == "lines" else DealerConnection, target, list(sessions))
     print("ready", flush=True)
     while seconds := sys.stdin.readline():
         print(json.dumps(crowd.run(float(seconds))), flush=True)

@@ -19,22 +19,22 @@ from bench.mcp_servers import (
     POSIT,
     PYKERNEL,
     REPLCTL,
-    Cold,
-    Ours,
-    Posit,
-    PyKernel,
-    Server,
-    Talk,
-    Told,
+    ColdReplctlMcp,
+    McpContender,
+    McpConversation,
+    PositMcp,
+    PyKernelMcp,
+    ReplctlMcp,
+    ToolAnswer,
     encode,
     env_of,
     is_two,
 )
-from bench.stats import Check, Role, Row, Table
-from bench.turns import Plan, Turn, in_turns, scaled
+from bench.stats import BenchTable, Check, Role, SampleRow
+from bench.turns import BenchPlan, TimedCall, scale, time_in_turns
 
 _OURS, _POSIT, _KERNEL = "replctl mcp", "posit mcp-repl", "pykernel-mcp (ipykernel)"
-_COLD, _HASTY = f"{_OURS} that starts its broker", "one reset right after another"
+_COLD, _BACK_TO_BACK = f"{_OURS} that starts its broker", "one reset right after another"
 _FLOOD = "for n in range(50_000): print('x' * 99)\n"
 _PLOT = "import matplotlib.pyplot as plt\nplt.figure()\nplt.plot(range(100))\nplt.show()\n"
 _MS = 1e3
@@ -51,76 +51,82 @@ _TASKS = {
     "a plot": _PLOT,
 }
 
-Talks = dict[str, Talk]
+Conversations = dict[str, McpConversation]
 
 
-def measure(plan: Plan) -> list[Table]:
+def measure(plan: BenchPlan) -> list[BenchTable]:
     """Start, call, reset, 5 MB of output, a plot; and the characters that a model has to read."""
     with ExitStack() as stack:
         servers = _servers(stack)
-        starts = {who: Turn(server.start, 1, before=server.end) for who, server in servers.items()}
+        starts = {who: TimedCall(server.start, 1, before=server.end) for who, server in servers.items()}
         tables = [
-            _table("start", "Start of an MCP server to the answer of its first call", in_turns(starts, plan.of(8, 2)))
+            _table(
+                "start", "Start of an MCP server to the answer of its first call", time_in_turns(starts, plan.of(8, 2))
+            )
         ]
         servers.pop(_COLD).end()
-        talks = {who: server.running() for who, server in servers.items()}
-        calls = {who: Turn(_sure(talk, is_two, "1+1"), 10) for who, talk in talks.items()}
-        tables.append(_table("call", "A tool call of `1+1`", in_turns(calls, plan.of(10, 2)), at_most=5))
+        talks = {who: server.ensure_started() for who, server in servers.items()}
+        calls = {who: TimedCall(_checked_eval(talk, is_two, "1+1"), 10) for who, talk in talks.items()}
+        tables.append(_table("call", "A tool call of `1+1`", time_in_turns(calls, plan.of(10, 2)), at_most=5))
         tables.append(_resets(talks, plan))
-        flood = {who: Turn(_sure(talk, _is_flood, _FLOOD), 1) for who, talk in talks.items()}
-        tables.append(_table("flood", "5 MB of output, to the answer", in_turns(flood, plan.of(6, 2), warm_up=1)))
-        plots = {who: Turn(_sure(talk, _is_picture, _PLOT), 1) for who, talk in talks.items()}
+        flood = {who: TimedCall(_checked_eval(talk, _is_flood, _FLOOD), 1) for who, talk in talks.items()}
+        tables.append(_table("flood", "5 MB of output, to the answer", time_in_turns(flood, plan.of(6, 2), warm_up=1)))
+        plots = {who: TimedCall(_checked_eval(talk, _is_picture, _PLOT), 1) for who, talk in talks.items()}
         tables.append(
             _table(
                 "plot",
                 "A plot, to the answer with its picture (matplotlib is loaded)",
-                in_turns(plots, plan.of(10, 2), warm_up=1),
+                time_in_turns(plots, plan.of(10, 2), warm_up=1),
             )
         )
-        return tables + _reading(talks)
+        return tables + _reading_tables(talks)
 
 
-def _servers(stack: ExitStack) -> dict[str, Server]:
-    servers: dict[str, Server] = {}
+def _servers(stack: ExitStack) -> dict[str, McpContender]:
+    servers: dict[str, McpContender] = {}
     for sandbox in (True, False):
         broker = stack.enter_context(ours.broker(POOL, sandbox=sandbox))
-        state = "on" if broker.raw().sandboxed() else "off"
+        state = "on" if broker.raw().is_sandboxed() else "off"
         argv = [*REPLCTL, "--endpoint", broker.endpoint]
-        servers[f"{_OURS}, sandbox {state}"] = Server(Ours, argv, env_of(broker.state), broker.raw())
-    servers[_COLD] = Cold()
-    for state, mode in (("on", "workspace-write"), ("off", "danger-full-access")) if _there(POSIT) else ():
+        servers[f"{_OURS}, sandbox {state}"] = McpContender(ReplctlMcp, argv, env_of(broker.state), broker.raw())
+    servers[_COLD] = ColdReplctlMcp()
+    for state, mode in (("on", "workspace-write"), ("off", "danger-full-access")) if _is_installed(POSIT) else ():
         argv = [str(POSIT), "--interpreter", "python", "--sandbox", mode]
-        servers[f"{_POSIT}, sandbox {state}"] = Server(Posit, argv, {"PATH": f"{POSIT.parent}:{os.environ['PATH']}"})
-    if _there(PYKERNEL):
-        servers[_KERNEL] = Server(PyKernel, [str(PYKERNEL)])
+        servers[f"{_POSIT}, sandbox {state}"] = McpContender(
+            PositMcp, argv, {"PATH": f"{POSIT.parent}:{os.environ['PATH']}"}
+        )
+    if _is_installed(PYKERNEL):
+        servers[_KERNEL] = McpContender(PyKernelMcp, [str(PYKERNEL)])
     for server in servers.values():
         stack.callback(server.end)
     return servers
 
 
-def _there(peer: Path) -> bool:
+def _is_installed(peer: Path) -> bool:
     if not peer.exists():
         print(f"not beside ours: {peer.name}, which `make bench` installs", file=sys.stderr, flush=True)
     return peer.exists()
 
 
-def _resets(talks: Talks, plan: Plan) -> Table:
+def _resets(talks: Conversations, plan: BenchPlan) -> BenchTable:
     """Each when the pool is full again, which is how agents reset; and ours as fast as they can be asked for."""
 
-    def again(talk: Talk) -> Callable[[], object]:
+    def again(talk: McpConversation) -> Callable[[], object]:
         def reset() -> None:
             assert is_two(talk.reset())
 
         return reset
 
-    turns = {who: Turn(again(talk), 2, before=talk.rest) for who, talk in talks.items()}
+    turns = {who: TimedCall(again(talk), 2, before=talk.wait_until_idle) for who, talk in talks.items()}
     first = next(iter(talks))
-    hasty = f"{first}, {_HASTY}"
-    turns[hasty] = Turn(again(talks[first]), 4)
-    return _table("reset", "Reset by tool calls, to the answer of a first eval", in_turns(turns, plan.of(10, 2)), 15)
+    hasty = f"{first}, {_BACK_TO_BACK}"
+    turns[hasty] = TimedCall(again(talks[first]), 4)
+    return _table(
+        "reset", "Reset by tool calls, to the answer of a first eval", time_in_turns(turns, plan.of(10, 2)), 15
+    )
 
 
-def _reading(talks: Talks) -> list[Table]:
+def _reading_tables(talks: Conversations) -> list[BenchTable]:
     """What a model is given: of a flood, as list of tools, and of the script of tasks."""
     floods = {who: [float(len(talk.eval(_FLOOD).text))] for who, talk in talks.items()}
     lists = {who: [float(len(encode(talk.ask("tools/list")["tools"])))] for who, talk in talks.items()}
@@ -144,7 +150,7 @@ def _reading(talks: Talks) -> list[Table]:
     return tables
 
 
-def _sure(talk: Talk, holds: Callable[[Told], bool], code: str) -> Callable[[], object]:
+def _checked_eval(talk: McpConversation, holds: Callable[[ToolAnswer], bool], code: str) -> Callable[[], object]:
     """Run this code, and see to it that the answer is one."""
 
     def run() -> None:
@@ -154,11 +160,11 @@ def _sure(talk: Talk, holds: Callable[[Told], bool], code: str) -> Callable[[], 
     return run
 
 
-def _is_flood(told: Told) -> bool:
+def _is_flood(told: ToolAnswer) -> bool:
     return "x" * 99 in told.text
 
 
-def _is_picture(told: Told) -> bool:
+def _is_picture(told: ToolAnswer) -> bool:
     return told.pictures >= 1
 
 
@@ -169,10 +175,12 @@ def _table(
     at_most: float | None = None,
     unit: str = "ms",
     peer: Role = "peer",
-) -> Table:
+) -> BenchTable:
     factor = _MS if unit == "ms" else 1
-    rows = [Row(who, "ours" if who.startswith(_OURS) else peer, scaled(kept, factor)) for who, kept in samples.items()]
-    table = Table(f"mcp-{name}", title, unit, rows[0].who, rows)
+    rows = [
+        SampleRow(who, "ours" if who.startswith(_OURS) else peer, scale(kept, factor)) for who, kept in samples.items()
+    ]
+    table = BenchTable(f"mcp-{name}", title, unit, rows[0].who, rows)
     if at_most is not None:
         table.checks.append(Check(rows[0].who, rows[0].p50, at_most, at_most=True, unit=unit))
     return table

@@ -25,7 +25,7 @@ POOL = 4  # warm workers of our brokers
 encode = msgspec.json.Encoder().encode
 
 
-class Told(NamedTuple):
+class ToolAnswer(NamedTuple):
     """What a tool gave: the text that a model reads, how many pictures, and the characters of the whole message but
     for the pictures' data."""
 
@@ -34,7 +34,7 @@ class Told(NamedTuple):
     sent: int
 
 
-class Talk(ABC):
+class McpConversation(ABC):
     """A server and its client, one request at a time."""
 
     log: Path | None = None  # where the server's stderr goes, if not to ours
@@ -57,11 +57,11 @@ class Talk(ABC):
         self._count += 1
         self._put({"id": self._count, "method": method, "params": params})
         while True:
-            message = msgspec.json.decode(procs.line_from(self._process))
+            message = msgspec.json.decode(procs.read_line(self._process))
             if message.get("id") == self._count and "method" not in message:
                 return dict(message["result"])
 
-    def call(self, tool: str, **arguments: Any) -> Told:
+    def call(self, tool: str, **arguments: Any) -> ToolAnswer:
         """One call of a tool, whatever its code does."""
         result = self.ask("tools/call", name=tool, arguments=arguments)
         text = "\n".join(part.get("text", "") for part in result["content"])
@@ -70,127 +70,131 @@ class Talk(ABC):
             holder, key = (part, "data") if part["type"] == "image" else (part.get("resource", {}), "blob")
             if key in holder:
                 pictures, holder[key] = pictures + 1, ""
-        return Told(text, pictures, len(encode(result)))
+        return ToolAnswer(text, pictures, len(encode(result)))
 
     @abstractmethod
-    def eval(self, code: str) -> Told:
+    def eval(self, code: str) -> ToolAnswer:
         """Run code."""
 
     @abstractmethod
-    def reset(self) -> Told:
+    def reset(self) -> ToolAnswer:
         """A fresh process, and the answer of `1+1` in it."""
 
-    def rest(self) -> None:  # noqa: B027 - most have nothing to wait for
+    def wait_until_idle(self) -> None:  # noqa: B027 - most have nothing to wait for
         """Come to rest: nothing is left over from the call before."""
 
     def close(self) -> None:
         """End the server, and what it started."""
-        below = procs.tree(self._process.pid)[1:]
-        procs.end(self._process)
+        below = procs.process_tree(self._process.pid)[1:]
+        procs.stop(self._process)
         for pid in below:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
 
-class Ours(Talk):
+class ReplctlMcp(McpConversation):
     """`replctl mcp`, in a session that ends with it: the folder it was opened with does too."""
 
     _session = "bench"
-    broker: ours.Raw | None = None
+    broker: ours.RawClient | None = None
 
-    def eval(self, code: str) -> Told:
+    def eval(self, code: str) -> ToolAnswer:
         """As above."""
         return self.call("eval", code=code, session=self._session, wait=60)
 
-    def reset(self) -> Told:
+    def reset(self) -> ToolAnswer:
         """As above: two calls."""
         self.call("reset", session=self._session)
         return self.eval("1+1")
 
-    def rest(self) -> None:
+    def wait_until_idle(self) -> None:
         """As above: the pool of warm workers is full again."""
         if self.broker is not None:
             self.broker.wait_warm(POOL)
 
     def close(self) -> None:
-        """As above. The broker below a server that started it is ended by `Cold`."""
+        """As above. The broker below a server that started it is ended by `ColdReplctlMcp`."""
         self.call("sessions", action="close", session=self._session)
-        procs.end(self._process)
+        procs.stop(self._process)
 
 
-class Posit(Talk):
+class PositMcp(McpConversation):
     """`mcp-repl`."""
 
-    def eval(self, code: str) -> Told:
+    def eval(self, code: str) -> ToolAnswer:
         """As above."""
         return self.call("repl", input=code + "\n", timeout_ms=30_000)
 
-    def reset(self) -> Told:
+    def reset(self) -> ToolAnswer:
         """As above: one call, whose first character resets."""
         return self.eval("\x041+1")
 
 
-class PyKernel(Talk):
+class PyKernelMcp(McpConversation):
     """`pykernel-mcp`. A model reads its text; the page for people that comes with each answer is only sent."""
 
     log = Path(os.devnull)  # two lines for each call
 
-    def eval(self, code: str) -> Told:
+    def eval(self, code: str) -> ToolAnswer:
         """As above."""
         return self.call("execute_python", code=code)
 
-    def reset(self) -> Told:
+    def reset(self) -> ToolAnswer:
         """As above: two calls."""
         self.call("restart_kernel")
         return self.eval("1+1")
 
 
-class Server:
+class McpContender:
     """How to start one contender, up to its first answer; `talk` is the one that runs."""
 
     def __init__(
-        self, kind: type[Talk], argv: list[str], env: dict[str, str] | None = None, broker: ours.Raw | None = None
+        self,
+        kind: type[McpConversation],
+        argv: list[str],
+        env: dict[str, str] | None = None,
+        broker: ours.RawClient | None = None,
     ) -> None:
         self._kind, self._argv, self._env, self._broker = kind, argv, env, broker
         self._stack = ExitStack()
-        self.talk: Talk | None = None
+        self.conversation: McpConversation | None = None
 
     def start(self) -> None:
         """Start it in a folder of its own, which is its sessions' workspace."""
-        self.talk = self._kind(self._argv, self._stack.enter_context(procs.folder()), self._env)
-        if isinstance(self.talk, Ours):
-            self.talk.broker = self._broker
-        self._stack.callback(self.talk.close)
-        assert is_two(self.talk.eval("1+1"))
+        self.conversation = self._kind(self._argv, self._stack.enter_context(procs.temporary_directory()), self._env)
+        if isinstance(self.conversation, ReplctlMcp):
+            self.conversation.broker = self._broker
+        self._stack.callback(self.conversation.close)
+        assert is_two(self.conversation.eval("1+1"))
 
     def end(self) -> None:
         """End it, and what it started."""
         self._stack.close()
-        self.talk = None
+        self.conversation = None
 
-    def running(self) -> Talk:
+    def ensure_started(self) -> McpConversation:
         """The server, started if it was not."""
-        if self.talk is None:
+        if self.conversation is None:
             self.start()
-        assert self.talk is not None
-        return self.talk
+        assert self.conversation is not None
+        return self.conversation
 
 
-class Cold(Server):
+class ColdReplctlMcp(McpContender):
     """Ours when no broker runs yet: the first call starts one."""
 
     def __init__(self) -> None:
-        super().__init__(Ours, REPLCTL)
+        super().__init__(ReplctlMcp, REPLCTL)
 
     def start(self) -> None:
         """As above."""
-        state = self._stack.enter_context(procs.folder())
+        state = self._stack.enter_context(procs.temporary_directory())
         self._env = env_of(state)
-        self._stack.callback(_shut_down, f"ipc://{state}/run/broker.sock")
+        self._stack.callback(_stop_broker, f"ipc://{state}/run/broker.sock")
         super().start()
 
 
-def is_two(told: Told) -> bool:
+def is_two(told: ToolAnswer) -> bool:
     """Whether this answers `1+1`."""
     return "2" in told.text.splitlines()
 
@@ -199,10 +203,10 @@ def env_of(state: Path) -> dict[str, str]:
     """For a server whose broker keeps its state there."""
     config = state / "config.toml"
     if not config.exists():
-        config.write_text(ours.MAY)
+        config.write_text(ours.ALLOW_UNSANDBOXED)
     return {"REPLCTL_STATE_DIR": str(state), "REPLCTL_CONFIG": str(config)}
 
 
-def _shut_down(endpoint: str) -> None:
+def _stop_broker(endpoint: str) -> None:
     with suppress(ReplError), Client(endpoint, start=False) as client:
         client.shutdown()

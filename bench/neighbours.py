@@ -15,8 +15,8 @@ import msgspec
 
 from bench import procs, shared
 from bench.calm import Samples
-from bench.stats import Check, Row, Table, median, number, p99
-from bench.turns import Plan
+from bench.stats import BenchTable, Check, SampleRow, median, number, p99
+from bench.turns import BenchPlan
 
 _QUIET = "quiet"
 _MOST_PING_MS, _MOST_P50, _MOST_P99 = 100.0, 1.5, 2.0
@@ -41,71 +41,75 @@ _TRAFFIC = {
 }
 
 
-class Turn(NamedTuple):
+class QuietLoudPair(NamedTuple):
     """What the calm agent saw before, and beside, a neighbour."""
 
     quiet: Samples
     loud: Samples
 
 
-def measure(plan: Plan) -> list[Table]:
+def measure(plan: BenchPlan) -> list[BenchTable]:
     """Evals and pings, with the bars as checks; then how evenly slots go round, and what many connections do."""
     rounds, seconds = plan.of(3, 1), 1.5
     quiet: list[Samples] = []
-    turns: dict[str, list[Turn]] = {}
+    turns: dict[str, list[QuietLoudPair]] = {}
     for kind in _NO_TRAFFIC | _TRAFFIC:
-        with shared.broker(_SETTINGS) as broker, _at_work(broker) as calm, neighbour(kind, broker) as loud:
+        with (
+            shared.broker(_SETTINGS) as broker,
+            _start_calm_agent(broker) as calm,
+            start_neighbour(kind, broker) as loud,
+        ):
             turns[kind] = []
             for _ in range(rounds):
                 before = calm(seconds)
                 with loud(seconds):
                     beside = calm(seconds - _REST_S)
-                turns[kind].append(Turn(before, beside))
+                turns[kind].append(QuietLoudPair(before, beside))
                 quiet.append(before)
     return [_table(what, quiet, turns) for what in ("eval", "ping")]
 
 
 @contextmanager
-def _at_work(broker: shared.Shared) -> Iterator[Callable[[float], Samples]]:
+def _start_calm_agent(broker: shared.SharedBroker) -> Iterator[Callable[[float], Samples]]:
     """The calm agent."""
-    process = procs.module("calm", str(shared.CALM_UID), broker.zmq)
+    process = procs.start_module("calm", str(shared.CALM_UID), broker.zmq)
     try:
-        procs.line_from(process)
+        procs.read_line(process)
 
         def calm(seconds: float) -> Samples:
-            procs.nudge(process, str(seconds))
-            return msgspec.json.decode(procs.line_from(process, _PATIENCE_S), type=Samples)
+            procs.send_line(process, str(seconds))
+            return msgspec.json.decode(procs.read_line(process, _PATIENCE_S), type=Samples)
 
         calm(0.5)
         yield calm
     finally:
-        procs.end(process)
+        procs.stop(process)
 
 
 @contextmanager
-def neighbour(kind: str, broker: shared.Shared) -> Iterator[Callable[[float], Any]]:
+def start_neighbour(kind: str, broker: shared.SharedBroker) -> Iterator[Callable[[float], Any]]:
     """The other one, who is a nuisance for as long as is said, and then lets all come to rest."""
-    process = procs.module("flood", kind, str(shared.NOISY_UID), broker.zmq, broker.lines)
+    process = procs.start_module("flood", kind, str(shared.NOISY_UID), broker.zmq, broker.lines)
 
     @contextmanager
     def loud(seconds: float) -> Iterator[None]:
-        procs.nudge(process, str(seconds))
+        procs.send_line(process, str(seconds))
         time.sleep(_REST_S / 2)
         yield
-        procs.line_from(process, _PATIENCE_S)
+        procs.read_line(process, _PATIENCE_S)
         procs.settle()
 
     try:
-        procs.line_from(process)
+        procs.read_line(process)
         yield loud
     finally:
-        procs.end(process)
+        procs.stop(process)
 
 
-class Beside(Table):
+class NeighbourTable(BenchTable):
     """A table whose rows say beside whom, how much slower than the quiet phases before, and the worst sample."""
 
-    slower: dict[str, tuple[float, float]]  # p50 and p99, of that in the quiet phases
+    slowdown: dict[str, tuple[float, float]]  # p50 and p99, of that in the quiet phases
 
     def markdown(self) -> str:
         """Heading, rows, verdicts."""
@@ -119,25 +123,25 @@ class Beside(Table):
         ]
         for row in self.rows:
             figures = [number(each) for each in (row.p50, p99(row.samples), max(row.samples))]
-            ratios = [number(each) for each in self.slower.get(row.who, (1.0, 1.0))]
+            ratios = [number(each) for each in self.slowdown.get(row.who, (1.0, 1.0))]
             lines.append(f"| {' | '.join([row.who, *figures, str(len(row.samples)), *ratios, row.note])} |")
         return "\n".join([*lines, "", *(f"- {check.text()}" for check in self.checks)]) + "\n"
 
 
-def _table(what: str, quiet: list[Samples], turns: dict[str, list[Turn]]) -> Beside:
-    rows = [Row(_QUIET, "ours", [us for each in quiet for us in getattr(each, what)])]
+def _table(what: str, quiet: list[Samples], turns: dict[str, list[QuietLoudPair]]) -> NeighbourTable:
+    rows = [SampleRow(_QUIET, "ours", [us for each in quiet for us in getattr(each, what)])]
     slower: dict[str, tuple[float, float]] = {}
     for kind, who in (_NO_TRAFFIC | _TRAFFIC).items():
         pairs = [(getattr(turn.quiet, what), getattr(turn.loud, what)) for turn in turns[kind]]
         refused = sum(turn.loud.refused for turn in turns[kind])
         note = f"{refused} refused" * (refused > 0)
-        rows.append(Row(who, "ours", [us for _, loud in pairs for us in loud], note))
+        rows.append(SampleRow(who, "ours", [us for _, loud in pairs for us in loud], note))
         slower[who] = (
             median([median(loud) / median(quiet) for quiet, loud in pairs]),
             median([p99(loud) / p99(quiet) for quiet, loud in pairs]),
         )
-    table = Beside(f"neighbours-{what}", f"A calm agent's {what} beside others", "us", _QUIET, rows)
-    table.slower = slower
+    table = NeighbourTable(f"neighbours-{what}", f"A calm agent's {what} beside others", "us", _QUIET, rows)
+    table.slowdown = slower
     traffic = list(_TRAFFIC.values())
     for at, figure, bound in ((0, "p50", _MOST_P50), (1, "p99", _MOST_P99)):
         for who in traffic:

@@ -15,7 +15,7 @@ import zmq
 
 from bench import ours
 from bench.floor import dealer
-from bench.shared import become
+from bench.shared import become_user
 
 _PATIENCE_S = 40.0
 
@@ -33,7 +33,7 @@ def _answers(sock: zmq.Socket[bytes], awaited: set[str]) -> dict[str, list[str]]
 
 def main(uid: str, target: str, count: str) -> None:
     """Be the process."""
-    become(int(uid))
+    become_user(int(uid))
     sock = dealer(zmq.Context(), target)
     names = {f"s{number}" for number in range(int(count))}
     for name in names:

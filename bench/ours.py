@@ -1,6 +1,6 @@
 """replctl: a broker of the bench's own, and a caller's end without the client library.
 
-`Raw` is what somebody writes who has only `docs/protocol.md`: a DEALER and msgspec. Beside it stands `Client`, so
+`RawClient` is what somebody writes who has only `docs/protocol.md`: a DEALER and msgspec. Beside it stands `Client`, so
 that the table shows what the library costs.
 """
 
@@ -21,10 +21,12 @@ from bench.floor import dealer
 from replctl import Client
 
 RAW, LIBRARY = "ours, bare socket", "ours, Client"
-MAY = "[sandbox]\nallow-unsandboxed = true\n"  # a machine that cannot confine is measured too; the tables say so
-_OFF = MAY + 'profile = "off"\n'
+ALLOW_UNSANDBOXED = (
+    "[sandbox]\nallow-unsandboxed = true\n"  # a machine that cannot confine is measured too; the tables say so
+)
+_SANDBOX_OFF = ALLOW_UNSANDBOXED + 'profile = "off"\n'
 _REFILL_S = 30.0
-_OPEN = {  # bounds that protect a real broker from what a bench does
+_RAISED_LIMITS = {  # bounds that protect a real broker from what a bench does
     "rate-limit-per-min": 0,
     "max-connections": 1000,
     "max-concurrent-evals": 1000,
@@ -34,7 +36,7 @@ _OPEN = {  # bounds that protect a real broker from what a bench does
 }
 
 
-class Said(msgspec.Struct):
+class ReplyMessage(msgspec.Struct):
     """What a bench needs of a reply."""
 
     id: str
@@ -50,14 +52,14 @@ class Said(msgspec.Struct):
 
 
 encode = msgspec.json.Encoder().encode
-decode = msgspec.json.Decoder(Said).decode
+decode = msgspec.json.Decoder(ReplyMessage).decode
 
 
-class Refused(Exception):
+class BenchRequestRefused(Exception):
     """The broker did not do what was asked."""
 
 
-class Raw:
+class RawClient:
     """A DEALER, one request at a time."""
 
     def __init__(self, endpoint: str) -> None:
@@ -74,7 +76,7 @@ class Raw:
         self._socket.send(encode({"id": sent, "op": op, **fields}))
         return sent
 
-    def finish(self, sent: str) -> Said:
+    def finish(self, sent: str) -> ReplyMessage:
         """The terminal reply to a request, with the value that came before it. Raises Refused."""
         value: str | None = None
         while True:
@@ -91,11 +93,11 @@ class Raw:
                 if "done" in said.status:
                     break
         if "error" in said.status and "interrupted" not in said.status:
-            raise Refused(f"{said.status}: {said.err}")
+            raise BenchRequestRefused(f"{said.status}: {said.err}")
         said.value = value
         return said
 
-    def call(self, op: str, **fields: object) -> Said:
+    def call(self, op: str, **fields: object) -> ReplyMessage:
         """Send, and wait for the end."""
         return self.finish(self.send(op, **fields))
 
@@ -103,7 +105,7 @@ class Raw:
         """Run code in a session that exists; the value's text."""
         return self.call("eval", code=code, session=session).value
 
-    def begin(self, code: str, session: str) -> str:
+    def send_and_wait_for_output(self, code: str, session: str) -> str:
         """Send code and wait until it has printed something; the request's id."""
         sent = self.send("eval", code=code, session=session)
         while decode(self._socket.recv()).out is None:
@@ -118,7 +120,7 @@ class Raw:
         """The broker's counters."""
         return self.call("stats").stats or {}
 
-    def sandboxed(self) -> bool:
+    def is_sandboxed(self) -> bool:
         """Whether sessions that are opened now are confined."""
         return isinstance(self.call("describe").sandbox, dict)
 
@@ -127,7 +129,7 @@ class Raw:
         end = time.monotonic() + _REFILL_S
         while self.stats()["workers"]["warm"] < count:
             if time.monotonic() > end:
-                raise procs.Deadline("the pool of warm workers does not refill")
+                raise procs.DeadlineExceeded("the pool of warm workers does not refill")
             time.sleep(0.01)
         procs.settle(0.05)
 
@@ -136,7 +138,7 @@ class Raw:
         self._context.destroy(linger=0)
 
 
-class Broker:
+class BenchBroker:
     """A running broker."""
 
     def __init__(self, endpoint: str, pid: int, state: Path) -> None:
@@ -144,12 +146,12 @@ class Broker:
         self.pid = pid
         self.state = state
         self.tcp: str | None = None
-        self._raw: list[Raw] = []
+        self._raw: list[RawClient] = []
         self._clients: list[Client] = []
 
-    def raw(self) -> Raw:
+    def raw(self) -> RawClient:
         """A bare connection."""
-        self._raw.append(Raw(self.endpoint))
+        self._raw.append(RawClient(self.endpoint))
         return self._raw[-1]
 
     def client(self) -> Client:
@@ -162,7 +164,9 @@ class Broker:
         lineage = [interpreter]
         while lineage[-1] != self.pid:
             lineage.append(procs.parent_of(lineage[-1]))
-        return sum(map(procs.pss_mb, procs.tree(lineage[-3])))  # above the worker: who forks workers, the broker
+        return sum(
+            map(procs.pss_mb, procs.process_tree(lineage[-3]))
+        )  # above the worker: who forks workers, the broker
 
     def disconnect(self) -> None:
         """End all connections."""
@@ -181,18 +185,18 @@ def broker(
     confine: Mapping[str, int] | None = None,
     settings: Sequence[str] = (),
     **limits: int,
-) -> Iterator[Broker]:
+) -> Iterator[BenchBroker]:
     """A broker with these limits beyond the opened ones (`max_sessions=120`); ended on every way out.
 
     Sessions are sandboxed where the machine can, as they are by default; `sandbox=False` turns it off, and
     `confine` has other bounds of it (`{"pids": 64}`). With `tcp` the broker listens to JSON lines as well; `settings`
     are any others (`"transcript.backend=off"`).
     """
-    bounds = _OPEN | {name.replace("_", "-"): value for name, value in limits.items()}
-    with procs.folder() as path:
+    bounds = _RAISED_LIMITS | {name.replace("_", "-"): value for name, value in limits.items()}
+    with procs.temporary_directory() as path:
         endpoint = f"ipc://{path}/b.sock"
         config = path / "config.toml"
-        config.write_text(MAY if sandbox else _OFF)
+        config.write_text(ALLOW_UNSANDBOXED if sandbox else _SANDBOX_OFF)
         argv = [sys.executable, "-m", "replctl", "serve", "--json", "--endpoint", endpoint]
         argv += ["--set", f"broker.warm-workers={warm_workers}"]
         argv += ["--tcp", "127.0.0.1:0"] if tcp else []
@@ -202,22 +206,22 @@ def broker(
         log = path / "log"
         env = {"REPLCTL_STATE_DIR": str(path), "REPLCTL_CONFIG": str(config)}
         process = procs.start(argv, env, log)
-        running: Broker | None = None
+        running: BenchBroker | None = None
         try:
             try:
-                listening = msgspec.json.decode(procs.line_from(process))["listening"]
+                listening = msgspec.json.decode(procs.read_line(process))["listening"]
             except EOFError:
                 raise RuntimeError(f"the broker did not start: {log.read_text()}") from None
-            running = Broker(endpoint, process.pid, path)
+            running = BenchBroker(endpoint, process.pid, path)
             running.tcp = next((url for url in listening if "tcp://" in url), None)
             yield running
         finally:
             if running is not None:
                 running.disconnect()
-            procs.end(process)
+            procs.stop(process)
 
 
-def sessions_are(sandbox: bool = True) -> str:
+def describe_sandboxing(sandbox: bool = True) -> str:
     """For a table: whether the sandbox is on in a broker that is started like this."""
     with broker(0, sandbox=sandbox) as running:
-        return "sandboxed" if running.raw().sandboxed() else "not sandboxed"
+        return "sandboxed" if running.raw().is_sandboxed() else "not sandboxed"

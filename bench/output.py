@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 from bench import ours, peers
-from bench.stats import Row, Table
-from bench.turns import Plan
+from bench.stats import BenchTable, SampleRow
+from bench.turns import BenchPlan
 
 _BYTES = 10_000_000
 _CODES = {
@@ -16,7 +16,7 @@ _CODES = {
 }
 
 
-def measure(plan: Plan) -> list[Table]:
+def measure(plan: BenchPlan) -> list[BenchTable]:
     """One table a way of writing. A row whose text did not all come live says how much did."""
     with ours.broker(max_output_bytes=64 * 1024 * 1024) as broker, peers.kernel() as kernel:
         raw, client = broker.raw(), broker.client()
@@ -39,7 +39,7 @@ def measure(plan: Plan) -> list[Table]:
         return [_table(how, code, contenders, plan.of(7, 2)) for how, code in _CODES.items()]
 
 
-def _table(how: str, code: str, contenders: dict[str, Callable[[str], int]], rounds: int) -> Table:
+def _table(how: str, code: str, contenders: dict[str, Callable[[str], int]], rounds: int) -> BenchTable:
     speeds: dict[str, list[float]] = {who: [] for who in contenders}
     least = dict.fromkeys(contenders, _BYTES)
     for _ in range(rounds):
@@ -49,7 +49,7 @@ def _table(how: str, code: str, contenders: dict[str, Callable[[str], int]], rou
             speeds[who].append(got / 1e6 / (time.perf_counter() - began))
             least[who] = min(least[who], got)
     rows = [
-        Row(
+        SampleRow(
             who,
             "peer" if who == peers.NAME else "ours",
             speeds[who],
@@ -58,4 +58,4 @@ def _table(how: str, code: str, contenders: dict[str, Callable[[str], int]], rou
         for who in contenders
     ]
     name = "output-" + how.replace(" ", "-")
-    return Table(name, f"10 MB of stdout in {how}", "MB/s", ours.RAW, rows, more_is_better=True)
+    return BenchTable(name, f"10 MB of stdout in {how}", "MB/s", ours.RAW, rows, more_is_better=True)

@@ -16,7 +16,7 @@ from typing import Any
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
-from bench.procs import READY_S, folder
+from bench.procs import READY_S, temporary_directory
 
 _ANSWER_S = 60.0
 _LOOK_S = 0.002
@@ -27,13 +27,13 @@ NAME, PLAIN = "ipykernel, bare channels", "ipykernel, execute_interactive"
 OnStream = Callable[[str], object]
 
 
-class Kernel:
+class JupyterKernel:
     """One kernel and its client, over the transport that is ours too (ipc)."""
 
     def __init__(self) -> None:
         # Its own folder: jupyter_client's ipc sockets otherwise lie in the current one, under one name for all kernels.
         self._stack = ExitStack()
-        file = str(self._stack.enter_context(folder()) / "k.json")
+        file = str(self._stack.enter_context(temporary_directory()) / "k.json")
         self._manager: Any = KernelManager(kernel_name="python3", transport="ipc", connection_file=file)
         self._client: Any = None
 
@@ -81,7 +81,7 @@ class Kernel:
             continue
         return [str(match) for match in said["content"]["matches"]]
 
-    def begin(self, code: str) -> str:
+    def send_and_wait_for_output(self, code: str) -> str:
         """Send code and wait until it has printed something; the request's id."""
         sent = str(self._client.execute(code))
         while self._client.iopub_channel.get_msg(timeout=_ANSWER_S)["msg_type"] != "stream":
@@ -118,9 +118,9 @@ class Kernel:
 
 
 @contextmanager
-def kernel() -> Iterator[Kernel]:
+def kernel() -> Iterator[JupyterKernel]:
     """A kernel that runs, and is ended."""
-    made = Kernel()
+    made = JupyterKernel()
     try:
         made.start()
         yield made
@@ -144,11 +144,11 @@ def wait_until_up(client: Any) -> None:
         if now >= ask_at:
             asked.add(client.kernel_info())
             ask_at = now + (_SUBSCRIBED_S if replied else _CONNECTED_S)
-        replied = _came(client.shell_channel, asked) or replied
-        heard = _came(client.iopub_channel, asked) or heard
+        replied = _poll_reply(client.shell_channel, asked) or replied
+        heard = _poll_reply(client.iopub_channel, asked) or heard
 
 
-def _came(channel: Any, asked: set[str]) -> bool:
+def _poll_reply(channel: Any, asked: set[str]) -> bool:
     """Whether something about one of these requests comes very soon."""
     try:
         return channel.get_msg(timeout=_LOOK_S)["parent_header"].get("msg_id") in asked

@@ -20,7 +20,7 @@ _HOW = {
 }
 
 
-class Piped:
+class PipedInterpreter:
     """One interpreter."""
 
     def __init__(self, runtime: str) -> None:
@@ -43,13 +43,13 @@ class Piped:
 
     def close(self) -> None:
         """End it."""
-        procs.end(self._process)
+        procs.stop(self._process)
 
 
 @contextmanager
-def piped(runtime: str) -> Iterator[Piped]:
+def piped(runtime: str) -> Iterator[PipedInterpreter]:
     """An interpreter that runs, and is ended."""
-    made = Piped(runtime)
+    made = PipedInterpreter(runtime)
     try:
         yield made
     finally:

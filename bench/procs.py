@@ -24,7 +24,7 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
 
-class Deadline(Exception):
+class DeadlineExceeded(Exception):
     """A measurement took longer than it may."""
 
 
@@ -33,7 +33,7 @@ def deadline(seconds: float, what: str) -> Iterator[None]:
     """Raise Deadline out of whatever waits when the time is over. For the main thread; not to be nested."""
 
     def over(_: int, __: FrameType | None) -> None:
-        raise Deadline(f"{what}: not done after {seconds:g} s")
+        raise DeadlineExceeded(f"{what}: not done after {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, over)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -45,7 +45,7 @@ def deadline(seconds: float, what: str) -> Iterator[None]:
 
 
 @contextmanager
-def folder() -> Iterator[Path]:
+def temporary_directory() -> Iterator[Path]:
     """A folder for sockets and state, private and with a short path: ipc addresses are bounded."""
     path = Path(tempfile.mkdtemp(prefix="replb-", dir="/tmp"))
     try:
@@ -76,7 +76,7 @@ def start(
         )
 
 
-def module(name: str, *args: str) -> subprocess.Popen[str]:
+def start_module(name: str, *args: str) -> subprocess.Popen[str]:
     """A module of this package as a child."""
     return start([sys.executable, "-m", f"bench.{name}", *args])
 
@@ -85,26 +85,26 @@ def _die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
-def line_from(process: subprocess.Popen[str], seconds: float = READY_S) -> str:
+def read_line(process: subprocess.Popen[str], seconds: float = READY_S) -> str:
     """The next line of its stdout. Raises Deadline or EOFError."""
     stream: IO[str] | None = process.stdout
     assert stream is not None
     if not select.select([stream], [], [], seconds)[0]:
-        raise Deadline(f"{process.args!r}: no word in {seconds:g} s")
+        raise DeadlineExceeded(f"{process.args!r}: no word in {seconds:g} s")
     line = stream.readline()
     if not line:
         raise EOFError(f"{process.args!r} ended")
     return line.strip()
 
 
-def nudge(process: subprocess.Popen[str], line: str = "") -> None:
+def send_line(process: subprocess.Popen[str], line: str = "") -> None:
     """A line to its stdin."""
     assert process.stdin is not None
     process.stdin.write(line + "\n")
     process.stdin.flush()
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def stop(process: subprocess.Popen[str]) -> None:
     """Ask it to end, then make it."""
     process.terminate()
     try:
@@ -120,7 +120,7 @@ def end(process: subprocess.Popen[str]) -> None:
                 pass
 
 
-def tree(pid: int) -> list[int]:
+def process_tree(pid: int) -> list[int]:
     """A process and all below it."""
     found = [pid]
     for parent in found:
@@ -148,7 +148,7 @@ def on_one_core(pids: Iterable[int]) -> Iterator[None]:
 
     def put(cores: set[int]) -> None:
         for root in roots:
-            for pid in tree(root):
+            for pid in process_tree(root):
                 for task in _tasks(pid):
                     try:
                         os.sched_setaffinity(task, cores)

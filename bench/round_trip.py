@@ -6,8 +6,8 @@ import os
 
 from bench import ours, peers, procs
 from bench.floor import floor
-from bench.stats import Check, Role, Row, Table
-from bench.turns import Plan, Turn, in_turns, scaled
+from bench.stats import BenchTable, Check, Role, SampleRow
+from bench.turns import BenchPlan, TimedCall, scale, time_in_turns
 
 FLOOR = "floor (zmq.proxy echo)"
 _ROLES: dict[str, Role] = {
@@ -21,7 +21,7 @@ _SILENCE_S = 0.02
 _US = 1e6
 
 
-def measure(plan: Plan) -> list[Table]:
+def measure(plan: BenchPlan) -> list[BenchTable]:
     """Three tables with the same five rows."""
     with floor() as echo, ours.broker() as broker, peers.kernel() as kernel:
         raw, client = broker.raw(), broker.client()
@@ -40,17 +40,17 @@ def measure(plan: Plan) -> list[Table]:
         def peer_library() -> None:
             assert kernel.interactive("1+1") == "2"
 
-        def table(name: str, title: str, many: int, few: int, silence_s: float = 0.0) -> Table:
+        def table(name: str, title: str, many: int, few: int, silence_s: float = 0.0) -> BenchTable:
             turns = {
-                FLOOR: Turn(echo.trip, many),
-                ours.RAW: Turn(bare, many),
-                ours.LIBRARY: Turn(library, many),
-                peers.NAME: Turn(peer, few),
-                peers.PLAIN: Turn(peer_library, few),
+                FLOOR: TimedCall(echo.trip, many),
+                ours.RAW: TimedCall(bare, many),
+                ours.LIBRARY: TimedCall(library, many),
+                peers.NAME: TimedCall(peer, few),
+                peers.PLAIN: TimedCall(peer_library, few),
             }
-            seconds = in_turns(turns, plan.of(10, 3), silence_s)
-            rows = [Row(who, _ROLES[who], scaled(kept, _US)) for who, kept in seconds.items()]
-            return Table(name, title, "us", FLOOR, rows)
+            seconds = time_in_turns(turns, plan.of(10, 3), silence_s)
+            rows = [SampleRow(who, _ROLES[who], scale(kept, _US)) for who, kept in seconds.items()]
+            return BenchTable(name, title, "us", FLOOR, rows)
 
         many, few = plan.of(300, 150), plan.of(40, 20)
         tight = table("round-trip", "Round trip of `1+1`, one after the other", many, few)

@@ -18,8 +18,8 @@ if not __package__:  # run as a file: the package's parent takes the place of it
 
 from bench import machine, ours
 from bench.procs import deadline
-from bench.stats import Facts, Table
-from bench.turns import Plan
+from bench.stats import BenchTable, FactSheet
+from bench.turns import BenchPlan
 
 README = Path(__file__).with_name("README.md")
 
@@ -60,10 +60,10 @@ MEASUREMENTS = {
 def main(argv: list[str] | None = None) -> None:
     """Measure, print, and write what was asked for. Exit code 1 when a measurement could not be made."""
     options = _options(argv)
-    plan = Plan(quick=options.quick)
+    plan = BenchPlan(quick=options.quick)
     before = machine.load()
-    sessions = ours.sessions_are()
-    tables: list[Table | Facts] = []
+    sessions = ours.describe_sandboxing()
+    tables: list[BenchTable | FactSheet] = []
     failed: list[str] = []
     for name in options.only or MEASUREMENTS:
         try:
@@ -103,21 +103,21 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _measure(name: str, plan: Plan, sessions: str) -> list[Table | Facts]:
+def _measure(name: str, plan: BenchPlan, sessions: str) -> list[BenchTable | FactSheet]:
     measurement = MEASUREMENTS[name]
     print(f"measuring {name} ...", file=sys.stderr, flush=True)
     module = importlib.import_module(f"bench.{measurement.module}")
     with deadline(measurement.patience, name):
-        tables: list[Table | Facts] = module.measure(plan)
+        tables: list[BenchTable | FactSheet] = module.measure(plan)
     for table in tables:
         table.sessions = table.sessions or (sessions if measurement.usual else "")
     return tables
 
 
-def _page(tables: list[Table | Facts], facts: list[str], command: str, failed: list[str]) -> str:
+def _page(tables: list[BenchTable | FactSheet], facts: list[str], command: str, failed: list[str]) -> str:
     """What goes between the markers."""
     checks = [check for table in tables for check in table.checks]
-    lost = [line for table in tables for line in table.lost()]
+    lost = [line for table in tables for line in table.lost_rows()]
     parts = [f"`{command}` on", "", *(f"- {fact}" for fact in facts), ""]
     if checks:
         parts += ["**Targets**", "", *(f"- {check.text()}" for check in checks), ""]

@@ -19,18 +19,18 @@ from pathlib import Path
 
 from bench import machine as host
 from bench import procs
-from bench.stats import Row, Table
-from bench.turns import Plan as Turns
-from bench.turns import Turn, in_turns, scaled
+from bench.stats import BenchTable, SampleRow
+from bench.turns import BenchPlan as Turns
+from bench.turns import TimedCall, scale, time_in_turns
 from replwire.policy import Policy
-from replworker.confine.cgroup import Home
-from replworker.confine.confined import Confined
-from replworker.confine.machine import Machine, look
-from replworker.confine.plan import Plan
-from replworker.confine.prepare import prepare
-from replworker.confine.probe import probe
-from replworker.runtimes.child import Child
-from replworker.runtimes.pick import pick
+from replworker.runtimes.commands import build_command
+from replworker.runtimes.interpreter_process import InterpreterProcess
+from replworker.sandbox.bubblewrap import BubblewrapSandbox
+from replworker.sandbox.cgroup import CgroupRoot
+from replworker.sandbox.machine import Machine, detect_machine
+from replworker.sandbox.plan import SandboxPlan
+from replworker.sandbox.prepare import prepare_plan
+from replworker.sandbox.probe import probe
 
 BARE, FULL = "no sandbox", "all layers"
 _READY_S = 10.0
@@ -38,10 +38,10 @@ _SUITE_S = 120.0
 _ENV = {"PATH": "/usr/bin:/bin"}
 
 
-def measure(turns: Turns) -> list[Table]:
+def measure(turns: Turns) -> list[BenchTable]:
     """Start, workspace, probe, memory, attacks."""
-    machine = look()
-    plan = prepare(Policy(), machine, "python", sys.executable, _ENV)
+    machine = detect_machine()
+    plan = prepare_plan(Policy(), machine, "python", sys.executable, _ENV)
     return [
         _starts(turns, machine, plan),
         _workspace(turns, plan),
@@ -51,62 +51,64 @@ def measure(turns: Turns) -> list[Table]:
     ]
 
 
-class Session:
+class BenchInterpreter:
     """An interpreter up to its first word."""
 
-    def __init__(self, wrapping: Confined | None, env: dict[str, str]) -> None:
+    def __init__(self, wrapping: BubblewrapSandbox | None, env: dict[str, str]) -> None:
         self.confined = wrapping
-        self.child = Child(pick("python", sys.executable, env, wrapping))
+        self.child = InterpreterProcess(build_command("python", sys.executable, env, wrapping))
         while not self.child.receive():
             if not select.select([self.child.control], [], [], _READY_S)[0]:
-                raise procs.Deadline("the interpreter did not become ready")
+                raise procs.DeadlineExceeded("the interpreter did not become ready")
 
     def close(self) -> None:
         """End it, and wait until it is gone."""
         self.child.kill()
         select.select([self.child.pidfd], [], [], _READY_S)
-        self.child.died()
+        self.child.poll_exit()
         if self.confined is not None:
             self.confined.close()
         self.child.close()
 
 
-class Outer(Confined):
+class WithoutInnerStep(BubblewrapSandbox):
     """Without the step inside: no Landlock, no limits of a process."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SandboxPlan) -> None:
         super().__init__(plan)
         self.prefix = self.prefix[: self.prefix.index("--") + 1]
 
 
-def _starts(turns: Turns, machine: Machine, plan: Plan) -> Table:
-    ungrouped = replace(plan, machine=replace(machine, cgroups=Home()))
+def _starts(turns: Turns, machine: Machine, plan: SandboxPlan) -> BenchTable:
+    ungrouped = replace(plan, machine=replace(machine, cgroups=CgroupRoot()))
     unfiltered = replace(ungrouped, options=plan.options[2:])
-    makers: dict[str, Callable[[], Confined] | None] = {
+    makers: dict[str, Callable[[], BubblewrapSandbox] | None] = {
         BARE: None,
-        "bubblewrap, and for root the stage and the other user": lambda: Outer(replace(unfiltered, late=False)),
-        "the same and seccomp": lambda: Outer(replace(ungrouped, late=False)),
-        "the same and who brings the workspace": lambda: Outer(ungrouped),
-        "the same and Landlock and limits (the step inside)": lambda: Confined(ungrouped),
-        FULL + ": the same and control groups": lambda: Confined(plan),
+        "bubblewrap, and for root the stage and the other user": lambda: WithoutInnerStep(
+            replace(unfiltered, late=False)
+        ),
+        "the same and seccomp": lambda: WithoutInnerStep(replace(ungrouped, late=False)),
+        "the same and who brings the workspace": lambda: WithoutInnerStep(ungrouped),
+        "the same and Landlock and limits (the step inside)": lambda: BubblewrapSandbox(ungrouped),
+        FULL + ": the same and control groups": lambda: BubblewrapSandbox(plan),
     }
-    sessions: list[Session] = []
+    sessions: list[BenchInterpreter] = []
 
-    def start(make: Callable[[], Confined] | None) -> None:
-        sessions.append(Session(None if make is None else make(), plan.env))
+    def start(make: Callable[[], BubblewrapSandbox] | None) -> None:
+        sessions.append(BenchInterpreter(None if make is None else make(), plan.env))
 
     def end() -> None:
         while sessions:
             sessions.pop().close()
 
-    timed = {name: Turn(lambda make=make: start(make), 3, before=end) for name, make in makers.items()}  # type: ignore[misc]
-    seconds = in_turns(timed, turns.of(10, 2))
+    timed = {name: TimedCall(lambda make=make: start(make), 3, before=end) for name, make in makers.items()}  # type: ignore[misc]
+    seconds = time_in_turns(timed, turns.of(10, 2))
     end()
-    rows = [Row(name, "floor" if name == BARE else "ours", scaled(seconds[name], 1e3)) for name in makers]
-    return Table("sandbox-start", "Cold start of a python session to its first word", "ms", BARE, rows)
+    rows = [SampleRow(name, "floor" if name == BARE else "ours", scale(seconds[name], 1e3)) for name in makers]
+    return BenchTable("sandbox-start", "Cold start of a python session to its first word", "ms", BARE, rows)
 
 
-def _workspace(turns: Turns, plan: Plan) -> Table:
+def _workspace(turns: Turns, plan: SandboxPlan) -> BenchTable:
     """Alone, and with four protected paths in it."""
     samples: dict[str, list[float]] = {"an empty folder": [], "a repository (.git, .envrc, .vscode)": []}
     for _ in range(turns.of(20, 3)):
@@ -117,32 +119,32 @@ def _workspace(turns: Turns, plan: Plan) -> Table:
                         Path(folder, part).mkdir(parents=True)
                     for part in (".git/config", ".envrc"):
                         Path(folder, part).touch()
-                session = Session(Confined(plan), plan.env)
+                session = BenchInterpreter(BubblewrapSandbox(plan), plan.env)
                 assert session.confined is not None
                 started = time.perf_counter()
                 error = session.confined.attach(plan.policy, folder)
                 seconds.append(time.perf_counter() - started)
                 session.close()
                 assert error is None, error
-    rows = [Row(name, "ours", scaled(seconds, 1e3)) for name, seconds in samples.items()]
-    return Table("sandbox-workspace", "Giving a warm session its folder", "ms", rows[0].who, rows)
+    rows = [SampleRow(name, "ours", scale(seconds, 1e3)) for name, seconds in samples.items()]
+    return BenchTable("sandbox-workspace", "Giving a warm session its folder", "ms", rows[0].who, rows)
 
 
-def _probe(turns: Turns, machine: Machine) -> Table:
+def _probe(turns: Turns, machine: Machine) -> BenchTable:
     samples = []
     for _ in range(turns.of(10, 2)):
         started = time.perf_counter()
         assert probe(Policy(), machine, sys.executable, _ENV).ok
         samples.append(time.perf_counter() - started)
-    return Table("sandbox-probe", "The probe", "ms", "probe", [Row("probe", "ours", scaled(samples, 1e3))])
+    return BenchTable("sandbox-probe", "The probe", "ms", "probe", [SampleRow("probe", "ours", scale(samples, 1e3))])
 
 
-def _memory(plan: Plan) -> Table:
+def _memory(plan: SandboxPlan) -> BenchTable:
     """What the sandbox adds to one idle session: bubblewrap's two processes, and the usher until the claim.
 
     The usher is a fork of the worker and shares its pages, so of it only what is its own counts.
     """
-    sessions = [Session(Confined(plan), plan.env) for _ in range(5)]
+    sessions = [BenchInterpreter(BubblewrapSandbox(plan), plan.env) for _ in range(5)]
     procs.settle()
     rows: dict[str, list[float]] = {
         "bubblewrap, twice": [],
@@ -154,13 +156,15 @@ def _memory(plan: Plan) -> Table:
         rows["bubblewrap, twice"].append(procs.pss_mb(outer) + procs.pss_mb(procs.parent_of(session.child.pid)))
         rows["the interpreter"].append(procs.pss_mb(session.child.pid))
     ushers = [
-        pid for pid in procs.tree(os.getpid())[1:] if procs.parent_of(pid) == os.getpid() and "bwrap" not in _name(pid)
+        pid
+        for pid in procs.process_tree(os.getpid())[1:]
+        if procs.parent_of(pid) == os.getpid() and "bwrap" not in _name(pid)
     ]
     rows["who brings the workspace, until it has"] = [_private_mb(pid) for pid in ushers]
     for session in sessions:
         session.close()
-    found = [Row(name, "ours", samples) for name, samples in rows.items()]
-    return Table(
+    found = [SampleRow(name, "ours", samples) for name, samples in rows.items()]
+    return BenchTable(
         "sandbox-memory",
         "Memory of one of five idle confined sessions (PSS; of a fork what is its own)",
         "MB",
@@ -169,9 +173,9 @@ def _memory(plan: Plan) -> Table:
     )
 
 
-def _attacks(turns: Turns) -> Table:
+def _attacks(turns: Turns) -> BenchTable:
     """All attacks of the tests, one after the other, each in an interpreter of its own."""
-    arena = Path(__file__).parents[1] / "tests/sandbox/arena.py"
+    arena = Path(__file__).parents[1] / "tests/sandbox/attack_environment.py"
     cases = [(who, how) for who in ("root", "user")[os.getuid() != 0 :] for how in ("bare", "confined")]
     samples: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
     for _ in range(turns.of(5, 1)):
@@ -179,8 +183,8 @@ def _attacks(turns: Turns) -> Table:
             started = time.perf_counter()
             subprocess.run([sys.executable, str(arena), *case], check=True, stdout=subprocess.DEVNULL, timeout=_SUITE_S)
             samples[case].append(time.perf_counter() - started)
-    rows = [Row(f"{how}, {who}", "floor" if how == "bare" else "ours", samples[who, how]) for who, how in cases]
-    return Table("sandbox-attacks", "The attack suite, wall time", "s", rows[0].who, rows)
+    rows = [SampleRow(f"{how}, {who}", "floor" if how == "bare" else "ours", samples[who, how]) for who, how in cases]
+    return BenchTable("sandbox-attacks", "The attack suite, wall time", "s", rows[0].who, rows)
 
 
 def _private_mb(pid: int) -> float:

@@ -29,7 +29,7 @@ _PASS_ON = (
 )
 
 
-class Shared(NamedTuple):
+class SharedBroker(NamedTuple):
     """A running broker: the addresses that everybody may come to, and its own user's."""
 
     zmq: str
@@ -44,7 +44,7 @@ def users() -> str:
     return "clients are users of their own" if os.getuid() == 0 else "all clients are the broker's own user"
 
 
-def become(uid: int) -> None:
+def become_user(uid: int) -> None:
     """Be this user from here on, where we may. What is imported later has to be readable for it."""
     if os.getuid() == 0:
         os.setgroups([])
@@ -53,12 +53,12 @@ def become(uid: int) -> None:
 
 
 @contextmanager
-def broker(settings: Sequence[str] = (), wrap: Sequence[str] = ()) -> Iterator[Shared]:
+def broker(settings: Sequence[str] = (), wrap: Sequence[str] = ()) -> Iterator[SharedBroker]:
     """A broker with default settings but for these; `wrap` starts it (`prlimit …`). Ended on every way out."""
     path = Path(tempfile.mkdtemp(prefix="replb-", dir="/tmp"))
     state = path / "state"
     state.mkdir(mode=0o700)
-    (state / "config.toml").write_text(ours.MAY)
+    (state / "config.toml").write_text(ours.ALLOW_UNSANDBOXED)
     own = f"ipc://{state}/run/b.sock"
     command = [sys.executable, "-m", "replctl", "serve", "--json", "--endpoint", own, "--tcp", "127.0.0.1:0"]
     command += ["--config", str(state / "config.toml")]
@@ -66,7 +66,7 @@ def broker(settings: Sequence[str] = (), wrap: Sequence[str] = ()) -> Iterator[S
     env = {"REPLCTL_STATE_DIR": str(state)}
     try:
         if os.getuid() == 0:
-            with _door(path) as door:
+            with _open_socket(path) as door:
                 env["LISTEN_FDS"] = "1"
                 argv = [*wrap, sys.executable, "-c", _PASS_ON, str(door.fileno()), *command]
                 process = procs.start(argv, env, state / "log", pass_fds=(door.fileno(),))
@@ -74,15 +74,15 @@ def broker(settings: Sequence[str] = (), wrap: Sequence[str] = ()) -> Iterator[S
         else:
             process, url = procs.start([*wrap, *command], env, state / "log"), own
         try:
-            yield Shared(url, _lines_of(process, state / "log"), own, process.pid, state / "log")
+            yield SharedBroker(url, _line_endpoint(process, state / "log"), own, process.pid, state / "log")
         finally:
-            procs.end(process)
+            procs.stop(process)
     finally:
         shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
-def _door(path: Path) -> Iterator[socket.socket]:
+def _open_socket(path: Path) -> Iterator[socket.socket]:
     """A socket that everybody may connect to."""
     path.chmod(0o755)
     with socket.socket(socket.AF_UNIX) as door:
@@ -92,9 +92,9 @@ def _door(path: Path) -> Iterator[socket.socket]:
         yield door
 
 
-def _lines_of(process: subprocess.Popen[str], log: Path) -> str:
+def _line_endpoint(process: subprocess.Popen[str], log: Path) -> str:
     try:
-        listening = msgspec.json.decode(procs.line_from(process))["listening"]
+        listening = msgspec.json.decode(procs.read_line(process))["listening"]
     except EOFError:
         raise RuntimeError(f"the broker did not start: {log.read_text()}") from None
     return str(next(url for url in listening if url.startswith("lines+tcp://")))

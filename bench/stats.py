@@ -27,7 +27,7 @@ def p01(samples: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SampleRow:
     """One contender's samples, in the unit of its table."""
 
     who: str
@@ -52,32 +52,32 @@ class Check:
     unit: str = "x"
 
     @property
-    def met(self) -> bool:
+    def is_met(self) -> bool:
         """Whether it was kept."""
         return self.value <= self.target if self.at_most else self.value >= self.target
 
     def text(self) -> str:
         """As one line."""
         bound = "at most" if self.at_most else "at least"
-        verdict = "met" if self.met else "**missed**"
+        verdict = "met" if self.is_met else "**missed**"
         target = f"{bound} {number(self.target)} {self.unit}"
         return f"{self.what}: {number(self.value)} {self.unit} (target: {target}) {verdict}"
 
 
 @dataclass(slots=True)
-class Table:
+class BenchTable:
     """One measurement. `base` is the row that the ratio column compares with."""
 
     name: str
     title: str
     unit: str
     base: str
-    rows: list[Row]
+    rows: list[SampleRow]
     more_is_better: bool = False
     checks: list[Check] = field(default_factory=list)
     sessions: str = ""  # sandboxed or not; empty where the rows say so, or there are none
 
-    def row(self, who: str) -> Row:
+    def row(self, who: str) -> SampleRow:
         """The row of a contender. Raises KeyError."""
         for row in self.rows:
             if row.who == who:
@@ -88,13 +88,13 @@ class Table:
         """How many times the figure of `other` this one is."""
         return self.row(who).p50 / self.row(other).p50
 
-    def lost(self) -> list[str]:
+    def lost_rows(self) -> list[str]:
         """Rows of ours that a peer beats, and which."""
         return [
             f"{self.title}: {row.who} loses to {', '.join(self.losses(row))}" for row in self.rows if self.losses(row)
         ]
 
-    def losses(self, row: Row) -> list[str]:
+    def losses(self, row: SampleRow) -> list[str]:
         """Peers that do better than this row of ours."""
         if row.role != "ours":
             return []
@@ -141,19 +141,25 @@ class Table:
                 }
                 for row in self.rows
             ],
-            "checks": _told(self.checks),
+            "checks": _checks_data(self.checks),
         }
 
 
-def _told(checks: list[Check]) -> list[dict[str, Any]]:
+def _checks_data(checks: list[Check]) -> list[dict[str, Any]]:
     return [
-        {"what": check.what, "value": check.value, "target": check.target, "at-most": check.at_most, "met": check.met}
+        {
+            "what": check.what,
+            "value": check.value,
+            "target": check.target,
+            "at-most": check.at_most,
+            "met": check.is_met,
+        }
         for check in checks
     ]
 
 
 @dataclass(slots=True)
-class Facts:
+class FactSheet:
     """A measurement whose outcome is told in words and counts. It stands among tables."""
 
     name: str
@@ -162,7 +168,7 @@ class Facts:
     checks: list[Check] = field(default_factory=list)
     sessions: str = ""
 
-    def lost(self) -> list[str]:
+    def lost_rows(self) -> list[str]:
         """Nothing: there are no peers here."""
         return []
 
@@ -173,7 +179,7 @@ class Facts:
 
     def data(self) -> dict[str, Any]:
         """For `--json`."""
-        return {"name": self.name, "title": self.title, "rows": self.rows, "checks": _told(self.checks)}
+        return {"name": self.name, "title": self.title, "rows": self.rows, "checks": _checks_data(self.checks)}
 
 
 def number(value: float) -> str:

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from bench import ours, procs
-from bench.stats import Check, Row, Table
-from bench.turns import Plan, scaled
+from bench.stats import BenchTable, Check, SampleRow
+from bench.turns import BenchPlan, scale
 
 NOBODY, FEW, MANY = "no subscriber", "1000 subscriptions in 10 connections", "1000 subscriptions in 1000 connections"
 _SHAPES = {NOBODY: (0, 0), FEW: (5, 100), MANY: (500, 1)}  # connections of each process, subscriptions of each of them
@@ -22,11 +22,11 @@ _MS = 1e3
 
 
 @dataclass
-class _House:
+class _SubscribedBroker:
     """A broker, who evaluates in it and who listens."""
 
-    broker: ours.Broker
-    raw: ours.Raw
+    broker: ours.BenchBroker
+    raw: ours.RawClient
     readers: list[subprocess.Popen[str]]
     subscriptions: int
     evals: int = 0
@@ -41,17 +41,17 @@ class _House:
             seconds.append(time.perf_counter() - began)
         self.evals += evals
         for reader in self.readers:
-            procs.nudge(reader)
-        told = [json.loads(procs.line_from(reader, 60)) for reader in self.readers]
+            procs.send_line(reader)
+        told = [json.loads(procs.read_line(reader, 60)) for reader in self.readers]
         came = sum(count for each in told for kind, count in each["events"].items() if kind != "bus/lagged")
         late = max((each["last"] for each in told), default=0.0)
         return seconds, came, sum(each["missed"] for each in told), late
 
 
-def measure(plan: Plan) -> list[Table]:
+def measure(plan: BenchPlan) -> list[BenchTable]:
     """Four tables: the first eval of a burst, evals a second in bursts, events that came, and the broker's memory."""
     with ExitStack() as stack:
-        houses = {who: _house(stack, *shape) for who, shape in _SHAPES.items()}
+        houses = {who: _start_broker(stack, *shape) for who, shape in _SHAPES.items()}
         before = {who: procs.pss_mb(house.broker.pid) for who, house in houses.items()}
         for house in houses.values():
             house.round(0)
@@ -63,36 +63,36 @@ def measure(plan: Plan) -> list[Table]:
                 seconds[who] += took
                 heard[who] = heard[who][0] + came, heard[who][1] + missed, max(heard[who][2], late)
         return [
-            Table(
+            BenchTable(
                 "subscribers",
                 "Round trip of `1` with 1000 subscriptions, when all is quiet",
                 "ms",
                 NOBODY,
-                [Row(who, "ours", scaled(kept[::_EACH], _MS)) for who, kept in seconds.items()],
+                [SampleRow(who, "ours", scale(kept[::_EACH], _MS)) for who, kept in seconds.items()],
             ),
-            Table(
+            BenchTable(
                 "subscribers-rate",
                 "Evals a second with 1000 subscriptions, in bursts of ten",
                 "evals/s",
                 NOBODY,
-                [Row(who, "ours", _rates(kept)) for who, kept in seconds.items()],
+                [SampleRow(who, "ours", _rates(kept)) for who, kept in seconds.items()],
                 True,
             ),
-            _arrived(houses, heard),
-            Table(
+            _arrival_table(houses, heard),
+            BenchTable(
                 "subscribers-memory",
                 "PSS of the broker, after it",
                 "MB",
                 NOBODY,
                 [
-                    Row(who, "ours", [procs.pss_mb(house.broker.pid)], f"{before[who]:.1f} before the first eval")
+                    SampleRow(who, "ours", [procs.pss_mb(house.broker.pid)], f"{before[who]:.1f} before the first eval")
                     for who, house in houses.items()
                 ],
             ),
         ]
 
 
-def _house(stack: ExitStack, connections: int, each: int) -> _House:
+def _start_broker(stack: ExitStack, connections: int, each: int) -> _SubscribedBroker:
     broker = stack.enter_context(
         ours.broker(settings=["transcript.backend=off"], max_connections=2000, max_subscriptions=1000)
     )
@@ -102,24 +102,26 @@ def _house(stack: ExitStack, connections: int, each: int) -> _House:
     for _ in range(_PROCESSES if connections else 0):
         argv = [sys.executable, "-m", "bench.listen", broker.endpoint, str(connections), str(each)]
         readers.append(procs.start(argv))
-        stack.callback(procs.end, readers[-1])
+        stack.callback(procs.stop, readers[-1])
     for reader in readers:
-        procs.line_from(reader, 60)
-    return _House(broker, raw, readers, _PROCESSES * connections * each)
+        procs.read_line(reader, 60)
+    return _SubscribedBroker(broker, raw, readers, _PROCESSES * connections * each)
 
 
 def _rates(seconds: list[float]) -> list[float]:
     return [_EACH / sum(seconds[at : at + _EACH]) for at in range(0, len(seconds), _EACH)]
 
 
-def _arrived(houses: dict[str, _House], heard: dict[str, tuple[int, int, float]]) -> Table:
-    table = Table("subscribers-events", "Of 100 events for a subscription, those that came", "of 100", FEW, [], True)
+def _arrival_table(houses: dict[str, _SubscribedBroker], heard: dict[str, tuple[int, int, float]]) -> BenchTable:
+    table = BenchTable(
+        "subscribers-events", "Of 100 events for a subscription, those that came", "of 100", FEW, [], True
+    )
     for who, (came, missed, late_ms) in heard.items():
         house = houses[who]
         if not house.readers:
             continue
         made = house.evals * house.subscriptions * _OF_AN_EVAL
         note = f"{made:,} events made, {came:,} came, {missed:,} told as missed; the last {late_ms:.0f} ms after it"
-        table.rows.append(Row(who, "ours", [100 * came / made], note))
+        table.rows.append(SampleRow(who, "ours", [100 * came / made], note))
         table.checks.append(Check(f"came or told as missed, {who}", (came + missed) / made, 1, at_most=False))
     return table

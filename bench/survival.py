@@ -18,9 +18,9 @@ import zmq
 
 from bench import ours, procs, shared
 from bench.floor import dealer
-from bench.stats import Check, Facts
-from bench.turns import Plan
-from replwire.faults import FAULTS, Exit
+from bench.stats import Check, FactSheet
+from bench.turns import BenchPlan
+from replwire.faults import FAULTS, ExitCode
 
 _DESCRIPTORS = 1024
 _USERS = range(2003, 2007)  # who ask for sessions
@@ -30,7 +30,7 @@ _CROWD_S = 120.0
 _EVERY_S = 0.1
 
 
-class Old:
+class PriorSession:
     """The session from before, of the broker's own user, and of one who comes later."""
 
     def __init__(self, url: str) -> None:
@@ -45,7 +45,7 @@ class Old:
         self._ask(op="ping")
         self.pings_ms.append((time.perf_counter() - began) * 1000)
         if (value := self._ask(op="eval", session="old", code="x + 1")) != "42":
-            raise ours.Refused(f"the session from before says {value}")
+            raise ours.BenchRequestRefused(f"the session from before says {value}")
 
     def connections(self) -> int:
         """As many as the broker counts."""
@@ -61,7 +61,7 @@ class Old:
             value = said.value or value
             if said.status is not None and "done" in said.status:
                 if "error" in said.status:
-                    raise ours.Refused(f"{said.status}: {said.err}")
+                    raise ours.BenchRequestRefused(f"{said.status}: {said.err}")
                 return value
 
     def close(self) -> None:
@@ -69,23 +69,23 @@ class Old:
         self._context.destroy(linger=0)
 
 
-def measure(plan: Plan) -> list[Facts]:
+def measure(plan: BenchPlan) -> list[FactSheet]:
     """What happened, in counts and words."""
     with shared.broker(wrap=["prlimit", f"--nofile={_DESCRIPTORS}:{_DESCRIPTORS}"]) as broker:
-        old = Old(broker.own)
+        old = PriorSession(broker.own)
         try:
-            return [_facts(broker, old, plan.of(5000, 1500), plan.of(400, 240))]
+            return [_measure_survival(broker, old, plan.of(5000, 1500), plan.of(400, 240))]
         finally:
             old.close()
 
 
-def _facts(broker: shared.Shared, old: Old, connections: int, sessions: int) -> Facts:
-    found = Facts("survival", f"A broker with {_DESCRIPTORS} descriptors, under a crowd ({shared.users()})")
+def _measure_survival(broker: shared.SharedBroker, old: PriorSession, connections: int, sessions: int) -> FactSheet:
+    found = FactSheet("survival", f"A broker with {_DESCRIPTORS} descriptors, under a crowd ({shared.users()})")
     untyped, opened, healed = sessions, 0, _HEALS_S
     try:
         old.check()
         quiet = old.connections()
-        with _child("idle", "2002", broker.zmq, broker.lines, str(connections)) as fates:
+        with _start_module("idle", "2002", broker.zmq, broker.lines, str(connections)) as fates:
             found.rows.append((f"{connections} connections that say nothing", _text(fates(old))))
             found.rows.append(("files that the broker has open then", str(_open_files(broker.pid))))
             each = str(sessions // len(_USERS))
@@ -97,10 +97,10 @@ def _facts(broker: shared.Shared, old: Old, connections: int, sessions: int) -> 
         began = time.monotonic()
         while old.connections() > quiet and time.monotonic() - began < _HEALS_S:
             time.sleep(_EVERY_S)
-        with _child("openers", str(_USERS[0]), broker.zmq, "1") as word:
+        with _start_module("openers", str(_USERS[0]), broker.zmq, "1") as word:
             found.rows.append(("one more session, when all of them have gone", _text(word(old))))
         healed = time.monotonic() - began
-    except (zmq.Again, zmq.ZMQError, EOFError, OSError, ours.Refused) as error:
+    except (zmq.Again, zmq.ZMQError, EOFError, OSError, ours.BenchRequestRefused) as error:
         last = broker.log.read_text().splitlines()[-1:]
         found.rows.append(("then", f"{type(error).__name__}: {error}; the broker's log ends: {' '.join(last)}"))
     found.checks += [
@@ -113,11 +113,11 @@ def _facts(broker: shared.Shared, old: Old, connections: int, sessions: int) -> 
 
 
 @contextmanager
-def _child(*argv: str) -> Iterator[Callable[[Old], Mapping[str, int]]]:
+def _start_module(*argv: str) -> Iterator[Callable[[PriorSession], Mapping[str, int]]]:
     """A process of ours; what it says when it has done its worst, the session from before being asked all the while."""
-    process = procs.module(*argv)
+    process = procs.start_module(*argv)
 
-    def words(old: Old) -> Mapping[str, int]:
+    def words(old: PriorSession) -> Mapping[str, int]:
         over = time.monotonic() + _CROWD_S
         assert process.stdout is not None
         while not select.select([process.stdout], [], [], _EVERY_S)[0]:
@@ -125,23 +125,23 @@ def _child(*argv: str) -> Iterator[Callable[[Old], Mapping[str, int]]]:
             if time.monotonic() > over:
                 raise EOFError(f"{argv[0]} does not come to an end")
         old.check()
-        said: dict[str, int] = json.loads(procs.line_from(process))
+        said: dict[str, int] = json.loads(procs.read_line(process))
         return said
 
     try:
         yield words
-        procs.nudge(process)
+        procs.send_line(process)
         process.wait(procs.END_S)
     finally:
-        procs.end(process)
+        procs.stop(process)
 
 
 @contextmanager
-def _openers(broker: shared.Shared, each: str) -> Iterator[Callable[[Old], Mapping[str, int]]]:
+def _openers(broker: shared.SharedBroker, each: str) -> Iterator[Callable[[PriorSession], Mapping[str, int]]]:
     with ExitStack() as stack:
-        running = [stack.enter_context(_child("openers", str(uid), broker.zmq, each)) for uid in _USERS]
+        running = [stack.enter_context(_start_module("openers", str(uid), broker.zmq, each)) for uid in _USERS]
 
-        def words(old: Old) -> Mapping[str, int]:
+        def words(old: PriorSession) -> Mapping[str, int]:
             return sum((Counter(each(old)) for each in running), Counter())
 
         yield words
@@ -152,7 +152,7 @@ def _open_files(pid: int) -> int:
 
 
 def _is_typed(word: str) -> bool:
-    return word == "done" or (word in FAULTS and FAULTS[word].exit == Exit.REFUSED)
+    return word == "done" or (word in FAULTS and FAULTS[word].exit == ExitCode.REFUSED)
 
 
 def _text(words: Mapping[str, int]) -> str:

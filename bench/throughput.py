@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 
 from bench import ours, peers, procs
 from bench.floor import floor
-from bench.stats import Row, Table
-from bench.turns import Plan
+from bench.stats import BenchTable, SampleRow
+from bench.turns import BenchPlan
 
 _KERNELS = 8
 _ECHOES = 4
@@ -22,19 +22,19 @@ def loaders(orders: Sequence[Sequence[str]]) -> Iterator[list[subprocess.Popen[s
     running: list[subprocess.Popen[str]] = []
     try:
         for order in orders:
-            running.append(procs.module("load", *order))
+            running.append(procs.start_module("load", *order))
         for process in running:
-            procs.line_from(process)
+            procs.read_line(process)
         yield running
     finally:
         for process in running:
-            procs.end(process)
+            procs.stop(process)
 
 
 def go(running: Sequence[subprocess.Popen[str]]) -> None:
     """Let them begin, or count."""
     for process in running:
-        procs.nudge(process)
+        procs.send_line(process)
 
 
 def rates(running: Sequence[subprocess.Popen[str]], windows: int, seconds: float) -> list[float]:
@@ -53,11 +53,11 @@ def rates(running: Sequence[subprocess.Popen[str]], windows: int, seconds: float
 
 def _collect(running: Sequence[subprocess.Popen[str]]) -> tuple[int, float]:
     go(running)
-    counts = [int(procs.line_from(process)) for process in running]
+    counts = [int(procs.read_line(process)) for process in running]
     return sum(counts), time.perf_counter()
 
 
-def measure(plan: Plan) -> list[Table]:
+def measure(plan: BenchPlan) -> list[BenchTable]:
     """One table; each row is a load of its own, so these come one after the other."""
     windows, seconds = plan.of(5, 2), plan.of(20, 5) / 10
     rows = []
@@ -69,20 +69,20 @@ def measure(plan: Plan) -> list[Table]:
             ]
             with loaders(orders) as running:
                 found = rates(running, windows, seconds)
-        rows.append(Row(_name("ours", clients, sessions, window), "ours", found))
+        rows.append(SampleRow(_name("ours", clients, sessions, window), "ours", found))
     for clients in (1, 8):
         with floor(_ECHOES) as echo, loaders([["floor", "16", "0", echo.endpoint, "000"]] * clients) as running:
             found = rates(running, windows, seconds)
-        rows.append(Row(f"floor: {_count(clients, 'client')}, {_ECHOES} echo workers", "floor", found))
+        rows.append(SampleRow(f"floor: {_count(clients, 'client')}, {_ECHOES} echo workers", "floor", found))
     for kernels in (1, _KERNELS):
         with ExitStack() as stack:
             files = [stack.enter_context(peers.kernel()).connection_file for _ in range(kernels)]
             running = stack.enter_context(loaders([["ipykernel", "8", "0", file, "0"] for file in files]))
             found = rates(running, windows, seconds)
         who = f"ipykernel: {_count(kernels, 'kernel')}, a client each, 8 under way in each"
-        rows.append(Row(who, "peer", found))
+        rows.append(SampleRow(who, "peer", found))
     title = "Evals a second through one broker, small evals, pipelined"
-    return [Table("throughput", title, "evals/s", rows[0].who, rows, more_is_better=True)]
+    return [BenchTable("throughput", title, "evals/s", rows[0].who, rows, more_is_better=True)]
 
 
 def _name(who: str, clients: int, sessions: int, window: int) -> str:

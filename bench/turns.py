@@ -10,7 +10,7 @@ WARM_UP = 3  # calls at the start of each turn that are not counted
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     """How much to measure."""
 
     quick: bool = False
@@ -21,7 +21,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TimedCall:
     """One contender: the call that is timed, how often in each round, and what to do untimed before each call."""
 
     call: Callable[[], object]
@@ -29,14 +29,14 @@ class Turn:
     before: Callable[[], object] | None = None
 
 
-def in_turns(
-    turns: Mapping[str, Turn], rounds: int, silence_s: float = 0.0, warm_up: int = WARM_UP
+def time_in_turns(
+    calls: Mapping[str, TimedCall], rounds: int, silence_s: float = 0.0, warm_up: int = WARM_UP
 ) -> dict[str, list[float]]:
     """Seconds of every call, by contender. With a silence the caller sleeps that long before each call."""
     clock = time.perf_counter
-    seconds: dict[str, list[float]] = {who: [] for who in turns}
+    seconds: dict[str, list[float]] = {who: [] for who in calls}
     for _ in range(rounds):
-        for who, turn in turns.items():
+        for who, turn in calls.items():
             kept = seconds[who]
             for count in range(-warm_up if turn.before is None else 0, turn.each):
                 if turn.before is not None:
@@ -51,6 +51,6 @@ def in_turns(
     return seconds
 
 
-def scaled(samples: list[float], factor: float) -> list[float]:
+def scale(samples: list[float], factor: float) -> list[float]:
     """The same in another unit."""
     return [sample * factor for sample in samples]

@@ -66,7 +66,7 @@ def show(agent: str, text: str) -> None:
             print(f"{agent:>9} | {line}", flush=True)
 
 
-def told(agent: str, result: Result) -> Result:
+def show_result(agent: str, result: Result) -> Result:
     """What the agent was told at the end of an eval."""
     if result.value not in (None, "None"):
         show(agent, f"=> {result.value}")
@@ -79,12 +79,12 @@ def told(agent: str, result: Result) -> Result:
     return result
 
 
-def run(client: Client, code: str, session: str, said: str, timeout: float | None = None) -> Result:
+def run(client: Client, code: str, session: str, description: str, timeout: float | None = None) -> Result:
     """Say what is about to be done, do it with live output, show what came back."""
     agent = client.agent or "?"
-    show(agent, f"-- {said}")
+    show(agent, f"-- {description}")
     result = client.eval(code, session, timeout, on_output=lambda _, text: show(agent, text), cwd=os.getcwd())
-    return told(agent, result)
+    return show_result(agent, result)
 
 
 def expect(holds: bool, what: str) -> None:
@@ -135,10 +135,10 @@ def accidents(endpoint: str) -> None:
     with Client(endpoint, agent="analyst", start=False) as one, Client(endpoint, agent="builder", start=False) as two:
         heading("an interrupt by another client: the code stops, the state is kept")
         waiting = one.eval("total = 0\nwhile True: total += 1", session="orders", wait=0.3)
-        told("analyst", waiting)
+        show_result("analyst", waiting)
         expect("running" in waiting.status and waiting.eval_id is not None, "the wait ends before the code")
         show("builder", f"-- interrupt: {two.interrupt('orders').interrupted}")
-        told("analyst", one.read("orders", waiting.eval_id or 0, wait=10))
+        show_result("analyst", one.read("orders", waiting.eval_id or 0, wait=10))
         kept = run(one, "total > 1000", "orders", "what it counted is there")
         expect(kept.value == "True", "an interrupt keeps the state")
 
@@ -173,8 +173,8 @@ def limits(endpoint: str) -> None:
         try:
             clients[3].eval("1 + 1", session="s3")
         except ReplError as refusal:
-            show("builder", f"   [{refusal.word}: {refusal.err}; again in {refusal.retry_after_ms} ms]")
-            expect(refusal.word == "concurrency-limit-reached", "the queue is full")
+            show("builder", f"   [{refusal.code}: {refusal.message}; again in {refusal.retry_after_ms} ms]")
+            expect(refusal.code == "concurrency-limit-reached", "the queue is full")
         else:
             raise SystemExit("demo: the fourth eval was not refused")
         clients[0].read("s2", 1, wait=20)

@@ -15,18 +15,18 @@ from typing import get_args, get_type_hints
 
 import msgspec
 
-from replbroker.core.session import CLOSED, MOVES, VACANT
+from replbroker.core.sessions.session import CLOSED, TRANSITIONS, VACANT
+from replctl.tools.catalog import ToolSet
 from replctl.tools.formats import schemas
-from replctl.tools.sets import ToolSet
-from replwire.config import FILE_ALONE, RELOADABLE, Config, env_name
+from replwire.config import FILE_ONLY, RELOADABLE, Config, env_name
 from replwire.events import EVENTS, fields_of
 from replwire.ext.contracts import CONTRACTS, Contribution
 from replwire.ext.contracts import fields_of as fields_of_kind
 from replwire.faults import EXIT_MEANING, FAULTS, STATUSES
-from replwire.limits import bounds
-from replwire.link import _HEADER, Header, Kind, Outcome
-from replwire.ops import Opens
-from replwire.policy import Usage
+from replwire.limits import limit_rows
+from replwire.link import _HEADER, FrameKind, Header, Outcome
+from replwire.ops import OpensSession
+from replwire.policy import SandboxLimits
 from replwire.replies import Reply, reply_fields
 from replwire.requests import describe_ops
 
@@ -60,7 +60,7 @@ def code(words: Iterable[str]) -> str:
 def limits() -> str:
     """Every limit."""
     rows = []
-    for name, unit, default, low, high, why in bounds():
+    for name, unit, default, low, high, why in limit_rows():
         rows.append((f"`{name}`", unit, amount(default, unit), f"{amount(low, unit)} to {amount(high, unit)}", why))
     return table(("limit", "unit", "default", "range", "what it bounds"), rows)
 
@@ -78,7 +78,7 @@ def config() -> str:
             if section.name != "limits":
                 meaning = hints[field.name].__metadata__[0].description
             key = f"{section.encode_name}.{field.encode_name}"
-            name = "-" if key in FILE_ALONE else f"`{env_name(section.encode_name, field.encode_name)}`"
+            name = "-" if key in FILE_ONLY else f"`{env_name(section.encode_name, field.encode_name)}`"
             rows.append((f"`{key}`", name, f"`{json.dumps(default)}`", "yes" if key in RELOADABLE else "", meaning))
     return table(("setting", "environment", "default", "reload", "meaning"), rows)
 
@@ -86,14 +86,14 @@ def config() -> str:
 def faults() -> str:
     """Every fault word."""
     rows = (
-        (f"`{f.word}`", f.meaning, f.whose.value, "yes" if f.retry else "no", f.exit.value) for f in FAULTS.values()
+        (f"`{f.code}`", f.meaning, f.origin.value, "yes" if f.retry else "no", f.exit.value) for f in FAULTS.values()
     )
     return table(("word", "meaning", "who acts", "retry", "exit"), rows)
 
 
 def statuses() -> str:
     """Every status word that is no fault."""
-    rows = ((f"`{s.word}`", s.meaning, "yes" if s.terminal else "no") for s in STATUSES.values())
+    rows = ((f"`{s.code}`", s.meaning, "yes" if s.terminal else "no") for s in STATUSES.values())
     return table(("word", "meaning", "ends the answer"), rows)
 
 
@@ -128,9 +128,9 @@ def rows() -> str:
     return table(("key", "of an object", "what it is"), found)
 
 
-def tighter() -> str:
+def sandbox_overrides() -> str:
     """What a request may tighten of its session's sandbox."""
-    asked, bounds_of = get_type_hints(Opens), get_type_hints(Usage, include_extras=True)
+    asked, bounds_of = get_type_hints(OpensSession), get_type_hints(SandboxLimits, include_extras=True)
     found = []
     for name, meaning in (("profile", "what it may write"), ("network", "what it may reach")):
         found.append((f"`{name}`", f"{code(get_args(get_args(asked[name])[0]))}, tight first", meaning))
@@ -143,10 +143,10 @@ def tighter() -> str:
 def states() -> str:
     """The states of a session and the moves between them, as a drawing and as a table."""
     drawing = [f"    [*] --> {VACANT}"]
-    drawing += [f"    {begin} --> {end}: {move}" for (begin, move), end in MOVES.items()]
+    drawing += [f"    {begin} --> {end}: {move}" for (begin, move), end in TRANSITIONS.items()]
     drawing += [f"    {CLOSED} --> [*]"]
     by_move: dict[tuple[str, str], list[str]] = {}
-    for (begin, move), end in MOVES.items():
+    for (begin, move), end in TRANSITIONS.items():
         by_move.setdefault((move, end), []).append(begin)
     rows = ((f"`{move}`", code(begins), f"`{end}`") for (move, end), begins in by_move.items())
     picture = "\n".join(drawing)
@@ -155,7 +155,9 @@ def states() -> str:
 
 def link() -> str:
     """Header, kinds and outcomes of the frames between broker and worker."""
-    numbers = ((kind.__name__, " ".join(f"`{entry.value} {entry.name}`" for entry in kind)) for kind in (Kind, Outcome))
+    numbers = (
+        (kind.__name__, " ".join(f"`{entry.value} {entry.name}`" for entry in kind)) for kind in (FrameKind, Outcome)
+    )
     rows = (("header", f"{_HEADER.size} bytes, `{_HEADER.format}`: " + code(Header._fields)), *numbers)
     return table(("part", "values"), rows)
 
@@ -185,7 +187,7 @@ def contracts() -> str:
     for kind, contract in CONTRACTS.items():
         fields = {name: each for name, each in fields_of_kind(contract).items() if name not in _OF_ALL}
         told = "; ".join(f"`{name}`{'' if needed else ' (optional)'} {text}" for name, (needed, text) in fields.items())
-        rows.append((f"`{kind}`", contract.home, " ".join((contract.__doc__ or "").split()), told))
+        rows.append((f"`{kind}`", contract.process, " ".join((contract.__doc__ or "").split()), told))
     return table(("kind", "used by", "what it is", "fields"), rows)
 
 
@@ -198,7 +200,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "ops": ops,
     "reply-fields": fields,
     "reply-objects": rows,
-    "tighter": tighter,
+    "tighter": sandbox_overrides,
     "events": events,
     "contracts": contracts,
     "session-states": states,
@@ -212,7 +214,7 @@ def fill(text: str) -> str:
     return _BLOCK.sub(lambda match: match[1] + BLOCKS[match[2]]() + match[3], text)
 
 
-def stale() -> dict[Path, str]:
+def stale_pages() -> dict[Path, str]:
     """The pages that are not what the code says, with what they should be. Raises KeyError for an unknown block."""
     found = {}
     for page in sorted(PAGES.glob("*.md")):
@@ -223,7 +225,7 @@ def stale() -> dict[Path, str]:
     return found
 
 
-def unused() -> set[str]:
+def unused_blocks() -> set[str]:
     """Blocks that stand in no page."""
     texts = (page.read_text(encoding="utf-8") for page in PAGES.glob("*.md"))
     return set(BLOCKS) - {match[2] for text in texts for match in _BLOCK.finditer(text)}
@@ -234,14 +236,14 @@ def main(args: Sequence[str]) -> int:
     if set(args) - {"--check"}:
         print("usage: python -m docs.generate [--check]", file=sys.stderr)
         return 2
-    pages = stale()
+    pages = stale_pages()
     for page, text in pages.items():
         if "--check" in args:
             print(f"docs/{page.name} is stale: run python -m docs.generate", file=sys.stderr)
         else:
             page.write_text(text, encoding="utf-8")
             print(f"wrote docs/{page.name}")
-    missing = unused()
+    missing = unused_blocks()
     for name in sorted(missing):
         print(f"no page has the block {name}", file=sys.stderr)
     return 1 if missing or (pages and "--check" in args) else 0

@@ -6,13 +6,13 @@ import os
 import resource
 
 from replbroker.endpoints import StartError
-from replwire.descriptors import fitted
+from replwire.descriptors import clamp_limits
 from replwire.limits import Limits
 
 _RESERVE = 40  # for what a start of a worker, a log or a transcript opens
 
 
-def raise_limit() -> tuple[int, int]:
+def raise_open_files_limit() -> tuple[int, int]:
     """Raise it as far as it goes without rights; what it was, for processes of sessions, and what it is now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -20,10 +20,10 @@ def raise_limit() -> tuple[int, int]:
     return soft, hard
 
 
-def fit(limits: Limits, warm_workers: int, descriptors: int) -> tuple[Limits, str | None]:
+def fit_limits(limits: Limits, warm_workers: int, descriptors: int) -> tuple[Limits, str | None]:
     """The limits that can be kept with so many, and a warning when they are not those that were set. Raises
     StartError."""
-    found = fitted(limits, warm_workers, descriptors)
+    found = clamp_limits(limits, warm_workers, descriptors)
     if found == limits:
         return limits, None
     if not found.max_sessions:
@@ -35,7 +35,7 @@ def fit(limits: Limits, warm_workers: int, descriptors: int) -> tuple[Limits, st
     )
 
 
-def are_short(descriptors: int) -> bool:
+def is_near_limit(descriptors: int) -> bool:
     """Whether so few are left that nothing should be begun that needs some."""
     try:
         return len(os.listdir("/proc/self/fd")) + _RESERVE > descriptors

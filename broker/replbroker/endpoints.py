@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from replbroker.file_lock import FileLock, Locked
-from replwire.places import ipc_path
+from replbroker.file_lock import AlreadyLocked, FileLock
+from replwire.paths import ipc_path
 from replwire.private_directories import make_private_directory
 
 _LOOPBACK = ("127.", "localhost", "[::1]")
 _BACKLOG = 100  # connections that were not taken yet
-_FIRST_PASSED = 3  # sd_listen_fds(3)
+_FIRST_SYSTEMD_FD = 3  # sd_listen_fds(3)
 
 
 class StartError(Exception):
@@ -22,7 +22,7 @@ class StartError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class BrokerEndpoint:
     """An endpoint that is ours."""
 
     url: str
@@ -30,42 +30,42 @@ class Held:
     lock: FileLock | None = None
     fd: int = -1  # listens already
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Remove the socket file, unless it is another's by now."""
         if self.path is not None and self.lock is not None:
-            if self.lock.is_ours():
+            if self.lock.is_held():
                 self.path.unlink(missing_ok=True)
             self.lock.close()
 
 
-def hold(url: str, patience_s: float) -> Held:
+def lock_endpoint(url: str, timeout_s: float) -> BrokerEndpoint:
     """Make sure that we may listen here and are the only one; wait this long for one that is just ending.
 
     Raises StartError.
     """
     if url.startswith("tcp://"):
-        return Held(url, None)
+        return BrokerEndpoint(url, None)
     try:
         path = ipc_path(url)
     except ValueError as error:
         raise StartError(str(error)) from None
     if path is None:
         raise StartError(f"{url}: not an ipc:// or tcp:// endpoint")
-    private_folder(Path(path).parent)
-    return Held(url, Path(path), locked(f"{path}.lock", patience_s, url))
+    ensure_private_dir(Path(path).parent)
+    return BrokerEndpoint(url, Path(path), acquire_endpoint_lock(f"{path}.lock", timeout_s, url))
 
 
-def locked(path: str, patience_s: float, url: str) -> FileLock:
+def acquire_endpoint_lock(path: str, timeout_s: float, url: str) -> FileLock:
     """The lock file of a broker at this endpoint. Raises StartError."""
     try:
-        return FileLock(path, patience_s)
-    except Locked:
+        return FileLock(path, timeout_s)
+    except AlreadyLocked:
         raise StartError(f"{url}: another broker has it") from None
     except OSError as error:
         raise StartError(f"{path}: {error.strerror}") from None
 
 
-def listening(url: str) -> int:
+def open_listening_fd(url: str) -> int:
     """Return a descriptor that listens there, or -1 where libzmq has to make one: for a network interface.
 
     Raises:
@@ -73,10 +73,10 @@ def listening(url: str) -> int:
     """
     try:
         if url.startswith("ipc://"):
-            return _listening_at_path(url.removeprefix("ipc://"))
+            return _listen_at_path(url.removeprefix("ipc://"))
         host, _, port = url.removeprefix("tcp://").rpartition(":")
         family, address = _resolved(host, port)
-        return -1 if address is None else _listening_at_port(family, address)
+        return -1 if address is None else _listen_at_port(family, address)
     except OSError as error:
         raise StartError(f"cannot listen on {url}: {error.strerror}") from None
 
@@ -97,7 +97,7 @@ def _resolved(host: str, port: str) -> tuple[socket.AddressFamily, tuple[object,
     return family, address
 
 
-def _listening_at_port(family: socket.AddressFamily, address: tuple[object, ...]) -> int:
+def _listen_at_port(family: socket.AddressFamily, address: tuple[object, ...]) -> int:
     with socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
@@ -105,7 +105,7 @@ def _listening_at_port(family: socket.AddressFamily, address: tuple[object, ...]
         return listener.detach()
 
 
-def _listening_at_path(path: str) -> int:
+def _listen_at_path(path: str) -> int:
     """In the place of what is there. libzmq could make one, but takes the file away at its end, whosoever it is by
     then."""
     Path(path).unlink(missing_ok=True)
@@ -115,24 +115,27 @@ def _listening_at_path(path: str) -> int:
         return listener.detach()
 
 
-def passed(environ: Mapping[str, str], pid: int) -> list[Held]:
+def systemd_sockets(environ: Mapping[str, str], pid: int) -> list[BrokerEndpoint]:
     """Sockets that systemd listens at for us: sd_listen_fds(3). Raises StartError for one that is no use."""
     if environ.get("LISTEN_PID") != str(pid):
         return []
-    return [_passed(fd) for fd in range(_FIRST_PASSED, _FIRST_PASSED + int(environ.get("LISTEN_FDS", "0")))]
+    return [
+        _inherited_socket(fd)
+        for fd in range(_FIRST_SYSTEMD_FD, _FIRST_SYSTEMD_FD + int(environ.get("LISTEN_FDS", "0")))
+    ]
 
 
-def _passed(fd: int) -> Held:
+def _inherited_socket(fd: int) -> BrokerEndpoint:
     os.set_inheritable(fd, False)
     os.set_blocking(fd, False)
     with socket.socket(fileno=os.dup(fd)) as found:
         family, name = found.family, found.getsockname()
         if found.type == socket.SOCK_STREAM and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             if family == socket.AF_UNIX and isinstance(name, str) and name:
-                return Held(f"ipc://{name}", None, fd=fd)
+                return BrokerEndpoint(f"ipc://{name}", None, fd=fd)
             if family in (socket.AF_INET, socket.AF_INET6):
                 host = f"[{name[0]}]" if family == socket.AF_INET6 else name[0]
-                return Held(f"tcp://{host}:{name[1]}", None, fd=fd)
+                return BrokerEndpoint(f"tcp://{host}:{name[1]}", None, fd=fd)
     raise StartError(f"the socket that was passed as descriptor {fd} is no stream that listens at a path or a port")
 
 
@@ -141,14 +144,14 @@ def is_loopback(url: str) -> bool:
     return url.removeprefix("tcp://").startswith(_LOOPBACK)
 
 
-def private_folder(folder: Path) -> None:
+def ensure_private_dir(directory: Path) -> None:
     """Have a folder that is ours, and that nobody else may enter. Raises StartError when there is one that is not."""
     try:
-        make_private_directory(folder)
-        found = folder.stat()
+        make_private_directory(directory)
+        found = directory.stat()
     except OSError as error:
-        raise StartError(f"{folder}: {error.strerror}") from None
+        raise StartError(f"{directory}: {error.strerror}") from None
     if found.st_uid != os.geteuid():  # who could put a socket of its own in the place of ours
-        raise StartError(f"{folder}: it belongs to another user (uid {found.st_uid})")
+        raise StartError(f"{directory}: it belongs to another user (uid {found.st_uid})")
     if mode := found.st_mode & 0o077:
-        raise StartError(f"{folder}: others may enter it (mode {mode:03o} too much); chmod 700 it")
+        raise StartError(f"{directory}: others may enter it (mode {mode:03o} too much); chmod 700 it")

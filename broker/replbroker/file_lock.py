@@ -9,7 +9,7 @@ import time
 _RETRY_S = 0.02
 
 
-class Locked(Exception):
+class AlreadyLocked(Exception):
     """Another process has it."""
 
 
@@ -19,20 +19,20 @@ class FileLock:
     Waits so long for one that is just given back. Raises Locked, and OSError.
     """
 
-    def __init__(self, path: str, patience_s: float = 0.0) -> None:
+    def __init__(self, path: str, timeout_s: float = 0.0) -> None:
         self.path = path
-        self._fd = _locked(path, patience_s)
+        self._fd = _acquire(path, timeout_s)
 
-    def is_ours(self) -> bool:
+    def is_held(self) -> bool:
         """Whether the file is still the one that we hold: when its directory was cleared, another may be there."""
         try:
             return os.path.samestat(os.fstat(self._fd), os.stat(self.path))
         except OSError:
             return False
 
-    def renew(self) -> None:
+    def reacquire(self) -> None:
         """Hold the file that is there now. Raises Locked, and OSError."""
-        fd = _locked(self.path, 0.0)
+        fd = _acquire(self.path, 0.0)
         os.close(self._fd)
         self._fd = fd
 
@@ -41,9 +41,9 @@ class FileLock:
         os.close(self._fd)
 
 
-def _locked(path: str, patience_s: float) -> int:
+def _acquire(path: str, timeout_s: float) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    end = time.monotonic() + patience_s
+    end = time.monotonic() + timeout_s
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -51,5 +51,5 @@ def _locked(path: str, patience_s: float) -> int:
         except BlockingIOError:
             if time.monotonic() >= end:
                 os.close(fd)
-                raise Locked(path) from None
+                raise AlreadyLocked(path) from None
         time.sleep(_RETRY_S)

@@ -35,7 +35,7 @@ class FileWatch:
             self._directories[watch] = os.fspath(directory)
         return bool(watch >= 0)
 
-    def changed(self) -> set[str]:
+    def take_changed(self) -> set[str]:
         """The directories in which something changed, or which are gone, since this was asked last."""
         found: set[str] = set()
         while data := self._read():

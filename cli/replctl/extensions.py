@@ -10,31 +10,31 @@ from contextlib import contextmanager
 from typing import Any
 
 from replctl.client.errors import ReplError
-from replctl.tools.base import Answer, Context, Steps
-from replctl.tools.base import Tool as BaseTool
-from replwire.ext.contracts import Command, Tool
-from replwire.ext.registry import OnError, Record, Registry
+from replctl.tools.base import ToolCall, ToolContext, ToolResult
+from replctl.tools.base import ToolDefinition as BaseTool
+from replwire.ext.contracts import ExtensionCommand, ExtensionTool
+from replwire.ext.registry import ExtensionRegistry, OnError, Registration
 from replwire.extensions import Extension
 from replwire.terminal import escape_lines
 
 
-def load_all(extensions: Sequence[Extension], on_error: OnError | None = None) -> Registry:
+def load_all(extensions: Sequence[Extension], on_error: OnError | None = None) -> ExtensionRegistry:
     """What they contribute. One that cannot be loaded is told on stderr, and the others are there: unlike a broker, a
     client guards nothing. What raises later is told to `on_error`, or on stderr too."""
-    registry = Registry(on_error or _failed)
+    registry = ExtensionRegistry(on_error or _report_failure)
     for extension in extensions:
-        from replwire.ext.loading import CannotLoad, load  # most have none, and need no pluggy
+        from replwire.ext.loading import ExtensionLoadError, load  # most have none, and need no pluggy
 
         try:
-            with stdout_is_ours():
+            with redirect_stdout_to_stderr():
                 load([extension], registry)
-        except CannotLoad as error:
-            _say(str(error))
+        except ExtensionLoadError as error:
+            _warn(str(error))
     return registry
 
 
 @contextmanager
-def stdout_is_ours() -> Iterator[None]:
+def redirect_stdout_to_stderr() -> Iterator[None]:
     """What extensions print in the meantime goes to stderr: stdout is for answers, often read by a program."""
     sys.stdout.flush()
     kept = os.dup(1)
@@ -47,22 +47,26 @@ def stdout_is_ours() -> Iterator[None]:
         os.close(kept)
 
 
-def _say(text: str) -> None:
+def _warn(text: str) -> None:
     print(f"replctl: {escape_lines(text, '  ')}", file=sys.stderr)
 
 
-def _failed(record: Record, error: BaseException) -> None:
-    _say(f"extension {record.label}: {type(error).__name__}: {error}")
+def _report_failure(record: Registration, error: BaseException) -> None:
+    _warn(f"extension {record.label}: {type(error).__name__}: {error}")
 
 
-def commands(registry: Registry) -> dict[str, Command]:
+def commands_by_name(registry: ExtensionRegistry) -> dict[str, ExtensionCommand]:
     """Commands by name."""
-    return {record.what.name: record.what for record in registry.of(Command) if isinstance(record.what, Command)}
+    return {
+        record.contribution.name: record.contribution
+        for record in registry.by_kind(ExtensionCommand)
+        if isinstance(record.contribution, ExtensionCommand)
+    }
 
 
-def run(registry: Registry, name: str, client: Any, session: str, arguments: str) -> str:
+def run_command(registry: ExtensionRegistry, name: str, client: Any, session: str, arguments: str) -> str:
     """Do a command. Raises ReplError as the broker does, and `not-supported` for what its code raises."""
-    found = registry.find(Command, name)
+    found = registry.find(ExtensionCommand, name)
     assert found is not None, "asked for by the table of commands"
     try:
         return str(found[1].run(client, session, arguments))
@@ -72,23 +76,27 @@ def run(registry: Registry, name: str, client: Any, session: str, arguments: str
         raise ReplError("not-supported", f"extension {found[0].label}: {type(error).__name__}: {error}") from error
 
 
-def tools(registry: Registry) -> list[BaseTool]:
+def tools(registry: ExtensionRegistry) -> list[BaseTool]:
     """Tools as the sets have them; one that raises gives an answer that says so."""
-    return [_tool(record, record.what) for record in registry.of(Tool) if isinstance(record.what, Tool)]
+    return [
+        _tool(record, record.contribution)
+        for record in registry.by_kind(ExtensionTool)
+        if isinstance(record.contribution, ExtensionTool)
+    ]
 
 
-def _tool(record: Record, tool: Tool) -> BaseTool:
-    def steps(arguments: Any, context: Context) -> Steps:
+def _tool(record: Registration, tool: ExtensionTool) -> BaseTool:
+    def steps(arguments: Any, context: ToolContext) -> ToolCall:
         try:
             answer = yield from tool.run(arguments, context)
-            if not isinstance(answer, Answer):
-                raise TypeError(f"gave {type(answer).__name__}, no Answer")
+            if not isinstance(answer, ToolResult):
+                raise TypeError(f"gave {type(answer).__name__}, no ToolResult")
         except ReplError:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it is somebody else's code, whatever it raises
-            _failed(record, error)
+            _report_failure(record, error)
             text = f"the tool failed: {type(error).__name__}: {error}"
-            return Answer(text=text, facts={"status": "extension-error"}, error=True)
+            return ToolResult(text=text, structured={"status": "extension-error"}, error=True)
         return answer
 
     return BaseTool(
@@ -105,6 +113,6 @@ def _tool(record: Record, tool: Tool) -> BaseTool:
     )
 
 
-def words(arguments: Sequence[str]) -> str:
+def join_arguments(arguments: Sequence[str]) -> str:
     """Arguments of a command line as one text, from which `shlex.split` makes them again."""
     return shlex.join(arguments)

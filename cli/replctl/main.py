@@ -13,58 +13,60 @@ import click
 from replctl import __version__
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """Where a command lives, and its line in the list of commands."""
 
-    home: str
+    target: str
     help: str
 
 
 COMMANDS = {
-    "eval": Entry("replctl.commands.eval:eval_", "Run code in a session."),
-    "read": Entry("replctl.commands.eval:read", "Output and answer of an eval, now or later."),
-    "interrupt": Entry("replctl.commands.sessions:interrupt", "Interrupt what a session runs; its state stays."),
-    "stdin": Entry("replctl.commands.sessions:stdin", "Give input to a session."),
-    "attach": Entry("replctl.commands.attach:attach", "An interactive prompt on a live session."),
-    "new": Entry("replctl.commands.sessions:new", "Open a session."),
-    "ls": Entry("replctl.commands.listing:ls", "List the sessions."),
-    "info": Entry("replctl.commands.listing:info", "All there is to know of a session."),
-    "jobs": Entry("replctl.commands.listing:jobs", "A session's queued, running and recent evals."),
-    "vars": Entry("replctl.commands.names:vars_", "A session's variables."),
-    "history": Entry("replctl.commands.names:history", "Code that a session was given."),
-    "tail": Entry("replctl.commands.tail:tail", "What happens, as it happens."),
-    "top": Entry("replctl.commands.top:top", "Sessions, agents and evals on one screen, live."),
-    "export": Entry("replctl.commands.past:export", "A session's transcript as a notebook, script or page."),
-    "replay": Entry("replctl.commands.past:replay", "Run a transcript again and compare."),
-    "complete": Entry("replctl.commands.names:complete", "Ways to go on with a piece of code."),
-    "lookup": Entry("replctl.commands.names:lookup", "What a name means in a session."),
-    "stack": Entry("replctl.commands.names:stack", "Where a session's code is at this moment."),
-    "load": Entry("replctl.commands.copies:load", "Run a file of the broker's machine."),
-    "env": Entry("replctl.commands.env:env", "A session's python environment and packages."),
-    "clone": Entry("replctl.commands.copies:clone", "Copy a session."),
-    "mode": Entry("replctl.commands.copies:mode", "Put a session into plan mode, or back."),
-    "share": Entry("replctl.commands.sharing:share", "Let others see a session, or use it."),
-    "hand-over": Entry("replctl.commands.sharing:hand_over", "Offer a session to somebody else, or take one."),
-    "reset": Entry("replctl.commands.sessions:reset", "Give a session a fresh worker; its state is gone."),
-    "close": Entry("replctl.commands.sessions:close", "End sessions."),
-    "status": Entry("replctl.commands.broker:status", "Is there a broker, and what does it do?"),
-    "acp": Entry("replctl.commands.acp:acp", "Speak the Agent Client Protocol on stdio, for editors."),
-    "serve": Entry("replctl.commands.serve:serve", "Run a broker in the foreground."),
-    "shutdown": Entry("replctl.commands.broker:shutdown", "End the broker and all sessions."),
-    "mcp": Entry("replctl.commands.mcp:mcp", "Serve MCP: sessions as an agent's tools."),
-    "tools": Entry("replctl.commands.tools:tools", "Print a tool set's schemas."),
-    "install": Entry("replctl.commands.install:install", "Tell an MCP client how to start `replctl mcp`."),
-    "keys": Entry("replctl.commands.keys:keys", "Who may come to the broker from elsewhere."),
-    "audit": Entry("replctl.commands.audit:audit", "Who asked the broker what, and how it ended."),
-    "doctor": Entry("replctl.commands.doctor:doctor", "What is wrong here, why, and what mends it."),
-    "extensions": Entry("replctl.commands.extensions:extensions", "What extensions contribute."),
-    "completion": Entry("replctl.commands.completion:completion", "Completion script for a shell."),
-    "config": Entry("replctl.commands.config:config", "Settings, and where each came from."),
-    "version": Entry("replctl.commands.broker:version", "Version of replctl, and of the broker if one answers."),
+    "eval": CommandEntry("replctl.commands.eval:eval_", "Run code in a session."),
+    "read": CommandEntry("replctl.commands.eval:read", "Output and answer of an eval, now or later."),
+    "interrupt": CommandEntry("replctl.commands.sessions:interrupt", "Interrupt what a session runs; its state stays."),
+    "stdin": CommandEntry("replctl.commands.sessions:stdin", "Give input to a session."),
+    "attach": CommandEntry("replctl.commands.attach:attach", "An interactive prompt on a live session."),
+    "new": CommandEntry("replctl.commands.sessions:new", "Open a session."),
+    "ls": CommandEntry("replctl.commands.listing:ls", "List the sessions."),
+    "info": CommandEntry("replctl.commands.listing:info", "All there is to know of a session."),
+    "jobs": CommandEntry("replctl.commands.listing:jobs", "A session's queued, running and recent evals."),
+    "vars": CommandEntry("replctl.commands.inspection:vars_", "A session's variables."),
+    "history": CommandEntry("replctl.commands.inspection:history", "Code that a session was given."),
+    "tail": CommandEntry("replctl.commands.tail:tail", "What happens, as it happens."),
+    "top": CommandEntry("replctl.commands.top:top", "Sessions, agents and evals on one screen, live."),
+    "export": CommandEntry(
+        "replctl.commands.transcripts:export", "A session's transcript as a notebook, script or page."
+    ),
+    "replay": CommandEntry("replctl.commands.transcripts:replay", "Run a transcript again and compare."),
+    "complete": CommandEntry("replctl.commands.inspection:complete", "Ways to go on with a piece of code."),
+    "lookup": CommandEntry("replctl.commands.inspection:lookup", "What a name means in a session."),
+    "stack": CommandEntry("replctl.commands.inspection:stack", "Where a session's code is at this moment."),
+    "load": CommandEntry("replctl.commands.copies:load", "Run a file of the broker's machine."),
+    "env": CommandEntry("replctl.commands.env:env", "A session's python environment and packages."),
+    "clone": CommandEntry("replctl.commands.copies:clone", "Copy a session."),
+    "mode": CommandEntry("replctl.commands.copies:mode", "Put a session into plan mode, or back."),
+    "share": CommandEntry("replctl.commands.sharing:share", "Let others see a session, or use it."),
+    "hand-over": CommandEntry("replctl.commands.sharing:transfer", "Offer a session to somebody else, or take one."),
+    "reset": CommandEntry("replctl.commands.sessions:reset", "Give a session a fresh worker; its state is gone."),
+    "close": CommandEntry("replctl.commands.sessions:close", "End sessions."),
+    "status": CommandEntry("replctl.commands.broker:status", "Is there a broker, and what does it do?"),
+    "acp": CommandEntry("replctl.commands.acp:acp", "Speak the Agent Client Protocol on stdio, for editors."),
+    "serve": CommandEntry("replctl.commands.serve:serve", "Run a broker in the foreground."),
+    "shutdown": CommandEntry("replctl.commands.broker:shutdown", "End the broker and all sessions."),
+    "mcp": CommandEntry("replctl.commands.mcp:mcp", "Serve MCP: sessions as an agent's tools."),
+    "tools": CommandEntry("replctl.commands.tools:tools", "Print a tool set's schemas."),
+    "install": CommandEntry("replctl.commands.install:install", "Tell an MCP client how to start `replctl mcp`."),
+    "keys": CommandEntry("replctl.commands.keys:keys", "Who may come to the broker from elsewhere."),
+    "audit": CommandEntry("replctl.commands.audit:audit", "Who asked the broker what, and how it ended."),
+    "doctor": CommandEntry("replctl.commands.doctor:doctor", "What is wrong here, why, and what mends it."),
+    "extensions": CommandEntry("replctl.commands.extensions:extensions", "What extensions contribute."),
+    "completion": CommandEntry("replctl.commands.completion:completion", "Completion script for a shell."),
+    "config": CommandEntry("replctl.commands.config:config", "Settings, and where each came from."),
+    "version": CommandEntry("replctl.commands.broker:version", "Version of replctl, and of the broker if one answers."),
 }
 
 
-class Commands(click.Group):
+class CommandGroup(click.Group):
     """A group that knows its commands by name and loads them by need; extensions bring more."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -75,10 +77,10 @@ class Commands(click.Group):
         """Load one command."""
         entry = COMMANDS.get(cmd_name)
         if entry is None:
-            from replctl.commands.extensions import as_command
+            from replctl.commands.extensions import find_command
 
-            return as_command(cmd_name)
-        module, _, function = entry.home.partition(":")
+            return find_command(cmd_name)
+        module, _, function = entry.target.partition(":")
         command: click.Command = getattr(importlib.import_module(module), function)
         return command
 
@@ -86,23 +88,23 @@ class Commands(click.Group):
         """The list of commands, without loading one."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
-        if more := _more_commands():
+        if more := _extension_commands():
             with formatter.section("Commands of extensions"):
                 formatter.write_dl(more)
 
 
-def _more_commands() -> list[tuple[str, str]]:
+def _extension_commands() -> list[tuple[str, str]]:
     """Name and summary of each command that extensions bring; nothing is loaded where the config names none."""
-    from replctl.commands.configured import configured
+    from replctl.commands.configured import configured_extensions
 
     try:
-        if not configured():
+        if not configured_extensions():
             return []
     except click.UsageError:  # whoever asks for help is not to be refused it
         return []
-    from replctl.commands.extensions import entries
+    from replctl.commands.extensions import list_commands
 
-    return entries()
+    return list_commands()
 
 
 EPILOG = """\b
@@ -111,7 +113,7 @@ or name taken, 5 refused by a limit or policy, 6 timed out, 7 interrupted,
 8 worker lost, 9 still running, 141 the reader of our output went away."""
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 @click.version_option(__version__, prog_name="replctl")
 def cli() -> None:
     """Persistent, isolated REPL sessions for agents and people."""
@@ -128,17 +130,17 @@ def main(argv: list[str] | None = None) -> NoReturn:
     try:
         code: Any = cli.main(args=args, prog_name="replctl", standalone_mode=False)
     except click.ClickException as error:
-        code = _usage(error, args)
+        code = _show_usage_error(error, args)
     except (click.Abort, KeyboardInterrupt):
-        from replwire.faults import Exit
+        from replwire.faults import ExitCode
 
-        code = Exit.INTERRUPTED
+        code = ExitCode.INTERRUPTED
     if argv is None and "replbroker" not in sys.modules:
-        _end(int(code or 0))
+        _exit_now(int(code or 0))
     sys.exit(int(code or 0))
 
 
-def _end(code: int) -> NoReturn:
+def _exit_now(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -147,15 +149,15 @@ def _end(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _usage(error: click.ClickException, args: list[str]) -> int:
-    from replctl.commands.screen import Screen
+def _show_usage_error(error: click.ClickException, args: list[str]) -> int:
+    from replctl.commands.output import CommandOutput
 
     if "--json" in args:
-        Screen().failure(error.format_message(), ["done", "error"], "invalid-request", error.exit_code)
+        CommandOutput().failure(error.format_message(), ["done", "error"], "invalid-request", error.exit_code)
     else:
         shown = io.StringIO()
         error.show(shown)
-        Screen().block(shown.getvalue().rstrip("\n"), "err")
+        CommandOutput().block(shown.getvalue().rstrip("\n"), "err")
     return error.exit_code
 
 

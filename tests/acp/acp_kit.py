@@ -15,10 +15,9 @@ from typing import Any
 
 from acp_schema import check
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 Message = dict[str, Any]
 COMMAND = [sys.executable, "-m", "replctl", "acp"]
-
 
 Start = Callable[..., "Agent"]
 
@@ -51,10 +50,10 @@ class Agent:
         self._rest = b""
         self._lines: list[bytes] = []
         self._count = 0
-        self.asked: dict[Any, str] = {}
+        self.methods: dict[Any, str] = {}
         self.updates: list[Message] = []  # params of session/update, in order
-        self.heard: list[Message] = []  # everything, in order
-        self.decide: Callable[[Message], Message] | None = None  # answers requests for permission
+        self.messages: list[Message] = []  # everything, in order
+        self.on_permission: Callable[[Message], Message] | None = None  # answers requests for permission
 
     # --- out ---
 
@@ -73,11 +72,11 @@ class Agent:
         if name is None:
             self._count += 1
             name = self._count
-        self.asked[name] = method
+        self.methods[name] = method
         self.send({"jsonrpc": "2.0", "id": name, "method": method, "params": {} if params is None else params})
         return name
 
-    def tell(self, method: str, **params: Any) -> None:
+    def notify(self, method: str, **params: Any) -> None:
         """Send a notification."""
         self.send({"jsonrpc": "2.0", "method": method, "params": params})
 
@@ -87,12 +86,12 @@ class Agent:
 
     # --- in ---
 
-    def line(self, patience_s: float = PATIENCE_S) -> bytes | None:
+    def line(self, patience_s: float = TIMEOUT_S) -> bytes | None:
         """The next line, or None at the end of the stream."""
         deadline = time.monotonic() + patience_s
         while not self._lines:
             ready, _, _ = select.select([self._out], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, f"nothing came in {patience_s} s; before it: {self.heard[-3:]}"
+            assert ready, f"nothing came in {patience_s} s; before it: {self.messages[-3:]}"
             data = os.read(self._out, 1 << 20)
             if not data:
                 assert self._rest == b"", "half a line at the end"
@@ -100,25 +99,25 @@ class Agent:
             *self._lines, self._rest = (self._rest + data).split(b"\n")
         return self._lines.pop(0)
 
-    def next(self, patience_s: float = PATIENCE_S) -> Message:
+    def next(self, patience_s: float = TIMEOUT_S) -> Message:
         """The next message, checked and kept."""
         line = self.line(patience_s)
         assert line is not None, f"the agent has ended: {self.stderr()}"
         message: Message = json.loads(line.decode("utf-8"))
-        check(message, self.asked)
+        check(message, self.methods)
         self._record(message)
-        self.heard.append(message)
+        self.messages.append(message)
         if message.get("method") == "session/update":
             self.updates.append(message["params"])
-        elif message.get("method") == "session/request_permission" and self.decide is not None:
-            self.respond(message["id"], self.decide(message["params"]))
+        elif message.get("method") == "session/request_permission" and self.on_permission is not None:
+            self.respond(message["id"], self.on_permission(message["params"]))
         return message
 
     def _record(self, message: Message) -> None:
         """For the check against the schema of the TypeScript SDK, which is not installed with us."""
         if path := os.environ.get("REPLCTL_ACP_TRAFFIC"):
             with open(path, "a", encoding="utf-8") as file:
-                asked = None if "method" in message else self.asked.get(message.get("id"))
+                asked = None if "method" in message else self.methods.get(message.get("id"))
                 file.write(json.dumps({"asked": asked, "message": message}) + "\n")
 
     def until(self, what: Callable[[Message], Any]) -> Message:
@@ -171,13 +170,13 @@ class Agent:
         self.update("available_commands_update")
         return session
 
-    def begin(self, session: str, text: str, **more: Any) -> Any:
+    def send_prompt(self, session: str, text: str, **more: Any) -> Any:
         """Send a prompt; its id."""
         return self.ask("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": text}], **more})
 
     def prompt(self, session: str, text: str, **more: Any) -> Turn:
         """Run a prompt to its end."""
-        return self.turn(self.begin(session, text, **more))
+        return self.turn(self.send_prompt(session, text, **more))
 
     def turn(self, name: Any) -> Turn:
         """The end of a prompt, with what came since the one before."""
@@ -188,7 +187,7 @@ class Agent:
 
     def cancel(self, session: str) -> None:
         """Send a cancel."""
-        self.tell("session/cancel", sessionId=session)
+        self.notify("session/cancel", sessionId=session)
 
     def until_running(self) -> None:
         """Wait until code that prints `on` at its start has printed it."""
@@ -202,7 +201,7 @@ class Agent:
         if not self.process.stdin.closed:
             self.process.stdin.close()
         while (line := self.line()) is not None:
-            check(json.loads(line), self.asked)
+            check(json.loads(line), self.methods)
         return self._reap()
 
     def signal(self, number: int = signal.SIGTERM) -> int:
@@ -216,8 +215,8 @@ class Agent:
         return self.process.stderr.read().decode() if not self.process.stderr.closed else ""
 
     def _reap(self) -> int:
-        code = self.process.wait(PATIENCE_S)
-        self.said = self.stderr()
+        code = self.process.wait(TIMEOUT_S)
+        self.stderr_text = self.stderr()
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             assert stream is not None
             stream.close()

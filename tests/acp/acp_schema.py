@@ -56,7 +56,7 @@ def check(message: Any, asked: dict[Any, str]) -> None:
         assert set(message) <= {"jsonrpc", "id", "method", "params"}, message
         assert ("id" in message) == (message["method"] == "session/request_permission"), message
         assert message.get("id", -1) < 0, "our ids are below zero"
-        _hold(CALLS[message["method"]], message["params"])
+        _validate(CALLS[message["method"]], message["params"])
     elif "error" in message:
         assert set(message) == {"jsonrpc", "id", "error"}, message
         assert set(message["error"]) <= {"code", "message", "data"}, message
@@ -67,9 +67,9 @@ def check(message: Any, asked: dict[Any, str]) -> None:
     else:
         assert set(message) == {"jsonrpc", "id", "result"}, message
         assert message["id"] in asked, message
-        _hold(RESULTS[asked[message["id"]]], message["result"])
+        _validate(RESULTS[asked[message["id"]]], message["result"])
 
 
-def _hold(model: Any, value: Any) -> None:
+def _validate(model: Any, value: Any) -> None:
     faults = [error.message for error in _validator(model).iter_errors(value)]
     assert faults == [], f"{model.__name__}: {faults}: {value}"

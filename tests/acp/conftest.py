@@ -14,14 +14,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from acp_kit import Agent, Start, environ
-from kit import Broker
+from kit import BrokerProcess
 
 
 @pytest.fixture(scope="session")
-def acp_broker() -> Iterator[Broker]:
+def acp_broker() -> Iterator[BrokerProcess]:
     """A broker that outlives every agent; at its end it must have met no defect."""
     folder = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))  # short: socket paths are bounded
-    broker = Broker(folder, "limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=500")
+    broker = BrokerProcess(folder, "limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=500")
     yield broker
     assert broker.process.poll() is None, broker.log_text()
     assert broker.stop() == 0
@@ -30,7 +30,7 @@ def acp_broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def start(acp_broker: Broker, tmp_path: Path) -> Iterator[Start]:
+def start(acp_broker: BrokerProcess, tmp_path: Path) -> Iterator[Start]:
     """Start an agent; all of one test share a state folder, as restarts do."""
     agents: list[Agent] = []
 
@@ -44,21 +44,21 @@ def start(acp_broker: Broker, tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture(scope="session")
-def shared(acp_broker: Broker) -> Iterator[Agent]:
+def shared(acp_broker: BrokerProcess) -> Iterator[Agent]:
     """An agent that lives through many tests and must end well."""
     folder = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))
     agent = Agent(environ(folder, acp_broker.endpoint), "--permission-timeout", "20s")
     agent.start()
     yield agent
     assert agent.end() == 0
-    assert "internal error" not in agent.said
+    assert "internal error" not in agent.stderr_text
     shutil.rmtree(folder)
 
 
 @pytest.fixture
 def agent(shared: Agent) -> Iterator[Agent]:
     """The shared agent, with nothing left over from another test."""
-    shared.decide = None
+    shared.on_permission = None
     yield shared
     assert shared.process.poll() is None
     assert shared.call("initialize", protocolVersion=1)["result"]["protocolVersion"] == 1

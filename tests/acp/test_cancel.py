@@ -8,14 +8,14 @@ import os
 from pathlib import Path
 
 from acp_kit import Agent
-from kit import Broker
-from replctl.acp.link import Link
+from kit import BrokerProcess
+from replctl.acp.broker_connection import AcpBrokerConnection
+from replctl.acp.client_connection import AcpClientConnection, DiagnosticsLog
 from replctl.acp.modes import Mode
-from replctl.acp.peer import Notes, Peer
-from replctl.acp.records import Record, Records, new_id, now
-from replctl.acp.sessions import Session
-from replctl.acp.stdio import Writer
-from replctl.acp.turns import Desk, Turn
+from replctl.acp.sessions import AcpSession
+from replctl.acp.stdio import StdoutWriter
+from replctl.acp.store import AcpSessionRecord, AcpSessionStore, new_id, now
+from replctl.acp.turns import AcpServices, PromptTurn
 
 SLEEPS = "print('on'); import time; time.sleep(30)"
 
@@ -26,7 +26,7 @@ def lines(*messages: dict[str, object]) -> bytes:
 
 def test_a_cancel_in_the_middle_interrupts_and_the_state_stays(agent: Agent, session: str) -> None:
     agent.prompt(session, "x = 1")
-    name = agent.begin(session, SLEEPS)
+    name = agent.send_prompt(session, SLEEPS)
     agent.until_running()
     agent.cancel(session)
     turn = agent.turn(name)
@@ -38,7 +38,7 @@ def test_a_cancel_right_behind_its_prompt_is_not_lost(agent: Agent, session: str
     agent.prompt(session, "ran = 0")
     for attempt in range(20):
         name = f"race-{attempt}"
-        agent.asked[name] = "session/prompt"
+        agent.methods[name] = "session/prompt"
         params = {"sessionId": session, "prompt": [{"type": "text", "text": "import time; time.sleep(30); ran = 1"}]}
         agent.raw(
             lines(
@@ -53,7 +53,7 @@ def test_a_cancel_right_behind_its_prompt_is_not_lost(agent: Agent, session: str
 def test_a_cancel_of_nothing_and_of_an_unknown_session_is_dropped(agent: Agent, session: str) -> None:
     agent.cancel(session)
     agent.cancel("acp-unknown")
-    agent.tell("session/cancel", sessionId=7)
+    agent.notify("session/cancel", sessionId=7)
     assert agent.prompt(session, "6*7").text == "42"
 
 
@@ -65,7 +65,7 @@ def test_a_cancel_after_the_end_leaves_the_answer_and_the_next_turn_alone(agent:
 
 
 def test_a_second_cancel_changes_nothing(agent: Agent, session: str) -> None:
-    name = agent.begin(session, SLEEPS)
+    name = agent.send_prompt(session, SLEEPS)
     agent.until_running()
     agent.cancel(session)
     agent.cancel(session)
@@ -75,7 +75,7 @@ def test_a_second_cancel_changes_nothing(agent: Agent, session: str) -> None:
 
 def test_code_that_ends_well_after_the_cancel_is_cancelled_all_the_same(agent: Agent, session: str) -> None:
     code = "import time\nprint('on')\ntry: time.sleep(30)\nexcept KeyboardInterrupt: kept = 1\n'the value'"
-    name = agent.begin(session, code)
+    name = agent.send_prompt(session, code)
     agent.until_running()
     agent.cancel(session)
     turn = agent.turn(name)
@@ -85,30 +85,30 @@ def test_code_that_ends_well_after_the_cancel_is_cancelled_all_the_same(agent: A
 
 def test_a_cancelled_turn_shows_nothing_of_the_one_before(agent: Agent, session: str) -> None:
     agent.prompt(session, "print('earlier'); 'earlier'")
-    name = agent.begin(session, SLEEPS)
+    name = agent.send_prompt(session, SLEEPS)
     agent.until_running()
     agent.cancel(session)
     assert "earlier" not in json.dumps(agent.turn(name).updates)
 
 
 def test_nothing_is_said_of_a_turn_after_its_answer(agent: Agent, session: str) -> None:
-    name = agent.begin(session, "import time\nwhile True: print('on'); time.sleep(0.01)")
+    name = agent.send_prompt(session, "import time\nwhile True: print('on'); time.sleep(0.01)")
     agent.until_running()
     agent.cancel(session)
     agent.turn(name)
-    after = len(agent.heard)
+    after = len(agent.messages)
     agent.call("initialize", protocolVersion=1)
-    assert len(agent.heard) == after + 1
+    assert len(agent.messages) == after + 1
 
 
 def test_a_cancel_while_it_waits_in_the_queue_takes_only_this_one_out(
-    agent: Agent, session: str, acp_broker: Broker
+    agent: Agent, session: str, acp_broker: BrokerProcess
 ) -> None:
     agent.prompt(session, "1")
     with acp_broker.wire() as wire:
         running = wire.send("eval", session=session, code="print('on'); import time; time.sleep(0.5); 'theirs'")
         wire.receive()
-        name = agent.begin(session, "mine = 1")
+        name = agent.send_prompt(session, "mine = 1")
         agent.until(lambda message: "waiting" in json.dumps(message))
         agent.cancel(session)
         assert agent.turn(name).stop == "cancelled"
@@ -117,15 +117,15 @@ def test_a_cancel_while_it_waits_in_the_queue_takes_only_this_one_out(
 
 
 def test_cancel_request_cancels_the_prompt_that_it_names(agent: Agent, session: str) -> None:
-    name = agent.begin(session, SLEEPS)
+    name = agent.send_prompt(session, SLEEPS)
     agent.until_running()
-    agent.tell("$/cancel_request", requestId=name)
+    agent.notify("$/cancel_request", requestId=name)
     assert agent.turn(name).stop == "cancelled"
 
 
 def test_code_that_does_not_obey_is_given_up_and_said_to_run_on(agent: Agent, session: str) -> None:
     code = "import time\nprint('on')\nwhile True:\n    try: time.sleep(30)\n    except KeyboardInterrupt: pass"
-    name = agent.begin(session, code)
+    name = agent.send_prompt(session, code)
     agent.until_running()
     agent.cancel(session)
     turn = agent.turn(name)
@@ -136,7 +136,7 @@ def test_code_that_does_not_obey_is_given_up_and_said_to_run_on(agent: Agent, se
 
 
 def test_a_cancel_right_before_a_prompt_is_none_of_its(agent: Agent, session: str) -> None:
-    agent.asked["after"] = "session/prompt"
+    agent.methods["after"] = "session/prompt"
     params = {"sessionId": session, "prompt": [{"type": "text", "text": "6*7"}]}
     agent.raw(
         lines(
@@ -148,7 +148,7 @@ def test_a_cancel_right_before_a_prompt_is_none_of_its(agent: Agent, session: st
     assert (turn.stop, turn.text) == ("end_turn", "42")
 
 
-class _Quiet(Turn):
+class _IdleTurn(PromptTurn):
     """A turn whose work is given by the test, to stand exactly at the moment before it resolves."""
 
     async def _work(self) -> None:
@@ -162,14 +162,16 @@ def _resolve(folder: Path, cancel: str) -> tuple[str, bool]:
     async def run() -> tuple[str, bool]:
         read, write = os.pipe()
         try:
-            notes = Notes(write)
-            desk = Desk(
-                Peer(Writer(write, notes), notes), Link("ipc:///nowhere", "a", False, notes), Records(str(folder))
+            notes = DiagnosticsLog(write)
+            desk = AcpServices(
+                AcpClientConnection(StdoutWriter(write, notes), notes),
+                AcpBrokerConnection("ipc:///nowhere", "a", False, notes),
+                AcpSessionStore(str(folder)),
             )
-            record = Record(id=new_id(), cwd="/", created=now(), mode=Mode.AUTO, runtime="python")
-            session = Session(desk, record)
-            desk.records.save(record)
-            turn = session.turn = _Quiet(desk, session, "1", 0, Mode.AUTO)
+            record = AcpSessionRecord(id=new_id(), cwd="/", created=now(), mode=Mode.AUTO, runtime="python")
+            session = AcpSession(desk, record)
+            desk.store.save(record)
+            turn = session.turn = _IdleTurn(desk, session, "1", 0, Mode.AUTO)
             if cancel == "before":
                 turn.at_the_end = turn.cancel  # type: ignore[method-assign]
             stop = await turn.run()

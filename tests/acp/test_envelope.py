@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from acp_kit import Agent
 from replctl.acp import rpc
-from replctl.acp.stdio import MAX_LINE, Cutter
+from replctl.acp.stdio import MAX_LINE, LineSplitter
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -34,31 +34,31 @@ def error_of(agent: Agent, raw: bytes) -> dict[str, Any]:
 
 
 def test_an_id_that_is_a_number_or_a_text_makes_a_request() -> None:
-    assert rpc.decode(line(id=1, method="a")) == rpc.Request(1, "a", {})
-    assert rpc.decode(line(id="one", method="a", params={"b": 2})) == rpc.Request("one", "a", {"b": 2})
-    assert rpc.decode(line(id=0, method="a")) == rpc.Request(0, "a", {})
+    assert rpc.decode(line(id=1, method="a")) == rpc.RpcRequest(1, "a", {})
+    assert rpc.decode(line(id="one", method="a", params={"b": 2})) == rpc.RpcRequest("one", "a", {"b": 2})
+    assert rpc.decode(line(id=0, method="a")) == rpc.RpcRequest(0, "a", {})
 
 
 @pytest.mark.parametrize(("name", "told"), [(7, 7), ("a", "a"), ("\ud800", None), (None, None), ("", None)])
 def test_a_request_with_half_an_emoji_is_answered_under_its_id(name: Any, told: Any) -> None:
     found = rpc.decode(line(id=name, method="session/prompt", params={"prompt": [{"type": "text", "text": "\ud83d"}]}))
-    assert isinstance(found, rpc.Invalid)
+    assert isinstance(found, rpc.InvalidMessage)
     assert (found.error.code, found.id) == (rpc.PARSE_ERROR, told)
     rpc.error_line(found.id, found.error)
 
 
 @pytest.mark.parametrize("name", ["", " ", None])
 def test_a_blank_id_makes_a_notification(name: Any) -> None:
-    assert rpc.decode(line(id=name, method="session/cancel")) == rpc.Notification("session/cancel", {})
+    assert rpc.decode(line(id=name, method="session/cancel")) == rpc.RpcNotification("session/cancel", {})
 
 
 def test_no_id_makes_a_notification() -> None:
-    assert rpc.decode(line(method="a")) == rpc.Notification("a", {})
+    assert rpc.decode(line(method="a")) == rpc.RpcNotification("a", {})
 
 
 def test_answers_are_told_from_errors_and_ones_without_an_id_are_ignored() -> None:
-    assert rpc.decode(line(id=-1, result={"a": 1})) == rpc.Response(-1, result={"a": 1})
-    assert rpc.decode(line(id=-1, error={"code": 1})) == rpc.Response(-1, error={"code": 1})
+    assert rpc.decode(line(id=-1, result={"a": 1})) == rpc.RpcResponse(-1, result={"a": 1})
+    assert rpc.decode(line(id=-1, error={"code": 1})) == rpc.RpcResponse(-1, error={"code": 1})
     assert rpc.decode(line(result={})) is None
     assert rpc.decode(line(error={})) is None
 
@@ -66,7 +66,7 @@ def test_answers_are_told_from_errors_and_ones_without_an_id_are_ignored() -> No
 @pytest.mark.parametrize("name", [1.5, True, [], {}, [1], {"a": 1}])
 def test_an_id_of_another_type_is_an_invalid_request_without_an_id(name: Any) -> None:
     found = rpc.decode(line(id=name, method="initialize"))
-    assert isinstance(found, rpc.Invalid)
+    assert isinstance(found, rpc.InvalidMessage)
     assert (found.id, found.error.code) == (None, rpc.INVALID_REQUEST)
 
 
@@ -88,35 +88,37 @@ def test_every_encoder_makes_exactly_one_line() -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_make_the_decoder_raise(data: bytes) -> None:
-    assert isinstance(rpc.decode(data), rpc.Request | rpc.Notification | rpc.Response | rpc.Invalid | None)
+    assert isinstance(
+        rpc.decode(data), rpc.RpcRequest | rpc.RpcNotification | rpc.RpcResponse | rpc.InvalidMessage | None
+    )
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=6) | JSON)
 def test_no_json_makes_the_decoder_raise_and_what_is_answered_can_be_encoded(value: Any) -> None:
     found = rpc.decode(json.dumps(value).encode())
-    if isinstance(found, rpc.Request):
+    if isinstance(found, rpc.RpcRequest):
         assert json.loads(rpc.result_line(found.id, {}))["id"] == found.id
-    elif isinstance(found, rpc.Invalid):
+    elif isinstance(found, rpc.InvalidMessage):
         assert json.loads(rpc.error_line(found.id, found.error))["error"]["code"] in (-32700, -32600)
 
 
 @pytest.mark.parametrize("depth", [100, 2_000, 200_000])
 def test_nesting_of_any_depth_is_answered(depth: int) -> None:
-    assert isinstance(rpc.decode(b"[" * depth + b"]" * depth), rpc.Invalid)
+    assert isinstance(rpc.decode(b"[" * depth + b"]" * depth), rpc.InvalidMessage)
     found = rpc.decode(b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"b":' + b"[" * depth + b"]" * depth + b"}}")
-    assert isinstance(found, rpc.Request | rpc.Invalid)
+    assert isinstance(found, rpc.RpcRequest | rpc.InvalidMessage)
 
 
 def test_numbers_of_any_length_are_answered() -> None:
     assert isinstance(
-        rpc.decode(b'{"jsonrpc":"2.0","method":"a","id":' + b"9" * 10_000 + b"}"), rpc.Request | rpc.Invalid
+        rpc.decode(b'{"jsonrpc":"2.0","method":"a","id":' + b"9" * 10_000 + b"}"), rpc.RpcRequest | rpc.InvalidMessage
     )
 
 
 @given(st.lists(st.binary(max_size=30).map(lambda each: each.replace(b"\n", b"")), max_size=8), st.data())
 def test_lines_are_the_same_however_the_stream_is_cut(lines: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(each + b"\n" for each in lines)
-    cutter, got, at = Cutter(1000), [], 0
+    cutter, got, at = LineSplitter(1000), [], 0
     while at < len(stream):
         step = data.draw(st.integers(1, len(stream)))
         got += list(cutter.feed(stream[at : at + step]))
@@ -125,7 +127,7 @@ def test_lines_are_the_same_however_the_stream_is_cut(lines: list[bytes], data: 
 
 
 def test_a_line_over_the_bound_is_told_of_once_and_never_held() -> None:
-    cutter = Cutter(10)
+    cutter = LineSplitter(10)
     got = [each for _ in range(1000) for each in cutter.feed(b"x" * 8)]
     assert got == [None]
     assert list(cutter.feed(b"\nok\nhalf")) == [b"ok"]
@@ -171,7 +173,7 @@ def test_a_notification_with_params_that_are_no_object_is_refused(agent: Agent) 
 
 
 def test_missing_params_are_an_empty_object(agent: Agent) -> None:
-    agent.asked["bare"] = "initialize"
+    agent.methods["bare"] = "initialize"
     agent.raw(line(id="bare", method="initialize") + b"\n")
     assert agent.reply("bare")["result"]["protocolVersion"] == 1
 
@@ -182,15 +184,15 @@ def test_an_unknown_method_is_not_found_and_an_extension_gets_an_answer(agent: A
 
 
 def test_notifications_are_never_answered(agent: Agent) -> None:
-    agent.tell("nonsense")
-    agent.tell("_vendor/thing", a=1)
-    agent.tell("session/cancel", sessionId="acp-unknown")
-    agent.tell("session/cancel")
-    agent.tell("$/cancel_request", requestId=12345)
+    agent.notify("nonsense")
+    agent.notify("_vendor/thing", a=1)
+    agent.notify("session/cancel", sessionId="acp-unknown")
+    agent.notify("session/cancel")
+    agent.notify("$/cancel_request", requestId=12345)
     agent.raw(line(id="", method="session/prompt") + b"\n")
-    before = len(agent.heard)
+    before = len(agent.messages)
     agent.call("initialize", protocolVersion=1)
-    assert len(agent.heard) == before + 1
+    assert len(agent.messages) == before + 1
 
 
 def test_an_answer_that_nobody_waits_for_is_dropped(agent: Agent) -> None:
@@ -198,13 +200,13 @@ def test_an_answer_that_nobody_waits_for_is_dropped(agent: Agent) -> None:
     agent.respond("text", {})
     agent.send({"jsonrpc": "2.0", "id": -998, "error": {"code": 1, "message": "no"}})
     agent.send({"jsonrpc": "2.0", "result": {}})
-    before = len(agent.heard)
+    before = len(agent.messages)
     agent.call("initialize", protocolVersion=1)
-    assert len(agent.heard) == before + 1
+    assert len(agent.messages) == before + 1
 
 
 def test_blank_lines_and_carriage_returns_are_ignored(agent: Agent) -> None:
-    agent.asked["crlf"] = "initialize"
+    agent.methods["crlf"] = "initialize"
     agent.raw(b"\n  \n\r\n" + line(id="crlf", method="initialize") + b"\r\n")
     assert agent.next()["id"] == "crlf"
 
@@ -217,10 +219,10 @@ def test_a_huge_line_is_refused_and_the_next_one_is_heard(agent: Agent) -> None:
 
 
 def test_an_id_that_is_in_use_is_refused(agent: Agent, session: str) -> None:
-    first = agent.begin(session, "print('on'); import time; time.sleep(30)")
+    first = agent.send_prompt(session, "print('on'); import time; time.sleep(30)")
     agent.until_running()
     assert agent.reply(agent.ask("initialize", {}, name=first))["error"]["code"] == -32600
-    agent.asked[first] = "session/prompt"
+    agent.methods[first] = "session/prompt"
     agent.cancel(session)
     assert agent.turn(first).stop == "cancelled"
 
@@ -253,7 +255,7 @@ def test_every_request_gets_exactly_one_answer_whatever_its_params(shared: Agent
     name = shared.ask(
         method, json.loads(json.dumps(params).replace("NaN", "1").replace("-Infinity", "1").replace("Infinity", "1"))
     )
-    before = len(shared.heard)
+    before = len(shared.messages)
     shared.reply(name)
     shared.result("initialize", protocolVersion=1)
-    assert [each["id"] for each in shared.heard[before:] if "id" in each].count(name) == 1
+    assert [each["id"] for each in shared.messages[before:] if "id" in each].count(name) == 1

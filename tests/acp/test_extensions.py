@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from acp_kit import Agent, environ
-from ext_kit import SHOUT, entry, hook, write
-from kit import Broker
+from ext_kit import SHOUT, config_entry, hook_source, write_extension
+from kit import BrokerProcess
 
-ASKS = hook("return Ask('Delete?', 'it says rm') if 'rm' in q.code else None")
+ASKS = hook_source("return Ask('Delete?', 'it says rm') if 'rm' in q.code else None")
 COMMANDS = (
     f"""
 import sys
@@ -50,12 +50,14 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
     """An agent of a broker with a hook that asks and commands of an extension."""
     folder = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))
     texts = {"guard": ASKS, "more": COMMANDS}
-    broker = Broker(folder, config="".join(entry(path=write(tmp_path, name, each)) for name, each in texts.items()))
+    broker = BrokerProcess(
+        folder, config="".join(config_entry(path=write_extension(tmp_path, name, each)) for name, each in texts.items())
+    )
     found = Agent(environ(tmp_path, broker.endpoint) | {"REPLCTL_CONFIG": str(folder / "config.toml")})
     found.start()
     yield found
     assert found.end() == 0
-    assert "Traceback" not in found.said
+    assert "Traceback" not in found.stderr_text
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
     shutil.rmtree(folder)
@@ -67,7 +69,7 @@ def _choose(option: str) -> Outcome:
 
 def test_a_hooks_question_is_a_request_for_permission_and_a_yes_lets_the_code_run(agent: Agent) -> None:
     session = agent.new()
-    name = agent.begin(session, "rm = 42; rm")
+    name = agent.send_prompt(session, "rm = 42; rm")
     request = agent.permission()
     tool = request["params"]["toolCall"]
     assert (tool["title"], tool["status"]) == ("Delete? it says rm", "pending")
@@ -82,7 +84,7 @@ def test_a_hooks_question_is_a_request_for_permission_and_a_yes_lets_the_code_ru
 @pytest.mark.parametrize("outcome", [_choose("reject"), {"outcome": {"outcome": "cancelled"}}, {"what": 1}])
 def test_anything_but_a_clear_yes_is_a_no(agent: Agent, outcome: Outcome) -> None:
     session = agent.new()
-    agent.decide = lambda _: outcome
+    agent.on_permission = lambda _: outcome
     turn = agent.prompt(session, "rm = 1")
     assert (turn.stop, turn.tool["status"]) == ("end_turn", "failed")
     assert turn.text.startswith("Not run: ")
@@ -92,7 +94,7 @@ def test_anything_but_a_clear_yes_is_a_no(agent: Agent, outcome: Outcome) -> Non
 
 def test_a_cancel_while_a_person_is_asked_ends_the_turn(agent: Agent) -> None:
     session = agent.new()
-    name = agent.begin(session, "rm = 1")
+    name = agent.send_prompt(session, "rm = 1")
     agent.permission()
     agent.cancel(session)
     assert agent.turn(name).stop == "cancelled"
@@ -116,7 +118,7 @@ def test_what_an_extensions_command_does_ends_no_door(agent: Agent, tmp_path: Pa
     assert "characters are left out" in agent.prompt(session, "/much").text
     assert "extension command leave: KeyboardInterrupt" in agent.prompt(session, "/leave").text
     release = tmp_path / "release"
-    name = agent.begin(session, f"/stay {release}")
+    name = agent.send_prompt(session, f"/stay {release}")
     agent.update("tool_call")
     agent.cancel(session)
     turn = agent.turn(name)

@@ -61,7 +61,7 @@ def test_nothing_of_the_clients_is_called_that_it_did_not_offer(start: Start) ->
     agent = start()
     agent.start()
     agent.prompt(agent.new(), "print(1)")
-    assert {each["method"] for each in agent.heard if "method" in each} == {"session/update"}
+    assert {each["method"] for each in agent.messages if "method" in each} == {"session/update"}
 
 
 def test_the_handshake_does_not_wait_for_a_broker(start: Start) -> None:

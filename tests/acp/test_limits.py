@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from acp_kit import Agent, environ
-from kit import Broker
+from kit import BrokerProcess
 
 
 @pytest.fixture(scope="module")
 def tight() -> Iterator[Agent]:
     """An agent whose broker waits and runs for a moment only, and has room for one session."""
     folder = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))
-    broker = Broker(
+    broker = BrokerProcess(
         folder,
         "limits.max-wait-ms=150",
         "limits.max-job-time-ms=1500",
@@ -47,7 +47,7 @@ def test_an_eval_that_outlasts_the_brokers_wait_is_read_to_its_end(tight: Agent,
 
 
 def test_a_cancel_finds_an_eval_that_is_being_read_on(tight: Agent, session: str) -> None:
-    name = tight.begin(session, "import time\ntime.sleep(0.4); print('on', flush=True); time.sleep(30)")
+    name = tight.send_prompt(session, "import time\ntime.sleep(0.4); print('on', flush=True); time.sleep(30)")
     tight.until_running()
     tight.cancel(session)
     assert tight.turn(name).stop == "cancelled"

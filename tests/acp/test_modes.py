@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from acp_kit import Agent, Message, Start
-from kit import Broker
+from kit import BrokerProcess
 
 
 def values(options: list[Message]) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def test_plan_mode_runs_no_code_and_says_so(agent: Agent, session: str) -> None:
     assert "NameError" in agent.prompt(session, "ran").text
 
 
-def test_plan_mode_lets_commands_look_and_not_change(agent: Agent, session: str, acp_broker: Broker) -> None:
+def test_plan_mode_lets_commands_look_and_not_change(agent: Agent, session: str, acp_broker: BrokerProcess) -> None:
     agent.prompt(session, "x = 5")
     agent.result("session/set_mode", sessionId=session, modeId="plan")
     assert "x: int = 5" in agent.prompt(session, "/vars").text
@@ -80,19 +80,19 @@ def test_meta_narrows_one_turn_and_never_widens(agent: Agent, session: str) -> N
 
 def test_a_mode_that_was_set_before_a_prompt_holds_for_it_however_fast_they_come(agent: Agent, session: str) -> None:
     setting = agent.ask("session/set_mode", {"sessionId": session, "modeId": "plan"})
-    assert "plan mode" in agent.turn(agent.begin(session, "1")).text
-    assert any(each.get("id") == setting for each in agent.heard)
+    assert "plan mode" in agent.turn(agent.send_prompt(session, "1")).text
+    assert any(each.get("id") == setting for each in agent.messages)
     agent.ask("session/set_config_option", {"sessionId": session, "configId": "mode", "value": "auto"})
-    assert agent.turn(agent.begin(session, "1")).text == "1"
+    assert agent.turn(agent.send_prompt(session, "1")).text == "1"
 
 
 def test_a_prompt_waits_for_the_session_that_was_chosen_before_it(
-    agent: Agent, session: str, acp_broker: Broker
+    agent: Agent, session: str, acp_broker: BrokerProcess
 ) -> None:
     with acp_broker.wire() as wire:
         wire.run("x = 'theirs'", "picked")
         agent.ask("session/set_config_option", {"sessionId": session, "configId": "session", "value": "picked"})
-        assert "theirs" in agent.turn(agent.begin(session, "x")).text
+        assert "theirs" in agent.turn(agent.send_prompt(session, "x")).text
         wire.ask("close", session="picked")
 
 
@@ -101,7 +101,7 @@ def test_the_mode_of_new_sessions_can_be_chosen(start: Start) -> None:
     assert agent.result("session/new", cwd="/tmp")["modes"]["currentModeId"] == "plan"
 
 
-def test_the_live_sessions_can_be_chosen_from(agent: Agent, acp_broker: Broker) -> None:
+def test_the_live_sessions_can_be_chosen_from(agent: Agent, acp_broker: BrokerProcess) -> None:
     with acp_broker.wire() as wire:
         wire.run("1", "visible")
         made = agent.result("session/new", cwd="/tmp")

@@ -10,39 +10,40 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replctl.acp import commands, modes, options, peer, records, render
+from replctl.acp import client_connection, modes, options, render, slash_commands
+from replctl.acp import store as session_store
 from replctl.acp.modes import Mode
 from replctl.client.result import Result
 
 
-def record(**fields: Any) -> records.Record:
+def record(**fields: Any) -> session_store.AcpSessionRecord:
     base: dict[str, Any] = {
-        "id": records.new_id(),
+        "id": session_store.new_id(),
         "cwd": "/",
-        "created": records.now(),
+        "created": session_store.now(),
         "mode": Mode.AUTO,
         "runtime": "python",
     }
-    return records.Record(**base | fields)
+    return session_store.AcpSessionRecord(**base | fields)
 
 
-def turn(number: int, **fields: Any) -> records.Turn:
-    return records.Turn(turn=str(number), at=records.now(), prompt=f"prompt {number}", **fields)
+def turn(number: int, **fields: Any) -> session_store.StoredTurn:
+    return session_store.StoredTurn(turn=str(number), at=session_store.now(), prompt=f"prompt {number}", **fields)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> records.Records:
-    return records.Records(str(tmp_path / "acp"))
+def store(tmp_path: Path) -> session_store.AcpSessionStore:
+    return session_store.AcpSessionStore(str(tmp_path / "acp"))
 
 
-def test_a_record_comes_back_as_it_was_saved(store: records.Records) -> None:
+def test_a_record_comes_back_as_it_was_saved(store: session_store.AcpSessionStore) -> None:
     saved = record(mode=Mode.PLAN, session="work", title="a title")
     store.save(saved)
     assert store.get(saved.id) == saved
     assert store.get("acp-other") is None
 
 
-def test_a_torn_last_line_costs_that_line_alone(store: records.Records, tmp_path: Path) -> None:
+def test_a_torn_last_line_costs_that_line_alone(store: session_store.AcpSessionStore, tmp_path: Path) -> None:
     saved = record()
     store.save(saved)
     for number in range(3):
@@ -57,7 +58,7 @@ def test_a_torn_last_line_costs_that_line_alone(store: records.Records, tmp_path
 
 @given(garbage=st.binary(max_size=200))
 def test_garbage_in_a_transcript_is_left_out(tmp_path_factory: pytest.TempPathFactory, garbage: bytes) -> None:
-    store = records.Records(str(tmp_path_factory.mktemp("t")))
+    store = session_store.AcpSessionStore(str(tmp_path_factory.mktemp("t")))
     saved = record()
     store.save(saved)
     store.append(saved.id, turn(1))
@@ -68,7 +69,9 @@ def test_garbage_in_a_transcript_is_left_out(tmp_path_factory: pytest.TempPathFa
     assert [each.turn for each in store.turns(saved.id) if each.turn in "12"] == ["1", "2"]
 
 
-def test_a_turn_that_ended_stands_once_and_one_that_did_not_stands_as_begun(store: records.Records) -> None:
+def test_a_turn_that_ended_stands_once_and_one_that_did_not_stands_as_begun(
+    store: session_store.AcpSessionStore,
+) -> None:
     saved = record()
     store.save(saved)
     store.append(saved.id, turn(1))
@@ -77,13 +80,13 @@ def test_a_turn_that_ended_stands_once_and_one_that_did_not_stands_as_begun(stor
     assert [(each.turn, each.stop) for each in store.turns(saved.id)] == [("1", "end_turn"), ("2", None)]
 
 
-def test_a_transcript_is_bounded_and_keeps_the_newest(store: records.Records, tmp_path: Path) -> None:
+def test_a_transcript_is_bounded_and_keeps_the_newest(store: session_store.AcpSessionStore, tmp_path: Path) -> None:
     saved = record()
     store.save(saved)
     for number in range(100):
-        store.append(saved.id, turn(number, stop="end_turn", messages=["x" * records.MAX_TEXT]))
+        store.append(saved.id, turn(number, stop="end_turn", messages=["x" * session_store.MAX_TEXT]))
     held = sum(each.stat().st_size for each in (tmp_path / "acp").iterdir())
-    assert held < 2 * (records.MAX_TRANSCRIPT + 2 * records.MAX_TEXT)
+    assert held < 2 * (session_store.MAX_TRANSCRIPT + 2 * session_store.MAX_TEXT)
     turns = store.turns(saved.id)
     assert [each.turn for each in turns] == [str(number) for number in range(100 - len(turns), 100)]
     store.delete(saved.id)
@@ -91,18 +94,20 @@ def test_a_transcript_is_bounded_and_keeps_the_newest(store: records.Records, tm
 
 
 def test_the_longest_unused_records_go_first_and_open_ones_stay(
-    store: records.Records, monkeypatch: pytest.MonkeyPatch
+    store: session_store.AcpSessionStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "MAX_RECORDS", 3)
+    monkeypatch.setattr(session_store, "MAX_RECORDS", 3)
     made = [record() for _ in range(5)]
     for age, each in enumerate(made):
         store.save(each)
         os.utime(store._record(each.id), (1000 - age, 1000 - age))
     store.prune({made[4].id})
-    assert {name for name, _ in store.newest()} == {made[0].id, made[1].id, made[2].id, made[4].id}
+    assert {name for name, _ in store.list_newest()} == {made[0].id, made[1].id, made[2].id, made[4].id}
 
 
-def test_a_symbolic_link_in_the_place_of_a_transcript_is_not_followed(store: records.Records, tmp_path: Path) -> None:
+def test_a_symbolic_link_in_the_place_of_a_transcript_is_not_followed(
+    store: session_store.AcpSessionStore, tmp_path: Path
+) -> None:
     saved = record()
     store.save(saved)
     (tmp_path / "elsewhere").write_text("")
@@ -114,7 +119,7 @@ def test_a_symbolic_link_in_the_place_of_a_transcript_is_not_followed(store: rec
 
 @given(st.text(max_size=400), st.integers(20, 200))
 def test_bounded_text_keeps_its_ends(text: str, most: int) -> None:
-    cut = records.bounded(text, most)
+    cut = session_store.truncate_middle(text, most)
     assert (
         cut == text if len(text) <= most else cut.startswith(text[: most // 2]) and cut.endswith(text[-(most // 4) :])
     )
@@ -122,7 +127,7 @@ def test_bounded_text_keeps_its_ends(text: str, most: int) -> None:
 
 @given(st.lists(st.text(max_size=30_000), max_size=6))
 def test_shown_output_is_bounded_and_counts_what_it_leaves_out(pieces: list[str]) -> None:
-    shown = render.Shown()
+    shown = render.LiveOutput()
     for piece in pieces:
         shown.add(piece)
     whole, text = "".join(pieces), shown.text()
@@ -146,14 +151,14 @@ def test_a_fence_is_longer_than_any_in_the_text(text: str) -> None:
     "text", ["2", "-5", "1.5", "'hello'", "[1, 2]", "{'a': 1}", "ZeroDivisionError: division by zero", "a_b", "é"]
 )
 def test_plain_values_stand_as_they_are(text: str) -> None:
-    assert render.shown(text) == text
+    assert render.as_markdown(text) == text
 
 
 @pytest.mark.parametrize(
     "text", ["__x__", "_x", "*a*", "<b>", "a\nb", "1. x", "- x", "# x", "> x", "[a](b)", "a|b", "---", " x", "`a`"]
 )
 def test_values_that_markdown_would_change_are_fenced(text: str) -> None:
-    assert render.shown(text).startswith("```")
+    assert render.as_markdown(text).startswith("```")
 
 
 def test_a_picture_is_an_image_block_and_the_best_one_wins() -> None:
@@ -169,7 +174,7 @@ def test_a_picture_is_an_image_block_and_the_best_one_wins() -> None:
 def test_notes_are_bounded_with_one_last_line() -> None:
     for many in (255, 256, 257, 400):
         read, write = os.pipe()
-        notes = peer.Notes(write)
+        notes = client_connection.DiagnosticsLog(write)
         for number in range(many):
             notes(f"note {number}")
             notes(f"note {number}")
@@ -206,26 +211,26 @@ def test_a_title_is_one_short_line(text: str) -> None:
     ],
 )
 def test_a_command_is_a_slash_and_a_word(text: str, is_command: bool) -> None:
-    assert (commands.Commands().parse(text) is not None) is is_command
+    assert (slash_commands.SlashCommands().parse(text) is not None) is is_command
 
 
 def test_every_command_is_told_once() -> None:
-    names = [each["name"] for each in commands.Commands().available()]
-    assert len(names) == len(set(names)) == len(commands.COMMANDS)
+    names = [each["name"] for each in slash_commands.SlashCommands().available()]
+    assert len(names) == len(set(names)) == len(slash_commands.SLASH_COMMANDS)
 
 
 def test_narrower_never_widens() -> None:
     for one in Mode:
         for other in Mode:
-            assert modes.narrower(one, other) in (one, other)
-            assert modes.narrower(Mode.PLAN, other) is Mode.PLAN
-            assert modes.narrower(Mode.AUTO, other) is other
+            assert modes.stricter(one, other) in (one, other)
+            assert modes.stricter(Mode.PLAN, other) is Mode.PLAN
+            assert modes.stricter(Mode.AUTO, other) is other
 
 
 def test_each_runtime_has_a_session_of_its_own() -> None:
     mine = record()
-    assert options.home(mine) == mine.id
+    assert options.repl_session_name(mine) == mine.id
     mine.runtime = "other"
-    assert options.home(mine) == f"{mine.id}-other"
+    assert options.repl_session_name(mine) == f"{mine.id}-other"
     mine.session = "work"
-    assert options.home(mine) == "work"
+    assert options.repl_session_name(mine) == "work"

@@ -21,7 +21,7 @@ def asking(agent: Agent, session: str) -> str:
 
 
 def test_it_is_asked_with_a_negative_id_the_code_and_two_options(agent: Agent, asking: str) -> None:
-    name = agent.begin(asking, "ran = 1")
+    name = agent.send_prompt(asking, "ran = 1")
     request = agent.permission()
     params = request["params"]
     assert request["id"] < 0
@@ -43,15 +43,15 @@ def test_it_is_asked_with_a_negative_id_the_code_and_two_options(agent: Agent, a
 
 def agent_runs(agent: Agent, session: str, code: str) -> str:
     """What code gives when it is allowed."""
-    agent.decide = lambda _: ALLOW
+    agent.on_permission = lambda _: ALLOW
     try:
         return agent.prompt(session, code).text
     finally:
-        agent.decide = None
+        agent.on_permission = None
 
 
 def test_an_answer_that_is_no_stops_it_and_the_turn_ends(agent: Agent, asking: str) -> None:
-    agent.decide = lambda _: REJECT
+    agent.on_permission = lambda _: REJECT
     turn = agent.prompt(asking, "ran = 1")
     assert (turn.stop, turn.tool["status"]) == ("end_turn", "failed")
     assert turn.text == "Not run: permission was refused."
@@ -77,7 +77,7 @@ def test_an_answer_that_is_no_stops_it_and_the_turn_ends(agent: Agent, asking: s
     ],
 )
 def test_whatever_is_no_clear_yes_is_a_no(agent: Agent, asking: str, answer: Any) -> None:
-    agent.decide = lambda _: answer
+    agent.on_permission = lambda _: answer
     turn = agent.prompt(asking, "ran = 1")
     assert (turn.stop, turn.tool["status"]) == ("end_turn", "failed")
     assert turn.text.startswith("Not run: ")
@@ -85,7 +85,7 @@ def test_whatever_is_no_clear_yes_is_a_no(agent: Agent, asking: str, answer: Any
 
 
 def test_an_error_as_the_answer_is_a_no(agent: Agent, asking: str) -> None:
-    name = agent.begin(asking, "ran = 1")
+    name = agent.send_prompt(asking, "ran = 1")
     asked = agent.permission()["id"]
     agent.send({"jsonrpc": "2.0", "id": asked, "error": {"code": -32603, "message": "no"}})
     assert agent.turn(name).text.startswith("Not run: ")
@@ -95,20 +95,20 @@ def test_an_error_as_the_answer_is_a_no(agent: Agent, asking: str) -> None:
 def test_a_client_that_never_answers_is_a_no_after_the_agents_own_deadline(start: Start) -> None:
     agent = start("--permission-timeout", "200ms", "--mode", "ask")
     session = agent.new()
-    name = agent.begin(session, "ran = 1")
+    name = agent.send_prompt(session, "ran = 1")
     asked = agent.permission()["id"]
     turn = agent.turn(name)
     assert (turn.stop, turn.text) == ("end_turn", "Not run: nobody gave permission in time.")
     agent.respond(asked, ALLOW)  # too late
-    name = agent.begin(session, "ran")
+    name = agent.send_prompt(session, "ran")
     assert agent.permission()["id"] < asked
     assert agent.turn(name).text.startswith("Not run")
     assert agent.end() == 0
-    assert "dropped an answer that nobody waits for" in agent.said
+    assert "dropped an answer that nobody waits for" in agent.stderr_text
 
 
 def test_a_cancel_while_it_is_asked_ends_the_turn_and_a_late_yes_runs_nothing(agent: Agent, asking: str) -> None:
-    name = agent.begin(asking, "ran = 1")
+    name = agent.send_prompt(asking, "ran = 1")
     asked = agent.permission()["id"]
     agent.cancel(asking)
     turn = agent.turn(name)
@@ -118,7 +118,7 @@ def test_a_cancel_while_it_is_asked_ends_the_turn_and_a_late_yes_runs_nothing(ag
 
 
 def test_a_yes_and_a_cancel_in_one_write_are_a_cancel(agent: Agent, asking: str) -> None:
-    name = agent.begin(asking, "ran = 1")
+    name = agent.send_prompt(asking, "ran = 1")
     asked = agent.permission()["id"]
     agent.cancel(asking)
     agent.respond(asked, ALLOW)
@@ -128,13 +128,13 @@ def test_a_yes_and_a_cancel_in_one_write_are_a_cancel(agent: Agent, asking: str)
 
 def test_a_yes_counts_for_one_eval_only(agent: Agent, asking: str) -> None:
     assert agent_runs(agent, asking, "1").startswith("1")
-    name = agent.begin(asking, "2")
+    name = agent.send_prompt(asking, "2")
     agent.respond(agent.permission()["id"], REJECT)
     assert agent.turn(name).text.startswith("Not run")
 
 
 def test_a_mode_that_became_plan_while_it_was_asked_holds(agent: Agent, asking: str) -> None:
-    name = agent.begin(asking, "ran = 1")
+    name = agent.send_prompt(asking, "ran = 1")
     asked = agent.permission()["id"]
     agent.result("session/set_mode", sessionId=asking, modeId="plan")
     agent.respond(asked, ALLOW)
@@ -144,7 +144,7 @@ def test_a_mode_that_became_plan_while_it_was_asked_holds(agent: Agent, asking: 
 
 
 def test_other_sessions_and_requests_go_on_while_it_is_asked(agent: Agent, asking: str) -> None:
-    name = agent.begin(asking, "1")
+    name = agent.send_prompt(asking, "1")
     asked = agent.permission()["id"]
     other = agent.new()
     assert agent.prompt(other, "6*7").text == "42"
@@ -156,7 +156,7 @@ def test_other_sessions_and_requests_go_on_while_it_is_asked(agent: Agent, askin
 def test_commands_that_change_ask_and_those_that_look_do_not(agent: Agent, asking: str) -> None:
     assert agent_runs(agent, asking, "x = 1") == ""
     assert "x: int = 1" in agent.prompt(asking, "/vars").text
-    name = agent.begin(asking, "/reset")
+    name = agent.send_prompt(asking, "/reset")
     request = agent.permission()
     assert request["params"]["toolCall"]["title"] == "/reset"
     agent.respond(request["id"], REJECT)
@@ -168,9 +168,9 @@ def test_commands_that_change_ask_and_those_that_look_do_not(agent: Agent, askin
 def test_the_decision_is_in_the_transcript(start: Start, tmp_path: Any) -> None:
     agent = start("--mode", "ask")
     session = agent.new()
-    agent.decide = lambda _: REJECT
+    agent.on_permission = lambda _: REJECT
     agent.prompt(session, "1")
-    agent.decide = lambda _: ALLOW
+    agent.on_permission = lambda _: ALLOW
     agent.prompt(session, "1")
     text = (tmp_path / "acp" / f"{session}.jsonl").read_text()
     assert '"permission":"rejected"' in text
@@ -181,7 +181,7 @@ def test_the_decision_is_in_the_transcript(start: Start, tmp_path: Any) -> None:
 def test_the_client_dying_while_it_is_asked_runs_nothing(start: Start) -> None:
     agent = start("--mode", "ask")
     session = agent.new()
-    agent.begin(session, "ran = 1")
+    agent.send_prompt(session, "ran = 1")
     agent.permission()
     assert agent.end() == 0
     second = start()

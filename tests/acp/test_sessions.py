@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from acp_kit import Agent, Start
-from kit import Broker, Wire
+from kit import BrokerProcess, Wire
 
 HOSTILE = ["../../../outside;PWN", "a/b", "..", "", "a" * 201, "a\0b", "é", "acp-\n"]
 
@@ -83,7 +83,7 @@ def test_a_folder_that_is_not_there_is_told_beside_the_first_value(agent: Agent)
     agent.call("session/close", sessionId=session)
 
 
-def test_a_session_that_ran_nothing_costs_the_broker_nothing(agent: Agent, acp_broker: Broker) -> None:
+def test_a_session_that_ran_nothing_costs_the_broker_nothing(agent: Agent, acp_broker: BrokerProcess) -> None:
     session = agent.new()
     with acp_broker.wire() as wire:
         assert session not in [each["name"] for each in wire.ask("ls-sessions")["sessions"]]
@@ -91,7 +91,7 @@ def test_a_session_that_ran_nothing_costs_the_broker_nothing(agent: Agent, acp_b
 
 
 def test_the_broker_session_has_the_same_name_and_any_client_can_use_it(
-    agent: Agent, session: str, acp_broker: Broker
+    agent: Agent, session: str, acp_broker: BrokerProcess
 ) -> None:
     agent.prompt(session, "x = 41")
     with acp_broker.wire() as wire:
@@ -156,7 +156,7 @@ def test_resume_replays_nothing_and_the_variables_are_there(start: Start) -> Non
     second.call("session/delete", sessionId=session)
 
 
-def test_a_session_that_another_client_made_first_counts_as_kept(start: Start, acp_broker: Broker) -> None:
+def test_a_session_that_another_client_made_first_counts_as_kept(start: Start, acp_broker: BrokerProcess) -> None:
     first = start()
     session = first.new()
     with acp_broker.wire() as wire:
@@ -170,7 +170,7 @@ def test_a_session_that_another_client_made_first_counts_as_kept(start: Start, a
 
 
 @pytest.mark.parametrize("how", ["close", "reset", "kill"])
-def test_lost_variables_are_told_on_load_and_on_resume(start: Start, acp_broker: Broker, how: str) -> None:
+def test_lost_variables_are_told_on_load_and_on_resume(start: Start, acp_broker: BrokerProcess, how: str) -> None:
     first = start()
     session = first.new()
     first.prompt(session, "x = 1")
@@ -191,7 +191,7 @@ def test_lost_variables_are_told_on_load_and_on_resume(start: Start, acp_broker:
 
 
 def test_a_session_that_went_while_it_was_open_is_told_with_the_next_eval(
-    agent: Agent, session: str, acp_broker: Broker
+    agent: Agent, session: str, acp_broker: BrokerProcess
 ) -> None:
     agent.prompt(session, "x = 1")
     with acp_broker.wire() as wire:
@@ -206,7 +206,7 @@ def test_a_session_that_went_while_it_was_open_is_told_with_the_next_eval(
 def test_a_cancelled_turn_is_replayed_without_its_partial_output(start: Start) -> None:
     agent = start()
     session = agent.new()
-    name = agent.begin(session, "print('on'); import time; time.sleep(30)")
+    name = agent.send_prompt(session, "print('on'); import time; time.sleep(30)")
     agent.until_running()
     agent.cancel(session)
     assert agent.turn(name).stop == "cancelled"
@@ -220,7 +220,7 @@ def test_a_cancelled_turn_is_replayed_without_its_partial_output(start: Start) -
 def test_a_turn_whose_adapter_was_killed_is_replayed_as_unknown(start: Start) -> None:
     first = start()
     session = first.new()
-    first.begin(session, "print('on'); import time; time.sleep(0.3); y = 7")
+    first.send_prompt(session, "print('on'); import time; time.sleep(0.3); y = 7")
     first.until_running()
     first.process.kill()
     second = start()
@@ -293,10 +293,10 @@ def test_list_goes_on_where_a_page_ended(start: Start) -> None:
     assert {each["sessionId"] for each in page["sessions"] + rest["sessions"]} == set(made)
 
 
-def test_close_ends_what_runs_and_frees_the_process(start: Start, acp_broker: Broker) -> None:
+def test_close_ends_what_runs_and_frees_the_process(start: Start, acp_broker: BrokerProcess) -> None:
     agent = start()
     session = agent.new()
-    name = agent.begin(session, "print('on'); import time; time.sleep(30)")
+    name = agent.send_prompt(session, "print('on'); import time; time.sleep(30)")
     agent.until_running()
     closing = agent.ask("session/close", {"sessionId": session})
     assert agent.turn(name).stop == "cancelled"
@@ -308,7 +308,7 @@ def test_close_ends_what_runs_and_frees_the_process(start: Start, acp_broker: Br
     assert agent.result("session/resume", sessionId=session, cwd="/tmp")["_meta"]["replctl"]["state"] == "lost"
 
 
-def test_close_frees_a_session_of_an_earlier_process(start: Start, acp_broker: Broker) -> None:
+def test_close_frees_a_session_of_an_earlier_process(start: Start, acp_broker: BrokerProcess) -> None:
     first = start()
     session = first.new()
     first.prompt(session, "1")
@@ -318,7 +318,7 @@ def test_close_frees_a_session_of_an_earlier_process(start: Start, acp_broker: B
         assert session not in [each["name"] for each in wire.ask("ls-sessions")["sessions"]]
 
 
-def test_delete_forgets_and_may_be_repeated(start: Start, tmp_path: Path, acp_broker: Broker) -> None:
+def test_delete_forgets_and_may_be_repeated(start: Start, tmp_path: Path, acp_broker: BrokerProcess) -> None:
     agent = start()
     session = agent.new()
     agent.prompt(session, "1")
@@ -333,7 +333,7 @@ def test_delete_forgets_and_may_be_repeated(start: Start, tmp_path: Path, acp_br
 
 
 def test_a_chosen_session_is_shared_and_outlives_the_acp_session(
-    agent: Agent, session: str, acp_broker: Broker
+    agent: Agent, session: str, acp_broker: BrokerProcess
 ) -> None:
     with acp_broker.wire() as wire:
         wire.run("x = 'shared'", "common")
@@ -347,7 +347,7 @@ def test_a_chosen_session_is_shared_and_outlives_the_acp_session(
 
 
 def test_a_chosen_session_that_has_gone_is_told_and_not_made_anew(
-    agent: Agent, session: str, acp_broker: Broker
+    agent: Agent, session: str, acp_broker: BrokerProcess
 ) -> None:
     with acp_broker.wire() as wire:
         wire.run("1", "common")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from acp_kit import COMMAND, Agent, Start, environ
-from kit import Broker, alive, wait_until
+from kit import BrokerProcess, is_alive, wait_until
 
 SLEEPS = "print('on'); import time; time.sleep(30); late = 1"
 LOCALES = [{"LANG": "C", "LC_ALL": "C"}, {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
@@ -33,33 +33,33 @@ def test_text_is_utf8_both_ways_whatever_the_locale(start: Start, locale: dict[s
 
 def test_nothing_but_messages_is_on_stdout_and_notes_go_to_stderr(start: Start) -> None:
     agent = start()
-    agent.tell("session/cancel", sessionId=3)
+    agent.notify("session/cancel", sessionId=3)
     session = agent.new()
     agent.prompt(session, "import os; os.write(1, b'raw\\n'); os.system('echo child'); print('more')")
     agent.call("session/delete", sessionId=session)
     assert agent.end() == 0  # every line was checked as it came
-    assert agent.said.startswith("replctl acp: dropped session/cancel: Invalid params")
+    assert agent.stderr_text.startswith("replctl acp: dropped session/cancel: Invalid params")
 
 
 def test_the_same_note_is_said_once(start: Start) -> None:
     agent = start()
     for number in range(400):
-        agent.tell("session/cancel", sessionId=f"acp-{number}")
+        agent.notify("session/cancel", sessionId=f"acp-{number}")
     agent.start()
     assert agent.end() == 0
-    assert len(agent.said.splitlines()) == 1
+    assert len(agent.stderr_text.splitlines()) == 1
 
 
 def test_the_end_of_stdin_ends_it_at_once_with_code_0(start: Start) -> None:
     agent = start()
     agent.start()
     assert agent.end() == 0
-    assert agent.said == ""
+    assert agent.stderr_text == ""
 
 
 def test_a_last_line_without_its_newline_is_heard(start: Start) -> None:
     agent = start()
-    agent.asked[1] = "initialize"
+    agent.methods[1] = "initialize"
     agent.raw(b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}')
     assert agent.process.stdin is not None
     agent.process.stdin.close()
@@ -67,7 +67,7 @@ def test_a_last_line_without_its_newline_is_heard(start: Start) -> None:
     assert agent.end() == 0
 
 
-def test_messages_from_a_file_are_answered_to_a_file(tmp_path: Path, acp_broker: Broker) -> None:
+def test_messages_from_a_file_are_answered_to_a_file(tmp_path: Path, acp_broker: BrokerProcess) -> None:
     asked, told = tmp_path / "in", tmp_path / "out"
     asked.write_text(
         '{"jsonrpc":"2.0","id":1,"method":"initialize"}\n{"jsonrpc":"2.0","id":2,"method":"session/list"}\n'
@@ -84,7 +84,7 @@ def test_messages_from_a_file_are_answered_to_a_file(tmp_path: Path, acp_broker:
 def test_a_signal_ends_it_in_order(start: Start, number: int) -> None:
     agent = start()
     session = agent.new()
-    agent.begin(session, SLEEPS)
+    agent.send_prompt(session, SLEEPS)
     agent.until_running()
     assert agent.signal(number) == 0
     again = start()
@@ -94,12 +94,12 @@ def test_a_signal_ends_it_in_order(start: Start, number: int) -> None:
 
 
 def test_the_end_of_stdin_in_the_middle_of_a_turn_interrupts_it_and_keeps_the_session(
-    start: Start, acp_broker: Broker
+    start: Start, acp_broker: BrokerProcess
 ) -> None:
     agent = start()
     session = agent.new()
     agent.prompt(session, "x = 41")
-    name = agent.begin(session, SLEEPS)
+    name = agent.send_prompt(session, SLEEPS)
     agent.until_running()
     assert agent.process.stdin is not None
     agent.process.stdin.close()
@@ -111,11 +111,13 @@ def test_the_end_of_stdin_in_the_middle_of_a_turn_interrupts_it_and_keeps_the_se
         wire.ask("close", session=session)
 
 
-def test_code_that_does_not_obey_when_the_client_goes_is_left_to_run_and_told(start: Start, acp_broker: Broker) -> None:
+def test_code_that_does_not_obey_when_the_client_goes_is_left_to_run_and_told(
+    start: Start, acp_broker: BrokerProcess
+) -> None:
     agent = start()
     session = agent.new()
     stubborn = "import time\nprint('on')\nwhile True:\n    try: time.sleep(30)\n    except KeyboardInterrupt: pass"
-    name = agent.begin(session, stubborn)
+    name = agent.send_prompt(session, stubborn)
     agent.until_running()
     agent.process.send_signal(signal.SIGTERM)
     turn = agent.turn(name)
@@ -127,10 +129,12 @@ def test_code_that_does_not_obey_when_the_client_goes_is_left_to_run_and_told(st
         wire.ask("close", session=session)
 
 
-def test_a_client_that_closes_both_ends_in_the_middle_of_a_turn_ends_it(start: Start, acp_broker: Broker) -> None:
+def test_a_client_that_closes_both_ends_in_the_middle_of_a_turn_ends_it(
+    start: Start, acp_broker: BrokerProcess
+) -> None:
     agent = start()
     session = agent.new()
-    agent.begin(session, "print('on')\nwhile True: print('more')")
+    agent.send_prompt(session, "print('on')\nwhile True: print('more')")
     agent.until_running()
     assert agent.process.stdin is not None
     assert agent.process.stdout is not None
@@ -147,19 +151,19 @@ def test_a_client_that_stops_reading_is_noticed_by_its_closed_pipe(start: Start)
     agent.start()
     assert agent.process.stdout is not None
     agent.process.stdout.close()
-    agent.asked[99] = "initialize"
+    agent.methods[99] = "initialize"
     agent.ask("initialize", name=99)
     assert agent.process.wait(20) == 0
 
 
-def test_a_killed_adapter_leaves_no_process_and_its_eval_goes_on(start: Start, acp_broker: Broker) -> None:
+def test_a_killed_adapter_leaves_no_process_and_its_eval_goes_on(start: Start, acp_broker: BrokerProcess) -> None:
     agent = start()
     session = agent.new()
-    agent.begin(session, "print('on'); import time; time.sleep(0.3); done = 'yes'")
+    agent.send_prompt(session, "print('on'); import time; time.sleep(0.3); done = 'yes'")
     agent.until_running()
     agent.process.kill()
     assert agent.process.wait(20) == -signal.SIGKILL
-    assert not alive(agent.process.pid)
+    assert not is_alive(agent.process.pid)
     with acp_broker.wire() as wire:
         assert wire.run("done", session).value == "'yes'"
         wire.ask("close", session=session)
@@ -171,7 +175,7 @@ def test_a_client_that_reads_slowly_gets_every_message_whole(start: Start) -> No
     for _ in range(30):
         agent.prompt(session, "print('x' * 30_000)")
     name = agent.ask("session/load", {"sessionId": session, "cwd": "/tmp"})  # a megabyte that nobody reads yet
-    agent.tell("session/cancel", sessionId=session)
+    agent.notify("session/cancel", sessionId=session)
     before = len(agent.updates)
     assert "result" in agent.reply(name)
     kinds = [each["update"]["sessionUpdate"] for each in agent.updates[before:]]
@@ -182,7 +186,9 @@ def test_a_client_that_reads_slowly_gets_every_message_whole(start: Start) -> No
 def test_endless_output_does_not_fill_the_memory_of_an_adapter_whose_client_does_not_read(start: Start) -> None:
     agent = start()
     session = agent.new()
-    agent.begin(session, "import time, os\nend = time.time() + 1\nwhile time.time() < end: os.write(1, b'y' * 60_000)")
+    agent.send_prompt(
+        session, "import time, os\nend = time.time() + 1\nwhile time.time() < end: os.write(1, b'y' * 60_000)"
+    )
     agent.update("tool_call")
 
     def rss() -> int:
@@ -209,12 +215,12 @@ def test_descriptors_are_not_leaked_from_turn_to_turn(agent: Agent, session: str
 
 def test_a_broker_that_goes_away_is_content_and_the_next_prompt_gets_a_new_one(tmp_path: Path) -> None:
     folder = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))
-    broker = Broker(folder)
+    broker = BrokerProcess(folder)
     agent = Agent(environ(folder, broker.endpoint))
     try:
         session = agent.new(str(tmp_path))
         agent.prompt(session, "x = 1")
-        name = agent.begin(session, SLEEPS)
+        name = agent.send_prompt(session, SLEEPS)
         agent.until_running()
         broker.kill()
         turn = agent.turn(name)
@@ -224,7 +230,7 @@ def test_a_broker_that_goes_away_is_content_and_the_next_prompt_gets_a_new_one(t
         assert turn.text.startswith("2")
         assert "variables from before are lost" in turn.text
         assert agent.end() == 0
-        assert "started a broker" in agent.said
+        assert "started a broker" in agent.stderr_text
     finally:
         agent.stop()
         subprocess.run(
@@ -240,7 +246,7 @@ def test_a_broker_that_goes_away_is_content_and_the_next_prompt_gets_a_new_one(t
 
 def test_a_prompt_that_finds_no_broker_is_an_error_with_its_tool_call_closed(tmp_path: Path) -> None:
     folder = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))
-    broker = Broker(folder)
+    broker = BrokerProcess(folder)
     agent = Agent(environ(folder, broker.endpoint), "--no-start")
     try:
         session = agent.new(str(tmp_path))
@@ -251,7 +257,7 @@ def test_a_prompt_that_finds_no_broker_is_an_error_with_its_tool_call_closed(tmp
             lambda: agent.call("session/set_config_option", **option)["error"]["data"]["kind"] == "no-broker",
             "the lost connection is noticed",
         )
-        name = agent.begin(session, "2")
+        name = agent.send_prompt(session, "2")
         error = agent.reply(name)["error"]
         assert (error["code"], error["data"]["kind"]) == (-32603, "no-broker")
         assert agent.updates[-1]["update"]["status"] == "failed"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from acp_kit import Agent, content_of
-from kit import Broker, wait_until
+from kit import BrokerProcess, wait_until
 
 
 def test_a_prompt_gives_its_value_and_ends(agent: Agent, session: str) -> None:
@@ -34,11 +34,11 @@ def test_variables_stay_between_prompts(agent: Agent, session: str) -> None:
 
 
 def test_output_is_streamed_while_the_code_runs(agent: Agent, session: str) -> None:
-    name = agent.begin(
+    name = agent.send_prompt(
         session, "import sys\nprint('on', flush=True)\nsys.stderr.write('err\\n')\nimport time; time.sleep(30)"
     )
     agent.until(lambda message: "on\nerr\n" in content_of(message))
-    assert not [each for each in agent.heard[-3:] if each.get("id") == name]
+    assert not [each for each in agent.messages[-3:] if each.get("id") == name]
     agent.cancel(session)
     assert agent.turn(name).stop == "cancelled"
 
@@ -75,7 +75,9 @@ def test_a_death_of_the_interpreter_is_content_and_says_that_state_is_lost(agent
     assert agent.prompt(session, "1").text == "1"
 
 
-def test_an_eval_in_a_worker_that_was_lost_before_says_so_once(agent: Agent, session: str, acp_broker: Broker) -> None:
+def test_an_eval_in_a_worker_that_was_lost_before_says_so_once(
+    agent: Agent, session: str, acp_broker: BrokerProcess
+) -> None:
     agent.prompt(session, "import os, threading\nthreading.Timer(0.05, os.abort).start()")
     with acp_broker.wire() as wire:
 
@@ -101,7 +103,7 @@ def test_code_gets_no_input_and_is_told_why(agent: Agent, session: str) -> None:
 
 
 def test_a_second_prompt_while_one_runs_is_refused_and_does_not_touch_the_first(agent: Agent, session: str) -> None:
-    first = agent.begin(session, "print('on'); import time; time.sleep(0.3); 'first'")
+    first = agent.send_prompt(session, "print('on'); import time; time.sleep(0.3); 'first'")
     agent.until_running()
     error = agent.error("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "2"}])
     assert (error["code"], error["message"]) == (-32602, "a turn is already running")
@@ -112,7 +114,7 @@ def test_a_second_prompt_while_one_runs_is_refused_and_does_not_touch_the_first(
 def test_two_prompts_in_one_write_are_one_turn_and_one_refusal(agent: Agent, session: str) -> None:
     ask = {"jsonrpc": "2.0", "method": "session/prompt"}
     params = {"sessionId": session, "prompt": [{"type": "text", "text": "1"}]}
-    agent.asked |= {"a": "session/prompt", "b": "session/prompt"}
+    agent.methods |= {"a": "session/prompt", "b": "session/prompt"}
     agent.raw(b"".join(json.dumps({**ask, "id": each, "params": params}).encode() + b"\n" for each in "ab"))
     assert agent.reply("b")["error"]["message"] == "a turn is already running"
     assert agent.turn("a").stop == "end_turn"
@@ -120,7 +122,7 @@ def test_two_prompts_in_one_write_are_one_turn_and_one_refusal(agent: Agent, ses
 
 def test_sessions_run_beside_each_other(agent: Agent, session: str) -> None:
     other = agent.new()
-    slow = agent.begin(session, "print('on'); import time; time.sleep(30)")
+    slow = agent.send_prompt(session, "print('on'); import time; time.sleep(30)")
     agent.until_running()
     assert agent.prompt(other, "6*7").text == "42"
     agent.cancel(session)
@@ -128,12 +130,12 @@ def test_sessions_run_beside_each_other(agent: Agent, session: str) -> None:
     agent.call("session/close", sessionId=other)
 
 
-def test_code_that_waits_for_another_client_says_so(agent: Agent, session: str, acp_broker: Broker) -> None:
+def test_code_that_waits_for_another_client_says_so(agent: Agent, session: str, acp_broker: BrokerProcess) -> None:
     agent.prompt(session, "1")
     with acp_broker.wire() as wire:
         running = wire.send("eval", session=session, code="print('on'); import time; time.sleep(30)")
         wire.receive()
-        name = agent.begin(session, "'mine'")
+        name = agent.send_prompt(session, "'mine'")
         agent.until(lambda message: "waiting: 1 eval" in content_of(message))
         wire.ask("interrupt", session=session)
         wire.answer(running)

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for broker_kit: pytest imports tests by file, not by folder
-from broker_kit import Table
+from core_harness import CoreHarness
 
 
 @pytest.fixture
-def new_table() -> Callable[..., Table]:
+def new_table() -> Callable[..., CoreHarness]:
     """Lay a table with limits of your own: `new_table(warm=1, max_sessions=2)`."""
-    return Table
+    return CoreHarness
 
 
 @pytest.fixture
-def table(new_table: Callable[..., Table]) -> Table:
+def table(new_table: Callable[..., CoreHarness]) -> CoreHarness:
     """A core with the default limits, and workers that start at once."""
     return new_table()

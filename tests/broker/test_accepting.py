@@ -1,4 +1,4 @@
-"""TCP listeners that can be held: see replbroker.accepting."""
+"""TCP listeners that can be held: see replbroker.transports.pausable_listeners."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import socket
 
 import pytest
 
-from replbroker.accepting import PortListener
-from replbroker.endpoints import listening
+from replbroker.endpoints import open_listening_fd
+from replbroker.transports.pausable_listeners import PausablePortListener
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "*"])
 def test_a_listener_is_held_however_its_address_is_written(host: str) -> None:
-    fd = listening(f"tcp://{host}:0")
+    fd = open_listening_fd(f"tcp://{host}:0")
     assert fd >= 0
-    listener = PortListener(fd)
+    listener = PausablePortListener(fd)
     with socket.socket(fileno=fd) as end:
         place = ("::1" if host == "[::1]" else "127.0.0.1", end.getsockname()[1])
-        listener.stop()
+        listener.pause()
         with pytest.raises(TimeoutError):
             socket.create_connection(place, timeout=0.2)
         listener.resume()
@@ -26,4 +26,4 @@ def test_a_listener_is_held_however_its_address_is_written(host: str) -> None:
 
 
 def test_a_network_interface_is_left_to_zeromq() -> None:
-    assert listening("tcp://lo:0") == -1
+    assert open_listening_fd("tcp://lo:0") == -1

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from replbroker.core.effects import Audit
-from replbroker.watch.audit import AuditFile
+from replbroker.sinks.audit_file import AuditFile
 
 AUDIT = Audit(b"p", "uid:1", 1.0, "r1", "eval", "ä" * 20, "s", "ok", None, 0.5)
 
@@ -26,7 +26,7 @@ def test_after_half_a_line_the_next_one_is_whole(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     audit.write(AUDIT, "zmq:2")
     audit.close()
-    assert (audit.lost, complaints) == (1, ["the audit cannot be written: short write"])
+    assert (audit.lost_lines, complaints) == (1, ["the audit cannot be written: short write"])
     half, whole = path.read_bytes().splitlines()
     assert len(half) == 70
     assert json.loads(whole)["client"] == "zmq:2"

@@ -6,112 +6,114 @@ from collections.abc import Callable
 
 import pytest
 
-from broker_kit import Table
-from replbroker.core.effects import Spec
-from replwire.identities import Asker
-from replwire.link import Claimed, Kind
+from core_harness import CoreHarness
+from replbroker.core.effects import WorkerSpec
+from replwire.identities import Principal
+from replwire.link import AssignedBody, FrameKind
 
-VENV = Spec("python", "/venv", asker=Asker(identity="self"))
+VENV = WorkerSpec("python", "/venv", principal=Principal(identity="self"))
 
 
-def started(new_table: Callable[..., Table], **more: object) -> Table:
+def started(new_table: Callable[..., CoreHarness], **more: object) -> CoreHarness:
     """A session `work` whose worker is number 1; later workers do what the test says."""
     table = new_table(auto=False, **more)
-    table.ask("new-session", name="work", cwd="/src")
-    table.workers[1].ready()
-    table.workers[1].claimed()
+    table.send("new-session", name="work", cwd="/src")
+    table.workers[1].send_ready()
+    table.workers[1].send_assigned()
     return table
 
 
-def test_the_session_moves_when_the_other_worker_is_ready(new_table: Callable[..., Table]) -> None:
+def test_the_session_moves_when_the_other_worker_is_ready(new_table: Callable[..., CoreHarness]) -> None:
     table = started(new_table)
-    asked = table.ask("env", session="work", action="activate", path="/venv/")
+    asked = table.send("env", session="work", action="activate", path="/venv/")
     assert (table.specs[2], table.killed) == (VENV, [])
     waiting = table.eval(code="2")
-    assert not table.running(waiting)
-    table.workers[2].ready()
-    table.workers[2].says(Kind.CLAIMED, Claimed(None, "/venv/bin/python"), epoch=2)
-    answer = table.end(asked)
+    assert not table.running_evals(waiting)
+    table.workers[2].send_ready()
+    table.workers[2].send(FrameKind.ASSIGNED, AssignedBody(None, "/venv/bin/python"), epoch=2)
+    answer = table.final_reply(asked)
     assert (answer["environment"], answer["executable"]) == ("/venv", "/venv/bin/python")
     assert (answer["epoch"], answer["state"]) == (2, "lost")
     assert table.killed == [1]
-    assert table.workers[2].heard(Kind.CLAIM)[0][1]["cwd"] == "/src"
-    assert table.running(waiting) == [waiting]
+    assert table.workers[2].frames(FrameKind.ASSIGN)[0][1]["cwd"] == "/src"
+    assert table.running_evals(waiting) == [waiting]
     table.finish(waiting)
-    assert table.said("env", session="work", action="show")["executable"] == "/venv/bin/python"
+    assert table.request("env", session="work", action="show")["executable"] == "/venv/bin/python"
 
 
-def test_an_eval_for_the_epoch_before_the_move_does_not_run_after_it(new_table: Callable[..., Table]) -> None:
+def test_an_eval_for_the_epoch_before_the_move_does_not_run_after_it(new_table: Callable[..., CoreHarness]) -> None:
     table = started(new_table)
-    asked = table.ask("env", session="work", action="activate", path="/venv")
+    asked = table.send("env", session="work", action="activate", path="/venv")
     bound = table.eval(code="2", expect_epoch=1, idempotency_key="k")
     free = table.eval(code="3")
-    table.workers[2].ready()
-    table.workers[2].says(Kind.CLAIMED, Claimed(None, "/venv/bin/python"), epoch=2)
-    assert table.end(asked)["epoch"] == 2
-    answer = table.end(bound)
+    table.workers[2].send_ready()
+    table.workers[2].send(FrameKind.ASSIGNED, AssignedBody(None, "/venv/bin/python"), epoch=2)
+    assert table.final_reply(asked)["epoch"] == 2
+    answer = table.final_reply(bound)
     assert answer["status"] == ["done", "error", "epoch-conflict"]
     assert (answer["epoch"], answer["state"]) == (2, "lost")
     table.finish(free)
     table.finish(table.eval(code="2", expect_epoch=2, idempotency_key="k"))
-    assert table.quiet()
+    assert table.is_idle()
 
 
-def test_an_environment_that_is_none_changes_nothing(new_table: Callable[..., Table]) -> None:
+def test_an_environment_that_is_none_changes_nothing(new_table: Callable[..., CoreHarness]) -> None:
     table = started(new_table)
-    asked = table.ask("env", session="work", action="activate", path="/nowhere")
+    asked = table.send("env", session="work", action="activate", path="/nowhere")
     waiting = table.eval(code="2")
-    table.workers[2].gone("no python environment at /nowhere")
-    answer = table.end(asked)
+    table.workers[2].send_interpreter_exited("no python environment at /nowhere")
+    answer = table.final_reply(asked)
     assert answer["status"] == ["done", "error", "environment-failed"]
     assert "nothing has changed" in answer["err"]
     assert "/nowhere" in answer["err"]
     assert (table.session().worker, table.session().epoch) == (1, 1)
-    assert table.running(waiting) == [waiting]
+    assert table.running_evals(waiting) == [waiting]
     table.finish(waiting)
-    assert table.quiet()
+    assert table.is_idle()
 
 
-def test_an_environment_that_never_answers_changes_nothing(new_table: Callable[..., Table]) -> None:
+def test_an_environment_that_never_answers_changes_nothing(new_table: Callable[..., CoreHarness]) -> None:
     table = started(new_table, worker_start_ms=1000)
-    asked = table.ask("env", session="work", action="activate", path="/slow")
+    asked = table.send("env", session="work", action="activate", path="/slow")
     table.wait(1.5)
-    assert "environment-failed" in table.end(asked)["status"]
+    assert "environment-failed" in table.final_reply(asked)["status"]
     assert table.session().worker == 1
     table.finish(table.eval())
 
 
 @pytest.mark.parametrize("end", ["reset", "close"])
-def test_a_session_that_is_reset_or_closed_meanwhile_does_not_move(new_table: Callable[..., Table], end: str) -> None:
+def test_a_session_that_is_reset_or_closed_meanwhile_does_not_move(
+    new_table: Callable[..., CoreHarness], end: str
+) -> None:
     table = started(new_table)
-    asked = table.ask("env", session="work", action="activate", path="/venv")
-    table.ask(end, session="work")
-    assert "error" in table.end(asked)["status"]
+    asked = table.send("env", session="work", action="activate", path="/venv")
+    table.send(end, session="work")
+    assert "error" in table.final_reply(asked)["status"]
     late = table.workers[2]
-    late.ready()
-    assert late.heard(Kind.CLAIM) == []
+    late.send_ready()
+    assert late.frames(FrameKind.ASSIGN) == []
     assert 2 in table.killed
 
 
-def test_the_environment_survives_a_reset_and_a_loss(new_table: Callable[..., Table]) -> None:
+def test_the_environment_survives_a_reset_and_a_loss(new_table: Callable[..., CoreHarness]) -> None:
     table = new_table(runtimes=("python", "node"))
     table.open("work", runtime="/venv")
-    table.said("reset", session="work")
+    table.request("reset", session="work")
     assert table.specs[table.worker().number] == VENV
-    table.worker().dies()
+    table.worker().exit()
     table.finish(table.eval())
     assert table.specs[table.worker().number] == VENV
-    entry = table.said("ls-sessions")["sessions"][0]
+    entry = table.request("ls-sessions")["sessions"][0]
     assert (entry["runtime"], entry["environment"]) == ("python", "/venv")
 
 
-def test_a_session_that_is_in_use_does_not_move(table: Table) -> None:
+def test_a_session_that_is_in_use_does_not_move(table: CoreHarness) -> None:
     running = table.eval()
-    assert "busy" in table.said("env", session="work", action="activate", path="/venv")["status"]
+    assert "busy" in table.request("env", session="work", action="activate", path="/venv")["status"]
     table.finish(running)
-    assert table.said("env", session="work", action="activate", path="/venv")["epoch"] == 2
-    assert table.said("env", session="work", action="deactivate")["epoch"] == 3
-    assert table.session().spec == Spec("python")
+    assert table.request("env", session="work", action="activate", path="/venv")["epoch"] == 2
+    assert table.request("env", session="work", action="deactivate")["epoch"] == 3
+    assert table.session().spec == WorkerSpec("python")
 
 
 @pytest.mark.parametrize(
@@ -127,55 +129,57 @@ def test_a_session_that_is_in_use_does_not_move(table: Table) -> None:
         ({"action": "dance"}, "invalid-request"),
     ],
 )
-def test_an_env_request_that_makes_no_sense_is_refused(table: Table, fields: dict[str, object], word: str) -> None:
+def test_an_env_request_that_makes_no_sense_is_refused(
+    table: CoreHarness, fields: dict[str, object], word: str
+) -> None:
     table.open("work")
-    assert word in table.said("env", session="work", **fields)["status"]
+    assert word in table.request("env", session="work", **fields)["status"]
     table.finish(table.eval())
 
 
-def test_packages_take_their_turn_as_an_eval_does(table: Table) -> None:
+def test_packages_take_their_turn_as_an_eval_does(table: CoreHarness) -> None:
     running = table.eval()
-    asked = table.ask("env", session="work", action="add", packages=["six"])
-    assert not table.running(asked)
+    asked = table.send("env", session="work", action="add", packages=["six"])
+    assert not table.running_evals(asked)
     table.finish(running)
-    assert table.running(asked) == [asked]
+    assert table.running_evals(asked) == [asked]
     table.finish(asked)
-    jobs = table.said("jobs", session="work")["jobs"]
+    jobs = table.request("jobs", session="work")["jobs"]
     assert [job["code"] for job in jobs] == ["1", "env add six"]
-    assert table.said("history", session="work")["count"] == 1
+    assert table.request("history", session="work")["count"] == 1
 
 
-def test_only_python_has_environments(new_table: Callable[..., Table]) -> None:
+def test_only_python_has_environments(new_table: Callable[..., CoreHarness]) -> None:
     table = new_table(runtimes=("python", "node"))
     table.open("js", runtime="node")
-    assert table.specs[table.worker("js").number] == Spec("node")
+    assert table.specs[table.worker("js").number] == WorkerSpec("node")
     for action in ("show", "activate", "list"):
-        assert "not-supported" in table.said("env", session="js", action=action, path="/venv")["status"]
+        assert "not-supported" in table.request("env", session="js", action=action, path="/venv")["status"]
 
 
-def test_of_another_runtime_one_is_kept_warm_while_a_session_has_it(new_table: Callable[..., Table]) -> None:
+def test_of_another_runtime_one_is_kept_warm_while_a_session_has_it(new_table: Callable[..., CoreHarness]) -> None:
     table = new_table(warm=2, runtimes=("python", "node"))
-    assert list(table.specs.values()) == [Spec("python")] * 2
+    assert list(table.specs.values()) == [WorkerSpec("python")] * 2
     table.open("js", runtime="node")
     table.wait(0.1)
-    assert list(table.specs.values()).count(Spec("node")) == 2
-    table.said("reset", session="js")
+    assert list(table.specs.values()).count(WorkerSpec("node")) == 2
+    table.request("reset", session="js")
     table.wait(0.1)
-    assert table.core.staff.counts() == {"starting": 0, "warm": 3, "claimed": 1}
-    table.said("close", session="js")
+    assert table.core.pool.count_by_state() == {"starting": 0, "warm": 3, "claimed": 1}
+    table.request("close", session="js")
     table.wait(0.1)
-    assert table.core.staff.counts() == {"starting": 0, "warm": 2, "claimed": 0}
+    assert table.core.pool.count_by_state() == {"starting": 0, "warm": 2, "claimed": 0}
 
 
-def test_a_runtime_that_cannot_start_does_not_hold_up_another(new_table: Callable[..., Table]) -> None:
+def test_a_runtime_that_cannot_start_does_not_hold_up_another(new_table: Callable[..., CoreHarness]) -> None:
     table = new_table(auto=False, warm=1, runtimes=("python", "node"))
-    table.workers[1].ready()
-    asked = table.ask("new-session", name="js", runtime="node")
+    table.workers[1].send_ready()
+    asked = table.send("new-session", name="js", runtime="node")
     for number in range(2, 5):
-        table.workers[number].dies("exited with code 127")
-    assert "worker-lost" in table.end(asked)["status"]
-    opened = table.ask("new-session", name="py")
-    table.workers[1].claimed()
-    assert table.end(opened)["created"] is True
+        table.workers[number].exit("exited with code 127")
+    assert "worker-lost" in table.final_reply(asked)["status"]
+    opened = table.send("new-session", name="py")
+    table.workers[1].send_assigned()
+    assert table.final_reply(opened)["created"] is True
     table.wait(0.1)
-    assert table.specs[table.spawned[-1]] == Spec("python")
+    assert table.specs[table.spawned[-1]] == WorkerSpec("python")

@@ -7,43 +7,43 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from broker_kit import Table
+from core_harness import CoreHarness
 from replbroker.core.effects import Effect, SavedSessions, SaveSession, SessionRecord, ToClient
-from replbroker.core.records import ENDED
+from replbroker.core.sessions.session_records import BROKER_ENDED
 from replwire.limits import MAX_CLOSED_SESSIONS
-from replwire.link import Kind
+from replwire.link import FrameKind
 
 OTHER = b"p2"
-New = Callable[..., Table]
+New = Callable[..., CoreHarness]
 
 
-def saved_by(table: Table) -> SavedSessions:
+def saved_sessions_of(table: CoreHarness) -> SavedSessions:
     """What was saved until a broker was killed."""
     latest = {(each.owner, each.name or each.id, each.scope): each for each in table.saved}
     return SavedSessions(0, list(latest.values()))
 
 
-def successor(of: Table, new_table: New) -> Table:
+def build_successor(of: CoreHarness, new_table: New) -> CoreHarness:
     """The broker that comes after one that was killed."""
     after = new_table()
-    after.core.restore(saved_by(of))
+    after.core.restore(saved_sessions_of(of))
     return after
 
 
-def test_every_new_worker_of_a_name_has_a_higher_epoch(table: Table) -> None:
-    seen = [table.open("work")["epoch"], table.said("reset", session="work")["epoch"]]
-    table.worker().gone("SIGSEGV")
+def test_every_new_worker_of_a_name_has_a_higher_epoch(table: CoreHarness) -> None:
+    seen = [table.open("work")["epoch"], table.request("reset", session="work")["epoch"]]
+    table.worker().send_interpreter_exited("SIGSEGV")
     seen.append(table.finish(table.eval())["epoch"])
-    table.said("close", session="work")
+    table.request("close", session="work")
     seen.append(table.open("work")["epoch"])
     assert seen == [1, 2, 3, 4]
     assert table.open("other")["epoch"] == 1
 
 
-def test_what_is_told_is_saved_before(table: Table) -> None:
+def test_what_is_told_is_saved_before(table: CoreHarness) -> None:
     """The effects come in that order: a broker that is killed between any two has told nothing that is not saved."""
     highest = {"work": 0}
-    do = table.do
+    do = table.apply
 
     def watching(effects: list[Effect]) -> None:
         for effect in effects:
@@ -53,16 +53,16 @@ def test_what_is_told_is_saved_before(table: Table) -> None:
                 assert msgspec.json.decode(bytes(effect.body)).get("epoch", 0) <= highest["work"]
         do(effects)
 
-    table.do = watching  # type: ignore[method-assign]
+    table.apply = watching  # type: ignore[method-assign]
     table.eval("work", id="runs")
-    table.worker().gone("SIGSEGV")
-    table.said("reset", session="work")
-    table.said("close", session="work")
+    table.worker().send_interpreter_exited("SIGSEGV")
+    table.request("reset", session="work")
+    table.request("close", session="work")
     table.open("work")
-    assert (highest["work"], table.end("runs")["epoch"]) == (4, 2)
+    assert (highest["work"], table.final_reply("runs")["epoch"]) == (4, 2)
 
 
-def test_an_eval_in_a_session_that_is_there_saves_nothing(table: Table) -> None:
+def test_an_eval_in_a_session_that_is_there_saves_nothing(table: CoreHarness) -> None:
     table.open("work")
     before = len(table.saved)
     for _ in range(10):
@@ -71,67 +71,73 @@ def test_an_eval_in_a_session_that_is_there_saves_nothing(table: Table) -> None:
     assert len(table.saved) == before
 
 
-def test_after_a_killed_broker_the_first_answer_says_lost_with_the_cause(table: Table, new_table: New) -> None:
+def test_after_a_killed_broker_the_first_answer_says_lost_with_the_cause(table: CoreHarness, new_table: New) -> None:
     for name in ("work", "opened"):
         table.open(name)
-    table.said("reset", session="work")
-    after = successor(table, new_table)
-    conflict = after.said("eval", session="work", code="x", if_missing="create", expect_epoch=2)
+    table.request("reset", session="work")
+    after = build_successor(table, new_table)
+    conflict = after.request("eval", session="work", code="x", if_missing="create", expect_epoch=2)
     assert (conflict["status"][-1], conflict["epoch"], len(after.state.sessions)) == ("epoch-conflict", 3, 0)
     asked = after.eval("work", expect_epoch=3)
-    first = after.answers[asked][0]
-    assert (first["created"], first["epoch"], first["cause"]) == (True, 3, ENDED)
-    assert after.worker().heard(Kind.CLAIM)[0][1]["lost"] == ENDED  # the worker says so at the end of the eval
+    first = after.replies[asked][0]
+    assert (first["created"], first["epoch"], first["cause"]) == (True, 3, BROKER_ENDED)
+    assert (
+        after.worker().frames(FrameKind.ASSIGN)[0][1]["lost"] == BROKER_ENDED
+    )  # the worker says so at the end of the eval
     assert after.finish(asked)["epoch"] == 3
     opened = after.open("opened")
-    assert (opened["created"], opened["epoch"], opened["state"], opened["cause"]) == (True, 2, "lost", ENDED)
-    assert after.worker("opened").heard(Kind.CLAIM)[0][1]["lost"] is None  # it is told once
+    assert (opened["created"], opened["epoch"], opened["state"], opened["cause"]) == (True, 2, "lost", BROKER_ENDED)
+    assert after.worker("opened").frames(FrameKind.ASSIGN)[0][1]["lost"] is None  # it is told once
 
 
-def test_who_asks_for_a_session_of_the_broker_before_is_told_what_became_of_it(table: Table, new_table: New) -> None:
+def test_who_asks_for_a_session_of_the_broker_before_is_told_what_became_of_it(
+    table: CoreHarness, new_table: New
+) -> None:
     id = table.open("work")["session"]
-    nameless = table.said("new-session")["session"]
-    after = successor(table, new_table)
+    nameless = table.request("new-session")["session"]
+    after = build_successor(table, new_table)
     for key in ("work", id, nameless):
-        assert after.said("jobs", session=key)["cause"] == ENDED
-    after.core.meet(OTHER, "uid:1001")
-    assert "cause" not in after.said("jobs", OTHER, session="work")
-    assert new_table().core.restore(saved_by(table)) == ["work", nameless]
+        assert after.request("jobs", session=key)["cause"] == BROKER_ENDED
+    after.core.set_identity(OTHER, "uid:1001")
+    assert "cause" not in after.request("jobs", OTHER, session="work")
+    assert new_table().core.restore(saved_sessions_of(table)) == ["work", nameless]
 
 
-def test_a_session_that_was_closed_on_purpose_is_not_lost_and_keeps_its_epochs(table: Table, new_table: New) -> None:
+def test_a_session_that_was_closed_on_purpose_is_not_lost_and_keeps_its_epochs(
+    table: CoreHarness, new_table: New
+) -> None:
     table.open("work")
-    table.said("close", session="work")
-    after = successor(table, new_table)
+    table.request("close", session="work")
+    after = build_successor(table, new_table)
     opened = after.open("work")
     assert (opened["epoch"], "state" in opened, "cause" in opened) == (2, False, False)
-    assert new_table().core.restore(saved_by(table)) == []
+    assert new_table().core.restore(saved_sessions_of(table)) == []
 
 
-def test_a_broker_that_ends_in_good_order_is_a_cause_as_well(table: Table, new_table: New) -> None:
+def test_a_broker_that_ends_in_good_order_is_a_cause_as_well(table: CoreHarness, new_table: New) -> None:
     table.open("work")
-    table.said("shutdown")
+    table.request("shutdown")
     assert table.exits
-    after = successor(table, new_table)
+    after = build_successor(table, new_table)
     opened = after.open("work")
     assert (opened["epoch"], opened["state"]) == (2, "lost")
     assert opened["cause"].startswith("the broker that had it ended: ")
 
 
-def test_epochs_are_of_one_owner_and_project(table: Table, new_table: New) -> None:
-    table.core.meet(OTHER, "uid:1001")
+def test_epochs_are_of_one_owner_and_project(table: CoreHarness, new_table: New) -> None:
+    table.core.set_identity(OTHER, "uid:1001")
     table.open("work")
-    table.said("reset", session="work")
+    table.request("reset", session="work")
     assert table.open("work", peer=OTHER)["epoch"] == 1
     assert [table.open("default", project=project)["epoch"] for project in ("/a", "/b")] == [1, 1]
-    table.said("reset", session="default", project="/b")
-    after = successor(table, new_table)
-    after.core.meet(OTHER, "uid:1001")
+    table.request("reset", session="default", project="/b")
+    after = build_successor(table, new_table)
+    after.core.set_identity(OTHER, "uid:1001")
     assert [after.open("work", peer=peer)["epoch"] for peer in (b"p1", OTHER)] == [3, 2]
     assert [after.open("default", project=project)["epoch"] for project in ("/a", "/b", "/c")] == [2, 3, 1]
 
 
-def test_names_that_are_forgotten_begin_above_all_of_them(table: Table) -> None:
+def test_names_that_are_forgotten_begin_above_all_of_them(table: CoreHarness) -> None:
     table.core.restore(
         SavedSessions(
             0,
@@ -141,40 +147,40 @@ def test_names_that_are_forgotten_begin_above_all_of_them(table: Table) -> None:
             ],
         )
     )
-    assert len(table.core.saved().records) == MAX_CLOSED_SESSIONS
-    assert (table.core.saved().floor, table.open("n3")["epoch"], table.open("n5")["epoch"]) == (7, 8, 2)
+    assert len(table.core.saved_sessions().records) == MAX_CLOSED_SESSIONS
+    assert (table.core.saved_sessions().floor, table.open("n3")["epoch"], table.open("n5")["epoch"]) == (7, 8, 2)
 
 
-def test_who_is_handed_a_session_whose_name_it_knows_sees_a_higher_epoch(table: Table) -> None:
-    table.core.meet(OTHER, "uid:1001")
+def test_who_is_handed_a_session_whose_name_it_knows_sees_a_higher_epoch(table: CoreHarness) -> None:
+    table.core.set_identity(OTHER, "uid:1001")
     table.open("work", peer=OTHER)
     for _ in range(4):
-        table.said("reset", OTHER, session="work")
-    table.said("close", OTHER, session="work")
+        table.request("reset", OTHER, session="work")
+    table.request("close", OTHER, session="work")
     table.finish(table.eval("work", id="mine"))
     table.eval("work", id="runs")
-    busy = table.said("hand-over", session="work", who="uid:1001")
+    busy = table.request("hand-over", session="work", who="uid:1001")
     assert busy["status"][-1] == "busy"
     table.finish("runs")
-    table.said("hand-over", session="work", who="uid:1001")
-    asked = table.ask("eval", OTHER, session="work", code="1", expect_epoch=6)
+    table.request("hand-over", session="work", who="uid:1001")
+    asked = table.send("eval", OTHER, session="work", code="1", expect_epoch=6)
     assert table.finish(asked)["epoch"] == 6
-    read = table.ask("read", OTHER, session="work", eval_id=1)
-    assert table.worker().op(read) == "read"
-    assert table.said("reset", OTHER, session="work")["epoch"] == 7
+    read = table.send("read", OTHER, session="work", eval_id=1)
+    assert table.worker().op_of(read) == "read"
+    assert table.request("reset", OTHER, session="work")["epoch"] == 7
     assert table.open("work")["epoch"] == 2
 
 
 @pytest.mark.parametrize("way", ["environment", "clone"])
-def test_a_worker_that_comes_another_way_has_the_next_epoch(table: Table, new_table: New, way: str) -> None:
+def test_a_worker_that_comes_another_way_has_the_next_epoch(table: CoreHarness, new_table: New, way: str) -> None:
     table.open("work")
     table.open("copy")
-    table.said("close", session="copy")
+    table.request("close", session="copy")
     if way == "environment":
-        assert table.said("env", session="work", action="activate", path="/v")["epoch"] == 2
-        assert successor(table, new_table).open("work")["epoch"] == 3
+        assert table.request("env", session="work", action="activate", path="/v")["epoch"] == 2
+        assert build_successor(table, new_table).open("work")["epoch"] == 3
     else:
-        asked = table.ask("clone", session="work", name="copy")
-        table.worker("work").dumped(asked)
-        assert table.end(asked)["epoch"] == 2
-        assert successor(table, new_table).open("copy")["epoch"] == 3
+        asked = table.send("clone", session="work", name="copy")
+        table.worker("work").send_snapshot(asked)
+        assert table.final_reply(asked)["epoch"] == 2
+        assert build_successor(table, new_table).open("copy")["epoch"] == 3

@@ -4,54 +4,54 @@ from __future__ import annotations
 
 import pytest
 
-from broker_kit import Table
-from replbroker.core.memory import MemoryLeft
-from replwire.link import Kind, Usage
+from core_harness import CoreHarness
+from replbroker.core.limits.memory_totals import AvailableMemory
+from replwire.link import FrameKind, HeartbeatBody
 
 MIB = 1 << 20
 GIB = 1 << 30
 GUEST = b"p9"
 
 
-def table(total: int = 8 * GIB, left: int = 6 * GIB, **limits: int) -> Table:
+def table(total: int = 8 * GIB, left: int = 6 * GIB, **limits: int) -> CoreHarness:
     """A broker that has looked at its machine."""
-    made = Table(**limits)
-    sees(made, left, total)
+    made = CoreHarness(**limits)
+    report_machine(made, left, total)
     return made
 
 
-def sees(table: Table, left: int, total: int = 8 * GIB) -> None:
-    table.machine = MemoryLeft(total, left)
-    table.do(table.core.machine_seen(table.machine, table.now))
+def report_machine(table: CoreHarness, left: int, total: int = 8 * GIB) -> None:
+    table.memory_reading = AvailableMemory(total, left)
+    table.apply(table.core.on_memory_measured(table.memory_reading, table.now))
 
 
-def uses(table: Table, name: str, used: int) -> None:
+def report_usage(table: CoreHarness, name: str, used: int) -> None:
     """A session's worker reports, and the report counts."""
-    table.worker(name).says(Kind.BEAT, Usage(1.0, used))
+    table.worker(name).send(FrameKind.HEARTBEAT, HeartbeatBody(1.0, used))
     table.wait(0.1)
 
 
-def guest(table: Table, name: str) -> None:
+def open_guest_session(table: CoreHarness, name: str) -> None:
     """A session of another user."""
-    table.core.meet(GUEST, "uid:1001")
-    table.end(table.ask("new-session", GUEST, name=name))
+    table.core.set_identity(GUEST, "uid:1001")
+    table.final_reply(table.send("new-session", GUEST, name=name))
 
 
 def test_a_session_and_an_eval_need_memory_that_is_really_free() -> None:
     broker = table(min_free_memory_bytes=GIB)
     broker.open("there")
-    sees(broker, left=900 * MIB)
+    report_machine(broker, left=900 * MIB)
     for asked in (
-        broker.said("new-session", name="more"),
-        broker.end(broker.eval("there")),
-        broker.end(broker.eval(None)),
+        broker.request("new-session", name="more"),
+        broker.final_reply(broker.eval("there")),
+        broker.final_reply(broker.eval(None)),
     ):
         assert asked["status"] == ["done", "error", "memory-limit-reached"]
         assert (asked["limit"], asked["limit-value"]) == ("min-free-memory-bytes", GIB)
         assert asked["retry-after-ms"]
         assert "900 MiB" in asked["err"]
     assert [session.name for session in broker.state.sessions] == ["there"], "nothing half-opened is left"
-    sees(broker, left=2 * GIB)
+    report_machine(broker, left=2 * GIB)
     broker.finish(broker.eval("there"))
     broker.open("more")
 
@@ -60,20 +60,20 @@ def test_while_memory_is_short_sessions_can_be_asked_about_reset_and_closed() ->
     broker = table(min_free_memory_bytes=GIB)
     broker.open("a")
     broker.open("b")
-    sees(broker, left=900 * MIB)
-    assert broker.said("reset", session="a")["status"] == ["done"]
-    assert broker.said("close", session="b")["status"] == ["done", "session-closed"]
-    assert broker.said("ls-sessions")["sessions"]
+    report_machine(broker, left=900 * MIB)
+    assert broker.request("reset", session="a")["status"] == ["done"]
+    assert broker.request("close", session="b")["status"] == ["done", "session-closed"]
+    assert broker.request("ls-sessions")["sessions"]
 
 
 def test_no_worker_is_kept_warm_while_memory_is_short() -> None:
-    broker = Table(warm=2, min_free_memory_bytes=GIB)
+    broker = CoreHarness(warm=2, min_free_memory_bytes=GIB)
     assert len(broker.spawned) == 2
-    sees(broker, left=900 * MIB)
+    report_machine(broker, left=900 * MIB)
     for worker in list(broker.workers.values()):
-        worker.dies()
+        worker.exit()
     assert len(broker.spawned) == 2
-    sees(broker, left=2 * GIB)
+    report_machine(broker, left=2 * GIB)
     broker.open("a")
     assert len(broker.spawned) > 2
 
@@ -82,13 +82,13 @@ def test_an_identity_over_its_bound_loses_its_largest_session_and_others_none() 
     broker = table(max_identity_memory_bytes=300 * MIB)
     for name in ("mine", "small"):
         broker.open(name)
-    guest(broker, "theirs")
+    open_guest_session(broker, "theirs")
     running = broker.eval("mine")
-    uses(broker, "theirs", 290 * MIB)
-    uses(broker, "small", 110 * MIB)
+    report_usage(broker, "theirs", 290 * MIB)
+    report_usage(broker, "small", 110 * MIB)
     assert not broker.killed
-    uses(broker, "mine", 200 * MIB)
-    end = broker.end(running)
+    report_usage(broker, "mine", 200 * MIB)
+    end = broker.final_reply(running)
     assert end["status"] == ["done", "error", "worker-lost"]
     assert end["state"] == "lost"
     told = "killed: the sessions of self used 310 MiB, limit 300 MiB, and this is the largest session of who used most: 200 MiB"
@@ -102,12 +102,12 @@ def test_an_identity_over_its_bound_loses_its_largest_session_and_others_none() 
 def test_an_identity_at_its_bound_begins_nothing_and_others_do() -> None:
     broker = table(max_identity_memory_bytes=300 * MIB)
     broker.open("mine")
-    guest(broker, "theirs")
-    uses(broker, "mine", 300 * MIB)
-    refused = broker.end(broker.eval("mine"))
+    open_guest_session(broker, "theirs")
+    report_usage(broker, "mine", 300 * MIB)
+    refused = broker.final_reply(broker.eval("mine"))
     assert (refused["limit"], refused["limit-value"]) == ("max-identity-memory-bytes", 300 * MIB)
     broker.finish(broker.eval("theirs", peer=GUEST))
-    uses(broker, "mine", 100 * MIB)
+    report_usage(broker, "mine", 100 * MIB)
     broker.finish(broker.eval("mine"))
 
 
@@ -116,9 +116,9 @@ def test_all_sessions_together_are_bounded_and_the_largest_goes_first() -> None:
     for name in ("a", "b", "c"):
         broker.open(name)
     for name, used in (("a", 100 * MIB), ("b", 260 * MIB), ("c", 150 * MIB)):
-        uses(broker, name, used)
+        report_usage(broker, name, used)
     assert broker.session("b").worker is None
-    assert broker.session("b").lost == (
+    assert broker.session("b").lost_cause == (
         "killed: all sessions used 510 MiB, limit 500 MiB, and this is the largest session of who used most: 260 MiB"
     )
     assert len(broker.killed) == 1
@@ -128,10 +128,10 @@ def test_who_divides_its_memory_over_many_sessions_is_ended_before_who_has_one_t
     broker = table(max_memory_bytes=500 * MIB, max_identity_memory_bytes=400 * MIB)
     broker.open("large")
     for number in range(4):
-        guest(broker, f"small{number}")
-    uses(broker, "large", 200 * MIB)
+        open_guest_session(broker, f"small{number}")
+    report_usage(broker, "large", 200 * MIB)
     for number in range(4):
-        uses(broker, f"small{number}", (80 + number) * MIB)
+        report_usage(broker, f"small{number}", (80 + number) * MIB)
     assert [session.name for session in broker.state.sessions if session.worker is None] == ["small3"]
     assert broker.state.memory.used == 443 * MIB
 
@@ -140,25 +140,25 @@ def test_where_the_machine_runs_out_the_largest_is_ended_and_its_memory_waited_f
     broker = table(min_free_memory_bytes=GIB)
     for name, used in (("a", 300 * MIB), ("b", 200 * MIB)):
         broker.open(name)
-        uses(broker, name, used)
-    sees(broker, left=400 * MIB)
+        report_usage(broker, name, used)
+    report_machine(broker, left=400 * MIB)
     assert broker.session("a").worker is None
-    assert broker.session("a").lost == (
+    assert broker.session("a").lost_cause == (
         "killed: the machine had 400 MiB of memory left, and this is the largest session of who used most: 300 MiB"
     )
-    sees(broker, left=400 * MIB)  # it is not free yet
+    report_machine(broker, left=400 * MIB)  # it is not free yet
     assert broker.session("b").worker is not None
     broker.wait(0.6)
-    sees(broker, left=400 * MIB)
+    report_machine(broker, left=400 * MIB)
     assert broker.session("b").worker is None
 
 
 def test_an_end_for_memory_is_told_by_event_log_and_audit() -> None:
-    broker = Table(audit=True, max_memory_bytes=100 * MIB)
+    broker = CoreHarness(audit=True, max_memory_bytes=100 * MIB)
     broker.open("work", agent="ada")
-    uses(broker, "work", 200 * MIB)
-    assert "session/lost" in broker.types()
-    assert any("session work of self is ended: killed: all sessions used 200 MiB" in note for note in broker.notes)
+    report_usage(broker, "work", 200 * MIB)
+    assert "session/lost" in broker.event_types()
+    assert any("session work of self is ended: killed: all sessions used 200 MiB" in note for note in broker.log_lines)
     line = broker.audited[-1]
     assert (line.identity, line.agent, line.session, line.outcome) == ("broker", "ada", "work", "memory-limit-reached")
     assert str(line.err).startswith("killed: all sessions used 200 MiB")
@@ -174,7 +174,7 @@ def test_an_end_for_memory_is_told_by_event_log_and_audit() -> None:
 )
 def test_bounds_that_are_not_set_come_from_the_machine(total: int, most: int, others: int, free: int) -> None:
     memory = table(total, total).state.memory
-    assert (memory.most, memory.most_of("self"), memory.most_of("uid:7"), memory.least_free) == (
+    assert (memory.max_bytes, memory.max_bytes_of("self"), memory.max_bytes_of("uid:7"), memory.min_free) == (
         most,
         None,
         others,
@@ -183,43 +183,45 @@ def test_bounds_that_are_not_set_come_from_the_machine(total: int, most: int, ot
 
 
 def test_a_broker_that_has_not_seen_its_machine_bounds_nothing_by_it() -> None:
-    broker = Table()
+    broker = CoreHarness()
     broker.open("work")
-    uses(broker, "work", 900 * GIB)
+    report_usage(broker, "work", 900 * GIB)
     broker.finish(broker.eval("work"))
 
 
 def test_the_machine_is_looked_at_oftener_when_little_is_left() -> None:
     broker = table(min_free_memory_bytes=GIB)
     broker.open("work")
-    before = broker.looks
+    before = broker.memory_checks
     broker.wait(10)
-    assert broker.looks - before <= 6
-    broker.machine = MemoryLeft(8 * GIB, 3 * GIB)
+    assert broker.memory_checks - before <= 6
+    broker.memory_reading = AvailableMemory(8 * GIB, 3 * GIB)
     broker.wait(3)
-    before = broker.looks
+    before = broker.memory_checks
     broker.wait(10)
-    assert 30 <= broker.looks - before <= 45
+    assert 30 <= broker.memory_checks - before <= 45
 
 
 def test_a_worker_that_is_gone_counts_no_more() -> None:
     broker = table(max_memory_bytes=500 * MIB)
     broker.open("a")
     broker.open("b")
-    uses(broker, "a", 400 * MIB)
-    broker.said("close", session="a")
-    uses(broker, "b", 400 * MIB)
+    report_usage(broker, "a", 400 * MIB)
+    broker.request("close", session="a")
+    report_usage(broker, "b", 400 * MIB)
     assert broker.session("b").worker is not None
-    assert broker.said("stats")["stats"]["memory"]["used"] == 400 * MIB
+    assert broker.request("stats")["stats"]["memory"]["used"] == 400 * MIB
 
 
 def test_info_says_what_is_left_for_a_session_and_stats_what_all_use() -> None:
     broker = table(max_memory_bytes=500 * MIB)
     broker.open("work")
     broker.open("other")
-    uses(broker, "other", 100 * MIB)
-    asked = broker.ask("info", session="work")
-    known = next(body for _, body in broker.worker("work").heard(Kind.ASK) if body["id"] == asked)["base"]["memory"]
+    report_usage(broker, "other", 100 * MIB)
+    asked = broker.send("info", session="work")
+    known = next(body for _, body in broker.worker("work").frames(FrameKind.REQUEST) if body["id"] == asked)["base"][
+        "memory"
+    ]
     assert known == {"used": 0, "limit": None, "available": 400 * MIB}
-    told = broker.said("stats")["stats"]["memory"]
+    told = broker.request("stats")["stats"]["memory"]
     assert (told["used"], told["limit"], told["available"]) == (100 * MIB, 500 * MIB, 6 * GIB)

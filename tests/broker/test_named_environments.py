@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from broker_kit import Table
-from replbroker.core.environments import Environments
-from replwire.faults import Refusal
+from core_harness import CoreHarness
+from replbroker.core.sessions.named_environments import NamedEnvironments
+from replwire.faults import RequestError
 from replwire.limits import Limits
 
 KEPT = frozenset({"@a", "@b", "@uid:7/a"})
-NAMES = Environments("uid:1", lambda: KEPT)
+NAMES = NamedEnvironments("uid:1", lambda: KEPT)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ NAMES = Environments("uid:1", lambda: KEPT)
     ],
 )
 def test_a_name_is_its_owners(asked: str, identity: str, found: str) -> None:
-    assert NAMES.qualified(asked, identity) == found
+    assert NAMES.qualify(asked, identity) == found
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,9 @@ def test_a_name_is_its_owners(asked: str, identity: str, found: str) -> None:
     [("@uid:1/a", "forbidden"), ("@../a", "invalid-request"), ("@", "invalid-request"), ("@a.b", "invalid-request")],
 )
 def test_anothers_name_and_no_name_are_refused(asked: str, word: str) -> None:
-    with pytest.raises(Refusal) as caught:
-        NAMES.qualified(asked, "uid:7")
-    assert caught.value.word == word
+    with pytest.raises(RequestError) as caught:
+        NAMES.qualify(asked, "uid:7")
+    assert caught.value.code == word
 
 
 def test_there_is_room_for_those_that_are_there_and_no_more() -> None:
@@ -48,50 +48,50 @@ def test_there_is_room_for_those_that_are_there_and_no_more() -> None:
         ("@uid:7/c", ["@uid:7/b"], "max-identity-environments"),
         ("@uid:8/c", ["@uid:7/b"], "max-environments"),
     ):
-        with pytest.raises(Refusal) as caught:
+        with pytest.raises(RequestError) as caught:
             NAMES.check_room(environment, used, limits)
-        assert caught.value.word == "environment-limit-reached"
-        assert caught.value.more["limit"] == limit
+        assert caught.value.code == "environment-limit-reached"
+        assert caught.value.fields["limit"] == limit
 
 
 OTHER = b"p2"
 
 
 @pytest.fixture
-def two(new_table: Callable[..., Table]) -> Table:
+def two(new_table: Callable[..., CoreHarness]) -> CoreHarness:
     """`@a` and `@b` are the broker's user's, `@uid:7/a` is that of p2; `work` is a session in `@a`."""
     table = new_table(audit=True, ask_timeout_ms=3000)
-    table.core.meet(OTHER, "uid:7")
+    table.core.set_identity(OTHER, "uid:7")
     table.environments |= KEPT
     table.open("work", runtime="@a")
     return table
 
 
-def listed(table: Table, peer: bytes = b"p1") -> list[tuple[str, str, list[str], int]]:
-    entries = table.said("ls-environments", peer)["environments"]
+def listed(table: CoreHarness, peer: bytes = b"p1") -> list[tuple[str, str, list[str], int]]:
+    entries = table.request("ls-environments", peer)["environments"]
     return [(each["environment"], each["owner"], each["sessions"], each["session-count"]) for each in entries]
 
 
-def test_one_sees_ones_own_and_an_admin_all(two: Table) -> None:
+def test_one_sees_ones_own_and_an_admin_all(two: CoreHarness) -> None:
     theirs = ("@uid:7/a", "uid:7", [], 0)
     assert listed(two) == [("@a", "self", ["work"], 1), ("@b", "self", [], 0), theirs]
     assert listed(two, OTHER) == [theirs]
 
 
-def test_a_removal_answers_when_it_is_done_and_nobody_can_ask_for_it_until_then(two: Table) -> None:
-    asked = two.ask("remove-environment", environment="@b")
-    assert (two.removing, two.pending(asked)) == (["@b"], True)
+def test_a_removal_answers_when_it_is_done_and_nobody_can_ask_for_it_until_then(two: CoreHarness) -> None:
+    asked = two.send("remove-environment", environment="@b")
+    assert (two.removing, two.is_pending(asked)) == (["@b"], True)
     for again in (
-        two.said("remove-environment", environment="@b"),
-        two.said("new-session", name="x", runtime="@b"),
-        two.said("env", session="work", action="activate", path="@b"),
+        two.request("remove-environment", environment="@b"),
+        two.request("new-session", name="x", runtime="@b"),
+        two.request("env", session="work", action="activate", path="@b"),
     ):
         assert again["status"] == ["done", "error", "busy"]
-    two.removed()
-    assert two.end(asked)["environment"] == "@b"
+    two.finish_removal()
+    assert two.final_reply(asked)["environment"] == "@b"
     assert "@b" not in [each[0] for each in listed(two)]
     assert (two.audited[-2].op, two.audited[-2].session, two.audited[-2].outcome) == ("remove-environment", "@b", "ok")
-    assert two.said("new-session", name="x", runtime="@b")["created"] is True
+    assert two.request("new-session", name="x", runtime="@b")["created"] is True
 
 
 @pytest.mark.parametrize(
@@ -108,67 +108,67 @@ def test_a_removal_answers_when_it_is_done_and_nobody_can_ask_for_it_until_then(
     ],
 )
 def test_what_is_in_use_anothers_or_not_there_is_not_removed(
-    two: Table, environment: str, peer: bytes, word: str
+    two: CoreHarness, environment: str, peer: bytes, word: str
 ) -> None:
-    assert two.said("remove-environment", peer, environment=environment)["status"] == ["done", "error", word]
+    assert two.request("remove-environment", peer, environment=environment)["status"] == ["done", "error", word]
     assert two.removing == []
 
 
-def test_a_refusal_names_the_sessions_that_the_client_may_see(two: Table) -> None:
+def test_a_refusal_names_the_sessions_that_the_client_may_see(two: CoreHarness) -> None:
     two.open("hers", runtime="@a", peer=OTHER)
-    two.said("share", OTHER, session="hers", who="self", level="read")
-    two.said("hand-over", session="work", who="uid:7")
-    assert two.said("remove-environment", environment="@a")["err"].endswith("environment @a: uid:7/work")
-    refused = two.said("remove-environment", OTHER, environment="@a")
+    two.request("share", OTHER, session="hers", who="self", level="read")
+    two.request("hand-over", session="work", who="uid:7")
+    assert two.request("remove-environment", environment="@a")["err"].endswith("environment @a: uid:7/work")
+    refused = two.request("remove-environment", OTHER, environment="@a")
     assert refused["err"].endswith("@uid:7/a: hers")
 
 
-def test_an_admin_removes_anybodys(two: Table) -> None:
-    asked = two.ask("remove-environment", environment="@uid:7/a")
-    two.removed()
-    assert two.end(asked)["environment"] == "@uid:7/a"
+def test_an_admin_removes_anybodys(two: CoreHarness) -> None:
+    asked = two.send("remove-environment", environment="@uid:7/a")
+    two.finish_removal()
+    assert two.final_reply(asked)["environment"] == "@uid:7/a"
     assert listed(two, OTHER) == []
 
 
-def test_workers_that_no_session_has_are_ended_first(new_table: Callable[..., Table]) -> None:
+def test_workers_that_no_session_has_are_ended_first(new_table: Callable[..., CoreHarness]) -> None:
     table = new_table(warm=1)
     table.environments |= {"@a"}
     table.open("work", runtime="@a")
     table.wait(0.1)
-    table.said("close", session="work")
-    asked = table.ask("remove-environment", environment="@a")
-    assert [number for number, worker in table.core.staff.workers.items() if worker.spec.environment] == []
-    table.removed()
-    assert table.end(asked)["status"] == ["done"]
+    table.request("close", session="work")
+    asked = table.send("remove-environment", environment="@a")
+    assert [number for number, worker in table.core.pool.workers.items() if worker.spec.environment] == []
+    table.finish_removal()
+    assert table.final_reply(asked)["status"] == ["done"]
 
 
-def test_a_session_that_is_to_move_there_has_it(new_table: Callable[..., Table]) -> None:
+def test_a_session_that_is_to_move_there_has_it(new_table: Callable[..., CoreHarness]) -> None:
     table = new_table(auto=False)
-    table.ask("new-session", name="work")
-    table.workers[1].ready()
-    table.workers[1].claimed()
-    table.ask("env", session="work", action="activate", path="@a")
-    assert table.said("remove-environment", environment="@a")["status"][-1] == "environment-in-use"
+    table.send("new-session", name="work")
+    table.workers[1].send_ready()
+    table.workers[1].send_assigned()
+    table.send("env", session="work", action="activate", path="@a")
+    assert table.request("remove-environment", environment="@a")["status"][-1] == "environment-in-use"
 
 
-def test_a_removal_that_cannot_be_or_takes_long_is_told(two: Table) -> None:
-    failed = two.ask("remove-environment", environment="@b")
-    two.removed("Permission denied")
-    assert two.end(failed)["status"][-1] == "environment-failed"
-    slow = two.ask("remove-environment", environment="@b")
+def test_a_removal_that_cannot_be_or_takes_long_is_told(two: CoreHarness) -> None:
+    failed = two.send("remove-environment", environment="@b")
+    two.finish_removal("Permission denied")
+    assert two.final_reply(failed)["status"][-1] == "environment-failed"
+    slow = two.send("remove-environment", environment="@b")
     two.wait(4)
-    assert two.end(slow)["status"][-1] == "timeout"
-    assert two.said("remove-environment", environment="@b")["status"][-1] == "busy"
-    two.removed()
-    gone = two.ask("remove-environment", OTHER, environment="@a")
-    two.leaves(OTHER)
-    two.removed()
-    assert two.pending(gone)
+    assert two.final_reply(slow)["status"][-1] == "timeout"
+    assert two.request("remove-environment", environment="@b")["status"][-1] == "busy"
+    two.finish_removal()
+    gone = two.send("remove-environment", OTHER, environment="@a")
+    two.disconnect(OTHER)
+    two.finish_removal()
+    assert two.is_pending(gone)
     assert len(two.state.deadlines) == 1  # the sweep
     assert two.audited[-1].outcome == "client-gone"
 
 
-def test_a_broker_that_ends_tells_who_waits_for_a_removal(two: Table) -> None:
-    asked = two.ask("remove-environment", environment="@b")
-    two.said("shutdown")
-    assert two.end(asked)["status"][-1] == "shutdown"
+def test_a_broker_that_ends_tells_who_waits_for_a_removal(two: CoreHarness) -> None:
+    asked = two.send("remove-environment", environment="@b")
+    two.request("shutdown")
+    assert two.final_reply(asked)["status"][-1] == "shutdown"

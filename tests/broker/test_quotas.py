@@ -9,11 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_kit import Table
-from replbroker.core.quotas import KEYS, QUEUE, READS, RESOURCES, SESSIONS, SLOTS, SUBSCRIPTIONS, Holder, Quotas
-from replwire.faults import Refusal
+from core_harness import CoreHarness
+from replbroker.core.limits.quotas import (
+    IDEMPOTENCY_KEYS,
+    QUEUE,
+    READS,
+    RESOURCES,
+    SESSIONS,
+    SLOTS,
+    SUBSCRIPTIONS,
+    Holder,
+    Quotas,
+)
+from replwire.faults import RequestError
 from replwire.limits import Limits
-from replwire.link import Kind
+from replwire.link import FrameKind
 
 ADA, BOB, OWN = b"ada1", b"bob1", b"p1"
 
@@ -31,19 +41,19 @@ def take(quotas: Quotas, identity: str, agent: str = "a", most: int = 1000) -> i
     return count
 
 
-def why(quotas: Quotas, identity: str, agent: str = "a") -> tuple[str, Any, Any]:
-    with pytest.raises(Refusal) as refused:
+def exceeded_quota(quotas: Quotas, identity: str, agent: str = "a") -> tuple[str, Any, Any]:
+    with pytest.raises(RequestError) as refused:
         quotas.check(SESSIONS, Holder(identity, agent))
-    more = refused.value.more
-    assert (refused.value.word, more["limit"]) == ("session-limit-reached", "max-sessions")
-    return refused.value.err, more["limit_value"], more["quota_of"]
+    more = refused.value.fields
+    assert (refused.value.code, more["limit"]) == ("session-limit-reached", "max-sessions")
+    return refused.value.message, more["limit_value"], more["quota_of"]
 
 
 @pytest.fixture
-def shared(new_table: Callable[..., Table]) -> Callable[..., Table]:
+def shared(new_table: Callable[..., CoreHarness]) -> Callable[..., CoreHarness]:
     """A table with clients of two users beside the broker's own, two connections each."""
 
-    def begin(**limits: int) -> Table:
+    def begin(**limits: int) -> CoreHarness:
         table = new_table(**limits)
         for peer, identity in (
             (ADA, "uid:1"),
@@ -52,7 +62,7 @@ def shared(new_table: Callable[..., Table]) -> Callable[..., Table]:
             (b"bob2", "uid:2"),
             (b"eve1", "uid:3"),
         ):
-            table.core.meet(peer, identity)
+            table.core.set_identity(peer, identity)
         return table
 
     return begin
@@ -64,17 +74,17 @@ def shared(new_table: Callable[..., Table]) -> Callable[..., Table]:
 def test_one_identity_may_hold_its_share_and_the_brokers_own_user_all() -> None:
     quotas = quotas_of()
     assert take(quotas, "uid:1") == 50
-    assert why(quotas, "uid:1") == ("Session limit reached for uid:1 (max-sessions = 50)", 50, "uid:1")
+    assert exceeded_quota(quotas, "uid:1") == ("Session limit reached for uid:1 (max-sessions = 50)", 50, "uid:1")
     assert take(quotas_of(), "self") == 100
 
 
 def test_what_others_cannot_take_is_there_for_the_brokers_own_user() -> None:
     quotas = quotas_of(identity_share_percent=100)
     assert take(quotas, "uid:1") == 90
-    assert why(quotas, "uid:1") == ("Session limit reached for uid:1 (max-sessions = 90)", 90, "uid:1")
-    assert why(quotas, "uid:2") == ("Session limit reached (max-sessions = 90)", 90, None)
+    assert exceeded_quota(quotas, "uid:1") == ("Session limit reached for uid:1 (max-sessions = 90)", 90, "uid:1")
+    assert exceeded_quota(quotas, "uid:2") == ("Session limit reached (max-sessions = 90)", 90, None)
     assert take(quotas, "self") == 10
-    assert why(quotas, "self") == ("Session limit reached (max-sessions = 100)", 100, None)
+    assert exceeded_quota(quotas, "self") == ("Session limit reached (max-sessions = 100)", 100, None)
 
 
 def test_identities_with_more_than_an_equal_part_leave_the_last_of_it_to_others() -> None:
@@ -84,7 +94,7 @@ def test_identities_with_more_than_an_equal_part_leave_the_last_of_it_to_others(
     assert take(quotas, "uid:3", most=1) == 1
     assert (take(quotas, "uid:1"), take(quotas, "uid:2")) == (50, 30)  # the last tenth is for who has less than a third
     assert take(quotas, "uid:3") == 9
-    assert why(quotas, "uid:3")[2] is None
+    assert exceeded_quota(quotas, "uid:3")[2] is None
 
 
 @pytest.mark.parametrize("total", range(1, 12))
@@ -102,7 +112,7 @@ def test_labels_divide_what_their_identity_may_hold_and_never_add_to_it() -> Non
     quotas = quotas_of()
     assert take(quotas, "self", "calm", most=1) == 1
     assert take(quotas, "self", "greedy") == 89
-    assert why(quotas, "self", "greedy") == (
+    assert exceeded_quota(quotas, "self", "greedy") == (
         "Session limit reached for agent greedy of self (max-sessions = 50)",
         50,
         "agent greedy of self",
@@ -114,7 +124,7 @@ def test_an_identity_that_is_listed_has_what_the_config_gives_it() -> None:
     quotas = quotas_of({"uid:1": {"max-sessions": 3}, "uid:2": {"max-sessions": 10_000}, "self": {"max-sessions": 4}})
     assert (take(quotas, "uid:1"), take(quotas, "self")) == (3, 4)
     assert take(quotas, "uid:2") == 87  # of all there are, and the reserve stays
-    assert why(quotas, "uid:1")[1:] == (3, "uid:1")
+    assert exceeded_quota(quotas, "uid:1")[1:] == (3, "uid:1")
 
 
 def test_what_is_released_can_be_had_again() -> None:
@@ -144,7 +154,7 @@ def test_sums_are_those_of_what_is_held(steps: list[tuple[str, str, bool]]) -> N
             quotas.release(SESSIONS, holder)
             held.remove(holder)
         assert quotas.total(SESSIONS) == len(held) <= 8
-        assert {who: quotas.held(SESSIONS, who) for who in quotas.identities()} == {
+        assert {who: quotas.used_by(SESSIONS, who) for who in quotas.identities()} == {
             who: sum(each.identity == who for each in held) for who in dict.fromkeys(each.identity for each in held)
         }
         assert sum(each.identity != "self" for each in held) <= 7
@@ -154,205 +164,205 @@ def test_sums_are_those_of_what_is_held(steps: list[tuple[str, str, bool]]) -> N
 # --- sessions, queue, slots ---
 
 
-def test_a_user_with_all_of_its_sessions_locks_nobody_out(shared: Callable[..., Table]) -> None:
+def test_a_user_with_all_of_its_sessions_locks_nobody_out(shared: Callable[..., CoreHarness]) -> None:
     table = shared(max_sessions=10)
-    opened = [table.said("new-session", ADA, name=f"a{number}")["status"][-1] for number in range(7)]
+    opened = [table.request("new-session", ADA, name=f"a{number}")["status"][-1] for number in range(7)]
     assert opened == ["done"] * 5 + ["session-limit-reached"] * 2
-    refused = table.said("new-session", b"ada2", agent="another-label")
+    refused = table.request("new-session", b"ada2", agent="another-label")
     assert refused["err"] == "Session limit reached for uid:1 (max-sessions = 5)"
     assert (refused["quota-of"], refused["retry-after-ms"]) == ("uid:1", 1000)
-    assert table.said("new-session", BOB, name="b")["status"] == ["done"]
-    assert table.said("new-session", OWN, name="own")["status"] == ["done"]
-    table.said("close", ADA, session="a0")
-    assert table.said("new-session", ADA, name="a9")["status"] == ["done"]
+    assert table.request("new-session", BOB, name="b")["status"] == ["done"]
+    assert table.request("new-session", OWN, name="own")["status"] == ["done"]
+    table.request("close", ADA, session="a0")
+    assert table.request("new-session", ADA, name="a9")["status"] == ["done"]
 
 
-def test_a_session_that_is_handed_over_counts_for_its_new_owner(shared: Callable[..., Table]) -> None:
+def test_a_session_that_is_handed_over_counts_for_its_new_owner(shared: Callable[..., CoreHarness]) -> None:
     table = shared(max_sessions=6)
     for name in ("x", "y", "z"):
-        table.said("new-session", ADA, name=name)
-    table.said("new-session", BOB, name="b")
+        table.request("new-session", ADA, name=name)
+    table.request("new-session", BOB, name="b")
     full, free = [next(each.id for each in table.state.sessions if each.name == name) for name in ("b", "x")]
-    table.said("hand-over", BOB, session=full, who="uid:1")
-    refused = table.said("hand-over", ADA, session=full, who="uid:1")
+    table.request("hand-over", BOB, session=full, who="uid:1")
+    refused = table.request("hand-over", ADA, session=full, who="uid:1")
     assert refused["err"] == "Session limit reached for uid:1 (max-sessions = 3)"
-    table.said("hand-over", ADA, session=free, who="uid:2")
-    assert table.said("hand-over", BOB, session=free, who="uid:2")["owner"] == "uid:2"
-    assert (table.state.quotas.held(SESSIONS, "uid:1"), table.state.quotas.held(SESSIONS, "uid:2")) == (2, 2)
-    assert table.said("new-session", ADA, name="w")["status"] == ["done"]
+    table.request("hand-over", ADA, session=free, who="uid:2")
+    assert table.request("hand-over", BOB, session=free, who="uid:2")["owner"] == "uid:2"
+    assert (table.state.quotas.used_by(SESSIONS, "uid:1"), table.state.quotas.used_by(SESSIONS, "uid:2")) == (2, 2)
+    assert table.request("new-session", ADA, name="w")["status"] == ["done"]
 
 
-def test_labels_do_not_lengthen_the_queue_of_an_identity(shared: Callable[..., Table]) -> None:
+def test_labels_do_not_lengthen_the_queue_of_an_identity(shared: Callable[..., CoreHarness]) -> None:
     table = shared(max_concurrent_evals=1, max_queued_evals=3)
     table.eval("held")
     ends = [table.eval("a", peer=ADA, agent=f"label{number}", if_missing="create") for number in range(6)]
-    waiting = [each for each in ends if table.pending(each)]
+    waiting = [each for each in ends if table.is_pending(each)]
     assert len(waiting) == 3
-    refused = table.end(ends[-1])
+    refused = table.final_reply(ends[-1])
     assert (refused["limit"], refused["limit-value"], refused["quota-of"]) == ("max-queued-evals", 3, "uid:1")
-    assert table.pending(table.eval("b", peer=BOB))
-    assert table.state.quotas.held(QUEUE, "uid:1") == 3
+    assert table.is_pending(table.eval("b", peer=BOB))
+    assert table.state.quotas.used_by(QUEUE, "uid:1") == 3
 
 
-def test_sleeping_jobs_of_one_agent_leave_slots_to_others_of_the_same_user(table: Table) -> None:
+def test_sleeping_jobs_of_one_agent_leave_slots_to_others_of_the_same_user(table: CoreHarness) -> None:
     jobs = [table.eval(f"job{number}", agent="sleeper", wait_ms=0) for number in range(10)]
-    assert table.running(*jobs) == jobs[:8]
+    assert table.running_evals(*jobs) == jobs[:8]
     calm = [table.eval(f"calm{number}", agent="calm") for number in range(3)]
-    assert table.running(*calm) == calm[:2]
+    assert table.running_evals(*calm) == calm[:2]
     table.finish(calm[0])
-    assert table.running(*calm) == calm[1:]
-    table.finish_quietly(jobs[0])
-    assert table.running(*jobs[8:]) == jobs[8:9]
+    assert table.running_evals(*calm) == calm[1:]
+    table.finish_abandoned(jobs[0])
+    assert table.running_evals(*jobs[8:]) == jobs[8:9]
 
 
-def test_what_has_no_longer_limit_than_others_is_not_long_for_being_waited_for(table: Table) -> None:
+def test_what_has_no_longer_limit_than_others_is_not_long_for_being_waited_for(table: CoreHarness) -> None:
     jobs = [table.eval(f"job{number}", wait_ms=0, timeout_ms=30_000) for number in range(10)]
-    assert table.running(*jobs) == jobs
+    assert table.running_evals(*jobs) == jobs
 
 
-def test_a_single_slot_is_for_long_evals_too(new_table: Callable[..., Table]) -> None:
+def test_a_single_slot_is_for_long_evals_too(new_table: Callable[..., CoreHarness]) -> None:
     table = new_table(max_concurrent_evals=1)
     job = table.eval(wait_ms=0)
-    assert table.running(job) == [job]
+    assert table.running_evals(job) == [job]
 
 
-def test_a_user_that_floods_gets_no_more_than_its_share_and_its_turn(shared: Callable[..., Table]) -> None:
+def test_a_user_that_floods_gets_no_more_than_its_share_and_its_turn(shared: Callable[..., CoreHarness]) -> None:
     table = shared(max_concurrent_evals=4, max_sessions=100)
     flood = [table.eval(f"f{number}", peer=ADA, agent=f"label{number}") for number in range(12)]
-    assert table.running(*flood) == flood[:2]
+    assert table.running_evals(*flood) == flood[:2]
     calm = table.eval("calm", peer=BOB)
     own = table.eval("own")
-    assert table.running(calm, own) == [calm, own]
+    assert table.running_evals(calm, own) == [calm, own]
     table.finish(calm)
-    assert table.running(*flood) == flood[:2]
+    assert table.running_evals(*flood) == flood[:2]
     table.finish(flood[0])
-    assert table.running(*flood) == flood[1:3]
-    assert table.state.quotas.held(SLOTS, "uid:1") == 2
+    assert table.running_evals(*flood) == flood[1:3]
+    assert table.state.quotas.used_by(SLOTS, "uid:1") == 2
 
 
 # --- reads, subscriptions, keys, requests ---
 
 
-def test_requests_that_wait_are_bounded_for_each_identity(shared: Callable[..., Table]) -> None:
+def test_requests_that_wait_are_bounded_for_each_identity(shared: Callable[..., CoreHarness]) -> None:
     table = shared(max_waiting_reads_total=4)
     for name, peer in (("a", ADA), ("b", BOB), ("own", OWN)):
         table.open(name, peer=peer)
-    asked = [table.ask("stack", ADA, session="a") for _ in range(3)]
-    assert [table.pending(each) for each in asked] == [True, True, False]
-    refused = table.end(asked[2])
+    asked = [table.send("stack", ADA, session="a") for _ in range(3)]
+    assert [table.is_pending(each) for each in asked] == [True, True, False]
+    refused = table.final_reply(asked[2])
     assert (refused["limit"], refused["quota-of"]) == ("max-waiting-reads-total", "uid:1")
-    anywhere = table.said("complete", ADA, code="a", pos=1)
+    anywhere = table.request("complete", ADA, code="a", pos=1)
     assert anywhere["status"][-1] == "concurrency-limit-reached"
     assert len(table.state.sessions) == 3  # none was opened for it
-    assert table.pending(table.ask("stack", BOB, session="b"))
-    table.worker("a").answers(asked[0])
-    assert table.pending(table.ask("stack", ADA, session="a"))
+    assert table.is_pending(table.send("stack", BOB, session="b"))
+    table.worker("a").reply(asked[0])
+    assert table.is_pending(table.send("stack", ADA, session="a"))
     table.wait(15)
     assert table.state.quotas.total(READS) == 0
 
 
-def test_subscriptions_are_bounded_for_each_identity(shared: Callable[..., Table]) -> None:
+def test_subscriptions_are_bounded_for_each_identity(shared: Callable[..., CoreHarness]) -> None:
     table = shared(max_subscriptions_total=4)
     for peer in (ADA, b"ada2"):
-        assert table.answers[table.ask("subscribe", peer)][0]["status"] == ["subscribed"]
-    refused = table.said("subscribe", b"ada2")
+        assert table.replies[table.send("subscribe", peer)][0]["status"] == ["subscribed"]
+    refused = table.request("subscribe", b"ada2")
     assert (refused["status"][-1], refused["quota-of"]) == ("concurrency-limit-reached", "uid:1")
-    assert table.answers[table.ask("subscribe", BOB)][0]["status"] == ["subscribed"]
-    table.leaves(ADA)
-    table.core.meet(ADA, "uid:1")
-    assert table.answers[table.ask("subscribe", ADA)][0]["status"] == ["subscribed"]
+    assert table.replies[table.send("subscribe", BOB)][0]["status"] == ["subscribed"]
+    table.disconnect(ADA)
+    table.core.set_identity(ADA, "uid:1")
+    assert table.replies[table.send("subscribe", ADA)][0]["status"] == ["subscribed"]
     assert table.state.quotas.total(SUBSCRIPTIONS) == 3
 
 
-def test_keys_of_one_identity_push_out_none_of_another(shared: Callable[..., Table]) -> None:
+def test_keys_of_one_identity_push_out_none_of_another(shared: Callable[..., CoreHarness]) -> None:
     table = shared(max_idempotency_keys=10)
     first = table.eval("b", peer=BOB, agent="x", idempotency_key="mine")
     for number in range(20):
         asked = table.eval("a", peer=ADA, agent=f"label{number}", idempotency_key=f"k{number}")
         table.finish(asked)
-    assert table.state.quotas.held(KEYS, "uid:1") == 5
+    assert table.state.quotas.used_by(IDEMPOTENCY_KEYS, "uid:1") == 5
     table.finish(first)
     again = table.eval("b", peer=BOB, agent="x", idempotency_key="mine")
-    assert table.worker("b").op(again) == "read"
+    assert table.worker("b").op_of(again) == "read"
 
 
-def test_one_label_of_two_users_is_two_agents(shared: Callable[..., Table]) -> None:
+def test_one_label_of_two_users_is_two_agents(shared: Callable[..., CoreHarness]) -> None:
     table = shared()
     for name, peer in (("a", ADA), ("b", BOB)):
         table.open(name, peer=peer)
         asked = table.eval(name, peer=peer, agent="same", idempotency_key="k")
-        assert table.worker(name).op(asked) == "eval"
+        assert table.worker(name).op_of(asked) == "eval"
 
 
-def test_who_asks_too_often_may_still_interrupt_and_close(shared: Callable[..., Table]) -> None:
+def test_who_asks_too_often_may_still_interrupt_and_close(shared: Callable[..., CoreHarness]) -> None:
     table = shared(rate_limit_per_min=3, control_rate_per_min=2)
     asked = table.eval("a", peer=ADA)
-    flood = [table.said("ping", ADA)["status"][-1] for _ in range(4)]
+    flood = [table.request("ping", ADA)["status"][-1] for _ in range(4)]
     assert flood == ["pong", "pong", "rate-limited", "rate-limited"]
-    assert table.said("interrupt", ADA, session="a")["interrupted-id"] == 1
+    assert table.request("interrupt", ADA, session="a")["interrupted-id"] == 1
     assert len(table.cancels("a")) == 1
-    assert table.said("ping", ADA)["status"][-1] == "rate-limited"
-    assert table.said("close", ADA, session="a")["status"] == ["done", "session-closed"]
-    assert table.end(asked)["status"] == ["done", "interrupted", "session-closed"]
-    refused = table.said("interrupt", ADA, session="a")
+    assert table.request("ping", ADA)["status"][-1] == "rate-limited"
+    assert table.request("close", ADA, session="a")["status"] == ["done", "session-closed"]
+    assert table.final_reply(asked)["status"] == ["done", "interrupted", "session-closed"]
+    refused = table.request("interrupt", ADA, session="a")
     assert (refused["status"][-1], refused["quota-of"]) == ("rate-limited", "uid:1")
     table.wait(61)
-    assert table.said("ping", ADA)["status"][-1] == "pong"
+    assert table.request("ping", ADA)["status"][-1] == "pong"
 
 
-def test_what_only_names_an_interrupt_does_not_get_through(shared: Callable[..., Table]) -> None:
+def test_what_only_names_an_interrupt_does_not_get_through(shared: Callable[..., CoreHarness]) -> None:
     table = shared(rate_limit_per_min=1)
-    table.said("ping", ADA)
+    table.request("ping", ADA)
     for fields in (
         {"op": "eval", "code": '"interrupt"'},
         {"op": "ping", "x": "interrupt"},
         {"op": "interrupt", "x": "y" * 2000},
     ):
-        assert table.said(peer=ADA, **fields)["status"][-1] == "rate-limited"
+        assert table.request(peer=ADA, **fields)["status"][-1] == "rate-limited"
 
 
 # --- what is told of it ---
 
 
-def test_an_identity_sees_its_own_quotas_and_an_admin_all(shared: Callable[..., Table]) -> None:
+def test_an_identity_sees_its_own_quotas_and_an_admin_all(shared: Callable[..., CoreHarness]) -> None:
     table = shared(max_concurrent_evals=1)
     table.eval("a", peer=ADA)
     table.eval("a2", peer=ADA, agent="secret-label")
     table.open("b", peer=BOB)
-    own = table.said("stats", ADA)["stats"]
+    own = table.request("stats", ADA)["stats"]
     assert list(own["quotas"]) == ["uid:1"]
     assert own["quotas"]["uid:1"]["max-sessions"] == {"used": 2, "quota": 50}
     assert own["queued"] == {"total": 1, "by-agent": {"secret-label": 1}}
-    assert table.said("stats", BOB)["stats"]["queued"]["by-agent"] == {}
-    every = table.said("stats", OWN)["stats"]
+    assert table.request("stats", BOB)["stats"]["queued"]["by-agent"] == {}
+    every = table.request("stats", OWN)["stats"]
     assert set(every["quotas"]) == {"uid:1", "uid:2"}
     assert every["queued"]["by-agent"] == {"uid:1/secret-label": 1}
     assert set(own["quotas"]["uid:1"]) == {each.quota for each in RESOURCES}
 
 
-def test_nothing_stays_charged_when_all_is_over(shared: Callable[..., Table]) -> None:
+def test_nothing_stays_charged_when_all_is_over(shared: Callable[..., CoreHarness]) -> None:
     table = shared(max_concurrent_evals=2)
     for peer, name in ((ADA, "a"), (BOB, "b"), (OWN, "own")):
         for _ in range(3):
             table.eval(name, peer=peer)
         table.eval(None, peer=peer)
-        table.ask("read", peer, session=name, eval_id=1, wait_ms=5000)
-        table.ask("subscribe", peer)
+        table.send("read", peer, session=name, eval_id=1, wait_ms=5000)
+        table.send("subscribe", peer)
     for peer in (ADA, BOB, OWN):
-        table.leaves(peer)
+        table.disconnect(peer)
     for worker in list(table.workers.values()):
-        for header, body in worker.heard(Kind.ASK):
-            worker.says(
-                Kind.SAY,
+        for header, body in worker.frames(FrameKind.REQUEST):
+            worker.send(
+                FrameKind.REPLY,
                 {"id": body["id"], "status": ["done"]},
                 outcome=1,
                 epoch=header.epoch,
                 eval=header.eval,
                 route=header.route,
             )
-    table.core.meet(OWN, "self")
+    table.core.set_identity(OWN, "self")
     for session in list(table.state.sessions):
-        table.said("close", session=session.id)
+        table.request("close", session=session.id)
     assert {each.quota: table.state.quotas.total(each) for each in RESOURCES} == dict.fromkeys(
         [each.quota for each in RESOURCES], 0
     )

@@ -25,8 +25,8 @@ def record(name: str | None = "work", epoch: int = 1, open: bool = True, **more:
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[SessionListFile]:
     found = SessionListFile(str(tmp_path), "ipc:///b", NOW)
-    assert found.previous() == (NOTHING, None)
-    assert found.begin(lambda: NOTHING) is None
+    assert found.read_previous() == (NOTHING, None)
+    assert found.start(lambda: NOTHING) is None
     yield found
     found.close()
 
@@ -37,10 +37,10 @@ def path(folder: Path) -> Path:
 
 
 def test_the_last_record_of_a_name_counts(file: SessionListFile, tmp_path: Path) -> None:
-    file.begin(lambda: SavedSessions(3, [record(epoch=4)]))
+    file.start(lambda: SavedSessions(3, [record(epoch=4)]))
     for each in (record(epoch=5), record("other"), record(epoch=6, open=False, cause="idle"), record(scope="/a")):
         assert file.append(each) is None
-    saved, damage = file.previous()
+    saved, damage = file.read_previous()
     assert (saved.floor, damage) == (3, None)
     assert saved.records == [record(epoch=6, open=False, cause="idle"), record("other"), record(scope="/a")]
     assert path(tmp_path).stat().st_mode & 0o777 == 0o600
@@ -50,28 +50,28 @@ def test_the_last_record_of_a_name_counts(file: SessionListFile, tmp_path: Path)
 def test_a_long_life_writes_the_file_anew(
     file: SessionListFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_list, "_MOST_LINES", 10)
+    monkeypatch.setattr(session_list, "_MAX_LINES", 10)
     known = [record()]
-    file.begin(lambda: SavedSessions(0, known))
+    file.start(lambda: SavedSessions(0, known))
     for epoch in range(1, 100):
         known[0] = record(epoch=epoch)
         file.append(known[0])
-        assert file.previous()[0].records == known
+        assert file.read_previous()[0].records == known
     assert len(path(tmp_path).read_text().splitlines()) <= 12
 
 
 def test_long_names_of_projects_never_make_a_file_that_is_too_long_to_be_read(
     file: SessionListFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_list, "_MOST_ADDED", 100_000)
+    monkeypatch.setattr(session_list, "_MAX_APPENDED_BYTES", 100_000)
     long = record(scope="/" + "\x01" * 4000)
-    file.begin(lambda: SavedSessions(0, [long]))
+    file.start(lambda: SavedSessions(0, [long]))
     longest = 0
     for _ in range(50):
         assert file.append(long) is None
         longest = max(longest, path(tmp_path).stat().st_size)
     assert 100_000 < longest < 200_000
-    assert file.previous()[0].records == [long]
+    assert file.read_previous()[0].records == [long]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_after_a_damage_epochs_begin_above_all_that_were_told(
     file: SessionListFile, tmp_path: Path, data: bytes
 ) -> None:
     path(tmp_path).write_bytes(data)
-    saved, damage = file.previous()
+    saved, damage = file.read_previous()
     assert saved == SavedSessions(MINUTES, [])
     assert damage is not None
 
@@ -104,29 +104,29 @@ def test_what_is_no_file_of_ours_is_not_read(file: SessionListFile, tmp_path: Pa
     found.rename(tmp_path / "elsewhere")
     for make in (lambda: os.mkfifo(found), lambda: found.symlink_to(tmp_path / "elsewhere"), found.mkdir):
         make()
-        saved, damage = file.previous()
+        saved, damage = file.read_previous()
         assert (saved.floor, damage is not None) == (MINUTES, True)
         found.rmdir() if found.is_dir() else found.unlink()
 
 
 def test_a_write_that_fails_is_told_and_made_good_with_the_next(file: SessionListFile) -> None:
-    file.begin(lambda: SavedSessions(0, [record(epoch=2)]))
+    file.start(lambda: SavedSessions(0, [record(epoch=2)]))
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, file._fd)
     os.close(full)
     assert "No space left" in (file.append(record()) or "")
     assert file.append(record(epoch=2)) is None
-    assert file.previous() == (SavedSessions(0, [record(epoch=2)]), None)
+    assert file.read_previous() == (SavedSessions(0, [record(epoch=2)]), None)
 
 
 def test_a_folder_that_vanished_is_told_and_made_good(file: SessionListFile, tmp_path: Path) -> None:
     for each in tmp_path.iterdir():
         each.unlink()
-    assert not file.is_ours()
-    file.begin(lambda: SavedSessions(0, [record()]))
-    file.renew()
-    assert file.is_ours()
-    assert file.previous() == (SavedSessions(0, [record()]), None)
+    assert not file.is_locked()
+    file.start(lambda: SavedSessions(0, [record()]))
+    file.recreate()
+    assert file.is_locked()
+    assert file.read_previous() == (SavedSessions(0, [record()]), None)
 
 
 def test_two_brokers_do_not_keep_one_list(file: SessionListFile, tmp_path: Path) -> None:

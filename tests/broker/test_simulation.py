@@ -22,11 +22,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from broker_kit import Worker
-from broker_sim import WatchedTable, check
-from replbroker.core.memory import MemoryLeft
-from replwire.ext.verdicts import Allow, Ask, Block, Verdict
-from replwire.link import Kind, Outcome, Usage
+from core_harness import FakeWorker
+from core_invariants import CheckedHarness, check
+from replbroker.core.limits.memory_totals import AvailableMemory
+from replwire.ext.verdicts import Allow, Block, RequireApproval, Verdict
+from replwire.link import FrameKind, HeartbeatBody, Outcome
 
 SOAK = os.environ.get("REPLCTL_SOAK") == "1"
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -39,20 +39,20 @@ LIMITS_MS = st.sampled_from([500, 5000])
 KEYS = st.sampled_from(["k", "l", "m", "n"])
 ENV_ACTIONS = st.sampled_from(["activate", "activate", "deactivate", "show", "add"])
 ENDINGS = st.sampled_from([Outcome.OK, Outcome.ERROR, Outcome.INTERRUPTED, Outcome.TIMEOUT])
-VERDICTS = st.sampled_from([Allow(), Allow(), Allow(), Block("no"), Ask("really?", "because")])
+VERDICTS = st.sampled_from([Allow(), Allow(), Allow(), Block("no"), RequireApproval("really?", "because")])
 COMMON = ("info", "stdin", "read", "jobs", "clear-bindings", "ls-sessions", "stats", "describe", "history", "stack")
 
 
-class Broker(RuleBasedStateMachine):
+class BrokerMachine(RuleBasedStateMachine):
     """One broker's life."""
 
     @initialize()
     def begin(self) -> None:
-        self.table = WatchedTable()
+        self.table = CheckedHarness()
         self.peers = [b"p0", b"p1", b"p2", b"p3"]
         self.count = len(self.peers)
         for peer, identity in zip(self.peers, IDENTITIES, strict=True):
-            self.table.core.connected(peer, identity, self.table.now)
+            self.table.core.on_connect(peer, identity, self.table.now)
         self.ready: set[int] = set()
         self.answered: set[tuple[int, int]] = set()
         self.paths: set[str] = set()
@@ -77,80 +77,82 @@ class Broker(RuleBasedStateMachine):
     @rule(peer=PEERS, pick=PICK, op=st.sampled_from(COMMON), eval_id=st.integers(0, 6))
     def asks(self, peer: int, pick: int, op: str, eval_id: int) -> None:
         session = self._some_session(pick)
-        self.table.ask(op, self.peers[peer], session=session, eval_id=eval_id, input="x", wait_ms=eval_id * 1000)
+        self.table.send(op, self.peers[peer], session=session, eval_id=eval_id, input="x", wait_ms=eval_id * 1000)
 
     @precondition(lambda self: list(self.table.state.sessions))
     @rule(peer=PEERS, pick=PICK, back=st.integers(0, 2), wait_ms=st.sampled_from([0, 100, 2000]))
     def reads(self, peer: int, pick: int, back: int, wait_ms: int) -> None:
         sessions = list(self.table.state.sessions)
         session = sessions[pick % len(sessions)]
-        self.table.ask("read", self.peers[peer], session=session.id, eval_id=session.eval_count - back, wait_ms=wait_ms)
+        self.table.send(
+            "read", self.peers[peer], session=session.id, eval_id=session.eval_count - back, wait_ms=wait_ms
+        )
 
     @rule(peer=PEERS, pick=PICK | st.none(), since=st.none() | st.integers(0, 9), output=st.booleans())
     def subscribes(self, peer: int, pick: int | None, since: int | None, output: bool) -> None:
         session = None if pick is None else self._some_session(pick)
-        self.table.ask("subscribe", self.peers[peer], session=session, since_seq=since, output=output)
+        self.table.send("subscribe", self.peers[peer], session=session, since_seq=since, output=output)
 
     @rule(peer=PEERS, pick=PICK)
     def unsubscribes(self, peer: int, pick: int) -> None:
-        ids = [each.request_id for each in self.table.state.bus.of(self.peers[peer])]
-        self.table.ask("unsubscribe", self.peers[peer], subscription=ids[pick % len(ids)] if ids else "none")
+        ids = [each.request_id for each in self.table.state.bus.subscriptions_of(self.peers[peer])]
+        self.table.send("unsubscribe", self.peers[peer], subscription=ids[pick % len(ids)] if ids else "none")
 
     @rule(peer=PEERS, name=NAMES | st.none(), reuse=st.booleans())
     def opens(self, peer: int, name: str | None, reuse: bool) -> None:
-        self.table.ask("new-session", self.peers[peer], name=name, if_exists="reuse" if reuse else "error")
+        self.table.send("new-session", self.peers[peer], name=name, if_exists="reuse" if reuse else "error")
 
     @rule(peer=PEERS, pick=PICK, name=NAMES, timeout_ms=st.none() | LIMITS_MS)
     def clones(self, peer: int, pick: int, name: str, timeout_ms: int | None) -> None:
         session = self._some_session(pick)
-        self.table.ask("clone", self.peers[peer], session=session, name=name, timeout_ms=timeout_ms)
+        self.table.send("clone", self.peers[peer], session=session, name=name, timeout_ms=timeout_ms)
 
     @rule(peer=PEERS, pick=PICK, action=ENV_ACTIONS, path=st.sampled_from(["/v", "/w", "v"]))
     def moves(self, peer: int, pick: int, action: str, path: str) -> None:
         session = self._some_session(pick)
-        self.table.ask("env", self.peers[peer], session=session, action=action, path=path, packages=["six"])
+        self.table.send("env", self.peers[peer], session=session, action=action, path=path, packages=["six"])
 
     @rule(peer=PEERS, pick=PICK, reload=st.booleans())
     def loads(self, peer: int, pick: int, reload: bool) -> None:
         session = self._some_session(pick)
-        self.table.ask("reload-file" if reload else "load-file", self.peers[peer], session=session, file="/f")
+        self.table.send("reload-file" if reload else "load-file", self.peers[peer], session=session, file="/f")
 
     @rule(peer=PEERS, op=st.sampled_from(["complete", "lookup"]))
     def asks_nobody(self, peer: int, op: str) -> None:
         """Without a session: a throw-away one answers."""
-        self.table.ask(op, self.peers[peer], code="a", pos=1, symbol="a")
+        self.table.send(op, self.peers[peer], code="a", pos=1, symbol="a")
 
     @rule(peer=PEERS, pick=PICK, to=st.sampled_from(["plan", "normal", "normal"]))
     def sets_mode(self, peer: int, pick: int, to: str) -> None:
-        self.table.ask("set-mode", self.peers[peer], session=self._some_session(pick), to=to)
+        self.table.send("set-mode", self.peers[peer], session=self._some_session(pick), to=to)
 
     @rule(peer=PEERS, pick=PICK, who=st.sampled_from(["*", "uid:1"]), level=st.sampled_from(["write", "write", "none"]))
     def shares(self, peer: int, pick: int, who: str, level: str) -> None:
-        self.table.ask("share", self.peers[peer], session=self._some_session(pick), who=who, level=level)
+        self.table.send("share", self.peers[peer], session=self._some_session(pick), who=who, level=level)
 
     @rule(peer=PEERS, pick=PICK, who=st.sampled_from(["self", "uid:1", "uid:2"]))
     def hands_over(self, peer: int, pick: int, who: str) -> None:
-        self.table.ask("hand-over", self.peers[peer], session=self._some_session(pick), who=who)
+        self.table.send("hand-over", self.peers[peer], session=self._some_session(pick), who=who)
 
     @rule(peer=PEERS, pick=PICK, op=st.sampled_from(["reset", "reset", "close"]))
     def ends_session(self, peer: int, pick: int, op: str) -> None:
-        self.table.ask(op, self.peers[peer], session=self._some_session(pick))
+        self.table.send(op, self.peers[peer], session=self._some_session(pick))
 
     @rule(peer=PEERS, pick=PICK, number=st.none() | st.integers(1, 9), everything=st.booleans())
     def interrupts(self, peer: int, pick: int, number: int | None, everything: bool) -> None:
         session = self._some_session(pick)
-        self.table.ask("interrupt", self.peers[peer], session=session, interrupt_id=number, all=everything)
+        self.table.send("interrupt", self.peers[peer], session=session, interrupt_id=number, all=everything)
 
     @rule(peer=PEERS, pick=PICK)
     def interrupts_request(self, peer: int, pick: int) -> None:
-        self.table.ask("interrupt", self.peers[peer], request_id=f"r{pick}")
+        self.table.send("interrupt", self.peers[peer], request_id=f"r{pick}")
 
     @rule(peer=PEERS)
     def vanishes(self, peer: int) -> None:
-        self.table.gone.add(self.peers[peer])
-        self.table.leaves(self.peers[peer])
+        self.table.disconnected.add(self.peers[peer])
+        self.table.disconnect(self.peers[peer])
         self.peers[peer] = b"p%d" % self.count
-        self.table.core.connected(self.peers[peer], IDENTITIES[peer], self.table.now)
+        self.table.core.on_connect(self.peers[peer], IDENTITIES[peer], self.table.now)
         self.count += 1
 
     # --- hooks ---
@@ -158,40 +160,42 @@ class Broker(RuleBasedStateMachine):
     @precondition(lambda self: self.table.judges)
     @rule(verdict=VERDICTS)
     def judges(self, verdict: Verdict) -> None:
-        self.table.judge(verdict)
+        self.table.answer_hook(verdict)
 
     # --- workers ---
 
-    def _waiting_asks(self) -> list[tuple[Worker, str, int]]:
+    def _waiting_asks(self) -> list[tuple[FakeWorker, str, int]]:
         return [
             (worker, body["id"], header.route)
             for worker in self.table.workers.values()
-            for header, body in worker.heard(Kind.ASK)
+            for header, body in worker.frames(FrameKind.REQUEST)
             if (worker.number, header.route) not in self.answered
         ]
 
-    def _claims(self) -> list[Worker]:
-        return [w for w in self.table.workers.values() if w.heard(Kind.CLAIM) and (w.number, -1) not in self.answered]
+    def _claims(self) -> list[FakeWorker]:
+        return [
+            w for w in self.table.workers.values() if w.frames(FrameKind.ASSIGN) and (w.number, -1) not in self.answered
+        ]
 
-    def _unready(self) -> list[Worker]:
+    def _unready(self) -> list[FakeWorker]:
         return [worker for worker in self.table.workers.values() if worker.number not in self.ready]
 
-    def _become_ready(self, worker: Worker) -> None:
+    def _become_ready(self, worker: FakeWorker) -> None:
         self.ready.add(worker.number)
-        worker.ready()
+        worker.send_ready()
 
-    def _claim(self, worker: Worker, error: str | None = None) -> None:
+    def _claim(self, worker: FakeWorker, error: str | None = None) -> None:
         self.answered.add((worker.number, -1))
-        worker.claimed(error)
+        worker.send_assigned(error)
 
-    def _answer(self, ask: tuple[Worker, str, int], outcome: int) -> None:
+    def _answer(self, ask: tuple[FakeWorker, str, int], outcome: int) -> None:
         worker, request_id, route = ask
         self.answered.add((worker.number, route))
-        if outcome == Outcome.OK and worker.op(request_id) == "clone":
+        if outcome == Outcome.OK and worker.op_of(request_id) == "clone":
             self.paths.add(f"/shelf/{len(self.paths)}")
-            worker.dumped(request_id, f"/shelf/{len(self.paths) - 1}")
+            worker.send_snapshot(request_id, f"/shelf/{len(self.paths) - 1}")
         else:
-            worker.answers(request_id, outcome)
+            worker.reply(request_id, outcome)
 
     @precondition(lambda self: self._unready())
     @rule(pick=PICK)
@@ -203,14 +207,14 @@ class Broker(RuleBasedStateMachine):
     @rule(pick=PICK, used=st.sampled_from([10, 300, 600, 900]))
     def uses_memory(self, pick: int, used: int) -> None:
         workers = self._claimed()
-        workers[pick % len(workers)].says(Kind.BEAT, Usage(1.0, used))
+        workers[pick % len(workers)].send(FrameKind.HEARTBEAT, HeartbeatBody(1.0, used))
 
-    def _claimed(self) -> list[Worker]:
-        return [worker for worker in self.table.workers.values() if worker.heard(Kind.CLAIM)]
+    def _claimed(self) -> list[FakeWorker]:
+        return [worker for worker in self.table.workers.values() if worker.frames(FrameKind.ASSIGN)]
 
     @rule(left=st.sampled_from([20, 70, 5000, 5000]))
     def memory_of_the_machine_changes(self, left: int) -> None:
-        self.table.machine = MemoryLeft(10_000, left)
+        self.table.memory_reading = AvailableMemory(10_000, left)
 
     @precondition(lambda self: self._claims())
     @rule(pick=PICK, error=st.sampled_from([None, None, None, "no such folder"]))
@@ -239,17 +243,17 @@ class Broker(RuleBasedStateMachine):
             self._answer(ask, Outcome.OK)
 
     @precondition(lambda self: self._waiting_asks())
-    @rule(pick=PICK, kind=st.sampled_from([Kind.OUT, Kind.SAY]))
+    @rule(pick=PICK, kind=st.sampled_from([FrameKind.OUTPUT, FrameKind.REPLY]))
     def prints(self, pick: int, kind: int) -> None:
         asks = self._waiting_asks()
         worker, request_id, _ = asks[pick % len(asks)]
-        worker.answers(request_id, Outcome.NONE, kind, out="x")
+        worker.reply(request_id, Outcome.NONE, kind, out="x")
 
     @precondition(lambda self: self.table.frames)
     @rule(pick=PICK)
     def repeats(self, pick: int) -> None:
         """A frame comes again, or late: its worker may be dead."""
-        self.table.worker_says(*self.table.frames[pick % len(self.table.frames)])
+        self.table.send_worker_frame(*self.table.frames[pick % len(self.table.frames)])
 
     @precondition(lambda self: self._waiting_asks())
     @rule(pick=PICK, by=PICK, shift=st.sampled_from([-1, 0, 1]))
@@ -258,9 +262,9 @@ class Broker(RuleBasedStateMachine):
         asks, workers = self._waiting_asks(), list(self.table.workers.values())
         worker, request_id, _ = asks[pick % len(asks)]
         liar = workers[by % len(workers)]
-        true = worker.asked(request_id)
+        true = worker.header_of(request_id)
         where = {"eval": true.eval, "route": true.route, "epoch": true.epoch + (shift or (liar is worker))}
-        liar.says(Kind.SAY, {"id": request_id, "status": ["done"], "lie": True}, outcome=Outcome.OK, **where)
+        liar.send(FrameKind.REPLY, {"id": request_id, "status": ["done"], "lie": True}, outcome=Outcome.OK, **where)
 
     @precondition(lambda self: self.table.workers)
     @rule(pick=PICK, how=st.sampled_from(["dies", "gone", "babbles"]))
@@ -268,11 +272,11 @@ class Broker(RuleBasedStateMachine):
         workers = list(self.table.workers.values())
         worker = workers[pick % len(workers)]
         if how == "dies":
-            worker.dies()
+            worker.exit()
         elif how == "gone":
-            worker.gone("exit code 1")
+            worker.send_interpreter_exited("exit code 1")
         else:
-            self.table.do(self.table.core.worker_said(worker.number, b"eh", self.table.now))
+            self.table.apply(self.table.core.handle_worker_frame(worker.number, b"eh", self.table.now))
 
     # --- time ---
 
@@ -284,9 +288,9 @@ class Broker(RuleBasedStateMachine):
     def broker_is_stopped(self, seconds: float, noticed: bool) -> None:
         self.table.now += seconds
         if noticed:
-            self.table.core.suspended(seconds)
-            self.table.told_memory += seconds  # what is due is put off
-        self.table.do(self.table.core.tick(self.table.now))
+            self.table.core.on_suspended(seconds)
+            self.table.memory_reported_at += seconds  # what is due is put off
+        self.table.apply(self.table.core.tick(self.table.now))
 
     # --- what must hold ---
 
@@ -301,12 +305,12 @@ class Broker(RuleBasedStateMachine):
         if way == 0:
             self._obey()
         elif way == 1:
-            table.ask("shutdown", self.peers[0])
+            table.send("shutdown", self.peers[0])
         table.wait(150, beats=False)  # workers that say nothing any more
         check(table)
-        assert table.quiet()
-        expected = {request_id for request_id, peer in table.senders.items() if peer not in table.gone}
-        listening = {each.request_id for each in table.state.bus.every()}
+        assert table.is_idle()
+        expected = {request_id for request_id, peer in table.senders.items() if peer not in table.disconnected}
+        listening = {each.request_id for each in table.state.bus.all()}
         assert expected - table.done == listening
         assert way != 1 or not listening
         assert len(table.exits) == (way == 1)
@@ -316,10 +320,10 @@ class Broker(RuleBasedStateMachine):
 
     def _obey(self) -> None:
         """Hooks allow what they are asked, and every worker does at once what it was told."""
-        judges = self.table.judges
+        judges = self.table.hook_requests
         while judges or (unready := self._unready()) or (claims := self._claims()) or (asks := self._waiting_asks()):
             if judges:
-                self.table.judge(Allow())
+                self.table.answer_hook(Allow())
             elif unready:
                 self._become_ready(unready[0])
             elif claims:
@@ -327,7 +331,7 @@ class Broker(RuleBasedStateMachine):
             else:
                 self._answer(asks[0], Outcome.OK)
             self.holds()
-        assert not any(session.occupied for session in self.table.state.sessions)
+        assert not any(session.is_occupied for session in self.table.state.sessions)
 
 
 @pytest.fixture
@@ -342,7 +346,7 @@ def small_heap() -> Iterator[None]:
 @pytest.mark.usefixtures("small_heap")
 def test_whatever_happens_nothing_is_lost_leaked_or_said_twice() -> None:
     run_state_machine_as_test(
-        Broker,
+        BrokerMachine,
         settings=settings(
             max_examples=5000 if SOAK else 150,
             stateful_step_count=200 if SOAK else 120,

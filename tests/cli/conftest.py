@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for stub_broker: pytest imports tests by file, not by folder
-from stub_broker import PATIENCE, Script, Stub, environment
+from stub_broker import TIMEOUT_S, Script, StubBroker, command_environment
 
 
 def _short() -> Iterator[Path]:
@@ -29,17 +29,17 @@ def short() -> Iterator[Path]:
 
 
 @pytest.fixture
-def stub(short: Path) -> Iterator[Callable[[Script], Stub]]:
+def stub(short: Path) -> Iterator[Callable[[Script], StubBroker]]:
     """Start a stub broker with a script."""
-    stubs: list[Stub] = []
+    stubs: list[StubBroker] = []
 
-    def start(script: Script) -> Stub:
-        stubs.append(Stub(f"ipc://{short}/b{len(stubs)}.sock", script))
+    def start(script: Script) -> StubBroker:
+        stubs.append(StubBroker(f"ipc://{short}/b{len(stubs)}.sock", script))
         return stubs[-1]
 
     yield start
     for each in stubs:
-        each.end()
+        each.stop()
 
 
 class Shell:
@@ -55,8 +55,8 @@ class Shell:
             [sys.executable, "-m", "replctl", *args],
             input=input,
             capture_output=True,
-            timeout=PATIENCE,
-            env=environment(self.state, **env),
+            timeout=TIMEOUT_S,
+            env=command_environment(self.state, **env),
             check=False,
         )
         return subprocess.CompletedProcess(args, ended.returncode, ended.stdout.decode(), ended.stderr.decode())
@@ -66,7 +66,7 @@ class Shell:
         python = options.pop("python", [])
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         process = subprocess.Popen(
-            [sys.executable, *python, "-m", "replctl", *args], env=environment(self.state), **options
+            [sys.executable, *python, "-m", "replctl", *args], env=command_environment(self.state), **options
         )
         self._started.append(process)
         return process

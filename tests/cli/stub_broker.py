@@ -14,13 +14,13 @@ from typing import Any
 import zmq
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 30  # seconds until a test that hangs is given up
+TIMEOUT_S = 30  # seconds until a test that hangs is given up
 
-Say = Callable[..., None]
-Script = Callable[[dict[str, Any], Say], None]
+Send = Callable[..., None]
+Script = Callable[[dict[str, Any], Send], None]
 
 
-def done(say: Say, **fields: Any) -> None:
+def send_done(say: Send, **fields: Any) -> None:
     """The usual end of an eval in session `default`."""
     say(
         **{
@@ -36,12 +36,12 @@ def done(say: Say, **fields: Any) -> None:
     )
 
 
-class Stub:
+class StubBroker:
     """Answers by `script(request, say)`, where `say(**fields)` sends one message with the request's id."""
 
     def __init__(self, endpoint: str, script: Script) -> None:
         self.endpoint = endpoint
-        self.heard: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.requests: queue.Queue[dict[str, Any]] = queue.Queue()
         self._script = script
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
@@ -51,16 +51,16 @@ class Stub:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def next(self) -> dict[str, Any]:
+    def next_request(self) -> dict[str, Any]:
         """The next request that came."""
-        return self.heard.get(timeout=PATIENCE)
+        return self.requests.get(timeout=TIMEOUT_S)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Go away without a word."""
         if self._thread.is_alive():
             with contextlib.suppress(zmq.ZMQError):
                 self._end.send(b"", zmq.NOBLOCK)
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT_S)
         self._end.close(0)
         self._context.term()  # waits for what was said to leave
 
@@ -76,7 +76,7 @@ class Stub:
                 break
             peer, body = self._router.recv_multipart()
             request = json.loads(body)
-            self.heard.put(request)
+            self.requests.put(request)
 
             def say(peer: bytes = peer, request: dict[str, Any] = request, **fields: Any) -> None:
                 body = fields.pop("raw", None) or json.dumps({"id": request["id"], **fields}).encode()
@@ -90,7 +90,7 @@ class Stub:
         self._router.close(1000)  # what was said before still arrives
 
 
-def environment(state: Path, **more: str) -> dict[str, str]:
+def command_environment(state: Path, **more: str) -> dict[str, str]:
     """The environment of a command: our packages, a state folder of its own, nothing of the user's."""
     parts = [str(ROOT / part) for part in ("wire", "worker", "broker", "cli")]
     roots = os.pathsep.join([*parts, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from replctl import AsyncClient, Client, ReplError
-from replctl.client.line import Line
-from stub_broker import Say, Script, Stub, done
+from replctl.client.transport import Transport
+from stub_broker import Script, Send, StubBroker, send_done
 
-Start = Callable[[Script], Stub]
+Start = Callable[[Script], StubBroker]
 
 
-def answer(request: dict[str, Any], say: Say) -> None:
+def answer(request: dict[str, Any], say: Send) -> None:
     """A broker that is content with everything."""
     if request["op"] == "eval":
         say(out="hello\n")
         say(value=request["code"])
-        done(say)
+        send_done(say)
     else:
         say(status=["done"], session="u-1", name=request.get("session"), sessions=[], jobs=[], info={"a": 1}, stats={})
 
@@ -45,8 +45,8 @@ def test_every_method_asks_the_operation_of_its_name(stub: Start) -> None:
         client.reset("w"), client.interrupt("w", 3), client.close("w"), client.clone("w", "v"), client.clear("w")
         client.stdin("w", "x\n"), client.sessions(), client.jobs("w"), client.info("w", variables=False)
         client.read("w", 2, wait=1), client.stats(), client.describe(), client.ping(), client.shutdown()
-        client.share("w", "read"), client.share("w", "none", "ada"), client.hand_over("w", "ada")
-    heard = [broker.next() for _ in range(18)]
+        client.share("w", "read"), client.share("w", "none", "ada"), client.transfer("w", "ada")
+    heard = [broker.next_request() for _ in range(18)]
     assert [request["op"] for request in heard] == [
         "new-session",
         "reset",
@@ -83,23 +83,23 @@ def test_a_refusal_of_any_operation_raises(stub: Start) -> None:
         pytest.raises(ReplError) as caught,
     ):
         client.reset("nobody")
-    assert (caught.value.word, caught.value.exit) == ("session-not-found", 4)
+    assert (caught.value.code, caught.value.exit) == ("session-not-found", 4)
 
 
 def test_a_broker_that_dies_in_the_middle_is_noticed_and_what_came_is_kept(stub: Start) -> None:
-    def script(_: dict[str, Any], say: Say) -> None:
+    def script(_: dict[str, Any], say: Send) -> None:
         say(out="so far")
         raise ConnectionAbortedError
 
     with Client(stub(script).endpoint, start=False) as client, pytest.raises(ReplError) as caught:
         client.eval("1")
-    assert caught.value.word == "broker-lost"
+    assert caught.value.code == "broker-lost"
     assert caught.value.result is not None
     assert caught.value.result.out == "so far"
 
 
 def test_a_client_that_lost_its_broker_finds_the_next_one(stub: Start) -> None:
-    def script(request: dict[str, Any], say: Say) -> None:
+    def script(request: dict[str, Any], say: Send) -> None:
         if request["code"] == "die":
             raise ConnectionAbortedError
         answer(request, say)
@@ -108,31 +108,31 @@ def test_a_client_that_lost_its_broker_finds_the_next_one(stub: Start) -> None:
     with Client(first.endpoint, start=False) as client:
         with pytest.raises(ReplError):
             client.eval("die")
-        first.end()
-        second = Stub(first.endpoint, script)
+        first.stop()
+        second = StubBroker(first.endpoint, script)
         try:
             assert client.eval("2").value == "2"
         finally:
-            second.end()
+            second.stop()
 
 
 def test_where_nothing_listens_there_is_no_broker(short: os.PathLike[str]) -> None:
     with pytest.raises(ReplError) as caught:
         Client(f"ipc://{short}/none.sock", start=False)
-    assert caught.value.word == "no-broker"
+    assert caught.value.code == "no-broker"
 
 
 def test_input_is_answered_once_by_a_text_and_each_time_by_a_function(stub: Start) -> None:
-    waiting: dict[str, Say] = {}
+    waiting: dict[str, Send] = {}
 
-    def script(request: dict[str, Any], say: Say) -> None:
+    def script(request: dict[str, Any], say: Send) -> None:
         if request["op"] == "eval":
             waiting["eval"] = say
             say(status=["need-input"], session="u-1")
         else:
             say(status=["done"], delivered=["u-1"])
             waiting["eval"](value=request["input"])
-            done(waiting["eval"])
+            send_done(waiting["eval"])
 
     with Client(stub(script).endpoint) as client:
         assert client.eval("input()", stdin="yes\n").value == "yes\n"
@@ -140,26 +140,26 @@ def test_input_is_answered_once_by_a_text_and_each_time_by_a_function(stub: Star
 
 
 def test_ctrl_c_in_a_program_interrupts_the_eval_and_waits_for_its_end(stub: Start) -> None:
-    waiting: dict[str, Say] = {}
+    waiting: dict[str, Send] = {}
 
-    def script(request: dict[str, Any], say: Say) -> None:
+    def script(request: dict[str, Any], say: Send) -> None:
         if request["op"] == "eval":
             waiting["eval"] = say
             os.kill(os.getpid(), signal.SIGINT)
         else:
             say(status=["done"], interrupted=["u-1"])
-            done(waiting["eval"], status=["done", "interrupted"])
+            send_done(waiting["eval"], status=["done", "interrupted"])
 
     broker = stub(script)
     with Client(broker.endpoint) as client, pytest.raises(KeyboardInterrupt):
         client.eval("while True: pass", session="work")
-    assert [broker.next()["op"] for _ in range(2)] == ["eval", "interrupt"]
+    assert [broker.next_request()["op"] for _ in range(2)] == ["eval", "interrupt"]
 
 
 def test_async_evals_run_at_the_same_time_and_are_told_apart(stub: Start) -> None:
-    held: list[tuple[dict[str, Any], Say]] = []
+    held: list[tuple[dict[str, Any], Send]] = []
 
-    def script(request: dict[str, Any], say: Say) -> None:
+    def script(request: dict[str, Any], say: Send) -> None:
         held.append((request, say))
         for each, its in reversed(held) if len(held) == 10 else ():
             answer(each, its)
@@ -173,13 +173,13 @@ def test_async_evals_run_at_the_same_time_and_are_told_apart(stub: Start) -> Non
 
 
 def test_the_async_client_has_every_name_of_the_client() -> None:
-    driving = {"fetch_missed", "begin", "finish", "pump", "tell", "leave", "wait_for_end"}
+    driving = {"fetch_dropped", "send", "wait", "poll", "send_nowait", "abandon", "wait_for_shutdown"}
     names = {name for name in vars(Client) if not name.startswith("_")} - driving
     assert names <= set(vars(AsyncClient))
 
 
 def test_cancelling_an_await_leaves_the_eval_alone_and_the_connection_usable(stub: Start) -> None:
-    def script(request: dict[str, Any], say: Say) -> None:
+    def script(request: dict[str, Any], say: Send) -> None:
         if request.get("code") != "never":
             answer(request, say)
 
@@ -188,18 +188,18 @@ def test_cancelling_an_await_leaves_the_eval_alone_and_the_connection_usable(stu
     async def main() -> str | None:
         async with AsyncClient(broker.endpoint) as client:
             task = asyncio.create_task(client.eval("never"))
-            await asyncio.to_thread(broker.next)
+            await asyncio.to_thread(broker.next_request)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             return (await client.eval("after")).value
 
     assert asyncio.run(main()) == "after"
-    assert broker.next()["op"] == "eval"
+    assert broker.next_request()["op"] == "eval"
 
 
 def test_the_async_client_notices_a_broker_that_dies(stub: Start) -> None:
-    def script(_request: dict[str, Any], _say: Say) -> None:
+    def script(_request: dict[str, Any], _say: Send) -> None:
         raise ConnectionAbortedError
 
     async def main() -> None:
@@ -208,18 +208,18 @@ def test_the_async_client_notices_a_broker_that_dies(stub: Start) -> None:
 
     with pytest.raises(ReplError) as caught:
         asyncio.run(main())
-    assert caught.value.word == "broker-lost"
+    assert caught.value.code == "broker-lost"
 
 
 def test_live_output_that_was_dropped_on_the_way_is_fetched(stub: Start) -> None:
-    def script(request: dict[str, Any], say: Say) -> None:
+    def script(request: dict[str, Any], say: Send) -> None:
         if request["op"] == "eval":
             say(out="a")
             say(**{"status": ["output-dropped"], "dropped-bytes": 1})
             say(out="c")
         else:
             say(out="abc")
-        done(say)
+        send_done(say)
 
     async def later(endpoint: str) -> str:
         async with AsyncClient(endpoint) as client:
@@ -236,8 +236,8 @@ def test_live_output_that_was_dropped_on_the_way_is_fetched(stub: Start) -> None
 def test_a_long_wait_looks_up_now_and_then_so_that_a_signal_right_before_it_is_heard(
     stub: Start, milliseconds: int | None
 ) -> None:
-    line = Line(stub(lambda *_: None).endpoint)
-    assert line.next(milliseconds) is None
+    line = Transport(stub(lambda *_: None).endpoint)
+    assert line.receive(milliseconds) is None
     assert line.wait(milliseconds) is False
     line.close()
 
@@ -245,6 +245,6 @@ def test_a_long_wait_looks_up_now_and_then_so_that_a_signal_right_before_it_is_h
 def test_patience_that_runs_out_is_an_error_whatever_fraction_of_a_millisecond_is_left(stub: Start) -> None:
     with Client(stub(lambda _request, _say: None).endpoint) as client:
         for tenths in range(50, 90):
-            asked = client.begin("ping", {})
+            asked = client.send("ping", {})
             with pytest.raises(ReplError, match="no answer in"):
-                client.finish(asked, tenths / 10_000)
+                client.wait(asked, tenths / 10_000)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stub_broker import PATIENCE
+from stub_broker import TIMEOUT_S
 
 if TYPE_CHECKING:
     from conftest import Shell
@@ -68,7 +68,7 @@ def test_an_eval_is_interrupted_from_elsewhere(live: Shell) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == b"on\n"
     assert asked(live, "interrupt", "other")["interrupted"] == ["other"]
-    assert process.wait(PATIENCE) == 7
+    assert process.wait(TIMEOUT_S) == 7
 
 
 def test_ctrl_c_interrupts_the_real_thing(live: Shell) -> None:
@@ -76,7 +76,7 @@ def test_ctrl_c_interrupts_the_real_thing(live: Shell) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == b"on\n"
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=PATIENCE)
+    _, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, err.decode().splitlines()[0]) == (7, f"replctl: new session 'ctrlc' in {os.getcwd()}")
 
 
@@ -94,7 +94,7 @@ def test_a_reset_forgets_everything_and_counts_up(live: Shell) -> None:
 
 def test_a_reset_and_a_clone_say_that_the_folder_is_gone(live: Shell, tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
-    assert live.start("new", "astray", cwd=tmp_path / "gone").wait(PATIENCE) == 0
+    assert live.start("new", "astray", cwd=tmp_path / "gone").wait(TIMEOUT_S) == 0
     assert "folder" not in live.run("reset", "astray").stderr
     shutil.rmtree(tmp_path / "gone")  # protected names are held in it while a session works there
     assert "has no folder" in live.run("reset", "astray").stderr
@@ -154,7 +154,7 @@ def test_nothing_that_asks_about_the_broker_starts_one(shell: Shell, command: st
 
 def test_of_twenty_first_callers_one_starts_the_broker(alone: Shell) -> None:
     callers = [alone.start("eval", "-s", f"s{n}", str(n)) for n in range(20)]
-    ended = [caller.communicate(timeout=2 * PATIENCE) for caller in callers]
+    ended = [caller.communicate(timeout=2 * TIMEOUT_S) for caller in callers]
     assert [out for out, _ in ended] == [b"%d\n" % n for n in range(20)]
     assert sum(err.count(b"started a broker") for _, err in ended) == 1
 
@@ -181,7 +181,7 @@ def test_serve_says_where_it_listens_and_ends_on_sigterm(alone: Shell) -> None:
     ready = json.loads(process.stdout.readline())
     assert (ready["pid"], alone.run("eval", "--no-start", "1").stdout) == (process.pid, "1\n")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(PATIENCE) == 0
+    assert process.wait(TIMEOUT_S) == 0
     assert alone.run("status").returncode == 3
 
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from replwire.agents import Agents
+from replwire.agents import AgentRules
 from replwire.config import Config, load
-from replwire.places import ipc_path
-from stub_broker import PATIENCE, ROOT, environment
+from replwire.paths import ipc_path
+from stub_broker import ROOT, TIMEOUT_S, command_environment
 
 if TYPE_CHECKING:
     from conftest import Shell
@@ -68,7 +68,7 @@ def environment_in(name: str) -> dict[str, str]:
 
 def test_the_sample_config_is_one_of_a_host_with_several_agents(config: Config) -> None:
     assert len({agent.name for agent in config.agents}) >= 3
-    assert Agents(config.agents).rule("nightly", "chat") != Agents(config.agents).rule("nightly", None)
+    assert AgentRules(config.agents).rule("nightly", "chat") != AgentRules(config.agents).rule("nightly", None)
     policy = config.sandbox.policy()
     assert (policy.profile, policy.workspaces, config.sandbox.allow_unsandboxed) == (
         "workspace-write",
@@ -122,7 +122,7 @@ def test_systemd_finds_nothing_wrong_with_the_units(short: Path) -> None:
         ["systemd-analyze", "verify", "--man=no", str(unit), str(door)],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_S,
     )
     assert (done.returncode, done.stderr.strip()) == (0, "")
 
@@ -143,12 +143,12 @@ def test_a_stop_as_systemd_does_it_drains_tells_who_waits_and_leaves_nothing(
     while "queued" not in alone.run("jobs", "second").stdout:
         assert queued.poll() is None
     broker.send_signal(getattr(signal, service["KillSignal"]))
-    told = json.loads(queued.communicate(timeout=PATIENCE)[0])
+    told = json.loads(queued.communicate(timeout=TIMEOUT_S)[0])
     alone.run("stdin", "first", "7")
-    ended = json.loads(running.communicate(timeout=PATIENCE)[0])
+    ended = json.loads(running.communicate(timeout=TIMEOUT_S)[0])
     assert (told["word"], told["value"]) == ("shutdown", None)
     assert (ended["value"], ended["word"]) == ("7", None)
-    assert broker.wait(PATIENCE) == 0
+    assert broker.wait(TIMEOUT_S) == 0
     assert sorted(path.name for path in (short / "run").iterdir()) == ["broker.sock.lock"]
     (session_list,) = short.glob("sessions-*.ndjson")
     assert session_list.stat().st_mode & 0o777 == 0o600
@@ -163,7 +163,7 @@ def test_a_socket_that_was_passed_is_listened_at_and_stays_when_the_broker_ends(
         pass_on = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ['LISTEN_PID'] = str(os.getpid()); os.execv(sys.argv[2], sys.argv[2:])"
         broker = subprocess.Popen(
             [sys.executable, "-c", pass_on, str(door.fileno()), sys.executable, "-m", "replctl", "serve", "--json"],
-            env=environment(alone.state, LISTEN_FDS="1"),
+            env=command_environment(alone.state, LISTEN_FDS="1"),
             pass_fds=[door.fileno()],
             stdout=subprocess.PIPE,
             text=True,
@@ -177,5 +177,5 @@ def test_a_socket_that_was_passed_is_listened_at_and_stays_when_the_broker_ends(
                     assert alone.run("eval", "--endpoint", f"ipc://{path}", "--no-start", "6*7").stdout == "42\n"
             finally:
                 broker.send_signal(signal.SIGTERM)
-            assert broker.wait(PATIENCE) == 0
+            assert broker.wait(TIMEOUT_S) == 0
     assert path.is_socket()

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from replctl.doctor import host, sandbox
-from replctl.doctor.broker import adrift, lock_holder
+from replctl.doctor.broker import find_orphan_brokers, lock_holder
 from replctl.doctor.finding import Finding
 from replwire.config import Config, SandboxSection
-from replworker.confine.cgroup import Home
-from replworker.confine.machine import Machine, look
-from replworker.confine.report import LAYERS, Host, Missing, Report, broken
-from stub_broker import PATIENCE, Script, Stub
+from replworker.sandbox.cgroup import CgroupRoot
+from replworker.sandbox.machine import Machine, detect_machine
+from replworker.sandbox.report import LAYERS, HostSettings, MissingLayer, SandboxReport, failed_report
+from stub_broker import TIMEOUT_S, Script, StubBroker
 
 if TYPE_CHECKING:
     from conftest import Shell
 
-ALL_HOLD = Report(dict.fromkeys(LAYERS, True))
+ALL_HOLD = SandboxReport(dict.fromkeys(LAYERS, True))
 
 
 def checks(shell: Shell, *args: str, **env: str) -> tuple[int, list[dict[str, Any]]]:
@@ -46,13 +46,13 @@ def bad(found: list[dict[str, Any]], name: str) -> dict[str, Any]:
     """The one finding of this name that is not ok; it says cause and mend."""
     [each] = [check for check in found if check["name"] == name and check["level"] != "ok"]
     assert each["cause"]
-    assert each["mend"]
+    assert each["fix"]
     return each
 
 
 def good(found: list[dict[str, Any]], name: str) -> dict[str, Any]:
     [each] = [check for check in found if check["name"] == name]
-    assert (each["level"], each["cause"], each["mend"]) == ("ok", None, None)
+    assert (each["level"], each["cause"], each["fix"]) == ("ok", None, None)
     return each
 
 
@@ -65,7 +65,7 @@ def state(short: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def machine() -> Machine:
-    return look()
+    return detect_machine()
 
 
 def test_every_part_is_looked_at_and_nothing_is_changed(shell: Shell, state: Path) -> None:
@@ -94,7 +94,7 @@ def test_people_get_a_line_for_each_check_and_cause_and_mend_below(shell: Shell,
     lines = ran.stdout.splitlines()
     at = lines.index(f"FAIL  state: {state} has mode 0755")
     assert lines[at + 1].strip().startswith("cause: others may enter it")
-    assert lines[at + 2].strip().startswith(f"mend: chmod 700 {state}, when it is replctl's alone")
+    assert lines[at + 2].strip().startswith(f"fix: chmod 700 {state}, when it is replctl's alone")
     assert (ran.returncode, "failed" in lines[-1]) == (1, True)
 
 
@@ -183,7 +183,7 @@ def test_whoever_listens_and_says_nothing_is_given_up(shell: Shell, state: Path)
     [({"replctl": "0.0.1", "protocol": "1"}, "warn"), ({"replctl": "9.0", "protocol": "2"}, "fail")],
 )
 def test_a_broker_of_another_version_is_told(
-    shell: Shell, stub: Callable[[Script], Stub], versions: dict[str, str], level: str
+    shell: Shell, stub: Callable[[Script], StubBroker], versions: dict[str, str], level: str
 ) -> None:
     endpoint = stub(lambda _, say: say(status=["done"], versions=versions)).endpoint
     _, found = checks(shell, "--endpoint", endpoint)
@@ -191,7 +191,7 @@ def test_a_broker_of_another_version_is_told(
     assert versions["replctl"] in bad(found, "broker")["seen"]
 
 
-def test_a_broker_that_does_not_let_us_in_is_told(shell: Shell, stub: Callable[[Script], Stub]) -> None:
+def test_a_broker_that_does_not_let_us_in_is_told(shell: Shell, stub: Callable[[Script], StubBroker]) -> None:
     endpoint = stub(lambda _, say: say(status=["done", "error", "forbidden"], err="not you")).endpoint
     _, found = checks(shell, "--endpoint", endpoint)
     assert bad(found, "broker")["cause"] == "not you"
@@ -209,12 +209,12 @@ def test_a_live_broker_is_well_and_one_that_stands_still_while_its_folder_is_cle
     process.send_signal(signal.SIGSTOP)  # else it makes its sockets anew
     for path in (short / "run").iterdir():
         path.unlink()
-    lost = [check for check in checks(alone)[1] if check["mend"] == f"kill {pid}"]
+    lost = [check for check in checks(alone)[1] if check["fix"] == f"kill {pid}"]
     process.send_signal(signal.SIGCONT)
     assert ["nobody reaches it" in check["cause"] for check in lost] == [True]
     process.send_signal(signal.SIGTERM)
-    assert process.wait(PATIENCE) == 0
-    assert [each for each in adrift(os.getuid()) if each.mend == f"kill {pid}"] == []
+    assert process.wait(TIMEOUT_S) == 0
+    assert [each for each in find_orphan_brokers(os.getuid()) if each.fix == f"kill {pid}"] == []
 
 
 def test_a_lock_that_is_held_without_a_listener_is_told(shell: Shell, state: Path) -> None:
@@ -228,40 +228,42 @@ def test_a_lock_that_is_held_without_a_listener_is_told(shell: Shell, state: Pat
 
 def test_no_bubblewrap_fails_and_says_how_to_get_it(machine: Machine) -> None:
     none = dataclasses.replace(machine, bwrap=None, bwrap_version=(), bwrap_problem="there is no /usr/bin/bwrap")
-    found = list(sandbox.judge(none, broken("there is no /usr/bin/bwrap", "install it"), Host(), "fail"))
+    found = list(sandbox.judge(none, failed_report("there is no /usr/bin/bwrap", "install it"), HostSettings(), "fail"))
     assert {each.name: each.level for each in found if each.name in ("bubblewrap", "sandbox")} == {
         "bubblewrap": "fail",
         "sandbox": "fail",
     }
-    assert "apt-get install bubblewrap" in str(found[0].mend)
+    assert "apt-get install bubblewrap" in str(found[0].fix)
 
 
 def test_namespaces_that_are_off_fail_with_the_setting(machine: Machine) -> None:
     none = dataclasses.replace(machine, bwrap=None)
-    report = broken("there is none", "install it")
-    assert sandbox.namespaces(none, report, Host(max_user_namespaces=0), "fail").mend == (
+    report = failed_report("there is none", "install it")
+    assert sandbox.namespaces(none, report, HostSettings(max_user_namespaces=0), "fail").fix == (
         "sysctl user.max_user_namespaces=10000"
     )
     there = dataclasses.replace(machine, bwrap="/usr/bin/bwrap")
-    report = broken("AppArmor strips user namespaces", "load a profile")
-    found = sandbox.namespaces(there, report, Host(), "fail")
-    assert (found.level, found.cause, found.mend) == ("fail", "AppArmor strips user namespaces", "load a profile")
+    report = failed_report("AppArmor strips user namespaces", "load a profile")
+    found = sandbox.namespaces(there, report, HostSettings(), "fail")
+    assert (found.level, found.cause, found.fix) == ("fail", "AppArmor strips user namespaces", "load a profile")
 
 
 def test_what_is_not_required_is_warned_of(machine: Machine) -> None:
-    bare = dataclasses.replace(machine, landlock_abi=0, cgroups=Home(problem="no cgroup controllers are mounted"))
+    bare = dataclasses.replace(machine, landlock_abi=0, cgroups=CgroupRoot(problem="no cgroup controllers are mounted"))
     lost = ("landlock", "memory", "pids", "cpu")
-    report = Report(ALL_HOLD.layers | dict.fromkeys(lost, False), [Missing(name, "none", "mend") for name in lost])
-    found = {each.name: each for each in sandbox.judge(bare, report, Host(), "fail")}
+    report = SandboxReport(
+        ALL_HOLD.layers | dict.fromkeys(lost, False), [MissingLayer(name, "none", "mend") for name in lost]
+    )
+    found = {each.name: each for each in sandbox.judge(bare, report, HostSettings(), "fail")}
     levels = {name: each.level for name, each in found.items()}
     assert (levels["landlock"], levels["cgroups"], levels["sandbox"]) == ("warn", "warn", "ok")
-    assert "Delegate=yes" in str(found["cgroups"].mend)
+    assert "Delegate=yes" in str(found["cgroups"].fix)
 
 
 def test_an_allowed_lack_of_the_sandbox_is_no_failure(machine: Machine) -> None:
-    found = sandbox.layers(broken("namespaces are forbidden", "allow them"), "warn")
+    found = sandbox.layers(failed_report("namespaces are forbidden", "allow them"), "warn")
     assert (found.level, "unsandboxed" in str(found.cause)) == ("warn", True)
-    assert [each.level for each in sandbox.judge(machine, ALL_HOLD, Host(), "fail")][-1] == "ok"
+    assert [each.level for each in sandbox.judge(machine, ALL_HOLD, HostSettings(), "fail")][-1] == "ok"
 
 
 def test_the_switch_for_no_sandbox_is_warned_of_while_the_sandbox_holds(short: Path) -> None:

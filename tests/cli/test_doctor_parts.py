@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
-from replctl.doctor import broker, host, run, sandbox, settings, sockets
+from replctl.doctor import broker, checks, host, sandbox, settings, sockets
 from replctl.doctor.finding import Finding
 from replwire.config import Config, SandboxSection
 from replwire.identities import Identity
-from replworker.confine.machine import look
-from replworker.confine.report import LAYERS, Host, Missing, Report, broken
-from stub_broker import environment
+from replworker.sandbox.machine import detect_machine
+from replworker.sandbox.report import LAYERS, HostSettings, MissingLayer, SandboxReport, failed_report
+from stub_broker import command_environment
 
 if TYPE_CHECKING:
     from conftest import Shell
@@ -32,7 +32,7 @@ def one(found: Iterable[Finding]) -> Finding:
     """The one thing that is not well; it says why, and what mends it."""
     [bad] = [each for each in found if each.level != "ok"]
     assert bad.cause
-    assert bad.mend
+    assert bad.fix
     return bad
 
 
@@ -40,7 +40,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(host.metadata, "requires", lambda _: ["pyzmq>=25", "no-such-package", "tui ; extra == 'tui'"])
     bad = one(host.python())
     assert (bad.level, bad.cause) == ("fail", "not installed, or only in part: no-such-package")
-    assert "pip install" in str(bad.mend)
+    assert "pip install" in str(bad.fix)
 
 
 def test_a_replctl_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def test_a_libzmq_that_cannot_be_loaded_is_told(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "zmq", None)
     bad = one(host.libzmq())
     assert (bad.level, bad.seen) == ("fail", "cannot be loaded")
-    assert "pyzmq" in str(bad.mend)
+    assert "pyzmq" in str(bad.fix)
 
 
 @pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="to hide bubblewrap takes root")
@@ -96,53 +96,53 @@ def test_the_command_says_what_a_machine_without_bubblewrap_needs(shell: Shell) 
         ],
         capture_output=True,
         timeout=30,
-        env=environment(shell.state),
+        env=command_environment(shell.state),
         check=False,
     )
     found = {each["name"]: each for each in json.loads(ran.stdout)["checks"]}
     assert ran.returncode == 1
     assert (found["bubblewrap"]["level"], found["namespaces"]["level"]) == ("fail", "warn")
-    assert "apt-get install bubblewrap" in found["bubblewrap"]["mend"]
+    assert "apt-get install bubblewrap" in found["bubblewrap"]["fix"]
     assert (found["sandbox"]["level"], found["sandbox"]["cause"]) == ("fail", "no session is opened")
 
 
 def test_a_bubblewrap_that_is_too_old_is_told() -> None:
-    old = dataclasses.replace(look(), bwrap=None, bwrap_problem="/usr/bin/bwrap is 0.4.1, and 0.7 is needed")
+    old = dataclasses.replace(detect_machine(), bwrap=None, bwrap_problem="/usr/bin/bwrap is 0.4.1, and 0.7 is needed")
     bad = sandbox.bubblewrap(old, "fail")
-    assert (bad.level, "0.4.1" in bad.seen, "0.7 or later" in str(bad.mend)) == ("fail", True, True)
+    assert (bad.level, "0.4.1" in bad.seen, "0.7 or later" in str(bad.fix)) == ("fail", True, True)
 
 
 @pytest.mark.parametrize(("setting", "value"), [("max_user_namespaces", "10000"), ("unprivileged_userns_clone", "1")])
 def test_namespaces_that_a_setting_forbids_name_the_setting(setting: str, value: str) -> None:
-    none = dataclasses.replace(look(), bwrap=None)
-    bad = sandbox.namespaces(none, broken("there is none", "install it"), Host(**{setting: 0}), "fail")
-    assert (bad.level, bad.mend) == ("fail", f"sysctl {bad.seen.split()[0]}={value}")
+    none = dataclasses.replace(detect_machine(), bwrap=None)
+    bad = sandbox.namespaces(none, failed_report("there is none", "install it"), HostSettings(**{setting: 0}), "fail")
+    assert (bad.level, bad.fix) == ("fail", f"sysctl {bad.seen.split()[0]}={value}")
     assert setting in bad.seen
 
 
 def test_a_masked_proc_names_the_settings_of_a_unit() -> None:
-    there = dataclasses.replace(look(), bwrap="/usr/bin/bwrap")
-    bad = sandbox.namespaces(there, broken("/proc is masked", "unmask it"), Host(), "fail")
-    assert (bad.level, bad.mend) == ("fail", f"unmask it; {sandbox._IN_UNIT}")
+    there = dataclasses.replace(detect_machine(), bwrap="/usr/bin/bwrap")
+    bad = sandbox.namespaces(there, failed_report("/proc is masked", "unmask it"), HostSettings(), "fail")
+    assert (bad.level, bad.fix) == ("fail", f"unmask it; {sandbox._IN_UNIT}")
 
 
 def test_a_landlock_that_does_not_hold_is_told() -> None:
-    there = dataclasses.replace(look(), landlock_abi=1)
-    bad = sandbox.landlock(there, Report(dict.fromkeys(LAYERS, True) | {"landlock": False}))
+    there = dataclasses.replace(detect_machine(), landlock_abi=1)
+    bad = sandbox.landlock(there, SandboxReport(dict.fromkeys(LAYERS, True) | {"landlock": False}))
     assert (bad.level, bad.seen) == ("warn", "version 1")
 
 
 def test_a_workspace_that_cannot_come_late_is_told() -> None:
-    gap = Missing("late-workspace", "mount_setattr: Invalid argument", "use another file system")
-    bad = sandbox.layers(Report(dict.fromkeys(LAYERS, True) | {"late-workspace": False}, [gap]), "fail")
-    assert (bad.level, bad.mend) == ("warn", "use another file system")
+    gap = MissingLayer("late-workspace", "mount_setattr: Invalid argument", "use another file system")
+    bad = sandbox.layers(SandboxReport(dict.fromkeys(LAYERS, True) | {"late-workspace": False}, [gap]), "fail")
+    assert (bad.level, bad.fix) == ("warn", "use another file system")
     assert "start cold" in str(bad.cause)
 
 
 def test_a_layer_that_was_not_observed_fails() -> None:
-    gap = Missing("seccomp", "the canary could set up io_uring", "see the kernel's log")
-    bad = sandbox.layers(Report(dict.fromkeys(LAYERS, True) | {"seccomp": False}, [gap]), "fail")
-    assert (bad.level, bad.cause, bad.mend) == ("fail", "no session is opened", "see the kernel's log")
+    gap = MissingLayer("seccomp", "the canary could set up io_uring", "see the kernel's log")
+    bad = sandbox.layers(SandboxReport(dict.fromkeys(LAYERS, True) | {"seccomp": False}, [gap]), "fail")
+    assert (bad.level, bad.cause, bad.fix) == ("fail", "no session is opened", "see the kernel's log")
 
 
 def test_a_profile_that_is_off_is_told(short: Path) -> None:
@@ -175,7 +175,7 @@ def test_secrets_that_others_may_read_are_told(short: Path) -> None:
     assert list(sockets.secrets(str(short))) == []
     (short / "audit.ndjson").chmod(0o644)
     bad = one(sockets.secrets(str(short)))
-    assert (bad.level, bad.mend) == ("warn", f"chmod 600 {short}/audit.ndjson")
+    assert (bad.level, bad.fix) == ("warn", f"chmod 600 {short}/audit.ndjson")
 
 
 def test_a_key_file_that_cannot_be_used_fails(short: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_services_socket_in_a_directory_that_others_may_enter_is_well_while_on
     assert (well.level, "shared" in well.seen) == ("ok", True)
     bad = one(sockets.listener(endpoint, str(short), os.getuid()))
     assert bad.level == "fail"
-    assert "when it is replctl's alone" in str(bad.mend)  # nobody is to be told to close /run
+    assert "when it is replctl's alone" in str(bad.fix)  # nobody is to be told to close /run
 
 
 def test_a_start_that_hangs_is_told(short: Path) -> None:
@@ -227,18 +227,18 @@ def test_a_check_that_cannot_be_made_is_a_finding() -> None:
     def check() -> list[Finding]:
         raise OSError(errno.EACCES, "Permission denied", "/somewhere")
 
-    [bad] = run._looked("state", check)
+    [bad] = checks._run_check("state", check)
     assert (bad.level, bad.cause) == ("fail", "it could not be looked at")
 
 
 def test_an_identity_without_its_user_or_directory_is_told(short: Path) -> None:
     listed = [Identity(name="ada", user="nobody-of-this-name", workspaces=[f"{short}/none", str(short)])]
-    found = [each.seen for each in settings._named(Config(identities=listed))]
+    found = [each.seen for each in settings._check_paths(Config(identities=listed))]
     assert found == ["identities: ada: user nobody-of-this-name", f"identities: ada: workspaces names {short}/none"]
 
 
 def test_a_limit_on_open_files_that_is_too_low_is_told_with_what_it_is_enough_for() -> None:
     assert [each.level for each in host.descriptors(Config(), 1024)] == ["ok"]
     tight = one(host.descriptors(Config(), 400))
-    assert (tight.level, "sessions" in str(tight.cause), "ulimit" in str(tight.mend)) == ("warn", True, True)
+    assert (tight.level, "sessions" in str(tight.cause), "ulimit" in str(tight.fix)) == ("warn", True, True)
     assert one(host.descriptors(Config(), 100)).level == "fail"

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stub_broker import PATIENCE, Say, Script, Stub, done, environment
+from stub_broker import TIMEOUT_S, Script, Send, StubBroker, command_environment, send_done
 
 if TYPE_CHECKING:
     from conftest import Shell
 
-Start = Callable[[Script], Stub]
+Start = Callable[[Script], StubBroker]
 
 
 def ends(**fields: Any) -> Script:
     """A broker whose evals print a little and end so."""
 
-    def script(_: dict[str, Any], say: Say) -> None:
+    def script(_: dict[str, Any], say: Send) -> None:
         say(out="hello")
         say(err="warn\n")
-        done(say, **fields)
+        send_done(say, **fields)
 
     return script
 
@@ -104,7 +104,7 @@ def test_code_comes_from_a_file_or_from_stdin_too(stub: Start, shell: Shell) -> 
     (shell.state / "c.py").write_text("é = 1\n")
     shell.run("eval", "--endpoint", broker.endpoint, "-f", str(shell.state / "c.py"))
     shell.run("eval", "--endpoint", broker.endpoint, "-s", "work", "-", input=b"2\n")
-    file, piped = broker.next(), broker.next()
+    file, piped = broker.next_request(), broker.next_request()
     assert (file["code"], piped["code"], piped["session"]) == ("é = 1\n", "2\n", "work")
     assert piped["cwd"] == os.getcwd()
 
@@ -129,15 +129,15 @@ def test_a_reader_that_goes_away_ends_it_without_a_traceback(stub: Start, shell:
     os.close(reader)
     process = shell.start("eval", "--endpoint", stub(ends(value="1")).endpoint, "x", stdout=writer)
     os.close(writer)
-    _, err = process.communicate(timeout=PATIENCE)
+    _, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, b"Traceback" in err) == (141, False)
 
 
 def test_with_its_standard_files_closed_it_sends_no_output_into_a_socket(stub: Start, shell: Shell) -> None:
     broker = stub(ends(value="1"))
     command = f"exec {shlex.quote(sys.executable)} -m replctl eval --endpoint {broker.endpoint} x <&- >&- 2>&-"
-    ran = subprocess.run(["sh", "-c", command], env=environment(shell.state), timeout=PATIENCE, check=False)
-    assert (ran.returncode, broker.next()["op"]) == (0, "eval")
+    ran = subprocess.run(["sh", "-c", command], env=command_environment(shell.state), timeout=TIMEOUT_S, check=False)
+    assert (ran.returncode, broker.next_request()["op"]) == (0, "eval")
 
 
 @pytest.mark.parametrize("module", ["asyncio", "prompt_toolkit", "replbroker", "logging", "subprocess", "tomllib"])
@@ -145,26 +145,26 @@ def test_an_eval_loads_no_more_than_it_needs(stub: Start, shell: Shell, module: 
     process = shell.start(
         "eval", "--endpoint", stub(ends()).endpoint, "x", python=["-X", "importtime"], stdout=subprocess.DEVNULL
     )
-    _, err = process.communicate(timeout=PATIENCE)
+    _, err = process.communicate(timeout=TIMEOUT_S)
     assert f" {module}\n" not in err.decode()
 
 
 def test_help_loads_neither_zmq_nor_the_settings(shell: Shell) -> None:
-    _, err = shell.start("--help", python=["-X", "importtime"]).communicate(timeout=PATIENCE)
+    _, err = shell.start("--help", python=["-X", "importtime"]).communicate(timeout=TIMEOUT_S)
     assert " click\n" in err.decode()
     assert " zmq\n" not in err.decode()
     assert " replwire.config\n" not in err.decode()
 
 
 def test_the_given_text_answers_input(stub: Start, shell: Shell) -> None:
-    waiting: dict[str, Say] = {}
+    waiting: dict[str, Send] = {}
 
-    def script(request: dict[str, Any], say: Say) -> None:
+    def script(request: dict[str, Any], say: Send) -> None:
         if request["op"] == "eval":
             waiting["eval"] = say
             say(status=["need-input"], session="u-1")
         else:
-            done(waiting["eval"], value=repr(request["input"]))
+            send_done(waiting["eval"], value=repr(request["input"]))
 
     ran = shell.run("eval", "--endpoint", stub(script).endpoint, "--stdin", "yes", "input()")
     assert ran.stdout == "'yes\\n'\n"
@@ -172,16 +172,16 @@ def test_the_given_text_answers_input(stub: Start, shell: Shell) -> None:
 
 def running(obeys: bool) -> Script:
     """A broker whose evals print and then run until they are interrupted, or for ever."""
-    waiting: list[Say] = []
+    waiting: list[Send] = []
 
-    def script(request: dict[str, Any], say: Say) -> None:
+    def script(request: dict[str, Any], say: Send) -> None:
         if request["op"] == "eval":
             waiting.append(say)
             say(out="started\n")
         else:
             say(status=["done"], interrupted=["u-1"])
             for each in waiting if obeys else ():
-                done(each, status=["done", "interrupted"])
+                send_done(each, status=["done", "interrupted"])
 
     return script
 
@@ -190,7 +190,7 @@ def test_ctrl_c_interrupts_the_eval_and_its_end_is_awaited(stub: Start, shell: S
     process = shell.start("eval", "--endpoint", stub(running(obeys=True)).endpoint, "x")
     started(process)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=PATIENCE)
+    _, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, err) == (7, b"replctl: interrupted, state kept\n")
 
 
@@ -199,9 +199,9 @@ def test_a_second_ctrl_c_leaves_at_once_and_says_that_the_eval_goes_on(stub: Sta
     process = shell.start("eval", "--endpoint", broker.endpoint, "x")
     started(process)
     process.send_signal(signal.SIGINT)
-    assert [broker.next()["op"], broker.next()["op"]] == ["eval", "interrupt"]
+    assert [broker.next_request()["op"], broker.next_request()["op"]] == ["eval", "interrupt"]
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=PATIENCE)
+    _, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, err) == (7, b"replctl: left; the eval goes on in session 'default'\n")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stub_broker import PATIENCE, environment
+from stub_broker import TIMEOUT_S, command_environment
 
 if TYPE_CHECKING:
     from conftest import Shell
@@ -80,7 +80,7 @@ def test_stack_shows_where_the_code_is(shop: Shell) -> None:
     assert "  wait at <stuck:1>:3\n" in text
     assert asked(shop, "stack", "stuck")["processes"]
     shop.run("interrupt", "stuck")
-    assert process.wait(PATIENCE) == 7
+    assert process.wait(TIMEOUT_S) == 7
 
 
 def test_clone_copies_and_says_what_stays_behind(shop: Shell) -> None:
@@ -145,12 +145,12 @@ def bash(shop: Shell, tmp_path: Path) -> Callable[..., list[str]]:
             "_replctl_completion replctl\n"
             'printf "%s\\n" "${COMPREPLY[@]}"\n'
         )
-        env = environment(shop.state)
+        env = command_environment(shop.state)
         env["PATH"] = f"{tmp_path}:{env['PATH']}"
         ran = subprocess.run(
             ["bash", "--norc", "-c", script, "bash", "replctl", *words],
             capture_output=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT_S,
             env=env,
             check=True,
         )

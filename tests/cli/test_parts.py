@@ -10,11 +10,18 @@ from pathlib import Path
 import pytest
 
 from replctl import ReplError, Result
-from replctl.client.address import absolute, folder_fault, listens, resolve
-from replctl.commands.dialogue import blocks, complete
-from replctl.commands.durations import parse, spoken
-from replctl.commands.screen import Screen
-from replctl.commands.told import end_notices, hint_for, opening_notices, plan_notice, status_notice, waits_for_input
+from replctl.client.address import absolute_endpoint, directory_problem, is_listening, resolve
+from replctl.commands.durations import format_duration, parse_duration
+from replctl.commands.messages import (
+    end_notices,
+    hint_for,
+    input_needed_notice,
+    opening_notices,
+    plan_notice,
+    status_notice,
+)
+from replctl.commands.output import CommandOutput
+from replctl.commands.prompt import is_complete, split_blocks
 from replwire.replies import Reply
 
 
@@ -23,13 +30,13 @@ from replwire.replies import Reply
     [("2s", 2), ("500ms", 0.5), ("1.5m", 90), ("1h", 3600), ("3", 3), ("0", 0), (" 2 S ", 2), (".5", 0.5)],
 )
 def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
-    assert parse(text) == pytest.approx(seconds)
+    assert parse_duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "s", "-1", "1d", "1e3", "nan", "inf", "2s5", "٣s x", "999999h"])
 def test_anything_else_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match=r"duration|year"):
-        parse(text)
+        parse_duration(text)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +44,7 @@ def test_anything_else_is_no_duration(text: str) -> None:
     [(350, "350 ms"), (2000, "2 s"), (1500, "1.5 s"), (200_000, "3 min 20 s"), (7_500_000, "2 h 5 min")],
 )
 def test_durations_are_told_as_people_say_them(ms: int, text: str) -> None:
-    assert spoken(ms) == text
+    assert format_duration(ms) == text
 
 
 def test_the_endpoint_is_the_flags_then_the_environments_then_the_configs_then_the_users_own(tmp_path: Path) -> None:
@@ -56,7 +63,7 @@ def test_a_config_that_cannot_be_used_is_an_error_and_not_ignored(tmp_path: Path
     (tmp_path / "d").write_text("[broker]\nendpont = 1\n")
     with pytest.raises(ReplError) as caught:
         resolve(None, {"REPLCTL_CONFIG": str(tmp_path / "d")}, 0)
-    assert (caught.value.word, "endpont" in caught.value.err) == ("invalid-request", True)
+    assert (caught.value.code, "endpont" in caught.value.message) == ("invalid-request", True)
 
 
 @pytest.mark.parametrize(
@@ -64,18 +71,18 @@ def test_a_config_that_cannot_be_used_is_an_error_and_not_ignored(tmp_path: Path
 )
 def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
     with pytest.raises(ReplError) as caught:
-        absolute(endpoint)
-    assert caught.value.word == "invalid-request"
+        absolute_endpoint(endpoint)
+    assert caught.value.code == "invalid-request"
 
 
 def test_a_socket_path_does_not_depend_on_the_folder_of_whoever_uses_it() -> None:
-    assert absolute("ipc://x.sock") == f"ipc://{os.getcwd()}/x.sock"
+    assert absolute_endpoint("ipc://x.sock") == f"ipc://{os.getcwd()}/x.sock"
 
 
 def test_a_socket_file_that_nobody_listens_on_is_no_broker(short: Path) -> None:
     (short / "stale").touch()
-    assert not listens(f"ipc://{short}/none")
-    assert not listens(f"ipc://{short}/stale")
+    assert not is_listening(f"ipc://{short}/none")
+    assert not is_listening(f"ipc://{short}/stale")
 
 
 def test_a_folder_that_others_can_write_to_is_not_trusted(tmp_path: Path) -> None:
@@ -83,8 +90,8 @@ def test_a_folder_that_others_can_write_to_is_not_trusted(tmp_path: Path) -> Non
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
     tmp_path.chmod(0o700)
-    assert "0777" in str(folder_fault(str(open_to_all), os.getuid()))
-    assert folder_fault(str(tmp_path), os.getuid()) is None
+    assert "0777" in str(directory_problem(str(open_to_all), os.getuid()))
+    assert directory_problem(str(tmp_path), os.getuid()) is None
 
 
 @pytest.mark.parametrize(
@@ -139,7 +146,7 @@ def test_a_refusal_of_plan_mode_says_since_when_and_why_in_the_words_of_a_shell(
 def test_waiting_and_asking_are_told_while_they_last() -> None:
     assert status_notice(Reply(id="1", status=["queued"], queue_position=2)) == "waiting, 2 evals go first"
     assert status_notice(Reply(id="1", status=["queued"], queue_position=1)) == "waiting, 1 eval goes first"
-    assert waits_for_input("w") == 'the code waits for input: replctl stdin w "text"'
+    assert input_needed_notice("w") == 'the code waits for input: replctl stdin w "text"'
 
 
 @pytest.mark.parametrize(
@@ -147,19 +154,19 @@ def test_waiting_and_asking_are_told_while_they_last() -> None:
     ["1", "for i in x: print(i)", "def f():\n    return 1\n", "1 +* 2", "/reset", "", "await f()", "if x:\n    y\nz"],
 )
 def test_a_block_that_can_run_is_complete(text: str) -> None:
-    assert complete(text)
+    assert is_complete(text)
 
 
 @pytest.mark.parametrize(
     "text", ["def f():", "(1,", "'''a", "for i in x:\n    print(i)", "@deco", "if x:\n    y\nelse:"]
 )
 def test_a_block_that_may_go_on_is_not(text: str) -> None:
-    assert not complete(text)
+    assert not is_complete(text)
 
 
 def test_a_script_falls_into_its_blocks_and_lines_between_them_can_be_taken_as_input() -> None:
     lines = iter(["x = input()\n", "for i in x:\n", "    i\n", "\n", "x\n", "def f():\n", "  pass"])
-    assert list(blocks(lambda: next(lines, ""))) == [
+    assert list(split_blocks(lambda: next(lines, ""))) == [
         "x = input()",
         "for i in x:\n    i\n",
         "x",
@@ -177,7 +184,7 @@ def test_a_long_line_of_json_passes_a_pipe_whole() -> None:
 
     thread = threading.Thread(target=drain)
     thread.start()
-    Screen(out=writer).json({"out": "x" * 300_000})
+    CommandOutput(out=writer).json({"out": "x" * 300_000})
     os.close(writer)
     thread.join()
     assert len(json.loads(got[0])["out"]) == 300_000
@@ -204,12 +211,12 @@ def test_a_value_is_shown_unless_the_runtime_calls_it_none_and_a_failed_command_
     value: str | None, ns: str | None, shown: str | None, status: str | None
 ) -> None:
     result = Result(value=value, ns=ns)
-    assert (result.shown, result.exit_status) == (shown, status)
+    assert (result.display_value, result.exit_status) == (shown, status)
 
 
 def test_a_line_of_ours_is_a_fresh_one(tmp_path: Path) -> None:
     with open(tmp_path / "o", "wb") as file:
-        screen = Screen(out=file.fileno())
+        screen = CommandOutput(out=file.fileno())
         screen.live("out", "no newline \ud800")
         screen.line("42")
     assert (tmp_path / "o").read_bytes() == b"no newline \\ud800\n42\n"
@@ -217,12 +224,12 @@ def test_a_line_of_ours_is_a_fresh_one(tmp_path: Path) -> None:
 
 def test_a_full_disk_behind_stdout_is_told_in_a_line(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full, open(tmp_path / "e", "wb") as file, pytest.raises(SystemExit) as ended:
-        Screen(full.fileno(), file.fileno()).line("42")
+        CommandOutput(full.fileno(), file.fileno()).line("42")
     assert ended.value.code == 1
     assert (tmp_path / "e").read_text() == "replctl: cannot write to stdout: No space left on device\n"
 
 
 def test_notices_show_terminal_control_instead_of_obeying_it(tmp_path: Path) -> None:
     with open(tmp_path / "e", "wb") as file:
-        Screen(err=file.fileno()).notice("a\x1b[2Jb")
+        CommandOutput(err=file.fileno()).notice("a\x1b[2Jb")
     assert (tmp_path / "e").read_text() == "replctl: a\\x1b[2Jb\n"

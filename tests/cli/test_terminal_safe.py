@@ -23,7 +23,7 @@ from replctl.main import COMMANDS
 from replwire.ops import OPS
 from replwire.replies import Reply
 from replwire.terminal import escape_control, escape_json, escape_lines
-from stub_broker import PATIENCE, Script, Stub, environment
+from stub_broker import TIMEOUT_S, Script, StubBroker, command_environment
 
 # Erase the screen, write into the clipboard, C1's CSI, DEL, an override and an isolate, separators, a forged row.
 NASTY = "a\x1b[2J\x1b]52;c;cm0gLXJm\x07\x9b31m\x7f\u202e\u2066\u2028\u2029\x00\r\nforged: row\x85"
@@ -79,7 +79,7 @@ DRIVER = """
 import importlib, json, os, sys
 from replctl.main import COMMANDS, main
 for entry in COMMANDS.values():
-    importlib.import_module(entry.home.partition(":")[0])
+    importlib.import_module(entry.target.partition(":")[0])
 import replctl.mcp.server, replctl.mcp.stdio
 for argv in json.load(open(sys.argv[1])):
     os.write(1, f"=== {argv!a}".encode() + bytes([10]))
@@ -239,7 +239,7 @@ def at_a_terminal(runs: list[list[str]], state: Path) -> str:
         except OSError:  # all of them have closed it
             pass
 
-    environ = environment(state, TERM="dumb", REPLCTL_CONFIG=str(state / "config.toml"))
+    environ = command_environment(state, TERM="dumb", REPLCTL_CONFIG=str(state / "config.toml"))
     process = subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(state / "runs.json")],
         stdin=subprocess.DEVNULL,
@@ -252,13 +252,13 @@ def at_a_terminal(runs: list[list[str]], state: Path) -> str:
     listener = threading.Thread(target=listen)
     listener.start()
     try:
-        code = process.wait(4 * PATIENCE)
+        code = process.wait(4 * TIMEOUT_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT_S)
         raise AssertionError(b"".join(got)[-2000:]) from None
     finally:
-        listener.join(PATIENCE)
+        listener.join(TIMEOUT_S)
     assert code == 0
     os.close(leader)
     return b"".join(got).decode("utf-8", "surrogateescape")
@@ -266,7 +266,7 @@ def at_a_terminal(runs: list[list[str]], state: Path) -> str:
 
 @pytest.mark.parametrize(("script", "as_json"), [(well, False), (well, True), (badly, False)])
 def test_no_command_writes_control_characters_of_others(
-    script: Script, as_json: bool, short: Path, stub: Callable[[Script], Stub]
+    script: Script, as_json: bool, short: Path, stub: Callable[[Script], StubBroker]
 ) -> None:
     prepare(short)
     broker = stub(script)
@@ -303,7 +303,9 @@ def test_no_command_writes_control_characters_of_others(
         assert "\\x1b]52;c;" in written
 
 
-def test_what_the_callers_own_code_prints_and_returns_is_as_it_is(short: Path, stub: Callable[[Script], Stub]) -> None:
+def test_what_the_callers_own_code_prints_and_returns_is_as_it_is(
+    short: Path, stub: Callable[[Script], StubBroker]
+) -> None:
     def script(_: dict[str, Any], say: Callable[..., None]) -> None:
         say(out="\x1b[1mbold\x1b[0m\n")
         say(value="\x1b[31mred")
@@ -316,9 +318,9 @@ def test_what_the_callers_own_code_prints_and_returns_is_as_it_is(short: Path, s
     assert written.count("\x1b[1mbold\x1b[0m") == written.count("\x1b[31mred") == 2
 
 
-def test_read_gives_a_pipe_what_was_printed(short: Path, stub: Callable[[Script], Stub]) -> None:
+def test_read_gives_a_pipe_what_was_printed(short: Path, stub: Callable[[Script], StubBroker]) -> None:
     command = [sys.executable, "-m", "replctl", "read", "s", "1", "--endpoint", stub(well).endpoint]
-    ended = subprocess.run(command, capture_output=True, timeout=PATIENCE, env=environment(short), check=True)
+    ended = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, env=command_environment(short), check=True)
     assert ended.stdout.decode() == f"{NASTY}\n{NASTY}\n"
 
 
@@ -342,13 +344,13 @@ def test_only_one_file_of_the_command_line_writes_to_a_terminal() -> None:
         if ours.search(line)
     }
     allowed = {  # texts of their own: no word of them comes from elsewhere, but for what is escaped in place
-        "acp/peer.py": 0,
+        "acp/client_connection.py": 0,
         "commands/completion.py": 1,
         "commands/tools.py": 1,
         "commands/mcp.py": 1,
         "mcp/http.py": 1,
         "extensions.py": 1,
-        "top/attaching.py": 1,
+        "top/attach.py": 1,
         "tools/__init__.py": 1,
     }
     counted = {

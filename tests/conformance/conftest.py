@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from transports import KINDS, LINE_KINDS, USUAL, Site, Sites
+from transports import KINDS, LINE_KINDS, USUAL, BrokerSite, BrokerSites
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -20,9 +20,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def sites() -> Iterator[Sites]:
+def sites() -> Iterator[BrokerSites]:
     """All brokers of the run."""
-    sites = Sites()
+    sites = BrokerSites()
     yield sites
     sites.close()
 
@@ -33,10 +33,10 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def _opener(sites: Sites, kind: str) -> Iterator[Callable[..., Site]]:
-    used: list[Site] = []
+def _opener(sites: BrokerSites, kind: str) -> Iterator[Callable[..., BrokerSite]]:
+    used: list[BrokerSite] = []
 
-    def open_site(*settings: str) -> Site:
+    def open_site(*settings: str) -> BrokerSite:
         used.append(sites.site(kind, *(settings or USUAL)))
         return used[-1]
 
@@ -48,18 +48,18 @@ def _opener(sites: Sites, kind: str) -> Iterator[Callable[..., Site]]:
 
 
 @pytest.fixture
-def site(sites: Sites, kind: str) -> Iterator[Callable[..., Site]]:
+def site(sites: BrokerSites, kind: str) -> Iterator[Callable[..., BrokerSite]]:
     """The broker with these settings, `site("limits.max-sessions=0")`; no session is left in it."""
     yield from _opener(sites, kind)
 
 
 @pytest.fixture
-def own(kind: str) -> Iterator[Callable[..., Site]]:
+def own(kind: str) -> Iterator[Callable[..., BrokerSite]]:
     """A broker that nobody else has, for tests that end it: `own("limits.max-sessions=2")`."""
     ends: list[Callable[[], None]] = []
 
-    def start(*settings: str) -> Site:
-        site, end = Sites.own(kind, *(settings or USUAL))
+    def start(*settings: str) -> BrokerSite:
+        site, end = BrokerSites.own(kind, *(settings or USUAL))
         ends.append(end)
         return site
 
@@ -69,14 +69,14 @@ def own(kind: str) -> Iterator[Callable[..., Site]]:
 
 
 @pytest.fixture
-def wire(site: Callable[..., Site]) -> Iterator[Any]:
+def wire(site: Callable[..., BrokerSite]) -> Iterator[Any]:
     """A connection to the broker with the usual settings."""
     with site().wire() as wire:
         yield wire
 
 
 @pytest.fixture(params=LINE_KINDS)
-def line(sites: Sites, request: pytest.FixtureRequest) -> Iterator[Any]:
+def line(sites: BrokerSites, request: pytest.FixtureRequest) -> Iterator[Any]:
     """The same, where messages are lines."""
     for open_site in _opener(sites, request.param):
         with open_site().wire() as wire:

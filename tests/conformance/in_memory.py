@@ -16,37 +16,48 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from kit import PATIENCE_S, UNSANDBOXED, LineWire, wait_until
-from replbroker.app import _interpreters, _session_env, _setup
-from replbroker.core.broker import Core
-from replbroker.core.effects import Discard, Disconnect, Effect, Exit, HangUp, Kill, Note, Spawn, ToClient, ToWorker
-from replbroker.extending import Extending
-from replbroker.launch.sandbox import Probed
+from kit import TIMEOUT_S, UNSANDBOXED, LineWire, wait_until
+from replbroker.app import _core_config, _interpreters, _session_env
+from replbroker.broker_extensions import BrokerExtensions
+from replbroker.core.effects import (
+    CloseConnection,
+    DeleteSnapshot,
+    Disconnect,
+    Effect,
+    Kill,
+    Log,
+    Spawn,
+    StopBroker,
+    ToClient,
+    ToWorker,
+)
+from replbroker.core.engine import BrokerCore
+from replbroker.launch.sandbox_provider import SandboxProvider
 from replwire.config import load
 from replwire.deadlines import Deadlines
-from replwire.keys import Keys
-from replwire.lines import Lines
-from replwire.link import Gone, Kind, encode, pack
-from replworker.boot import CANNOT_START, Order, keep, start_interpreter
+from replwire.keys import KeyStore
+from replwire.line_framing import LineFramer
+from replwire.link import ExitedBody, FrameKind, encode, pack
+from replworker.boot import START_ERRORS, WorkerArgs, build_loop, start_interpreter
 
 
 class MemoryLink:
     """The worker's link as two lists. It never breaks and is never stuffed."""
 
-    stuffed = False
+    is_backpressured = False
 
     def __init__(self) -> None:
-        self.said: deque[bytes] = deque()  # by the worker
-        self.asked: deque[bytes] = deque()  # by the broker
+        self.from_worker: deque[bytes] = deque()  # by the worker
+        self.to_worker: deque[bytes] = deque()  # by the broker
         self.monitor_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def send(self, frame: bytes) -> None:
-        self.said.append(frame)
+        self.from_worker.append(frame)
 
     def receive(self) -> bytes | None:
-        return self.asked.popleft()
+        return self.to_worker.popleft()
 
-    def broken(self) -> bool:
+    def is_disconnected(self) -> bool:
         return False
 
     def flush(self) -> None:
@@ -56,24 +67,24 @@ class MemoryLink:
 class MemoryWorker:
     """A worker without a process: `boot.main` less all that concerns its own. Raises one of CANNOT_START."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: WorkerArgs) -> None:
         self._child, confinement = start_interpreter(order)
         self.link = MemoryLink()
         self.timers = Deadlines()
         link: Any = self.link
-        self.loop = keep(order, link, self._child, confinement, self.timers)
-        self.loop.begin()
+        self.loop = build_loop(order, link, self._child, confinement, self.timers)
+        self.loop.start()
 
-    def hear(self, frame: bytes) -> None:
-        self.link.asked.append(frame)
-        self.loop.hear()
-        self.loop.settle()
+    def handle_frame(self, frame: bytes) -> None:
+        self.link.to_worker.append(frame)
+        self.loop.handle_link()
+        self.loop.after_poll()
 
     def close(self) -> None:
         """Kill the interpreter, bury it, give every descriptor back."""
         child = self._child
         child.kill()
-        assert select.select([child.pidfd], [], [], PATIENCE_S)[0], "the interpreter was not killed"
+        assert select.select([child.pidfd], [], [], TIMEOUT_S)[0], "the interpreter was not killed"
         try:
             os.waitpid(child.pid, 0)
         except ChildProcessError:  # its loop has seen it die
@@ -83,7 +94,7 @@ class MemoryWorker:
         os.close(self.link.monitor_fd)
 
 
-class Memory:
+class InMemoryBroker:
     """The pump. The same face as `transports.Real`."""
 
     def __init__(self, *settings: str) -> None:
@@ -101,18 +112,18 @@ class Memory:
         self._count = 0
         self._log: list[str] = []
         self.ended = False
-        self._sandbox = Probed(config.sandbox, sys.executable, env, [])
-        setup = _setup(
+        self._sandbox = SandboxProvider(config.sandbox, sys.executable, env, [])
+        setup = _core_config(
             config,
             False,
             tuple(self._interpreters),
-            Keys(self._folder),
+            KeyStore(self._folder),
             self._sandbox,
-            Extending([]),
+            BrokerExtensions([]),
             Path(self._folder),
         )
-        self.core = Core(setup)
-        self.do(self.core.start(time.monotonic()))
+        self.core = BrokerCore(setup)
+        self.apply(self.core.start(time.monotonic()))
 
     # --- the face of a site ---
 
@@ -127,7 +138,7 @@ class Memory:
 
     def has_ended(self) -> bool:
         def ended() -> bool:
-            self.turn(0.1)
+            self.pump(0.1)
             return self.ended
 
         return bool(wait_until(ended, "the broker ends"))
@@ -146,67 +157,67 @@ class Memory:
         """As the line transports do it: who is one too many is told so, and let go."""
         self._count += 1
         peer = b"M%d" % self._count
-        refusal = self.core.connected(peer, f"uid:{os.getuid()}", time.monotonic())
+        refusal = self.core.on_connect(peer, f"uid:{os.getuid()}", time.monotonic())
         if refusal is not None:
             wire.inbox.append(refusal)
             wire.hung_up = True
-            self.do(self.core.disconnected(peer, time.monotonic()))
+            self.apply(self.core.on_disconnect(peer, time.monotonic()))
             return peer
         self._wires[peer] = wire
         return peer
 
-    def hear(self, peer: bytes, body: bytes) -> None:
-        self.do(self.core.hear(peer, body, time.monotonic()))
+    def handle_request(self, peer: bytes, body: bytes) -> None:
+        self.apply(self.core.handle_request(peer, body, time.monotonic()))
 
-    def gone(self, peer: bytes) -> None:
+    def on_disconnect(self, peer: bytes) -> None:
         if self._wires.pop(peer, None) is not None:
-            self.do(self.core.disconnected(peer, time.monotonic()))
+            self.apply(self.core.on_disconnect(peer, time.monotonic()))
 
     # --- the pump ---
 
-    def turn(self, patience_s: float) -> None:
+    def pump(self, patience_s: float) -> None:
         """Wait so long, at most, for something to come or be due, and carry it on."""
         waiting = {worker.loop.fileno(): worker for worker in self._workers.values()}
         ready = select.select(list(waiting), [], [], self._wait_s(patience_s))[0]
         for fd in ready:
-            waiting[fd].loop.others()
+            waiting[fd].loop.handle_descriptors()
         for number, worker in list(self._workers.items()):
-            worker.loop.settle()
-            while worker.link.said and number in self._workers:
-                self.do(self.core.worker_said(number, worker.link.said.popleft(), time.monotonic()))
+            worker.loop.after_poll()
+            while worker.link.from_worker and number in self._workers:
+                self.apply(self.core.handle_worker_frame(number, worker.link.from_worker.popleft(), time.monotonic()))
         while self._last_words:
-            self.do(self.core.worker_said(*self._last_words.popleft(), time.monotonic()))
-        self.do(self.core.tick(time.monotonic()))
+            self.apply(self.core.handle_worker_frame(*self._last_words.popleft(), time.monotonic()))
+        self.apply(self.core.tick(time.monotonic()))
 
     def _wait_s(self, patience_s: float) -> float:
-        if self._last_words or any(worker.link.said for worker in self._workers.values()):
+        if self._last_words or any(worker.link.from_worker for worker in self._workers.values()):
             return 0.0
-        dues = [self.core.next_deadline(), *(worker.timers.next() for worker in self._workers.values())]
+        dues = [self.core.next_deadline(), *(worker.timers.next_due() for worker in self._workers.values())]
         now = time.monotonic()
         return max(0.0, min(patience_s, *(due - now for due in dues if due is not None)))
 
-    def do(self, effects: list[Effect]) -> None:
+    def apply(self, effects: list[Effect]) -> None:
         """Carry out what the core decided."""
         for effect in effects:
             if isinstance(effect, ToClient):
                 if effect.peer in self._wires:
                     self._wires[effect.peer].inbox.append(bytes(effect.body))
             elif isinstance(effect, ToWorker):
-                self._workers[effect.worker].hear(effect.frame)
+                self._workers[effect.worker].handle_frame(effect.frame)
             elif isinstance(effect, Spawn):
                 self._spawn(effect)
             elif isinstance(effect, Kill):
                 worker = self._workers.pop(effect.worker, None)
                 if worker is not None:
                     worker.close()
-            elif isinstance(effect, HangUp | Disconnect):
+            elif isinstance(effect, CloseConnection | Disconnect):
                 if effect.peer in self._wires:
                     self._wires[effect.peer].hung_up = True
-            elif isinstance(effect, Discard):
+            elif isinstance(effect, DeleteSnapshot):
                 Path(effect.path).unlink(missing_ok=True)
-            elif isinstance(effect, Note):
+            elif isinstance(effect, Log):
                 self._log.append(effect.text)
-            elif isinstance(effect, Exit):
+            elif isinstance(effect, StopBroker):
                 self.ended = True
         if self.ended:
             self.close()
@@ -215,40 +226,40 @@ class Memory:
         spec = effect.spec
         interpreter = self._interpreters[spec.runtime]
         try:
-            confine = self._sandbox.for_worker(effect.worker, spec)
-            order = Order("", "", spec.runtime, spec.environment, interpreter, *self._common, confine)
+            confine = self._sandbox.request_for(effect.worker, spec)
+            order = WorkerArgs("", "", spec.runtime, spec.environment, interpreter, *self._common, confine)
             self._workers[effect.worker] = MemoryWorker(order)
-        except CANNOT_START as error:
-            self._last_words.append((effect.worker, pack(Kind.GONE, encode(Gone(str(error))))))
+        except START_ERRORS as error:
+            self._last_words.append((effect.worker, pack(FrameKind.INTERPRETER_EXITED, encode(ExitedBody(str(error))))))
 
 
 class MemoryWire(LineWire):
     """A line connection of which both ends are here."""
 
-    def __init__(self, memory: Memory, max_bytes: int) -> None:
+    def __init__(self, memory: InMemoryBroker, max_bytes: int) -> None:
         self._memory = memory
-        self._lines = Lines(max_bytes)
+        self._lines = LineFramer(max_bytes)
         self.inbox: deque[bytes] = deque()
         self.hung_up = False
         self._begin()
         self._peer = memory.admit(self)
 
     def close(self) -> None:
-        self._memory.gone(self._peer)
+        self._memory.on_disconnect(self._peer)
 
     def raw(self, data: bytes) -> None:
         for line in self._lines.feed(data):
             if not self.hung_up:
-                self._memory.hear(self._peer, line)
+                self._memory.handle_request(self._peer, line)
 
-    def line(self, patience_s: float = PATIENCE_S) -> bytes:
+    def line(self, patience_s: float = TIMEOUT_S) -> bytes:
         """The next one; empty once the connection has ended."""
-        self._memory.turn(0.0)  # who only asks what the core knows lets time go by as well
+        self._memory.pump(0.0)  # who only asks what the core knows lets time go by as well
         deadline = time.monotonic() + patience_s
         while not self.inbox and not self.hung_up:
             left = deadline - time.monotonic()
             assert left > 0, "no message came"
-            self._memory.turn(left)
+            self._memory.pump(left)
         return self.inbox.popleft() + b"\n" if self.inbox else b""
 
     def _take(self, patience_s: float) -> bytes:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from in_memory import Memory
+from in_memory import InMemoryBroker
 from scenarios import scenario
-from transports import SMALL, Site
+from transports import SMALL, BrokerSite
 
 BOTH = (
     "import sys\nfor n in range(3):\n    print('o', n, flush=True)\n    print('e', n, file=sys.stderr, flush=True)\n'v'"
@@ -83,7 +83,7 @@ def test_a_line_that_is_no_json_is_answered_and_the_tenth_in_a_row_ends_the_conn
 
 
 @scenario(11, 13)
-def test_a_request_over_the_limit_is_told_the_limit(site: Callable[..., Site]) -> None:
+def test_a_request_over_the_limit_is_told_the_limit(site: Callable[..., BrokerSite]) -> None:
     """On ZeroMQ, where messages have ends of their own, the request's id is known."""
     with site(*SMALL).wire() as wire:
         message = _put(wire, {"id": "long", "op": "eval", "code": "x" * 2000})
@@ -168,7 +168,7 @@ def test_an_op_that_nobody_knows_is_named(wire: Any) -> None:
 @scenario(26)
 def test_an_internal_error_is_found_in_the_log_by_its_number() -> None:
     """In memory alone: no real broker has an op that fails by itself."""
-    memory = Memory()
+    memory = InMemoryBroker()
 
     def defect(*_: object) -> None:
         raise ZeroDivisionError("a defect")

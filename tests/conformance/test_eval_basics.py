@@ -10,7 +10,7 @@ import pytest
 
 from replwire.config import ConfigError, load
 from scenarios import scenario
-from transports import SMALL, Site
+from transports import SMALL, BrokerSite
 
 
 @scenario(28, 41, 50, 53)
@@ -78,7 +78,7 @@ def test_an_exception_says_what_its_string_form_says(wire: Any) -> None:
 
 
 @scenario(43, 44)
-def test_a_value_is_cut_at_a_characters_boundary_and_only_past_the_limit(site: Callable[..., Site]) -> None:
+def test_a_value_is_cut_at_a_characters_boundary_and_only_past_the_limit(site: Callable[..., BrokerSite]) -> None:
     with site(*SMALL).wire() as wire:
         assert wire.run("'é' * 7").value == repr("é" * 7)  # 16 bytes with its quotes
         answer = wire.run("'é' * 8")
@@ -119,7 +119,7 @@ def test_three_evals_of_three_sessions_run_at_the_same_time(wire: Any, tmp_path:
 
 
 @scenario(49)
-def test_two_clients_get_their_own_answers(site: Callable[..., Site]) -> None:
+def test_two_clients_get_their_own_answers(site: Callable[..., BrokerSite]) -> None:
     with site().wire() as one, site().wire() as two:
         first = one.send("eval", code="10+1", session="a", if_missing="create")
         second = two.send("eval", code="20+2", session="b", if_missing="create")
@@ -166,7 +166,7 @@ def test_the_last_values_have_names_unless_an_eval_leaves_no_trace(wire: Any) ->
 
 
 @scenario(67)
-def test_history_is_bounded_and_forgets_the_oldest(site: Callable[..., Site]) -> None:
+def test_history_is_bounded_and_forgets_the_oldest(site: Callable[..., BrokerSite]) -> None:
     with site(*SMALL).wire() as wire:
         for number in range(15):
             wire.run(str(number))

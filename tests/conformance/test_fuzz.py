@@ -27,10 +27,10 @@ from hostile import (
     one_bad_field,
     requests,
 )
-from kit import Broker, LineWire, wait_until
-from replwire.faults import Refusal
-from replwire.requests import OPS, parse, typed
-from transports import Sites
+from kit import BrokerProcess, LineWire, wait_until
+from replwire.faults import RequestError
+from replwire.requests import OPS, parse, to_request
+from transports import BrokerSites
 
 SOAK = os.environ.get("REPLCTL_SOAK") == "1"
 SHARED_OPS = [op for op in OPS if op != ENDING]
@@ -52,19 +52,19 @@ GROWTH_KIB = 1024  # over 20 000 refusals: 50 bytes kept of each would break it
 
 
 @pytest.fixture(scope="module")
-def target() -> Iterator[Broker]:
+def target() -> Iterator[BrokerProcess]:
     """One broker for all the abuse. A session of somebody else lives in it, and must not notice."""
-    broker = Sites.start(*QUIET)
+    broker = BrokerSites.start(*QUIET)
     with LineWire(broker.listening["tcp"]) as wire:
         wire.run("x = 'kept'", session="witness")
     kept = broker.folder / "transcripts"  # opened behind the answers; what is counted later must not begin before
     wait_until(lambda: len(list(kept.glob("*.jsonl"))) == 2, "the transcripts of broker and witness are open")
     yield broker
-    Sites.bury(broker)
+    BrokerSites.remove(broker)
 
 
 @pytest.fixture
-def wire(target: Broker) -> Iterator[LineWire]:
+def wire(target: BrokerProcess) -> Iterator[LineWire]:
     """A connection to it. Afterwards evals work, and the sessions are what they were."""
     with LineWire(target.listening["tcp"]) as wire:
         yield wire
@@ -80,7 +80,7 @@ def wire(target: Broker) -> Iterator[LineWire]:
         assert [entry["name"] for entry in after.ask("ls-sessions")["sessions"]] == ["witness"]
 
 
-class Sender:
+class FuzzSender:
     """Sends lines in any pieces, and sees that each is answered once, under its id."""
 
     def __init__(self, wire: LineWire) -> None:
@@ -130,7 +130,7 @@ class Sender:
 @pytest.mark.parametrize("op", SHARED_OPS)
 def test_every_bad_value_in_every_field_is_answered_once(wire: LineWire, op: str) -> None:
     wire.run("1")
-    sender = Sender(wire)
+    sender = FuzzSender(wire)
     lines = list(one_bad_field(op))
     ends = [end for at in range(0, len(lines), STRIKES) for end in sender.send(lines[at : at + STRIKES])]
     assert len([end for end in ends if "error" in end["status"]]) > 200
@@ -139,7 +139,7 @@ def test_every_bad_value_in_every_field_is_answered_once(wire: LineWire, op: str
 @pytest.mark.parametrize("field", ["cwd", "env", "runtime"])
 def test_a_throw_away_session_with_bad_surroundings_is_answered_once(wire: LineWire, field: str) -> None:
     """These come as far as the worker and its interpreter."""
-    sender = Sender(wire)
+    sender = FuzzSender(wire)
     for number, value in enumerate(RAW_VALUES):
         pairs = [(b"op", b'"eval"'), (b"code", b'"1"'), (field.encode(), value)]
         sender.send([as_line(b"t%d" % number, pairs)])
@@ -152,7 +152,7 @@ def _any_lines_in_any_pieces(wire: LineWire, data: st.DataObject) -> None:
     noise = st.binary(max_size=100).map(lambda raw: raw.replace(b"\n", b""))
     drawn = data.draw(st.lists(request | noise, min_size=1, max_size=8))
     lines = [each if isinstance(each, bytes) else as_line(b"f%d" % n, each) for n, each in enumerate(drawn)]
-    Sender(wire).send([*lines, b'{"id":"last","op":"ping"}'], random.Random(data.draw(st.integers(0, 99))))
+    FuzzSender(wire).send([*lines, b'{"id":"last","op":"ping"}'], random.Random(data.draw(st.integers(0, 99))))
 
 
 def test_any_lines_at_once_in_any_pieces_are_answered_once_each(wire: LineWire) -> None:
@@ -165,7 +165,7 @@ def test_any_lines_at_once_in_any_pieces_are_answered_once_each(wire: LineWire) 
 @given(raw=st.binary(max_size=400))
 def _any_bytes(wire: LineWire, raw: bytes) -> None:
     lines = raw.split(b"\n")
-    Sender(wire).send([*lines, b'{"id":"last","op":"ping"}'])
+    FuzzSender(wire).send([*lines, b'{"id":"last","op":"ping"}'])
 
 
 def test_any_bytes_are_answered_line_by_line(wire: LineWire) -> None:
@@ -188,7 +188,7 @@ def test_arrays_of_any_depth_break_neither_broker_nor_worker(wire: LineWire) -> 
     assert wire.run("1")["state"] == "kept"
 
 
-def test_half_lines_of_clients_that_vanish_leave_no_trace(wire: LineWire, target: Broker) -> None:
+def test_half_lines_of_clients_that_vanish_leave_no_trace(wire: LineWire, target: BrokerProcess) -> None:
     epoch = wire.run("1")["epoch"]
     line = as_line(b"half", [(b"op", b'"close"'), (b"session", b'"no-such"')])
     wait_until(lambda: _pool_is_full(wire) and len(_open_transcripts(target)) == 3, "all is open that will be")
@@ -206,31 +206,31 @@ def test_half_lines_of_clients_that_vanish_leave_no_trace(wire: LineWire, target
 
 
 def test_a_shutdown_that_is_not_well_formed_shuts_nothing_down() -> None:
-    broker = Sites.start(*QUIET)
+    broker = BrokerSites.start(*QUIET)
     with LineWire(broker.listening["tcp"]) as wire:
-        sender = Sender(wire)
+        sender = FuzzSender(wire)
         for line in one_bad_field(ENDING):
             if _is_refused(line):
                 assert "error" in sender.send([line])[0]["status"]
         assert wire.run("1+1").value == "2"
         assert wire.ask(ENDING).status == ["done", "shutdown-started"]
         assert broker.process.wait(20) == 0
-    Sites.bury(broker)
+    BrokerSites.remove(broker)
 
 
 def _is_refused(line: bytes) -> bool:
     try:
-        typed(parse(line))
-    except Refusal:
+        to_request(parse(line))
+    except RequestError:
         return True
     return False
 
 
-def _descriptors(broker: Broker) -> int:
+def _descriptors(broker: BrokerProcess) -> int:
     return len(os.listdir(f"/proc/{broker.pid}/fd"))
 
 
-def _open_transcripts(broker: Broker) -> list[str]:
+def _open_transcripts(broker: BrokerProcess) -> list[str]:
     """Of broker, witness and one session; they are opened and closed behind the answers."""
     folder = f"/proc/{broker.pid}/fd"
     links = []
@@ -245,18 +245,18 @@ def _pool_is_full(wire: LineWire) -> bool:
     return bool(workers["starting"] == 0 and workers["warm"] == 2)
 
 
-def _rss_kib(broker: Broker) -> int:
+def _rss_kib(broker: BrokerProcess) -> int:
     return int(Path(f"/proc/{broker.pid}/status").read_text().partition("VmRSS:")[2].split()[0])
 
 
 def test_thousands_of_refusals_leave_nothing_in_the_broker() -> None:
-    broker = Sites.start(*QUIET)
+    broker = BrokerSites.start(*QUIET)
     lines = [line for op in OPS for line in one_bad_field(op) if len(line) < 2_000 and _is_refused(line)]
     random.Random(1).shuffle(lines)
     rounds = (200_000 if SOAK else 20_000) // len(lines) + 1
     with LineWire(broker.listening["tcp"]) as wire:
         wire.run("x = 'kept'")
-        sender = Sender(wire)
+        sender = FuzzSender(wire)
 
         def abuse(batch: list[bytes]) -> None:
             for start in range(0, len(batch), 200):
@@ -279,4 +279,4 @@ def test_thousands_of_refusals_leave_nothing_in_the_broker() -> None:
         assert grown < GROWTH_KIB
         answer = wire.run("x")
         assert (answer.value, answer["epoch"]) == ("'kept'", 1)
-    Sites.bury(broker)
+    BrokerSites.remove(broker)

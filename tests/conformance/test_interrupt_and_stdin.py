@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scenarios import scenario
-from transports import SMALL, Site
+from transports import SMALL, BrokerSite
 
 LOOP = "print('in', flush=True)\nwhile True: pass"
 
@@ -67,7 +67,7 @@ def test_input_reaches_one_eval_after_the_other(wire: Any) -> None:
 
 
 @scenario(145)
-def test_input_beyond_the_buffer_is_refused_and_nothing_waits(site: Callable[..., Site]) -> None:
+def test_input_beyond_the_buffer_is_refused_and_nothing_waits(site: Callable[..., BrokerSite]) -> None:
     """REPLy blocks the request when its buffer is full."""
     with site(*SMALL).wire() as wire:
         wire.run("1")

@@ -11,9 +11,9 @@ import pytest
 from kit import wait_until
 from replwire.requests import OPS
 from scenarios import scenario
-from transports import KINDS, Site, Sites
+from transports import KINDS, BrokerSite, BrokerSites
 
-Open = Callable[..., Site]
+Open = Callable[..., BrokerSite]
 QUIET = ("limits.rate-limit-per-min=0", "broker.warm-workers=2")
 
 
@@ -49,7 +49,7 @@ def test_a_client_that_vanishes_in_the_middle_harms_nobody(wire: Any, site: Open
 
 
 @scenario(173)
-def test_all_listeners_share_sessions(sites: Sites) -> None:
+def test_all_listeners_share_sessions(sites: BrokerSites) -> None:
     """Of the real ones; the broker in memory has one listener."""
     wires = [sites.site(kind, *QUIET).wire() for kind in KINDS if kind != "memory"]
     for number, writer in enumerate(wires):
@@ -75,7 +75,7 @@ def _life(wire: Any, name: str) -> None:
 
 @pytest.mark.parametrize("kinds", [("zmq", "tcp", "unix"), ("memory",)], ids="+".join)
 @scenario(176)
-def test_a_mixed_load_leaves_the_descriptors_as_they_were(sites: Sites, kinds: tuple[str, ...]) -> None:
+def test_a_mixed_load_leaves_the_descriptors_as_they_were(sites: BrokerSites, kinds: tuple[str, ...]) -> None:
     """REPLy's own test of this can never fail; this one counts exactly."""
     site, warm = sites.site(kinds[0], *QUIET), 2
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from scenarios import scenario
-from transports import Site
+from transports import BrokerSite
 
-Open = Callable[..., Site]
+Open = Callable[..., BrokerSite]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scenarios import ELSEWHERE, LEFT_OUT, TITLES
-from stream_rules import Rules
+from stream_rules import StreamRules
 
 
 def _played() -> set[int]:
@@ -57,7 +57,7 @@ BREACHES = [
 
 @pytest.mark.parametrize("stream", BREACHES, ids=str)
 def test_the_rules_catch_every_breach(stream: list[dict[str, object]]) -> None:
-    rules = Rules()
+    rules = StreamRules()
     *before, last = stream
     for message in before:
         rules.see(message)
@@ -66,7 +66,7 @@ def test_the_rules_catch_every_breach(stream: list[dict[str, object]]) -> None:
 
 
 def test_the_rules_let_pass_what_is_right() -> None:
-    rules = Rules()
+    rules = StreamRules()
     rules.sent("a")
     for message in (
         {"id": "a", "created": True},
@@ -85,7 +85,7 @@ def test_the_rules_let_pass_what_is_right() -> None:
 
 
 def test_the_rules_catch_a_key_that_the_contract_of_the_operation_does_not_have() -> None:
-    rules = Rules()
+    rules = StreamRules()
     rules.sent("a", "ping")
     rules.see({"id": "a", "status": ["queued"], "hint": "any answer may have one"})
     with pytest.raises(AssertionError, match="value"):

@@ -12,9 +12,9 @@ import pytest
 
 from kit import wait_until
 from scenarios import scenario
-from transports import ONE_SLOT, Site
+from transports import ONE_SLOT, BrokerSite
 
-Open = Callable[..., Site]
+Open = Callable[..., BrokerSite]
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z")
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from kit import wait_until
-from replwire.limits import bounds
+from replwire.limits import limit_rows
 from scenarios import scenario
-from transports import ONE_SESSION, ONE_SLOT, SMALL, Site
+from transports import ONE_SESSION, ONE_SLOT, SMALL, BrokerSite
 
-Open = Callable[..., Site]
+Open = Callable[..., BrokerSite]
 NO_RATE = "limits.rate-limit-per-min=0"
 DEAF = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('deaf', flush=True)\nwhile True: time.sleep(.01)"
 
@@ -228,5 +228,5 @@ def test_limits_are_the_defaults_but_for_the_one_that_is_set(site: Open) -> None
     """REPLy calls a constructor; here the broker is asked. `close-grace-ms` is what these tests start with."""
     with site(*ONE_SESSION).wire() as wire:
         limits = wire.ask("describe")["limits"]
-        defaults = {bound.name: bound.default for bound in bounds()}
+        defaults = {bound.name: bound.default for bound in limit_rows()}
         assert limits == defaults | {"max-sessions": 1, "close-grace-ms": 300}

@@ -1,6 +1,6 @@
 """One face over every road into the broker: ZeroMQ, JSON lines over TCP and Unix sockets, and memory.
 
-A `Site` is a broker seen through one transport. The three real ones lead into the same broker process, so its
+A `AttackSite` is a broker seen through one transport. The three real ones lead into the same broker process, so its
 sessions and limits are shared; the one in memory is `in_memory.Memory`.
 """
 
@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
-from in_memory import Memory
-from kit import PATIENCE_S, Broker, LineWire, Wire, alive
+from in_memory import InMemoryBroker
+from kit import TIMEOUT_S, BrokerProcess, LineWire, Wire, is_alive
 
 KINDS = ("zmq", "tcp", "unix", "memory")
 LINE_KINDS = KINDS[1:]
@@ -33,7 +33,7 @@ ONE_SESSION = ("limits.max-sessions=1",)
 _LISTENERS = ("broker.tcp=127.0.0.1:0", "broker.unix=/FOLDER/run/lines.sock")
 
 
-class Site(Protocol):
+class BrokerSite(Protocol):
     """A broker, seen through one transport."""
 
     def wire(self) -> Any:
@@ -49,10 +49,10 @@ class Site(Protocol):
         """Whether it came to its end by itself; waits for that."""
 
 
-class Real:
+class ProcessSite:
     """One transport of a broker process."""
 
-    def __init__(self, kind: str, broker: Broker) -> None:
+    def __init__(self, kind: str, broker: BrokerProcess) -> None:
         self._kind = kind
         self.broker = broker
 
@@ -66,48 +66,48 @@ class Real:
         return self.broker.log_text()
 
     def has_ended(self) -> bool:
-        return self.broker.process.wait(PATIENCE_S) == 0
+        return self.broker.process.wait(TIMEOUT_S) == 0
 
 
-class Sites:
+class BrokerSites:
     """All brokers of a test run, started when first asked for: one process for each set of settings."""
 
     def __init__(self) -> None:
-        self._brokers: dict[tuple[str, ...], Broker] = {}
-        self._memories: dict[tuple[str, ...], Memory] = {}
+        self._brokers: dict[tuple[str, ...], BrokerProcess] = {}
+        self._memories: dict[tuple[str, ...], InMemoryBroker] = {}
 
-    def site(self, kind: str, *settings: str) -> Site:
+    def site(self, kind: str, *settings: str) -> BrokerSite:
         """The long-lived broker with these settings, through this transport."""
         if kind == "memory":
             if settings not in self._memories:
-                self._memories[settings] = Memory(*settings)
+                self._memories[settings] = InMemoryBroker(*settings)
             return self._memories[settings]
         if settings not in self._brokers:
             self._brokers[settings] = self.start(*settings)
-        return Real(kind, self._brokers[settings])
+        return ProcessSite(kind, self._brokers[settings])
 
     @staticmethod
-    def own(kind: str, *settings: str) -> tuple[Site, Callable[[], None]]:
+    def own(kind: str, *settings: str) -> tuple[BrokerSite, Callable[[], None]]:
         """A broker that nobody else has, and how to end it."""
         if kind == "memory":
-            memory = Memory(*settings)
+            memory = InMemoryBroker(*settings)
             return memory, memory.close
-        broker = Sites.start(*settings)
-        return Real(kind, broker), lambda: Sites.bury(broker)
+        broker = BrokerSites.start(*settings)
+        return ProcessSite(kind, broker), lambda: BrokerSites.remove(broker)
 
     @staticmethod
-    def start(*settings: str) -> Broker:
+    def start(*settings: str) -> BrokerProcess:
         """A broker process; to be given to `bury`."""
         folder = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))  # short: socket paths are bounded
-        return Broker(folder, *_LISTENERS, *settings)
+        return BrokerProcess(folder, *_LISTENERS, *settings)
 
     @staticmethod
-    def bury(broker: Broker) -> None:
+    def remove(broker: BrokerProcess) -> None:
         """End it; it has logged no defect and leaves no process."""
-        family = broker.family()
+        family = broker.process_tree()
         assert broker.stop() == 0, broker.log_text()
         assert "internal error" not in broker.log_text()
-        assert not [pid for pid in family if alive(pid)], broker.log_text()
+        assert not [pid for pid in family if is_alive(pid)], broker.log_text()
         shutil.rmtree(broker.folder)
 
     def close(self) -> None:
@@ -119,12 +119,12 @@ class Sites:
                 ends.callback(_end_broker, broker)
 
 
-def _end_memory(memory: Memory) -> None:
+def _end_memory(memory: InMemoryBroker) -> None:
     ended = memory.ended
     memory.close()
     assert not ended, memory.log_text()
 
 
-def _end_broker(broker: Broker) -> None:
+def _end_broker(broker: BrokerProcess) -> None:
     assert broker.process.poll() is None, broker.log_text()
-    Sites.bury(broker)
+    BrokerSites.remove(broker)

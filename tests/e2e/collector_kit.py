@@ -11,21 +11,21 @@ from typing import Any
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 
-class Collector:
+class OtlpCollector:
     """What was sent to it. It answers once `go` is set."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
         self.paths: set[str] = set()
         self.resource: dict[str, Any] = {}
-        self.go = threading.Event()
-        self.go.set()
+        self.accepting = threading.Event()
+        self.accepting.set()
         collector = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                collector.go.wait(30)
+                collector.accepting.wait(30)
                 collector.bodies.append(body)
                 collector.paths.add(self.path)
                 self.send_response(200)
@@ -45,34 +45,34 @@ class Collector:
         self._thread.start()
 
     def close(self) -> None:
-        self.go.set()
+        self.accepting.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
     @property
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[ReceivedSpan]:
         """All that came, oldest first."""
         found = []
         for body in tuple(self.bodies):
             for group in ExportTraceServiceRequest.FromString(body).resource_spans:
                 self.resource = _plain(group.resource.attributes)
-                found += [Span(span) for scope in group.scope_spans for span in scope.spans]
+                found += [ReceivedSpan(span) for scope in group.scope_spans for span in scope.spans]
         return found
 
-    def named(self, name: str) -> list[Span]:
+    def spans_named(self, name: str) -> list[ReceivedSpan]:
         """Those of one name."""
         return [span for span in self.spans if span.name == name]
 
 
-class Span:
+class ReceivedSpan:
     """One span, as plain data. Times are in nanoseconds."""
 
     def __init__(self, sent: Any) -> None:
         self.name: str = sent.name
         self.trace, self.id, self.parent = sent.trace_id.hex(), sent.span_id.hex(), sent.parent_span_id.hex()
         self.begin, self.end = sent.start_time_unix_nano, sent.end_time_unix_nano
-        self.about = _plain(sent.attributes)
+        self.attributes = _plain(sent.attributes)
         self.failed: bool = sent.status.code == sent.status.STATUS_CODE_ERROR
         self.why: str = sent.status.message
         self.events = [(event.name, _plain(event.attributes)) for event in sent.events]
@@ -84,9 +84,9 @@ def _plain(attributes: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def collector() -> Iterator[Collector]:
+def collector() -> Iterator[OtlpCollector]:
     """One that runs."""
-    running = Collector()
+    running = OtlpCollector()
     try:
         yield running
     finally:

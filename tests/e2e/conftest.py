@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from kit import Broker, Wire
+from kit import BrokerProcess, Wire
 
 
 def _folder() -> Path:
@@ -20,13 +20,13 @@ def _folder() -> Path:
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[Broker]:
+def broker() -> Iterator[BrokerProcess]:
     """The long-lived one: every fault in these tests is done to it, and it must still be there at the end."""
     folder = _folder()
-    broker = Broker(folder, "limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=500")
+    broker = BrokerProcess(folder, "limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=500")
     yield broker
     assert broker.process.poll() is None, broker.log_text()
-    family = broker.family()
+    family = broker.process_tree()
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
     assert not [pid for pid in family if Path(f"/proc/{pid}").exists()]
@@ -34,9 +34,9 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="session")
-def lines_broker() -> Iterator[Broker]:
+def lines_broker() -> Iterator[BrokerProcess]:
     """A long-lived one with line listeners as well."""
-    broker = Broker(
+    broker = BrokerProcess(
         _folder(), "limits.rate-limit-per-min=0", "broker.tcp=127.0.0.1:0", "broker.unix=/FOLDER/run/lines.sock"
     )
     yield broker
@@ -47,7 +47,7 @@ def lines_broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def wire(broker: Broker) -> Iterator[Wire]:
+def wire(broker: BrokerProcess) -> Iterator[Wire]:
     """A connection to the long-lived broker; leaves no session behind."""
     with broker.wire() as wire:
         yield wire
@@ -58,12 +58,12 @@ def wire(broker: Broker) -> Iterator[Wire]:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Broker]]:
+def start() -> Iterator[Callable[..., BrokerProcess]]:
     """Start a broker with settings of its own: `start("limits.max-sessions=2")`."""
-    brokers: list[Broker] = []
+    brokers: list[BrokerProcess] = []
 
-    def begin(*settings: str, **more: object) -> Broker:
-        brokers.append(Broker(_folder(), *settings, **more))  # type: ignore[arg-type]
+    def begin(*settings: str, **more: object) -> BrokerProcess:
+        brokers.append(BrokerProcess(_folder(), *settings, **more))  # type: ignore[arg-type]
         return brokers[-1]
 
     yield begin

@@ -10,7 +10,7 @@ from typing import Any
 HEAD = "from replwire.ext.api import *\nfrom replwire.ext.api import hookimpl\nimport pathlib, time\n"
 
 
-def write(folder: Path, name: str, text: str) -> Path:
+def write_extension(folder: Path, name: str, text: str) -> Path:
     """An extension that only its user may write, as loading asks for."""
     home = folder / "ext"
     home.mkdir(mode=0o700, exist_ok=True)
@@ -20,7 +20,7 @@ def write(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def hook(body: str, name: str = "words") -> str:
+def hook_source(body: str, name: str = "words") -> str:
     """The text of an extension with one hook; `body` is indented by eight and sees `q`."""
     return f"""
 @hookimpl
@@ -31,7 +31,7 @@ def replctl_register(register, settings):
 """
 
 
-def entry(**fields: Any) -> str:
+def config_entry(**fields: Any) -> str:
     """One `[[extensions]]`."""
     return "[[extensions]]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in fields.items())
 

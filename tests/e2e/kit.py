@@ -15,9 +15,9 @@ from typing import Any
 
 import zmq
 
-from stream_rules import Rules
+from stream_rules import StreamRules
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 UNSANDBOXED = '[sandbox]\nallow-unsandboxed = true\nprofile = "off"\n'  # tests that look into /proc, or kill by pid
 
 # A program that makes way for another, which finds more than a thousand descriptors open.
@@ -30,16 +30,16 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-def acting_as_root(*names: str) -> str:
+def identities_as_root(*names: str) -> str:
     """Config for keys and tokens: without a sandbox a root broker runs code for nobody else."""
     listed = names if os.getuid() == 0 else ()
     return "".join(f'[[identities]]\nname = "{name}"\nuser = "root"\n' for name in listed)
 
 
-def wait_until(what: Callable[[], Any], why: str, patience_s: float = PATIENCE_S) -> Any:
+def wait_until(condition: Callable[[], Any], why: str, timeout_s: float = TIMEOUT_S) -> Any:
     """Poll until it holds; the last value. Fails with `why` when it never does."""
-    deadline = time.monotonic() + patience_s
-    while not (value := what()):
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
         assert time.monotonic() < deadline, f"never happened: {why}"
         time.sleep(0.005)
     return value
@@ -61,7 +61,7 @@ def processes_with(marker: str) -> set[int]:
     return found
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Whether the process runs: a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -82,7 +82,7 @@ def own_address() -> str:
     return found[0].decode()
 
 
-class Broker:
+class BrokerProcess:
     """`replctl serve` as a subprocess, with a state folder of its own."""
 
     def __init__(
@@ -106,7 +106,7 @@ class Broker:
         self.environ = {**os.environ, "REPLCTL_STATE_DIR": str(folder)}
         self._max_file_bytes = max_file_bytes
         self._config = (config_in or folder) / "config.toml"
-        self._config.write_text(config if sandbox else UNSANDBOXED + config + acting_as_root(*keys))
+        self._config.write_text(config if sandbox else UNSANDBOXED + config + identities_as_root(*keys))
         self._more = [word for url in more_endpoints for word in ("--endpoint", url)]
         for name in keys:
             command = [sys.executable, "-m", "replctl", "keys", "new", name]
@@ -139,7 +139,7 @@ class Broker:
         return self.process.pid
 
     @property
-    def scratch(self) -> Path:
+    def private_dir(self) -> Path:
         """Its folder for sockets of its own, by the lock that it holds on it."""
         for fd in Path(f"/proc/{self.pid}/fd").iterdir():
             try:
@@ -165,7 +165,7 @@ class Broker:
         return self._reap()
 
     def _reap(self) -> int:
-        code = self.process.wait(PATIENCE_S)
+        code = self.process.wait(TIMEOUT_S)
         assert self.process.stdout is not None
         self.process.stdout.close()
         self.log.close()
@@ -174,7 +174,7 @@ class Broker:
     def wire(self) -> Wire:
         return Wire(self.endpoint)
 
-    def family(self) -> set[int]:
+    def process_tree(self) -> set[int]:
         """The broker and all its descendants."""
         parents = {}
         for entry in os.listdir("/proc"):
@@ -203,7 +203,7 @@ class Wire:
     def _begin(self) -> None:
         self._count = 0
         self._others: list[dict[str, Any]] = []  # for other requests than the one that was waited for
-        self.rules = Rules()
+        self.rules = StreamRules()
 
     def __enter__(self) -> Wire:
         return self
@@ -226,7 +226,7 @@ class Wire:
     def _put(self, body: bytes) -> None:
         self.socket.send(body)
 
-    def receive(self, patience_s: float = PATIENCE_S) -> dict[str, Any]:
+    def receive(self, patience_s: float = TIMEOUT_S) -> dict[str, Any]:
         """The next message, whoever it is for; it keeps the protocol's rules."""
         message: dict[str, Any] = json.loads(self._take(patience_s))
         self.rules.see(message)
@@ -236,7 +236,7 @@ class Wire:
         assert self.socket.poll(int(patience_s * 1000)), "no message came"
         return bytes(self.socket.recv())
 
-    def messages(self, request_id: str, patience_s: float = PATIENCE_S) -> Iterator[dict[str, Any]]:
+    def messages(self, request_id: str, patience_s: float = TIMEOUT_S) -> Iterator[dict[str, Any]]:
         """Messages for one request up to its `done`; those for others are kept for their own readers."""
         deadline = time.monotonic() + patience_s
         while True:
@@ -256,14 +256,14 @@ class Wire:
         """The first message of a request that has this status word."""
         return next(m for m in self.messages(request_id) if word in m.get("status", []))
 
-    def answer(self, request_id: str, patience_s: float = PATIENCE_S) -> Answer:
-        return Answer(list(self.messages(request_id, patience_s)))
+    def answer(self, request_id: str, patience_s: float = TIMEOUT_S) -> CollectedReplies:
+        return CollectedReplies(list(self.messages(request_id, patience_s)))
 
-    def ask(self, op: str, **fields: Any) -> Answer:
+    def ask(self, op: str, **fields: Any) -> CollectedReplies:
         """Send, and gather the whole answer."""
         return self.answer(self.send(op, **fields))
 
-    def run(self, code: str, session: str | None = "s", **fields: Any) -> Answer:
+    def run(self, code: str, session: str | None = "s", **fields: Any) -> CollectedReplies:
         """Eval, opening the session when it is not there."""
         if session is not None:
             fields = {"session": session, "if_missing": "create"} | fields
@@ -278,7 +278,7 @@ class LineWire(Wire):
         kind, _, place = url.partition("://")
         family = socket.AF_UNIX if kind == "lines+unix" else socket.AF_INET
         self.socket = socket.socket(family)
-        self.socket.settimeout(PATIENCE_S)
+        self.socket.settimeout(TIMEOUT_S)
         host, _, port = place.rpartition(":")
         self.socket.connect(place if family == socket.AF_UNIX else (host, int(port)))
         if family == socket.AF_INET:
@@ -313,8 +313,8 @@ class LineWire(Wire):
             return True
 
 
-class Answer:
-    """All messages of one request. That their order is right, `Rules` has seen."""
+class CollectedReplies:
+    """All messages of one request. That their order is right, `StreamRules` has seen."""
 
     def __init__(self, messages: list[dict[str, Any]]) -> None:
         self.messages = messages

@@ -18,14 +18,14 @@ _RETURNED = {op: _OF_ANY.union(kind.returns) for op, kind in OPS.items()}
 _OF_SOME = _OF_ANY.union(*_RETURNED.values())  # of a request whose operation is not known here
 
 
-def declared(event: dict[str, Any]) -> Event:
+def decode_declared(event: dict[str, Any]) -> Event:
     """An event as every reader decodes it. Fails for one that the table of events does not have, or has differently."""
     found = events.decode(msgspec.json.encode(event))
     assert msgspec.json.decode(events.encode(found)) == event, "an event has fields that are not declared"
     return found
 
 
-class Rules:
+class StreamRules:
     """Watches all that one connection receives.
 
     The id is that of a request; one message has `done`, and it is the last; `out` and stderr come before
@@ -52,7 +52,7 @@ class Rules:
         undeclared = message.keys() - self._keys.get(request_id, _OF_SOME)
         assert not undeclared, f"{undeclared} not in the contract: {message}"
         for event in (*message.get("events", ()), *([message["event"]] if "event" in message else ())):
-            declared(event)
+            decode_declared(event)
         assert "error" not in status or message.get("err"), message
         if request_id == "":  # for what has no id to answer under: each such answer is a whole stream
             assert "done" in status, message

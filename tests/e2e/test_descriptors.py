@@ -11,16 +11,16 @@ from contextlib import ExitStack
 
 import pytest
 
-from kit import Broker, LineWire, Wire, free_tcp, wait_until
+from kit import BrokerProcess, LineWire, Wire, free_tcp, wait_until
 from replctl import Client
 
-Start = Callable[..., Broker]
+Start = Callable[..., BrokerProcess]
 FEW = ("prlimit", "--nofile=1024:1024")
 COMERS = 5000
 
 
 @pytest.fixture
-def few(start: Start) -> Broker:
+def few(start: Start) -> BrokerProcess:
     return start(
         "broker.tcp=127.0.0.1:0",
         "broker.unix=/FOLDER/run/lines.sock",
@@ -30,7 +30,7 @@ def few(start: Start) -> Broker:
     )
 
 
-def places(broker: Broker) -> Iterator[tuple[int, str | tuple[str, int]]]:
+def places(broker: BrokerProcess) -> Iterator[tuple[int, str | tuple[str, int]]]:
     """Where it listens, as families and addresses, over and over."""
     found: list[tuple[int, str | tuple[str, int]]] = []
     for url in broker.ready["listening"]:
@@ -42,7 +42,7 @@ def places(broker: Broker) -> Iterator[tuple[int, str | tuple[str, int]]]:
         yield from found
 
 
-def come(stack: ExitStack, broker: Broker, number: int) -> int:
+def come(stack: ExitStack, broker: BrokerProcess, number: int) -> int:
     """So many silent connections, on all listeners; how many of them the kernel has taken."""
     taken = 0
     for _, (family, address) in zip(range(number), places(broker), strict=False):
@@ -59,11 +59,11 @@ def come(stack: ExitStack, broker: Broker, number: int) -> int:
     return taken
 
 
-def descriptors(broker: Broker) -> int:
+def descriptors(broker: BrokerProcess) -> int:
     return len(os.listdir(f"/proc/{broker.pid}/fd"))
 
 
-def test_thousands_of_connections_neither_end_it_nor_those_that_it_has(few: Broker) -> None:
+def test_thousands_of_connections_neither_end_it_nor_those_that_it_has(few: BrokerProcess) -> None:
     with few.wire() as wire, LineWire(few.listening["unix"]) as line:
         wire.run("x = 41")
         line.ask("ping")
@@ -82,7 +82,7 @@ def test_thousands_of_connections_neither_end_it_nor_those_that_it_has(few: Brok
     assert "internal error" not in few.log_text()
 
 
-def test_hundreds_of_sessions_are_refused_with_a_word(few: Broker) -> None:
+def test_hundreds_of_sessions_are_refused_with_a_word(few: BrokerProcess) -> None:
     with few.wire() as wire:
         sent = [wire.send("new-session", name=f"s{number}") for number in range(400)]
         words = Counter(wire.answer(each, patience_s=60).status[-1] for each in sent)

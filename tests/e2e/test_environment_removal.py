@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kit import Broker, free_tcp, wait_until
+from kit import BrokerProcess, free_tcp, wait_until
 from replctl import Client, ReplError
 
 
-def make(broker: Broker, name: str) -> Path:
+def make(broker: BrokerProcess, name: str) -> Path:
     """An environment as the broker keeps it, without the time that a whole one takes."""
     place = broker.folder / "envs" / name
     (place / "bin").mkdir(parents=True)
@@ -23,18 +23,18 @@ def make(broker: Broker, name: str) -> Path:
     return place
 
 
-def left(broker: Broker) -> list[Path]:
+def left(broker: BrokerProcess) -> list[Path]:
     """What there is in `envs/`, and of what is being deleted."""
     envs = broker.folder / "envs"
     return [path for folder in (envs, envs / ".removed") for path in folder.iterdir() if path.name != ".removed"]
 
 
-def audited(broker: Broker) -> list[tuple[str, str, str]]:
+def audited(broker: BrokerProcess) -> list[tuple[str, str, str]]:
     records = [json.loads(line) for line in (broker.folder / "audit.ndjson").read_text().splitlines()]
     return [(each["op"], each["session"], each["outcome"]) for each in records]
 
 
-def test_what_a_session_has_stays_and_room_comes_back_with_its_removal(start: Callable[..., Broker]) -> None:
+def test_what_a_session_has_stays_and_room_comes_back_with_its_removal(start: Callable[..., BrokerProcess]) -> None:
     broker = start("limits.max-identity-environments=1")
     make(broker, "one")
     with broker.wire() as wire:
@@ -57,7 +57,7 @@ def test_what_a_session_has_stays_and_room_comes_back_with_its_removal(start: Ca
         assert wire.ask("remove-environment", environment="@two", mode="plan").status[-1] == "plan-mode"
 
 
-def test_of_two_identities_each_lists_and_removes_its_own_and_an_admin_all(start: Callable[..., Broker]) -> None:
+def test_of_two_identities_each_lists_and_removes_its_own_and_an_admin_all(start: Callable[..., BrokerProcess]) -> None:
     broker = start("broker.audit=true", more_endpoints=[free_tcp()], keys=["ada", "bob"])
     for name in ("mine", "@ada/data", "@bob/data"):
         make(broker, name)
@@ -87,7 +87,7 @@ def test_of_two_identities_each_lists_and_removes_its_own_and_an_admin_all(start
     wait_until(lambda: removed in audited(broker), "the audit has it")
 
 
-def test_a_large_one_is_gone_at_once_and_holds_up_nobody(start: Callable[..., Broker]) -> None:
+def test_a_large_one_is_gone_at_once_and_holds_up_nobody(start: Callable[..., BrokerProcess]) -> None:
     broker = start("limits.rate-limit-per-min=0")
     place = make(broker, "large")
     for number in range(100):
@@ -108,7 +108,7 @@ def test_a_large_one_is_gone_at_once_and_holds_up_nobody(start: Callable[..., Br
         assert slowest < 1
 
 
-def test_what_a_killed_broker_had_not_deleted_the_next_one_deletes(start: Callable[..., Broker]) -> None:
+def test_what_a_killed_broker_had_not_deleted_the_next_one_deletes(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     make(broker, ".removed/0123456789abcdef")
     stays = make(broker, "stays")
@@ -120,7 +120,7 @@ def test_what_a_killed_broker_had_not_deleted_the_next_one_deletes(start: Callab
     assert (stays / "bin/python").exists()
 
 
-def test_symlinks_in_it_lead_nowhere(start: Callable[..., Broker]) -> None:
+def test_symlinks_in_it_lead_nowhere(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     (make(broker, "evil") / "link").symlink_to(broker.folder / "precious")
     (broker.folder / "precious").mkdir()

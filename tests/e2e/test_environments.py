@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kit import Broker, Wire
+from kit import BrokerProcess, Wire
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_tests_of_a_project_run_in_its_environment(wire: Wire, project: Path) ->
     assert "OK" in answer.err
 
 
-def test_a_named_environment_is_made_when_it_is_new_and_kept(start: Callable[..., Broker]) -> None:
+def test_a_named_environment_is_made_when_it_is_new_and_kept(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     with broker.wire() as wire:
         first = wire.ask("new-session", name="a", runtime="@mine")
@@ -116,7 +116,9 @@ def test_a_worker_in_an_environment_is_kept_warm_while_a_session_has_it(wire: Wi
         assert wire.run("6*7").value == "42"
 
 
-def test_new_takes_the_environment_of_its_folder_and_says_so(start: Callable[..., Broker], project: Path) -> None:
+def test_new_takes_the_environment_of_its_folder_and_says_so(
+    start: Callable[..., BrokerProcess], project: Path
+) -> None:
     broker = start()
     command = [sys.executable, "-m", "replctl", "new", "work", "--endpoint", broker.endpoint]
     done = subprocess.run(command, cwd=project, env=broker.environ, capture_output=True, timeout=30, check=True)
@@ -125,7 +127,7 @@ def test_new_takes_the_environment_of_its_folder_and_says_so(start: Callable[...
         assert wire.run("import sys; sys.prefix", session="work").value == repr(str(project / ".venv"))
 
 
-def test_named_environments_have_a_bound_and_room_comes_back(start: Callable[..., Broker]) -> None:
+def test_named_environments_have_a_bound_and_room_comes_back(start: Callable[..., BrokerProcess]) -> None:
     broker = start("limits.max-identity-environments=1", "limits.max-environments=1")
     with broker.wire() as wire:
         assert wire.ask("new-session", name="a", runtime="@one")["created"] is True
@@ -144,7 +146,9 @@ def test_named_environments_have_a_bound_and_room_comes_back(start: Callable[...
         assert wire.ask("new-session", name="b", runtime="@two")["created"] is True
 
 
-def test_anothers_environment_is_refused_and_ones_own_is_had_by_either_name(start: Callable[..., Broker]) -> None:
+def test_anothers_environment_is_refused_and_ones_own_is_had_by_either_name(
+    start: Callable[..., BrokerProcess],
+) -> None:
     broker = start()
     with broker.wire() as wire:
         refused = wire.ask("new-session", name="a", runtime="@somebody/mine")

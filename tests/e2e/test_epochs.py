@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kit import Broker, Wire
+from kit import BrokerProcess, Wire
 
 NAMES = [f"s{number}" for number in range(10)]
 ENDED = "the broker that had it ended unexpectedly"
 
 
-def started(broker: Broker) -> None:
+def started(broker: BrokerProcess) -> None:
     """Kill it as a machine out of memory would, and start the next."""
     broker.kill()
     broker.start()
@@ -31,7 +31,7 @@ def heard(wire: Wire, told: dict[str, int], sent: dict[str, str], patience_s: fl
     return True
 
 
-def test_no_epoch_that_was_told_is_told_again_however_a_broker_dies(start: Callable[..., Broker]) -> None:
+def test_no_epoch_that_was_told_is_told_again_however_a_broker_dies(start: Callable[..., BrokerProcess]) -> None:
     broker = start("limits.rate-limit-per-min=0", warm=4)
     told: dict[str, int] = {}
     dice = random.Random(11)
@@ -58,7 +58,7 @@ def test_no_epoch_that_was_told_is_told_again_however_a_broker_dies(start: Calla
     assert "internal error" not in broker.log_text()
 
 
-def test_after_a_killed_broker_a_session_begins_as_lost_with_the_cause(start: Callable[..., Broker]) -> None:
+def test_after_a_killed_broker_a_session_begins_as_lost_with_the_cause(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     with broker.wire() as wire:
         assert wire.run("x = 1", "work")["epoch"] == 1
@@ -77,7 +77,7 @@ def test_after_a_killed_broker_a_session_begins_as_lost_with_the_cause(start: Ca
         assert wire.run("1", "fresh")["epoch"] == 1
 
 
-def test_after_a_clean_end_as_well(start: Callable[..., Broker]) -> None:
+def test_after_a_clean_end_as_well(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     with broker.wire() as wire:
         wire.run("x = 1", "work")
@@ -94,7 +94,7 @@ def test_after_a_clean_end_as_well(start: Callable[..., Broker]) -> None:
         assert (answer["state"], answer["epoch"], answer.get("cause")) == ("kept", 2, None)
 
 
-def test_a_damaged_list_starts_every_epoch_higher_and_says_so(start: Callable[..., Broker]) -> None:
+def test_a_damaged_list_starts_every_epoch_higher_and_says_so(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     with broker.wire() as wire:
         wire.run("x = 1", "work")

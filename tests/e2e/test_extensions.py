@@ -16,23 +16,23 @@ from typing import Any
 
 import pytest
 
-from ext_kit import SHOUT, entry, hook, write
-from kit import PATIENCE_S, Broker, wait_until
+from ext_kit import SHOUT, config_entry, hook_source, write_extension
+from kit import TIMEOUT_S, BrokerProcess, wait_until
 from replctl import Client, ReplError
 from replwire.replies import Approval
 
-Start = Callable[..., Broker]
+Start = Callable[..., BrokerProcess]
 COMMAND = [sys.executable, "-m", "replctl"]
-ASKS = hook("return Ask('Delete?', 'it says rm') if 'rm' in q.code else None")
+ASKS = hook_source("return Ask('Delete?', 'it says rm') if 'rm' in q.code else None")
 
 
-def _with(start: Start, tmp_path: Path, texts: dict[str, str], *settings: str, **more: Any) -> Broker:
+def _with(start: Start, tmp_path: Path, texts: dict[str, str], *settings: str, **more: Any) -> BrokerProcess:
     """A broker with these extensions, in this order."""
-    paths = [write(tmp_path, name, text) for name, text in texts.items()]
-    return start(*settings, config="".join(entry(path=path) for path in paths) + more.pop("config", ""), **more)
+    paths = [write_extension(tmp_path, name, text) for name, text in texts.items()]
+    return start(*settings, config="".join(config_entry(path=path) for path in paths) + more.pop("config", ""), **more)
 
 
-def _cli(broker: Broker, *args: str, **more: Any) -> subprocess.CompletedProcess[str]:
+def _cli(broker: BrokerProcess, *args: str, **more: Any) -> subprocess.CompletedProcess[str]:
     environ = {
         **broker.environ,
         "REPLCTL_ENDPOINT": broker.endpoint,
@@ -48,7 +48,7 @@ def test_a_hook_sees_code_and_who_sends_it_and_its_word_counts(start: Start, tmp
     body = (
         "return Block(f'{q.op} {q.name} {q.runtime} {q.agent} {sorted(q.facts.imports)}') if 'bad' in q.code else None"
     )
-    broker = _with(start, tmp_path, {"guard": hook(body)})
+    broker = _with(start, tmp_path, {"guard": hook_source(body)})
     with broker.wire() as wire:
         assert wire.run("1+1", "s").value == "2"
         answer = wire.run("import bad", agent="ada")
@@ -59,9 +59,9 @@ def test_a_hook_sees_code_and_who_sends_it_and_its_word_counts(start: Start, tmp
 
 def test_hooks_are_asked_in_order_and_the_first_that_does_not_allow_decides(start: Start, tmp_path: Path) -> None:
     texts = {
-        "one": hook("return Allow()"),
-        "two": hook("return Block('two') if '2' in q.code else None"),
-        "three": hook("return Block('three') if '3' in q.code else None"),
+        "one": hook_source("return Allow()"),
+        "two": hook_source("return Block('two') if '2' in q.code else None"),
+        "three": hook_source("return Block('three') if '3' in q.code else None"),
     }
     broker = _with(start, tmp_path, texts)
     with broker.wire() as wire:
@@ -83,7 +83,7 @@ def test_hooks_are_asked_in_order_and_the_first_that_does_not_allow_decides(star
 def test_a_hook_that_fails_blocks_and_is_told_and_the_rest_goes_on(
     start: Start, tmp_path: Path, body: str, why: str
 ) -> None:
-    broker = _with(start, tmp_path, {"guard": hook(f"if 'bad' in q.code:\n            {body}")})
+    broker = _with(start, tmp_path, {"guard": hook_source(f"if 'bad' in q.code:\n            {body}")})
     with broker.wire() as wire, broker.wire() as listener:
         listener.send("subscribe", types=["extension/error"])
         assert listener.receive()["status"] == ["subscribed"]
@@ -98,7 +98,7 @@ def test_a_hook_that_fails_blocks_and_is_told_and_the_rest_goes_on(
 
 def test_a_hook_that_does_not_come_back_blocks_its_eval_and_nobody_else(start: Start, tmp_path: Path) -> None:
     body = "while 'hang' in q.code and not pathlib.Path(q.code.split()[1]).exists():\n            time.sleep(0.01)"
-    broker = _with(start, tmp_path, {"guard": hook(body)}, "limits.hook-time-ms=300")
+    broker = _with(start, tmp_path, {"guard": hook_source(body)}, "limits.hook-time-ms=300")
     release = tmp_path / "release"
     with broker.wire() as wire, broker.wire() as other:
         wire.run("x = 1", "s")
@@ -118,7 +118,7 @@ def test_what_was_blocked_because_it_waited_too_long_is_judged_no_more(start: St
             file.write(q.code[:4] + ' ')
         while 'hang' in q.code and not pathlib.Path({str(release)!r}).exists():
             time.sleep(0.01)"""
-    broker = _with(start, tmp_path, {"guard": hook(body)}, "limits.hook-time-ms=300")
+    broker = _with(start, tmp_path, {"guard": hook_source(body)}, "limits.hook-time-ms=300")
     with broker.wire() as wire:
         for name in [wire.send("eval", session="s", code=code, if_missing="create") for code in ("hang", "late")]:
             assert "hook-blocked" in wire.answer(name)["status"]
@@ -128,7 +128,7 @@ def test_what_was_blocked_because_it_waited_too_long_is_judged_no_more(start: St
 
 
 def test_many_evals_at_once_are_all_judged(start: Start, tmp_path: Path) -> None:
-    broker = _with(start, tmp_path, {"guard": hook("return Block('odd') if int(q.code) % 2 else None")}, warm=0)
+    broker = _with(start, tmp_path, {"guard": hook_source("return Block('odd') if int(q.code) % 2 else None")}, warm=0)
     with broker.wire() as wire:
         ids = [wire.send("eval", session="s", code=str(n), if_missing="create") for n in range(20)]
         ends = [wire.answer(each) for each in ids]
@@ -142,7 +142,7 @@ def test_a_person_may_say_yes_to_what_a_hook_asks(start: Start, tmp_path: Path) 
     with Client(broker.endpoint, start=False) as client:
         with pytest.raises(ReplError) as refused:
             client.eval("rm = 1", "s")
-        assert (refused.value.word, refused.value.exit) == ("approval-needed", 5)
+        assert (refused.value.code, refused.value.exit) == ("approval-needed", 5)
         assert refused.value.approval is not None
         assert client.eval("rm = 2; rm", "s", on_approval=lambda each: asked.append(each) or True).value == "2"
         assert [(each.hook, each.title, each.reason) for each in asked] == [("guard/words", "Delete?", "it says rm")]
@@ -169,14 +169,14 @@ def test_the_command_asks_who_sits_at_the_terminal(start: Start, tmp_path: Path,
     seen = _until(ours, "Run it? [y/N]")
     assert "Delete? it says rm (hook guard/words)" in seen
     os.write(ours, typed.encode())
-    assert process.wait(PATIENCE_S) == code
+    assert process.wait(TIMEOUT_S) == code
     assert ("42" in _rest(ours)) == (code == 0)
     os.close(ours)
 
 
 def test_ctrl_c_at_the_question_is_a_no(start: Start, tmp_path: Path) -> None:
     title = "return Ask('Clear \\x1b[2J?', 'it says rm') if 'rm' in q.code else None"
-    broker = _with(start, tmp_path, {"guard": hook(title)})
+    broker = _with(start, tmp_path, {"guard": hook_source(title)})
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [*COMMAND, "eval", "--endpoint", broker.endpoint, "rm = 42; rm"],
@@ -191,14 +191,14 @@ def test_ctrl_c_at_the_question_is_a_no(start: Start, tmp_path: Path) -> None:
     state = Path(f"/proc/{process.pid}/task/{process.pid}/stat")
     wait_until(lambda: state.read_text().rpartition(")")[2].split()[0] == "S", "it reads")
     process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE_S) == 5
+    assert process.wait(TIMEOUT_S) == 5
     assert "the code did not run" in _rest(ours)
     os.close(ours)
 
 
 def _until(fd: int, text: str) -> str:
     seen = ""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while text not in seen:
         assert select.select([fd], [], [], max(0, deadline - time.monotonic()))[0], seen
         seen += os.read(fd, 65536).decode()
@@ -228,13 +228,13 @@ def test_the_command_asks_nobody_where_there_is_no_terminal(start: Start, tmp_pa
 @pytest.mark.parametrize(
     "config",
     [
-        entry(name="imports"),
-        entry(name="imports", settings={"allow": 3}),
-        entry(name="secrets", settings={"answer": "perhaps"}),
-        entry(name="secrets", settings={"shapes": {"x": "("}}),
-        entry(name="nothing-like-this"),
-        entry(path="/no/such.py"),
-        entry(name="secrets") * 2,
+        config_entry(name="imports"),
+        config_entry(name="imports", settings={"allow": 3}),
+        config_entry(name="secrets", settings={"answer": "perhaps"}),
+        config_entry(name="secrets", settings={"shapes": {"x": "("}}),
+        config_entry(name="nothing-like-this"),
+        config_entry(path="/no/such.py"),
+        config_entry(name="secrets") * 2,
     ],
 )
 def test_a_broker_does_not_serve_without_an_extension_that_its_config_names(tmp_path: Path, config: str) -> None:
@@ -255,7 +255,7 @@ def test_a_broker_does_not_serve_without_an_extension_that_its_config_names(tmp_
 # --- other kinds ---
 
 KINDS = """
-from replbroker.watch.jsonl import Jsonl
+from replbroker.sinks.jsonl_backend import Jsonl
 import sys
 @hookimpl
 def replctl_register(register, settings):
@@ -284,8 +284,10 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Any:
     elsewhere = tmp_path_factory.mktemp("kinds")
     driver = elsewhere / "shout.txt"
     driver.write_text(SHOUT)
-    path = write(elsewhere, "kinds", f"SHOUT = {str(driver)!r}\n" + KINDS)
-    broker = Broker(folder, "transcript.backend=mine", "broker.unix=/FOLDER/run/lines.sock", config=entry(path=path))
+    path = write_extension(elsewhere, "kinds", f"SHOUT = {str(driver)!r}\n" + KINDS)
+    broker = BrokerProcess(
+        folder, "transcript.backend=mine", "broker.unix=/FOLDER/run/lines.sock", config=config_entry(path=path)
+    )
     yield broker
     assert broker.process.poll() is None, broker.log_text()
     assert broker.stop() == 0
@@ -293,7 +295,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Any:
     shutil.rmtree(folder)
 
 
-def test_snapshots_of_extensions_stand_beside_the_brokers_own(kinds: Broker) -> None:
+def test_snapshots_of_extensions_stand_beside_the_brokers_own(kinds: BrokerProcess) -> None:
     with kinds.wire() as wire:
         shown = wire.ask("introspect")["snapshots"]
     assert shown["kinds/good"] == {"n": 1}
@@ -304,7 +306,7 @@ def test_snapshots_of_extensions_stand_beside_the_brokers_own(kinds: Broker) -> 
     assert {"kind": "runtime", "name": "shout", "owner": "kinds", "summary": ""} in shown["extensions"]
 
 
-def test_a_language_of_an_extension_runs_code(kinds: Broker) -> None:
+def test_a_language_of_an_extension_runs_code(kinds: BrokerProcess) -> None:
     with kinds.wire() as wire:
         assert "shout" in wire.ask("describe")["runtimes"]
         assert "absent" not in wire.ask("describe")["runtimes"]
@@ -315,7 +317,7 @@ def test_a_language_of_an_extension_runs_code(kinds: Broker) -> None:
         assert wire.run("again", "loud").value == "AGAIN"
 
 
-def test_a_token_that_an_extension_knows_lets_somebody_in_as_its_own(kinds: Broker) -> None:
+def test_a_token_that_an_extension_knows_lets_somebody_in_as_its_own(kinds: BrokerProcess) -> None:
     with kinds.wire() as wire:
         answer = wire.ask("hello", token="a-token-of-ann")
         assert answer["identity"] == "static:ann"
@@ -327,14 +329,14 @@ def test_a_token_that_an_extension_knows_lets_somebody_in_as_its_own(kinds: Brok
     assert "another-token-0" not in log
 
 
-def test_transcripts_are_kept_by_an_extension(kinds: Broker) -> None:
+def test_transcripts_are_kept_by_an_extension(kinds: BrokerProcess) -> None:
     with kinds.wire() as wire:
         wire.run("needle = 1", "kept")
         wire.ask("close", session="kept")
     wait_until(lambda: "needle" in _cli(kinds, "history", "--search", "needle").stdout, "it is kept")
 
 
-def test_commands_of_extensions_stand_beside_the_others(kinds: Broker) -> None:
+def test_commands_of_extensions_stand_beside_the_others(kinds: BrokerProcess) -> None:
     assert _cli(kinds, "louder", "-s", "c", "so", "be it").stdout == "\"SO 'BE IT'\"\n"
     assert json.loads(_cli(kinds, "louder", "--json", "x").stdout)["text"] == "'X'"
     failed = _cli(kinds, "fails")
@@ -384,7 +386,7 @@ def test_what_an_extension_prints_stays_out_of_answers(start: Start, tmp_path: P
 def test_a_command_works_although_an_extension_cannot_be_loaded(start: Start, tmp_path: Path) -> None:
     broker = start()
     with (broker.folder / "config.toml").open("a") as config:
-        config.write(entry(path=write(tmp_path, "broken", "1/0")))
+        config.write(config_entry(path=write_extension(tmp_path, "broken", "1/0")))
     done = _cli(broker, "extensions")
     assert done.returncode == 0
     assert "extension" in done.stderr

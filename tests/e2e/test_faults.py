@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from kit import Broker, Wire, alive, wait_until
+from kit import BrokerProcess, Wire, is_alive, wait_until
 
-Start = Callable[..., Broker]
+Start = Callable[..., BrokerProcess]
 SPAWN = "import subprocess, os\np = subprocess.Popen(['sleep', '987'], start_new_session=True)\n"
 
 
@@ -38,7 +38,7 @@ def test_a_kill_in_the_middle_of_an_eval_is_told_and_leaves_nothing_running(wire
     assert "SIGKILL" in answer["cause"]
     assert (answer["state"], answer["epoch"]) == ("lost", begun["epoch"] + 1)
     for pid in (*pids, child):
-        wait_until(lambda pid=pid: not alive(pid), f"{pid} is gone", 2.0)
+        wait_until(lambda pid=pid: not is_alive(pid), f"{pid} is gone", 2.0)
     assert wire.run("1+1").value == "2"
 
 
@@ -74,10 +74,10 @@ def test_a_killed_broker_takes_workers_and_all_they_started_along(start: Start) 
         child = int(wire.run(SPAWN + "p.pid").value or 0)
         wire.send("eval", code="while True: pass", session="s")
         wait_until(lambda: wire.ask("ls-sessions")["sessions"][0]["state"] == "busy", "it runs")
-        family = broker.family() | {child}
+        family = broker.process_tree() | {child}
     broker.kill()
     for pid in family:
-        wait_until(lambda pid=pid: not alive(pid), f"{pid} is gone", 2.0)
+        wait_until(lambda pid=pid: not is_alive(pid), f"{pid} is gone", 2.0)
     broker.start()
     assert broker.ready["lost"] == ["s"]
     with broker.wire() as wire:
@@ -89,19 +89,21 @@ def test_a_killed_broker_takes_workers_and_all_they_started_along(start: Start) 
 
 def test_what_a_killed_broker_leaves_goes_with_the_next_start_and_a_living_ones_stays(start: Start) -> None:
     living, killed = start(), start()
-    left = killed.scratch
+    left = killed.private_dir
     killed.kill()
     assert left.exists()
     killed.start()
-    assert [path.exists() for path in (left, killed.scratch, living.scratch)] == [False, True, True]
-    used = killed.scratch
+    assert [path.exists() for path in (left, killed.private_dir, living.private_dir)] == [False, True, True]
+    used = killed.private_dir
     killed.stop()
     assert not used.exists()
     with living.wire() as wire:
         assert [wire.run("6*7", session=None).value for _ in range(4)] == ["42"] * 4  # more than had been started
 
 
-def test_a_client_that_vanishes_in_the_middle_leaves_an_eval_that_can_be_read(wire: Wire, broker: Broker) -> None:
+def test_a_client_that_vanishes_in_the_middle_leaves_an_eval_that_can_be_read(
+    wire: Wire, broker: BrokerProcess
+) -> None:
     with broker.wire() as gone:
         request = gone.send("eval", code="print('a')\nx = input()\nx", session="s", if_missing="create")
         gone.until(request, "need-input")
@@ -110,7 +112,7 @@ def test_a_client_that_vanishes_in_the_middle_leaves_an_eval_that_can_be_read(wi
     assert (answer.out, answer.value) == ("a\n", "'b'")
 
 
-def stuck_wire(broker: Broker) -> Wire:
+def stuck_wire(broker: BrokerProcess) -> Wire:
     """A client that holds one answer that it has not read."""
     stuck = broker.wire()
     stuck.socket.close()
@@ -121,7 +123,7 @@ def stuck_wire(broker: Broker) -> Wire:
     return stuck
 
 
-def test_a_client_that_never_reads_hurts_nobody_else(wire: Wire, broker: Broker) -> None:
+def test_a_client_that_never_reads_hurts_nobody_else(wire: Wire, broker: BrokerProcess) -> None:
     stuck = stuck_wire(broker)
     for number in range(40):
         stuck.send("eval", code="print('x' * 900_000)", session=f"stuck{number % 4}", if_missing="create")
@@ -132,7 +134,7 @@ def test_a_client_that_never_reads_hurts_nobody_else(wire: Wire, broker: Broker)
     assert wire.run("1+1", session="quick").value == "2"
 
 
-def test_a_client_that_was_cut_off_for_not_reading_connects_again_as_who_it_is(broker: Broker) -> None:
+def test_a_client_that_was_cut_off_for_not_reading_connects_again_as_who_it_is(broker: BrokerProcess) -> None:
     with stuck_wire(broker) as stuck:
         asked = [stuck.send("describe") for _ in range(1500)]
         answers = []
@@ -143,10 +145,10 @@ def test_a_client_that_was_cut_off_for_not_reading_connects_again_as_who_it_is(b
         assert stuck.ask("ls-sessions").status == ["done"]
 
 
-def test_random_bytes_and_half_messages_on_every_socket_change_nothing(wire: Wire, broker: Broker) -> None:
+def test_random_bytes_and_half_messages_on_every_socket_change_nothing(wire: Wire, broker: BrokerProcess) -> None:
     wire.run("x = 1")
     noise = random.Random(7)
-    for target in (broker.endpoint.removeprefix("ipc://"), f"{broker.scratch}/workers"):
+    for target in (broker.endpoint.removeprefix("ipc://"), f"{broker.private_dir}/workers"):
         for size in (1, 10, 64, 4096, 100_000):
             with socket.socket(socket.AF_UNIX) as raw:
                 raw.connect(target)
@@ -159,9 +161,9 @@ def test_random_bytes_and_half_messages_on_every_socket_change_nothing(wire: Wir
     assert broker.process.poll() is None
 
 
-def test_frames_of_a_stranger_on_the_workers_socket_are_not_heard(wire: Wire, broker: Broker) -> None:
+def test_frames_of_a_stranger_on_the_workers_socket_are_not_heard(wire: Wire, broker: BrokerProcess) -> None:
     wire.run("x = 1")
-    stranger = Wire(f"ipc://{broker.scratch}/workers")
+    stranger = Wire(f"ipc://{broker.private_dir}/workers")
     for body in (b"", b"\x02" + b"\0" * 17, b"\x01" + b"\0" * 17 + b'{"token":"guess"}', b"\x08\x01" + b"\0" * 40):
         stranger.socket.send(body)
     assert not stranger.socket.poll(100)
@@ -247,7 +249,7 @@ def test_a_broker_without_its_fork_server_gets_another(start: Start) -> None:
     broker = start()
     with broker.wire() as wire:
         wire.run("x = 1")
-        servers = [pid for pid in broker.family() if b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        servers = [pid for pid in broker.process_tree() if b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         children = {pid for pid in servers if Path(f"/proc/{pid}/stat").read_text().split()[3] == str(broker.pid)}
         for pid in children:
             os.kill(pid, signal.SIGKILL)
@@ -264,7 +266,7 @@ def test_sessions_outlive_their_fork_server_and_their_own_end_is_told_as_it_was(
         server = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
         assert b"forkserver" in Path(f"/proc/{server}/cmdline").read_bytes()
         os.kill(server, signal.SIGKILL)
-        wait_until(lambda: not alive(server), "the fork server is gone")
+        wait_until(lambda: not is_alive(server), "the fork server is gone")
         assert wire.run("1+1", session="new").value == "2"
         kept = wire.run("x")
         assert (kept.value, kept["state"], kept["epoch"]) == ("6", "kept", 1)
@@ -272,9 +274,9 @@ def test_sessions_outlive_their_fork_server_and_their_own_end_is_told_as_it_was(
         lost = wait_until(lambda: (a := wire.run("1")).get("state") == "lost" and a, "the loss is told")
         assert lost["cause"] == "the worker process was killed by SIGKILL"
         assert wire.run("x", session="other").value == "7"
-    family = broker.family()
+    family = broker.process_tree()
     assert broker.stop() == 0
-    wait_until(lambda: not any(map(alive, family)), "nothing is left")
+    wait_until(lambda: not any(map(is_alive, family)), "nothing is left")
 
 
 def test_an_interpreter_that_is_stopped_is_told_to_be_and_replaced(start: Start) -> None:

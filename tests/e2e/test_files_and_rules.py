@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kit import Broker, LineWire, Wire, wait_until
+from kit import BrokerProcess, LineWire, Wire, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def library() -> Iterator[Path]:
 
 
 @pytest.fixture
-def loading(start: Callable[..., Broker], library: Path) -> Iterator[Wire]:
+def loading(start: Callable[..., BrokerProcess], library: Path) -> Iterator[Wire]:
     with start(f'session.load-paths=["{library}"]', "limits.max-file-bytes=2000").wire() as wire:
         yield wire
 
@@ -127,7 +127,7 @@ def test_without_an_allow_list_no_file_is_loaded(wire: Wire) -> None:
     assert wire.ask("reload-file", file="/etc/hostname").status == ["done", "error", "invalid-request"]
 
 
-def test_the_rules_of_the_config_bind_an_agent(start: Callable[..., Broker]) -> None:
+def test_the_rules_of_the_config_bind_an_agent(start: Callable[..., BrokerProcess]) -> None:
     rules = '[[agents]]\nname = "ada"\nallowed-runtimes = ["bash"]\nmax-output-bytes = 100\n[[agents]]\nname = "bob"\nenabled = false\n'
     broker = start(config=rules)
     with broker.wire() as wire:
@@ -161,7 +161,7 @@ def test_history_lasts_across_resets(wire: Wire) -> None:
     ]
 
 
-def test_every_request_is_in_the_audit_with_its_client_and_outcome(start: Callable[..., Broker]) -> None:
+def test_every_request_is_in_the_audit_with_its_client_and_outcome(start: Callable[..., BrokerProcess]) -> None:
     broker = start("broker.tcp=127.0.0.1:0", "limits.rate-limit-per-min=4")
     with broker.wire() as wire:
         wire.run("1 / 0", agent="ada")
@@ -197,7 +197,7 @@ def test_every_request_is_in_the_audit_with_its_client_and_outcome(start: Callab
     assert os.stat(broker.folder / "audit.ndjson").st_mode & 0o777 == 0o600
 
 
-def test_a_damaged_line_of_the_audit_is_skipped(start: Callable[..., Broker]) -> None:
+def test_a_damaged_line_of_the_audit_is_skipped(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     with broker.wire() as wire:
         wire.ask("ping")
@@ -214,7 +214,7 @@ def test_a_damaged_line_of_the_audit_is_skipped(start: Callable[..., Broker]) ->
     assert [json.loads(line)["op"] for line in told.stdout.splitlines()] == ["ping"]
 
 
-def test_the_audit_is_rotated_and_never_grows_beyond_two_files(start: Callable[..., Broker]) -> None:
+def test_the_audit_is_rotated_and_never_grows_beyond_two_files(start: Callable[..., BrokerProcess]) -> None:
     broker = start("broker.audit-bytes=4096", "limits.rate-limit-per-min=0")
     with broker.wire() as wire:
         for name in ("audit.ndjson", "audit.ndjson.1"):
@@ -227,6 +227,6 @@ def test_the_audit_is_rotated_and_never_grows_beyond_two_files(start: Callable[.
     assert {json.loads(line)["op"] for line in (broker.folder / "audit.ndjson.1").read_text().splitlines()} == {"ping"}
 
 
-def records(broker: Broker) -> list[dict[str, Any]]:
+def records(broker: BrokerProcess) -> list[dict[str, Any]]:
     path = broker.folder / "audit.ndjson"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

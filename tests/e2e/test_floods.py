@@ -13,22 +13,22 @@ from typing import Any
 import pytest
 import zmq
 
-from kit import Broker, LineWire, wait_until
+from kit import BrokerProcess, LineWire, wait_until
 from replwire.limits import MAX_DELAYED_REFUSALS
 
-Start = Callable[..., Broker]
+Start = Callable[..., BrokerProcess]
 WORST_S = 0.1  # of a ping beside a flood; with room for a busy machine
 ROOM = 5
 
 
 @pytest.fixture(scope="module")
-def flooded() -> Iterator[Broker]:
+def flooded() -> Iterator[BrokerProcess]:
     """One broker for all floods, with the limits that every broker has."""
     import shutil
     import tempfile
     from pathlib import Path
 
-    broker = Broker(
+    broker = BrokerProcess(
         Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp")),
         "broker.tcp=127.0.0.1:0",
         "broker.unix=/FOLDER/run/lines.sock",
@@ -80,7 +80,7 @@ FLOODS = {
 @pytest.mark.parametrize(
     ("transport", "kind"), [*(("unix", kind) for kind in FLOODS), ("tcp", "objects"), ("tcp", "pings")]
 )
-def test_a_flood_of_lines_stalls_nobody_and_costs_no_session(flooded: Broker, transport: str, kind: str) -> None:
+def test_a_flood_of_lines_stalls_nobody_and_costs_no_session(flooded: BrokerProcess, transport: str, kind: str) -> None:
     audit = flooded.folder / "audit.ndjson"
     with flooded.wire() as wire, LineWire(flooded.listening["unix"]) as line:
         wire.run("x = 41", session="calm")
@@ -100,7 +100,7 @@ def test_a_flood_of_lines_stalls_nobody_and_costs_no_session(flooded: Broker, tr
         assert audit.stat().st_size - before < 300_000  # what the rate limit lets pass is told one by one
 
 
-def test_a_flood_of_refusals_is_a_few_lines_of_the_audit_that_say_how_many(flooded: Broker) -> None:
+def test_a_flood_of_refusals_is_a_few_lines_of_the_audit_that_say_how_many(flooded: BrokerProcess) -> None:
     with LineWire(flooded.listening["tcp"]) as line:
         for number in range(300):
             line.send("dance", id=f"flood{number}")
@@ -115,7 +115,7 @@ def test_a_flood_of_refusals_is_a_few_lines_of_the_audit_that_say_how_many(flood
     wait_until(lambda: told() == 300, "all of them are accounted for")
 
 
-def test_nothing_is_heard_after_a_hang_up_and_what_runs_is_answered(flooded: Broker) -> None:
+def test_nothing_is_heard_after_a_hang_up_and_what_runs_is_answered(flooded: BrokerProcess) -> None:
     with LineWire(flooded.listening["unix"]) as line, flooded.wire() as wire:
         running = line.send("eval", code="input()", session="inflight", if_missing="create")
         line.until(running, "need-input")

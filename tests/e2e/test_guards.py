@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ext_kit import entry
-from kit import Broker
+from ext_kit import config_entry
+from kit import BrokerProcess
 
-Start = Callable[..., Broker]
+Start = Callable[..., BrokerProcess]
 SECRETS = {
     "private key": "-----BEGIN RSA PRIVATE KEY-----",
     "AWS access key": "AKIA" + "ABCDEFGHIJKLMNOP",
@@ -20,7 +20,7 @@ SECRETS = {
 
 
 def test_the_guard_of_secrets_keeps_them_out_of_session_history_and_transcript(start: Start) -> None:
-    broker = start(config=entry(name="secrets"))
+    broker = start(config=config_entry(name="secrets"))
     with broker.wire() as wire:
         for name, secret in SECRETS.items():
             answer = wire.run(f"x = 1\nkey = {secret!r}")
@@ -37,7 +37,7 @@ def test_the_guard_of_secrets_keeps_them_out_of_session_history_and_transcript(s
 
 def test_the_guard_of_imports_knows_each_agent(start: Start) -> None:
     settings = {"allow": {"*": ["math", "os.path"], "ada": ["*"], "bob": []}}
-    broker = start(config=entry(name="imports", settings=settings))
+    broker = start(config=config_entry(name="imports", settings=settings))
     with broker.wire() as wire:
         assert wire.run("import math, os.path", "s")["status"] == ["done"]
         assert wire.run("import socket", "s", agent="ada")["status"] == ["done"]

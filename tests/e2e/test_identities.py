@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import zmq
 
-from kit import Broker, LineWire, Wire, acting_as_root, free_tcp, own_address, wait_until
-from replbroker.transports.auth import Zap
-from replbroker.transports.router import Clients
+from kit import BrokerProcess, LineWire, Wire, free_tcp, identities_as_root, own_address, wait_until
+from replbroker.transports.client_router import ClientRouter
+from replbroker.transports.zap import ZapAuthenticator
 from replctl import Client, ReplError
 
 OTHER_UID = 65534
@@ -48,7 +48,7 @@ context.destroy()
 """
 
 
-def keys(broker: Broker, *args: str) -> str:
+def keys(broker: BrokerProcess, *args: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "replctl", "keys", *args],
         env=broker.environ,
@@ -60,7 +60,7 @@ def keys(broker: Broker, *args: str) -> str:
     return done.stdout.decode().strip()
 
 
-class Seen:
+class ConnectionLog:
     """What a transport tells of its connections."""
 
     def __init__(self) -> None:
@@ -68,18 +68,18 @@ class Seen:
         self.groups: dict[bytes, tuple[int, ...]] = {}
         self.open: set[bytes] = set()
 
-    def opened(self, peer: bytes, identity: str, groups: tuple[int, ...] = ()) -> None:
+    def on_connect(self, peer: bytes, identity: str, groups: tuple[int, ...] = ()) -> None:
         self.who[peer], self.groups[peer] = identity, groups
         self.open.add(peer)
 
-    def departed(self, peer: bytes, identity: str) -> None:
+    def on_message_after_close(self, peer: bytes, identity: str) -> None:
         self.who[peer] = identity
 
-    def gone(self, peer: bytes) -> None:
+    def on_disconnect(self, peer: bytes) -> None:
         self.open.discard(peer)
 
 
-class Sender:
+class SendingProcess:
     """Another process: it waits, connects and sends its user's number, waits, and is gone."""
 
     def __init__(self, stack: ExitStack, uid: int, url: str) -> None:
@@ -87,7 +87,7 @@ class Sender:
             subprocess.Popen([sys.executable, "-c", SEND, str(uid), url], stdin=subprocess.PIPE, text=True, bufsize=1)
         )
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
 
@@ -97,7 +97,7 @@ def rows(audit: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, to be another user")
-def test_another_user_of_the_machine_is_known_by_the_kernels_word(start: Callable[..., Broker]) -> None:
+def test_another_user_of_the_machine_is_known_by_the_kernels_word(start: Callable[..., BrokerProcess]) -> None:
     broker = start("broker.tcp=127.0.0.1:0", sandbox=True)
     with broker.wire() as wire:
         wire.run("x = 1")
@@ -118,7 +118,7 @@ def test_another_user_of_the_machine_is_known_by_the_kernels_word(start: Callabl
         assert wire.run("x").value == "1"
 
 
-def test_a_client_with_a_key_comes_in_over_tcp_and_one_without_does_not(start: Callable[..., Broker]) -> None:
+def test_a_client_with_a_key_comes_in_over_tcp_and_one_without_does_not(start: Callable[..., BrokerProcess]) -> None:
     broker = start(more_endpoints=[free_tcp()], keys=["ada"])
     tcp = broker.listening["tcp"]
     with Client(tcp, key=str(broker.folder / "ada.key"), start=False) as client:
@@ -126,31 +126,33 @@ def test_a_client_with_a_key_comes_in_over_tcp_and_one_without_does_not(start: C
         assert client.eval("6*7", session="hers").value == "42"
         with pytest.raises(ReplError) as ended:
             client.shutdown()
-        assert ended.value.word == "forbidden"
+        assert ended.value.code == "forbidden"
     with broker.wire() as wire:
         assert [each["owner"] for each in wire.ask("ls-sessions")["sessions"]] == ["ada"]
     with Client(tcp, start=False) as stranger, pytest.raises(ReplError) as refused:
         stranger.ping()
-    assert refused.value.word == "unauthorized"
+    assert refused.value.code == "unauthorized"
 
 
-def test_a_key_that_was_revoked_is_nobodys(start: Callable[..., Broker]) -> None:
+def test_a_key_that_was_revoked_is_nobodys(start: Callable[..., BrokerProcess]) -> None:
     broker = start(more_endpoints=[free_tcp()], keys=["ada"])
     with Client(broker.listening["tcp"], key=str(broker.folder / "ada.key"), start=False) as client:
         assert client.describe().identity == "ada"
         keys(broker, "revoke", "ada")
         with pytest.raises(ReplError) as refused:
             client.describe()
-        assert refused.value.word == "unauthorized"
+        assert refused.value.code == "unauthorized"
     with Client(broker.listening["tcp"], key=str(broker.folder / "ada.key"), start=False) as again:
         with pytest.raises(ReplError) as gone:
             again.ping()
-        assert gone.value.word == "unauthorized"
+        assert gone.value.code == "unauthorized"
     wait_until(lambda: ("tcp:127.0.0.1", None) in unauthorized(broker), "who was not let in is in the audit")
 
 
-def test_a_token_that_was_revoked_ends_what_waits_on_its_connection_at_once(start: Callable[..., Broker]) -> None:
-    broker = start("broker.tcp=0.0.0.0:0", config=acting_as_root("bob"))
+def test_a_token_that_was_revoked_ends_what_waits_on_its_connection_at_once(
+    start: Callable[..., BrokerProcess],
+) -> None:
+    broker = start("broker.tcp=0.0.0.0:0", config=identities_as_root("bob"))
     keys(broker, "token", "bob")
     token = (broker.folder / "bob.token").read_text().strip()
     line = LineWire(f"lines+tcp://{own_address()}:{broker.listening['tcp'].rpartition(':')[2]}")
@@ -172,7 +174,7 @@ def test_a_token_that_was_revoked_ends_what_waits_on_its_connection_at_once(star
         assert (session["owner"], session["running"]) == ("bob", 1)  # what it asked for is done all the same
 
 
-def unauthorized(broker: Broker) -> list[tuple[Any, Any]]:
+def unauthorized(broker: BrokerProcess) -> list[tuple[Any, Any]]:
     """Client and identity of what the audit says of those that were not let in."""
     found = [json.loads(line) for line in (broker.folder / "audit.ndjson").read_text().splitlines()]
     return [(each["client"], each["identity"]) for each in found if each["outcome"] == "unauthorized"]
@@ -204,7 +206,7 @@ def test_a_clients_file_and_its_place_with_the_broker_are_made_both_or_neither(t
     assert keys_command("list").stdout.count("ada") == 1
 
 
-def test_beyond_loopback_a_broker_needs_keys(start: Callable[..., Broker]) -> None:
+def test_beyond_loopback_a_broker_needs_keys(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     command = [sys.executable, "-m", "replctl", "serve", "--endpoint", free_tcp("0.0.0.0")]
     ended = subprocess.run(command, env=broker.environ, capture_output=True, timeout=20, check=False)
@@ -212,8 +214,8 @@ def test_beyond_loopback_a_broker_needs_keys(start: Callable[..., Broker]) -> No
     assert "replctl keys new" in ended.stderr.decode()
 
 
-def test_a_line_client_whom_nobody_vouches_for_shows_a_token(start: Callable[..., Broker]) -> None:
-    broker = start("broker.tcp=0.0.0.0:0", config=acting_as_root("bob"))
+def test_a_line_client_whom_nobody_vouches_for_shows_a_token(start: Callable[..., BrokerProcess]) -> None:
+    broker = start("broker.tcp=0.0.0.0:0", config=identities_as_root("bob"))
     assert any("non-loopback" in warning for warning in broker.ready["warnings"])
     keys(broker, "token", "bob")
     (broker.folder / "keys/tokens/none").write_bytes(b"\xff")  # what is no digest is nobody's token
@@ -236,7 +238,7 @@ def test_a_line_client_whom_nobody_vouches_for_shows_a_token(start: Callable[...
     assert token not in (broker.folder / "keys/tokens/bob").read_text()
 
 
-def test_ten_wrong_tokens_in_a_row_end_the_connection(start: Callable[..., Broker]) -> None:
+def test_ten_wrong_tokens_in_a_row_end_the_connection(start: Callable[..., BrokerProcess]) -> None:
     broker = start("broker.tcp=0.0.0.0:0")
     line = LineWire(f"lines+tcp://{own_address()}:{broker.listening['tcp'].rpartition(':')[2]}")
     for _ in range(10):
@@ -255,7 +257,7 @@ def test_sharing_is_said_and_seen(wire: Wire) -> None:
     assert wire.run("2", "uid:7/s").value == "2"  # the broker's own user is an admin
 
 
-def test_key_files_are_for_their_owner_alone(start: Callable[..., Broker]) -> None:
+def test_key_files_are_for_their_owner_alone(start: Callable[..., BrokerProcess]) -> None:
     broker = start(more_endpoints=[free_tcp()], keys=["ada"])
     path = keys(broker, "new", "eve")
     assert os.stat(path).st_mode & 0o777 == 0o600
@@ -266,10 +268,10 @@ def test_key_files_are_for_their_owner_alone(start: Callable[..., Broker]) -> No
     os.chmod(path, 0o644)
     with pytest.raises(ReplError) as refused:
         Client(broker.listening["tcp"], key=path, start=False)
-    assert (refused.value.word, refused.value.err) == ("unauthorized", f"{path}: others may read it; chmod 600 it")
+    assert (refused.value.code, refused.value.message) == ("unauthorized", f"{path}: others may read it; chmod 600 it")
 
 
-def test_who_has_hung_up_on_loopback_is_nobody_and_not_root(start: Callable[..., Broker]) -> None:
+def test_who_has_hung_up_on_loopback_is_nobody_and_not_root(start: Callable[..., BrokerProcess]) -> None:
     """The kernel's table gives a closed socket to user 0, whoever had it; the broker is stopped to come second."""
     broker = start("broker.tcp=127.0.0.1:0")
     broker.process.send_signal(signal.SIGSTOP)
@@ -295,32 +297,32 @@ def test_a_request_that_waits_is_not_taken_for_that_of_who_came_to_its_connectio
         url = f"ipc://{path}" if transport == "ipc" else free_tcp()
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         stack.callback(context.destroy, 0)
-        clients = Clients(context, 1000, room=10)
+        clients = ClientRouter(context, 1000, capacity=10)
         stack.callback(clients.close, 0)
-        zap = Zap(context, lambda _: None, lambda _: None, clients.handshake)
-        seen = Seen()
-        clients.listener = seen
+        zap = ZapAuthenticator(context, lambda _: None, lambda _: None, clients.next_handshake_number)
+        seen = ConnectionLog()
+        clients.handler = seen
         clients.socket.bind(url)
         if transport == "ipc":
             os.chmod(path, 0o666)
-        other, own = (Sender(stack, uid, url) for uid in (OTHER_UID, os.getuid()))
+        other, own = (SendingProcess(stack, uid, url) for uid in (OTHER_UID, os.getuid()))
 
         def waits(connected: int) -> bool:
-            zap.answer()
-            clients.watch()
+            zap.answer_requests()
+            clients.read_monitor()
             return len(seen.open) == connected and bool(clients.socket.poll(0))
 
-        other.go_on()
+        other.resume()
         wait_until(lambda: waits(1), "its request waits")
-        other.go_on()
+        other.resume()
         wait_until(lambda: waits(0), "it is gone, and its request still waits")
-        own.go_on()
+        own.resume()
         wait_until(lambda: waits(1), "the next one is there")
         heard: dict[str, str] = {}
         while len(heard) < 2:
             wait_until(lambda: waits(1), "both requests are there")
             peer, body = clients.receive()
             heard[body.decode()] = seen.who[peer]
-        own.go_on()
+        own.resume()
     gone = f"uid:{OTHER_UID}" if transport == "ipc" else "anyone"  # on loopback nobody is left to ask for
     assert heard == {str(OTHER_UID): gone, str(os.getuid()): f"uid:{os.getuid()}"}

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from kit import CROWDED, Broker, Wire, wait_until
+from kit import CROWDED, BrokerProcess, Wire, wait_until
 
-Start = Callable[..., Broker]
+Start = Callable[..., BrokerProcess]
 
 
 def _fds(pid: int) -> int:
@@ -25,8 +25,8 @@ def _files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def _zombies(broker: Broker) -> list[int]:
-    states = {pid: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in broker.family()}
+def _zombies(broker: BrokerProcess) -> list[int]:
+    states = {pid: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in broker.process_tree()}
     return [pid for pid, state in states.items() if state == "Z"]
 
 
@@ -43,18 +43,18 @@ def _pool_full(wire: Wire) -> None:
     wait_until(lambda: wire.ask("stats")["stats"]["workers"] == {"starting": 0, "warm": 2, "claimed": 1}, "pool full")
 
 
-def _calm(broker: Broker, wire: Wire) -> dict[str, object]:
+def _calm(broker: BrokerProcess, wire: Wire) -> dict[str, object]:
     """What is held once the pool is full again and nothing is dying."""
     _pool_full(wire)
     wait_until(lambda: not _zombies(broker), "no zombies")
     stats = wire.ask("stats")["stats"]
     return {
         "fds": _fds(broker.pid),
-        "processes": len(broker.family()),
+        "processes": len(broker.process_tree()),
         "files": _files(broker.folder),
         "slots": stats["slots"]["taken"],
         "routes": stats["routes"],
-        "strays": len([pid for pid in broker.family() if b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()]),
+        "strays": len([pid for pid in broker.process_tree() if b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()]),
     }
 
 
@@ -73,7 +73,7 @@ def test_a_clean_end_leaves_no_process_and_no_socket(start: Start) -> None:
     broker = start("transcript.backend=off")
     with broker.wire() as wire:
         wire.run("import subprocess; p = subprocess.Popen(['sleep', '600'], start_new_session=True)")
-        family = broker.family()
+        family = broker.process_tree()
     assert broker.stop() == 0
     assert not [pid for pid in family if Path(f"/proc/{pid}").exists()]
     rest = [name for name in _files(broker.folder) if not re.fullmatch(r"sessions-\w+\.ndjson(\.lock)?", name)]
@@ -84,7 +84,7 @@ def test_a_broker_with_more_than_a_thousand_descriptors_ends_as_cleanly(start: S
     broker = start(through=[sys.executable, "-c", CROWDED])
     with broker.wire() as wire:
         wire.run("1")
-        family = broker.family()
+        family = broker.process_tree()
     assert broker.stop() == 0
     assert "Traceback" not in broker.log_text()
     assert not [pid for pid in family if Path(f"/proc/{pid}").exists()]
@@ -113,7 +113,7 @@ def test_a_worker_that_cannot_be_watched_is_not_left_alive(start: Start) -> None
         wait_until(lambda: wire.ask("stats")["stats"]["workers"] == ready, "two workers are there")
         assert "could not be started: OSError" in broker.log_text()
         # The broker, its fork server and resource tracker, and two workers with an interpreter each.
-        wait_until(lambda: len(broker.family()) == 7, "nothing else lives")
+        wait_until(lambda: len(broker.process_tree()) == 7, "nothing else lives")
 
 
 def test_clients_that_come_and_go_leave_nothing_in_the_broker(start: Start) -> None:

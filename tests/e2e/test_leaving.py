@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kit import Broker, LineWire, Wire, wait_until
+from kit import BrokerProcess, LineWire, Wire, wait_until
 
 # It prints: over TCP, that a connection was closed and not half closed is known when something is sent.
-Start = Callable[..., Broker]
+Start = Callable[..., BrokerProcess]
 ENDLESS = "import time\nwhile True:\n    print('in', flush=True)\n    time.sleep(0.01)"
 
 
@@ -19,7 +19,9 @@ def _slots(wire: Wire) -> int:
 
 
 @pytest.mark.parametrize("transport", ["ipc", "tcp", "unix"])
-def test_evals_without_a_session_end_with_the_connection_that_asked(lines_broker: Broker, transport: str) -> None:
+def test_evals_without_a_session_end_with_the_connection_that_asked(
+    lines_broker: BrokerProcess, transport: str
+) -> None:
     with lines_broker.wire() as watcher:
         leaver = lines_broker.wire() if transport == "ipc" else LineWire(lines_broker.listening[transport])
         runs = leaver.send("eval", code=ENDLESS)

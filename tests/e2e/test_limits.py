@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from kit import Answer, Broker, wait_until
+from kit import BrokerProcess, CollectedReplies, wait_until
 
-Start = Callable[..., Broker]
+Start = Callable[..., BrokerProcess]
 
 
-def _refused(answer: Answer, word: str, limit: str, value: int) -> None:
+def _refused(answer: CollectedReplies, word: str, limit: str, value: int) -> None:
     assert answer.status == ["done", "error", word]
     assert (answer["limit"], answer["limit-value"]) == (limit, value)
     assert str(value) in answer["err"]
@@ -202,7 +202,7 @@ while True:
         running = wire.send("eval", code=flood, session="s", if_missing="create")
         assert next(message for message in wire.messages(running) if message.get("out") == "on\n")
         assert wire.ask("stack", session="s").status == ["done"]
-        assert max(map(_most_kib, broker.family())) < 200 * 1024
+        assert max(map(_most_kib, broker.process_tree())) < 200 * 1024
         wire.ask("interrupt", session="s")
         assert wire.answer(running).status == ["done", "interrupted"]
 

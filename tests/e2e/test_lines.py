@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from kit import PATIENCE_S, Broker, LineWire, wait_until
-from replbroker.doors import tcp_door
+from kit import TIMEOUT_S, BrokerProcess, LineWire, wait_until
 from replbroker.endpoints import StartError
+from replbroker.listeners import listen_tcp
 
-Start = Callable[..., Broker]
+Start = Callable[..., BrokerProcess]
 
 
 @pytest.fixture(params=["tcp", "unix"])
-def line(request: pytest.FixtureRequest, lines_broker: Broker) -> Iterator[LineWire]:
+def line(request: pytest.FixtureRequest, lines_broker: BrokerProcess) -> Iterator[LineWire]:
     """A line connection to the long-lived broker."""
     with LineWire(lines_broker.listening[request.param]) as wire:
         yield wire
@@ -30,7 +30,7 @@ def line(request: pytest.FixtureRequest, lines_broker: Broker) -> Iterator[LineW
             wire.ask("close", session=entry["session"])
 
 
-def test_sessions_are_shared_between_all_transports(line: LineWire, lines_broker: Broker) -> None:
+def test_sessions_are_shared_between_all_transports(line: LineWire, lines_broker: BrokerProcess) -> None:
     assert line.run("x = 41").status == ["done"]
     with lines_broker.wire() as zmq:
         assert zmq.run("x + 1").value == "42"
@@ -164,7 +164,7 @@ def test_a_stale_socket_is_replaced_and_a_live_one_or_a_file_is_not(start: Start
             env=broker.environ,
             capture_output=True,
             text=True,
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
         )
         assert done.returncode == 3
         assert why in done.stderr
@@ -205,9 +205,9 @@ def test_the_id_of_a_line_that_is_too_long_is_found_where_it_comes_first(start: 
 
 def test_a_listener_beyond_loopback_is_warned_of(start: Start) -> None:
     assert not [warning for warning in start("broker.tcp=127.0.0.1:0").ready["warnings"] if "non-loopback" in warning]
-    from replbroker.doors import tcp_door
+    from replbroker.listeners import listen_tcp
 
-    door = tcp_door("0.0.0.0:0")
+    door = listen_tcp("0.0.0.0:0")
     assert door.warning is not None
     assert "non-loopback" in door.warning
     door.remove()
@@ -221,25 +221,25 @@ def test_a_line_is_one_json_object_and_ends_in_one_newline(line: LineWire) -> No
 
 
 def test_an_address_that_is_taken_is_named() -> None:
-    door = tcp_door("127.0.0.1:0")
+    door = listen_tcp("127.0.0.1:0")
     address = "{}:{}".format(*door.socket.getsockname())
     with pytest.raises(StartError, match=f"cannot listen on tcp {address}: Address already in use"):
-        tcp_door(address)
+        listen_tcp(address)
     door.remove()
 
 
 def test_a_second_message_does_not_wait_for_the_first_ones_receipt() -> None:
     """Else each message after the first costs a client over TCP the 40 ms of a delayed acknowledgement."""
-    from replbroker.doors import tcp_door
+    from replbroker.listeners import listen_tcp
 
-    door = tcp_door("127.0.0.1:0")
+    door = listen_tcp("127.0.0.1:0")
     door.socket.listen()
     with socket.create_connection(door.socket.getsockname()), door.socket.accept()[0] as accepted:
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     door.remove()
 
 
-def test_a_client_that_says_no_more_still_gets_its_answers(lines_broker: Broker) -> None:
+def test_a_client_that_says_no_more_still_gets_its_answers(lines_broker: BrokerProcess) -> None:
     for url in lines_broker.listening.values():
         line = LineWire(url)
         line.raw(
@@ -253,7 +253,7 @@ def test_a_client_that_says_no_more_still_gets_its_answers(lines_broker: Broker)
         line.close()
 
 
-def test_a_client_that_says_no_more_and_goes_is_let_go(lines_broker: Broker) -> None:
+def test_a_client_that_says_no_more_and_goes_is_let_go(lines_broker: BrokerProcess) -> None:
     with lines_broker.wire() as wire:
         before = wire.ask("stats")["stats"]["connections"]
         for url in lines_broker.listening.values():
@@ -265,7 +265,7 @@ def test_a_client_that_says_no_more_and_goes_is_let_go(lines_broker: Broker) -> 
 
 
 def test_a_tcp_client_that_went_without_a_word_is_found_out_by_the_kernel() -> None:
-    door = tcp_door("127.0.0.1:0")
+    door = listen_tcp("127.0.0.1:0")
     try:
         door.socket.listen()
         with socket.create_connection(door.socket.getsockname()), door.socket.accept()[0] as connection:

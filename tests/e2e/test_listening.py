@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from kit import PATIENCE_S, Broker, wait_until
+from kit import TIMEOUT_S, BrokerProcess, wait_until
 from replctl import AsyncClient, Client, ReplError
-from replctl.client import aio, line
+from replctl.client import aio, transport
 
 
-def test_the_libraries_bring_events_and_catch_up(start: Callable[..., Broker]) -> None:
+def test_the_libraries_bring_events_and_catch_up(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     with Client(broker.endpoint, start=False) as client:
         client.eval("6*7", session="lib")
@@ -42,9 +42,9 @@ def test_the_libraries_bring_events_and_catch_up(start: Callable[..., Broker]) -
 
 
 def test_a_reader_that_lags_before_anything_numbered_came_catches_up(
-    start: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., BrokerProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "MAX_UNREAD", 1)
+    monkeypatch.setattr(transport, "RECEIVE_HIGH_WATER", 1)
     broker = start("limits.rate-limit-per-min=0")
     found: list[dict[str, Any]] = []
     client = Client(broker.endpoint, start=False)
@@ -62,7 +62,7 @@ def test_a_reader_that_lags_before_anything_numbered_came_catches_up(
         reader = threading.Thread(target=read, args=(1,), daemon=True)
         reader.start()
         wait_until(lambda: worker.run("print('begin')", "s") and found, "the first")
-        reader.join(PATIENCE_S)
+        reader.join(TIMEOUT_S)
         for number in range(1500):  # nobody reads meanwhile
             worker.run(f"print({number})", "s")
         running = worker.send("eval", session="s", code="while True: pass")
@@ -73,11 +73,11 @@ def test_a_reader_that_lags_before_anything_numbered_came_catches_up(
         wanted = {"bus/lagged", "eval/interrupt-requested"}
         wait_until(lambda: worker.run("print(1)", "s") and wanted <= {event["type"] for event in found}, "both")
     broker.stop()
-    reader.join(PATIENCE_S)
+    reader.join(TIMEOUT_S)
     client.disconnect()
 
 
-def _until_finished(broker: Broker, number: int) -> None:
+def _until_finished(broker: BrokerProcess, number: int) -> None:
     with Client(broker.endpoint, start=False) as client:
         events = client.events("lib", types=["eval/finished"], since=0)
         while next(events)["eval"] != number:
@@ -85,10 +85,10 @@ def _until_finished(broker: Broker, number: int) -> None:
 
 
 def test_who_iterates_too_slowly_is_told_what_was_left_out(
-    start: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., BrokerProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aio, "MAX_UNHEARD", 5)
-    monkeypatch.setattr(aio, "AT_ONCE", 3)
+    monkeypatch.setattr(aio, "MAX_QUEUED_EVENTS", 5)
+    monkeypatch.setattr(aio, "MESSAGES_PER_TURN", 3)
     broker = start()
 
     async def listen() -> list[dict[str, Any]]:
@@ -107,6 +107,6 @@ def test_who_iterates_too_slowly_is_told_what_was_left_out(
                     return found
         return found
 
-    found = asyncio.run(asyncio.wait_for(listen(), PATIENCE_S))  # 10 times accepted, started and finished
+    found = asyncio.run(asyncio.wait_for(listen(), TIMEOUT_S))  # 10 times accepted, started and finished
     assert "bus/lagged" in {each["type"] for each in found}
     assert len(found) < 30

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kit import Broker, Wire, wait_until
+from kit import BrokerProcess, Wire, wait_until
 
 
 def test_completions_are_names_attributes_keys_and_paths(wire: Wire) -> None:
@@ -115,7 +115,7 @@ def test_a_clone_has_copies_and_a_report(wire: Wire) -> None:
     assert wire.run("class Point: ...\nisinstance(p, Point)", session="copy").value == "False"
 
 
-def test_a_clone_of_what_is_too_large_says_so_and_opens_nothing(start: Callable[..., Broker]) -> None:
+def test_a_clone_of_what_is_too_large_says_so_and_opens_nothing(start: Callable[..., BrokerProcess]) -> None:
     broker = start("limits.max-snapshot-bytes=100000")
     with broker.wire() as wire:
         wire.run("big = bytes(1_000_000)")
@@ -137,7 +137,7 @@ def opened(pid: int) -> set[Path]:
         return set()
 
 
-def test_a_snapshot_that_cannot_be_removed_is_told_and_costs_nothing(start: Callable[..., Broker]) -> None:
+def test_a_snapshot_that_cannot_be_removed_is_told_and_costs_nothing(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     shelf = broker.folder / "snapshots"
     with broker.wire() as wire:
@@ -145,7 +145,7 @@ def test_a_snapshot_that_cannot_be_removed_is_told_and_costs_nothing(start: Call
         request = wire.send("clone", session="s", name="copy")
         wait_until(lambda: wire.ask("jobs", session="s")["jobs"][-1]["status"], "its names are written down")
         (file,) = shelf.iterdir()
-        wait_until(lambda: any(file in opened(pid) for pid in broker.family()), "they are being read")
+        wait_until(lambda: any(file in opened(pid) for pid in broker.process_tree()), "they are being read")
         file.unlink()
         file.mkdir()
         assert wire.answer(request).status == ["done"]
@@ -170,7 +170,7 @@ def test_a_clone_can_be_interrupted_and_timed_out(wire: Wire) -> None:
     assert [each["name"] for each in wire.ask("ls-sessions")["sessions"]] == ["s"]
 
 
-def test_a_clone_whose_source_is_killed_leaves_no_file(start: Callable[..., Broker]) -> None:
+def test_a_clone_whose_source_is_killed_leaves_no_file(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     shelf = broker.folder / "snapshots"
     with broker.wire() as wire:
@@ -203,7 +203,7 @@ def test_an_eval_can_run_in_an_imported_module(wire: Wire) -> None:
     assert "Cannot resolve module" in missing["err"]
 
 
-def test_a_file_can_be_loaded_again_after_it_was_changed(start: Callable[..., Broker]) -> None:
+def test_a_file_can_be_loaded_again_after_it_was_changed(start: Callable[..., BrokerProcess]) -> None:
     broker = start('session.load-paths=["/FOLDER"]')
     file = broker.folder / "mine.py"
     with broker.wire() as wire:

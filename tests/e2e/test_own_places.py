@@ -14,25 +14,25 @@ from pathlib import Path
 
 import pytest
 
-from kit import PATIENCE_S, Broker, LineWire, Wire, wait_until
+from kit import TIMEOUT_S, BrokerProcess, LineWire, Wire, wait_until
 from replctl import Client
 
-Start = Callable[..., Broker]
+Start = Callable[..., BrokerProcess]
 PLAIN_UID = 4242  # whom tests/sandbox/as_user.py becomes
 Done = subprocess.CompletedProcess[str]
 
 
-def replctl(broker: Broker, *words: str) -> Done:
+def replctl(broker: BrokerProcess, *words: str) -> Done:
     return subprocess.run(
         [sys.executable, "-m", "replctl", *words],
         env={**broker.environ, "REPLCTL_ENDPOINT": broker.endpoint},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
     )
 
 
-def said(broker: Broker, text: str) -> None:
+def said(broker: BrokerProcess, text: str) -> None:
     wait_until(lambda: text in broker.log_text(), f"the log says: {text}")
 
 
@@ -44,7 +44,7 @@ def test_the_folder_of_its_own_sockets_is_made_anew_and_workers_go_on_and_come(s
     broker = start(warm=1)
     with broker.wire() as wire:
         wire.run("x = 1", session="a")
-        scratch = broker.scratch
+        scratch = broker.private_dir
         for _ in range(2):
             shutil.rmtree(scratch)
             wait_until(lambda: (scratch / "workers").exists(), "it is there again")
@@ -63,7 +63,7 @@ def test_a_scratch_folder_that_cannot_be_made_anew_is_told_and_heals(start: Star
     broker = start(warm=0)
     with broker.wire() as wire:
         wire.run("x = 1", session="a")
-        scratch = broker.scratch
+        scratch = broker.private_dir
         scratch.rename(scratch.with_name(f"{scratch.name}-away"))
         scratch.write_text("in the way")
         wait_until(lambda: troubles(wire), "stats say so")
@@ -158,7 +158,7 @@ def serve(home: Path) -> Done:
         [sys.executable, "-m", "replctl", "serve", "--idle-exit", "0.1"],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         env={**os.environ, "REPLCTL_STATE_DIR": str(home)},
     )
 
@@ -176,7 +176,7 @@ def test_a_start_without_a_folder_for_temporary_files_says_so_in_one_line(home: 
         "from replctl.main import main; main(['serve', '--idle-exit', '0.1'])"
     )
     env = {**os.environ, "REPLCTL_STATE_DIR": str(home)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, env=env)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT_S, env=env)
     assert "No usable temporary directory" in one_line(done)
 
 
@@ -195,7 +195,7 @@ def test_a_state_folder_that_cannot_be_written_is_told_in_one_line_by_both_who_s
             [*through, sys.executable, "-m", "replctl", *words],
             capture_output=True,
             text=True,
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
             env={**os.environ, "REPLCTL_STATE_DIR": str(home)},
         )
         assert str(home) in one_line(done)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import zmq
 
-from kit import PATIENCE_S, Broker, LineWire, Wire, free_tcp, wait_until
+from kit import TIMEOUT_S, BrokerProcess, LineWire, Wire, free_tcp, wait_until
 from replctl import Client
 
 OTHER_UID = 65534
-Start = Callable[..., Broker]
+Start = Callable[..., BrokerProcess]
 
 # Another client: whose user it is, where to, its key file or "", and a list of [routing id in hex, request] that it asks
 # one after the other, each on a connection of its own that stays open until its stdin is closed.
@@ -60,7 +60,7 @@ class Stranger:
 
     def let_go(self) -> list[dict[str, Any]]:
         """End it; what has come to its last connection since."""
-        out, _ = self._process.communicate(timeout=PATIENCE_S)
+        out, _ = self._process.communicate(timeout=TIMEOUT_S)
         found: list[dict[str, Any]] = json.loads(out)
         return found
 
@@ -70,13 +70,13 @@ def names() -> list[bytes]:
     return [prefix + number.to_bytes(8, "big") for prefix in (b"L", b"Z") for number in range(1, 9)]
 
 
-def key_of(broker: Broker, name: str) -> str:
+def key_of(broker: BrokerProcess, name: str) -> str:
     lines = (line.split(" = ") for line in (broker.folder / f"{name}.key").read_text().splitlines())
     return json.dumps({field: text.strip("'") for field, text in lines})
 
 
 @pytest.fixture(params=["uid", "key"])
-def site(request: pytest.FixtureRequest, start: Start) -> tuple[Broker, int, str]:
+def site(request: pytest.FixtureRequest, start: Start) -> tuple[BrokerProcess, int, str]:
     """A broker with lines and a TCP endpoint; who comes there, as its user and its key."""
     if request.param == "uid":
         if os.getuid() != 0 and not os.environ.get("CI"):
@@ -86,7 +86,7 @@ def site(request: pytest.FixtureRequest, start: Start) -> tuple[Broker, int, str
     return broker, 0, key_of(broker, "eve")
 
 
-def test_who_takes_the_name_of_anothers_connection_has_none_of_its_rights(site: tuple[Broker, int, str]) -> None:
+def test_who_takes_the_name_of_anothers_connection_has_none_of_its_rights(site: tuple[BrokerProcess, int, str]) -> None:
     broker, uid, key = site
     with LineWire(broker.listening["unix"]) as owner, broker.wire() as second:
         assert owner.run("x = 1", session="mine").status == ["done"]
@@ -99,7 +99,9 @@ def test_who_takes_the_name_of_anothers_connection_has_none_of_its_rights(site: 
         assert stranger.let_go() == []
 
 
-def test_a_name_that_was_taken_beforehand_brings_neither_rights_nor_answers(site: tuple[Broker, int, str]) -> None:
+def test_a_name_that_was_taken_beforehand_brings_neither_rights_nor_answers(
+    site: tuple[BrokerProcess, int, str],
+) -> None:
     broker, uid, key = site
     ping = {"id": "a", "op": "ping"}
     stranger = Stranger(broker.listening["tcp"], [(name, ping) for name in names()], uid, key)
@@ -111,7 +113,7 @@ def test_a_name_that_was_taken_beforehand_brings_neither_rights_nor_answers(site
     assert stranger.let_go() == []
 
 
-def test_a_connections_identity_does_not_outlive_it(site: tuple[Broker, int, str]) -> None:
+def test_a_connections_identity_does_not_outlive_it(site: tuple[BrokerProcess, int, str]) -> None:
     broker, uid, key = site
     owner = zmq.Context()
     first = owner.socket(zmq.DEALER)
@@ -130,7 +132,7 @@ def test_a_connections_identity_does_not_outlive_it(site: tuple[Broker, int, str
     assert stranger.let_go() == []
 
 
-def test_an_ordinary_client_is_who_it_is(site: tuple[Broker, int, str]) -> None:
+def test_an_ordinary_client_is_who_it_is(site: tuple[BrokerProcess, int, str]) -> None:
     """The control of the three above: the same clients, without a name that they chose."""
     broker, uid, key = site
     stranger = Stranger(broker.listening["tcp"], [(b"", {"id": "a", "op": "describe"})], uid, key)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from kit import Broker
+from kit import BrokerProcess
 from replctl import Client
 from replctl.tools import toolset
 
 HERE = "import os; print(os.getcwd())"
 
 
-def run(broker: Broker, directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
+def run(broker: BrokerProcess, directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """A command that is given in a directory."""
     return subprocess.run(
         [sys.executable, "-P", "-m", "replctl", *args, "--endpoint", broker.endpoint, "--no-start"],
@@ -30,7 +30,7 @@ def run(broker: Broker, directory: Path, *args: str) -> subprocess.CompletedProc
 
 
 @pytest.fixture
-def projects(start: Callable[..., Broker], tmp_path: Path) -> tuple[Broker, Path, Path]:
+def projects(start: Callable[..., BrokerProcess], tmp_path: Path) -> tuple[BrokerProcess, Path, Path]:
     """Two projects, one of which has a directory below."""
     for name, marker in (("a", "pyproject.toml"), ("b", "package.json")):
         (tmp_path / name / "src").mkdir(parents=True)
@@ -38,7 +38,9 @@ def projects(start: Callable[..., Broker], tmp_path: Path) -> tuple[Broker, Path
     return start(), tmp_path / "a", tmp_path / "b"
 
 
-def test_two_projects_never_meet_by_default_and_directories_of_one_do(projects: tuple[Broker, Path, Path]) -> None:
+def test_two_projects_never_meet_by_default_and_directories_of_one_do(
+    projects: tuple[BrokerProcess, Path, Path],
+) -> None:
     broker, a, b = projects
     opened = run(broker, a / "src", "eval", f"x = 'a'; {HERE}")
     assert (opened.stdout, opened.stderr) == (f"{a}\n", f"replctl: new session 'default' in {a}\n")
@@ -52,14 +54,18 @@ def test_two_projects_never_meet_by_default_and_directories_of_one_do(projects: 
     assert run(broker, b, "eval", "x").stdout == "'b'\n"
 
 
-def test_a_directory_without_a_project_is_one_by_itself(projects: tuple[Broker, Path, Path], tmp_path: Path) -> None:
+def test_a_directory_without_a_project_is_one_by_itself(
+    projects: tuple[BrokerProcess, Path, Path], tmp_path: Path
+) -> None:
     broker, _, _ = projects
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         assert run(broker, tmp_path / name, "eval", HERE).stdout == f"{tmp_path / name}\n"
 
 
-def test_a_named_session_is_the_same_everywhere_and_says_where_it_works(projects: tuple[Broker, Path, Path]) -> None:
+def test_a_named_session_is_the_same_everywhere_and_says_where_it_works(
+    projects: tuple[BrokerProcess, Path, Path],
+) -> None:
     broker, a, b = projects
     run(broker, a, "eval", "-s", "work", "x = 1")
     there, elsewhere = run(broker, a / "src", "eval", "-s", "work", "x"), run(broker, b, "eval", "-s", "work", "x")
@@ -67,7 +73,9 @@ def test_a_named_session_is_the_same_everywhere_and_says_where_it_works(projects
     assert (elsewhere.stdout, elsewhere.stderr) == ("1\n", f"replctl: session work works in {a}, not in {b}\n")
 
 
-def test_a_program_and_tools_meet_in_the_project_and_hear_of_it_once(projects: tuple[Broker, Path, Path]) -> None:
+def test_a_program_and_tools_meet_in_the_project_and_hear_of_it_once(
+    projects: tuple[BrokerProcess, Path, Path],
+) -> None:
     broker, a, b = projects
     run(broker, a, "eval", "x = 'a'")
     with Client(broker.endpoint, start=False, directory=str(a / "src")) as client:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kit import Answer
+from kit import CollectedReplies
 from replctl import Client
 from replwire.ops import OPS
 from replwire.ops.base import OF_ANY_ANSWER
@@ -72,12 +72,12 @@ def objects(value: Any) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def answers(lines_broker: Any) -> list[tuple[str, Answer]]:
+def answers(lines_broker: Any) -> list[tuple[str, CollectedReplies]]:
     with lines_broker.wire() as wire:
         return [(op, wire.ask(op, **fields)) for op, several in ASKED.items() for fields in several]
 
 
-def test_every_key_of_an_answer_is_one_that_its_operation_returns(answers: list[tuple[str, Answer]]) -> None:
+def test_every_key_of_an_answer_is_one_that_its_operation_returns(answers: list[tuple[str, CollectedReplies]]) -> None:
     wrong = {
         (op, key)
         for op, answer in answers
@@ -87,7 +87,7 @@ def test_every_key_of_an_answer_is_one_that_its_operation_returns(answers: list[
     assert not wrong
 
 
-def test_every_key_within_an_answer_stands_in_the_page(answers: list[tuple[str, Answer]]) -> None:
+def test_every_key_within_an_answer_stands_in_the_page(answers: list[tuple[str, CollectedReplies]]) -> None:
     listed = dict(re.findall(r"^\| `([a-z-]+)` \| ((?:`[a-z-]+` ?)+) \| [^|]*\|$", PAGE, re.M))
     wrong = {
         (op, key, inner)
@@ -130,7 +130,7 @@ def test_where_a_broker_has_just_ended_the_next_one_is_started(
     with Client() as client:
         assert client.eval("6*7", ephemeral=True).value == "42"
         client.shutdown()
-        client.wait_for_end(20)
+        client.wait_for_shutdown(20)
     thread.join(20)
 
 
@@ -142,11 +142,11 @@ def test_an_mcp_server_that_may_start_no_broker_does_not(tmp_path: Path) -> None
     code = """
 import asyncio
 from replctl.mcp import server
-from replctl.tools.base import Settings
-from replctl.tools.sets import ToolSet
+from replctl.tools.base import ToolSettings
+from replctl.tools.catalog import ToolSet
 from click.testing import CliRunner
 made = []
-server.build = lambda *args, **options: made.append(options) or (_ for _ in ()).throw(SystemExit(0))
+server.build_server = lambda *args, **options: made.append(options) or (_ for _ in ()).throw(SystemExit(0))
 from replctl.commands.mcp import mcp
 CliRunner().invoke(mcp, ["--no-start"])
 print(made)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kit import Broker, LineWire, acting_as_root, free_tcp, wait_until
+from kit import BrokerProcess, LineWire, free_tcp, identities_as_root, wait_until
 
 NAMES = ("ada", "bob", "eve")
 OTHER_UID = 65534
@@ -42,7 +42,7 @@ os._exit(0)
 class Guest(LineWire):
     """A line client that has shown a token."""
 
-    def __init__(self, broker: Broker, name: str) -> None:
+    def __init__(self, broker: BrokerProcess, name: str) -> None:
         super().__init__(f"lines+tcp://127.0.0.1:{lines_port(broker)}")
         assert self.ask("hello", token=(broker.folder / f"{name}.token").read_text().strip())["identity"] == name
 
@@ -60,11 +60,11 @@ def other(code: str, *args: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
+def broker() -> Iterator[BrokerProcess]:
     """A broker that every user of the machine can reach over loopback, and guests with tokens."""
-    listed = acting_as_root("ada", "bob") + '[[identities]]\nname = "eve"\nquotas = { max-sessions = 1 }\n'
+    listed = identities_as_root("ada", "bob") + '[[identities]]\nname = "eve"\nquotas = { max-sessions = 1 }\n'
     listed += 'user = "root"\n' if os.getuid() == 0 else ""
-    broker = Broker(
+    broker = BrokerProcess(
         Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp")),
         "limits.first-request-ms=1500",
         "broker.tcp=127.0.0.1:0",
@@ -83,15 +83,15 @@ def broker() -> Iterator[Broker]:
     shutil.rmtree(broker.folder)
 
 
-def zmq_endpoint(broker: Broker) -> str:
+def zmq_endpoint(broker: BrokerProcess) -> str:
     return next(url for url in broker.ready["listening"] if url.startswith("tcp://"))
 
 
-def lines_port(broker: Broker) -> str:
+def lines_port(broker: BrokerProcess) -> str:
     return next(url for url in broker.ready["listening"] if url.startswith("lines+tcp://")).rpartition(":")[2]
 
 
-def held(broker: Broker, identity: str, limit: str) -> int:
+def held(broker: BrokerProcess, identity: str, limit: str) -> int:
     with broker.wire() as wire:
         quotas = wire.ask("stats")["stats"]["quotas"]
         return int(quotas.get(identity, {}).get(limit, {}).get("used", 0))
@@ -99,7 +99,7 @@ def held(broker: Broker, identity: str, limit: str) -> int:
 
 @pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, to be another user")
 @pytest.mark.parametrize("kind", ["zmq", "lines"])
-def test_150_idle_connections_of_one_user_lock_nobody_out_and_go(broker: Broker, kind: str) -> None:
+def test_150_idle_connections_of_one_user_lock_nobody_out_and_go(broker: BrokerProcess, kind: str) -> None:
     place, hoarder = zmq_endpoint(broker) if kind == "zmq" else lines_port(broker), f"uid:{OTHER_UID}"
     with ExitStack() as stack:
         hoard = stack.enter_context(other(HOARD, str(OTHER_UID), kind, place, "150"))
@@ -117,7 +117,7 @@ def test_150_idle_connections_of_one_user_lock_nobody_out_and_go(broker: Broker,
         wait_until(lambda: held(broker, hoarder, "max-connections") == 1, "there is room again", 5.0)
 
 
-def test_sleeping_jobs_of_one_identity_hold_its_share_of_the_slots(broker: Broker) -> None:
+def test_sleeping_jobs_of_one_identity_hold_its_share_of_the_slots(broker: BrokerProcess) -> None:
     with Guest(broker, "ada") as ada, Guest(broker, "bob") as bob, broker.wire() as own:
         sleep = {"code": "import time; time.sleep(60)", "wait_ms": 0, "if_missing": "create"}
         for number in range(10):
@@ -137,7 +137,7 @@ def test_sleeping_jobs_of_one_identity_hold_its_share_of_the_slots(broker: Broke
     wait_until(lambda: held(broker, "ada", "max-sessions") == 0, "nothing is held", 5.0)
 
 
-def test_sessions_of_one_identity_end_at_its_quota_which_no_label_raises(broker: Broker) -> None:
+def test_sessions_of_one_identity_end_at_its_quota_which_no_label_raises(broker: BrokerProcess) -> None:
     with Guest(broker, "ada") as ada, Guest(broker, "bob") as bob, Guest(broker, "eve") as eve, broker.wire() as own:
         opened = [ada.ask("new-session", name=f"s{number}", agent=f"label{number}") for number in range(11)]
         assert [each.status[-1] for each in opened] == ["done"] * 10 + ["session-limit-reached"]
@@ -156,7 +156,7 @@ def test_sessions_of_one_identity_end_at_its_quota_which_no_label_raises(broker:
         assert all(each["max-sessions"]["used"] == 0 for each in own.ask("stats")["stats"]["quotas"].values())
 
 
-def test_who_asks_too_often_may_still_interrupt_its_own_eval(broker: Broker) -> None:
+def test_who_asks_too_often_may_still_interrupt_its_own_eval(broker: BrokerProcess) -> None:
     with Guest(broker, "ada") as ada:
         endless = {"code": "while True: pass", "session": "endless", "if_missing": "create", "wait_ms": 0}
         assert ada.ask("eval", **endless).status == ["done", "running"]

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 
-from kit import Broker, Wire
+from kit import BrokerProcess, Wire
 from replctl import AsyncClient, Client
 
 PRINTS = "import sys\nfor n in range(5):\n    print('out', n)\n    sys.stdout.flush()\n    print('err', n, file=sys.stderr)\n7"
@@ -47,7 +47,7 @@ def test_grep_finds_lines_that_were_printed_in_pieces_and_between_those_of_the_o
     assert (found.out, found.err) == ("".join(f"needle {n}\n" for n in range(4)) + "the last needle", "")
 
 
-def test_who_follows_an_output_is_told_what_it_did_not_get(start: Callable[..., Broker]) -> None:
+def test_who_follows_an_output_is_told_what_it_did_not_get(start: Callable[..., BrokerProcess]) -> None:
     with start("limits.max-output-bytes=1000").wire() as wire:
         code = "print('a' * 49, flush=True)\ninput()\nprint('b' * 4999)"
         running = wire.send("eval", code=code, session="s", if_missing="create")
@@ -63,7 +63,7 @@ def test_who_follows_an_output_is_told_what_it_did_not_get(start: Callable[..., 
     assert (told[other].get("truncated"), told[other].get("dropped-bytes")) == (None, None)
 
 
-def test_values_count_as_what_a_session_keeps_for_read(start: Callable[..., Broker]) -> None:
+def test_values_count_as_what_a_session_keeps_for_read(start: Callable[..., BrokerProcess]) -> None:
     with start("limits.output-store-bytes=20000").wire() as wire:
         wire.run("class J:\n    def _repr_json_(self): return {'x': 'y' * 8000}\nj = J()")
         numbers = [wire.run("j", mime=["application/json"])["eval-id"] for _ in range(4)]
@@ -76,7 +76,7 @@ def test_an_eval_that_never_was_cannot_be_read(wire: Wire) -> None:
     assert wire.ask("read", session="s", eval_id=99).status == ["done", "error", "eval-not-found"]
 
 
-def test_the_async_client_runs_evals_of_many_sessions_on_one_connection(wire: Wire, broker: Broker) -> None:
+def test_the_async_client_runs_evals_of_many_sessions_on_one_connection(wire: Wire, broker: BrokerProcess) -> None:
     wire.run("shared = 20")
 
     async def work() -> list[str | None]:
@@ -91,7 +91,7 @@ def test_the_async_client_runs_evals_of_many_sessions_on_one_connection(wire: Wi
     assert asyncio.run(work()) == ["0", "2", "4", "6", "8", "10", "'x'", "21"]
 
 
-def test_a_broker_on_loopback_tcp_is_reached_as_on_ipc(start: Callable[..., Broker]) -> None:
+def test_a_broker_on_loopback_tcp_is_reached_as_on_ipc(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     broker.stop()
     broker.endpoint = f"tcp://127.0.0.1:{_free_port()}"

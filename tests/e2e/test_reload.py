@@ -9,14 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from kit import UNSANDBOXED, Broker, wait_until
+from kit import UNSANDBOXED, BrokerProcess, wait_until
 
 
-def write(broker: Broker, text: str) -> None:
+def write(broker: BrokerProcess, text: str) -> None:
     (broker.folder / "config.toml").write_text(UNSANDBOXED + text)
 
 
-def command(broker: Broker, *words: str) -> subprocess.CompletedProcess[str]:
+def command(broker: BrokerProcess, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "replctl", *words, "--endpoint", broker.endpoint],
         env=broker.environ,
@@ -26,7 +26,7 @@ def command(broker: Broker, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_what_can_change_does_and_the_rest_is_named(start: Callable[..., Broker]) -> None:
+def test_what_can_change_does_and_the_rest_is_named(start: Callable[..., BrokerProcess]) -> None:
     broker = start(config="[limits]\nmax-sessions = 1\n", warm=0)
     with broker.wire() as wire:
         assert wire.run("x = 1", session="a").status == ["done"]
@@ -44,7 +44,7 @@ def test_what_can_change_does_and_the_rest_is_named(start: Callable[..., Broker]
         assert (last["reloaded"], last["needs-restart"]) == (["identities"], [])
 
 
-def test_a_file_that_cannot_be_used_changes_nothing_and_the_broker_lives(start: Callable[..., Broker]) -> None:
+def test_a_file_that_cannot_be_used_changes_nothing_and_the_broker_lives(start: Callable[..., BrokerProcess]) -> None:
     broker = start(warm=0)
     write(broker, "[limits]\nmax-sessions = 'many'\n")
     ran = command(broker, "config", "reload", "--json")
@@ -57,7 +57,7 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_the_broker_lives(start: 
         assert wire.run("6*7").value == "42"
 
 
-def test_a_hangup_signal_reloads_and_the_log_tells(start: Callable[..., Broker]) -> None:
+def test_a_hangup_signal_reloads_and_the_log_tells(start: Callable[..., BrokerProcess]) -> None:
     broker = start(config="[limits]\nmax-sessions = 1\n", warm=0)
     write(broker, "[limits]\nmax-sessions = 3\n")
     os.kill(broker.pid, signal.SIGHUP)

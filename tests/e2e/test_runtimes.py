@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kit import Broker, Wire
+from kit import BrokerProcess, Wire
 
 NODE = pytest.param(
     "node", marks=pytest.mark.skipif(shutil.which("node") is None and "CI" not in os.environ, reason="no node here")
@@ -19,10 +19,10 @@ RUNTIMES = [NODE, "bash"]
 
 
 @pytest.fixture(scope="module", params=["bare", "sandboxed"])
-def site(request: pytest.FixtureRequest) -> Iterator[tuple[Broker, Path]]:
+def site(request: pytest.FixtureRequest) -> Iterator[tuple[BrokerProcess, Path]]:
     """A broker, and a folder to work in."""
     folder, work = (Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp")) for prefix in ("rpl-", "rpl-work-"))
-    broker = Broker(folder, "limits.rate-limit-per-min=0", sandbox=request.param == "sandboxed")
+    broker = BrokerProcess(folder, "limits.rate-limit-per-min=0", sandbox=request.param == "sandboxed")
     yield broker, work
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
@@ -31,7 +31,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[tuple[Broker, Path]]:
 
 
 @pytest.fixture
-def wire(site: tuple[Broker, Path]) -> Iterator[Wire]:
+def wire(site: tuple[BrokerProcess, Path]) -> Iterator[Wire]:
     with site[0].wire() as wire:
         yield wire
         for entry in wire.ask("ls-sessions")["sessions"]:
@@ -72,7 +72,7 @@ CODE = {
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_state_lasts_and_output_is_told_apart_from_the_value(
-    wire: Wire, site: tuple[Broker, Path], runtime: str
+    wire: Wire, site: tuple[BrokerProcess, Path], runtime: str
 ) -> None:
     code = CODE[runtime]
     opened = wire.ask("new-session", name="s", runtime=runtime, cwd=str(site[1]))

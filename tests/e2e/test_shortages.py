@@ -10,7 +10,7 @@ from tempfile import mkdtemp
 
 import pytest
 
-from kit import Broker, LineWire, free_tcp, wait_until
+from kit import BrokerProcess, LineWire, free_tcp, wait_until
 
 # `replctl serve` in which a method of the broker raises for as long as a file names it.
 FAULTY = """
@@ -43,8 +43,8 @@ ERRORS = ("memory", "process", "machine")
 
 
 @pytest.fixture(scope="module")
-def faulty() -> Iterator[Broker]:
-    broker = Broker(
+def faulty() -> Iterator[BrokerProcess]:
+    broker = BrokerProcess(
         Path(mkdtemp(prefix="rpl-", dir="/tmp")),
         "broker.tcp=127.0.0.1:0",
         "limits.rate-limit-per-min=0",
@@ -57,7 +57,7 @@ def faulty() -> Iterator[Broker]:
     assert "internal error" not in broker.log_text()
 
 
-def begin(broker: Broker, method: str, error: str) -> Callable[[], int]:
+def begin(broker: BrokerProcess, method: str, error: str) -> Callable[[], int]:
     """Have a method raise; returns how often it has."""
     (times := broker.folder / "fault.times").write_text("")
     (fresh := broker.folder / "fault.new").write_text(f"{method} {error}")
@@ -65,14 +65,14 @@ def begin(broker: Broker, method: str, error: str) -> Callable[[], int]:
     return lambda: len(times.read_text())
 
 
-def end(broker: Broker) -> None:
+def end(broker: BrokerProcess) -> None:
     (broker.folder / "fault").unlink()
 
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("method", ["Core.tick", "Streams.turn", "Transcript.flush"])
 def test_a_step_that_lacks_something_is_taken_again_and_holds_up_no_other(
-    faulty: Broker, method: str, error: str
+    faulty: BrokerProcess, method: str, error: str
 ) -> None:
     with faulty.wire() as wire, LineWire(faulty.listening["tcp"]) as line:
         assert line.ask("ping").status == ["done", "pong"]
@@ -93,7 +93,7 @@ def test_a_step_that_lacks_something_is_taken_again_and_holds_up_no_other(
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_a_client_whose_answer_lacks_something_is_hung_up_on(faulty: Broker, error: str) -> None:
+def test_a_client_whose_answer_lacks_something_is_hung_up_on(faulty: BrokerProcess, error: str) -> None:
     with faulty.wire() as wire, LineWire(faulty.listening["tcp"]) as line:
         assert line.ask("ping").status == ["done", "pong"]
         times = begin(faulty, "Clients.send", error)

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from kit import CROWDED, PATIENCE_S, Broker, alive, wait_until
-from replwire import places
+from kit import CROWDED, TIMEOUT_S, BrokerProcess, is_alive, wait_until
+from replwire import paths
 
-Start = Callable[..., Broker]
+Start = Callable[..., BrokerProcess]
 Done = subprocess.CompletedProcess[str]
 
 
-class Home:
+class FreshUser:
     """A user who has never used replctl."""
 
     def __init__(self, folder: Path) -> None:
@@ -33,7 +33,7 @@ class Home:
         return [sys.executable, "-m", "replctl", *words]
 
     def run(self, *words: str) -> Done:
-        return subprocess.run(self.command(*words), env=self.env, capture_output=True, text=True, timeout=PATIENCE_S)
+        return subprocess.run(self.command(*words), env=self.env, capture_output=True, text=True, timeout=TIMEOUT_S)
 
     def brokers(self) -> set[int]:
         """Pids of brokers that were started for this user."""
@@ -43,22 +43,22 @@ class Home:
                 line = Path(f"/proc/{entry}/cmdline").read_bytes()
             except OSError:
                 continue
-            if b"serve" in line and str(self.folder).encode() in line and alive(int(entry)):
+            if b"serve" in line and str(self.folder).encode() in line and is_alive(int(entry)):
                 found.add(int(entry))
         return found
 
 
 @pytest.fixture
-def home() -> Iterator[Home]:
+def home() -> Iterator[FreshUser]:
     folder = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
-    home = Home(folder)
+    home = FreshUser(folder)
     yield home
     home.run("shutdown", "--no-start")
     wait_until(lambda: not home.brokers(), "its broker has ended")
     shutil.rmtree(folder)
 
 
-def test_the_first_command_starts_a_broker_and_says_so(home: Home) -> None:
+def test_the_first_command_starts_a_broker_and_says_so(home: FreshUser) -> None:
     first = home.run("eval", "6*7")
     assert (first.stdout, first.returncode) == ("42\n", 0)
     assert "started a broker" in first.stderr
@@ -67,7 +67,7 @@ def test_the_first_command_starts_a_broker_and_says_so(home: Home) -> None:
     assert (second.stdout, second.stderr) == ("42\n", "")
 
 
-def test_twenty_first_callers_start_one_broker(home: Home) -> None:
+def test_twenty_first_callers_start_one_broker(home: FreshUser) -> None:
     callers = [
         subprocess.Popen(
             home.command("eval", "-s", f"s{n}", f"{n}*1"),
@@ -84,7 +84,7 @@ def test_twenty_first_callers_start_one_broker(home: Home) -> None:
     assert len(home.brokers()) == 1
 
 
-def test_after_a_killed_broker_the_next_command_starts_one_and_says_what_was_lost(home: Home) -> None:
+def test_after_a_killed_broker_the_next_command_starts_one_and_says_what_was_lost(home: FreshUser) -> None:
     home.run("eval", "-s", "work", "x = 1")
     running = subprocess.Popen(
         home.command("eval", "-s", "work", "print('in', flush=True)\nwhile True: pass"),
@@ -97,7 +97,7 @@ def test_after_a_killed_broker_the_next_command_starts_one_and_says_what_was_los
     assert running.stdout.readline() == "in\n"
     (pid,) = home.brokers()
     os.kill(pid, signal.SIGKILL)
-    _, err = running.communicate(timeout=PATIENCE_S)
+    _, err = running.communicate(timeout=TIMEOUT_S)
     assert running.returncode == 3
     assert "went away" in err
     after = home.run("eval", "-s", "work", "'x' in globals()")
@@ -106,13 +106,13 @@ def test_after_a_killed_broker_the_next_command_starts_one_and_says_what_was_los
     assert "earlier state was lost: the broker that had it ended unexpectedly" in after.stderr
 
 
-def test_a_program_with_more_than_a_thousand_descriptors_starts_a_broker(home: Home) -> None:
+def test_a_program_with_more_than_a_thousand_descriptors_starts_a_broker(home: FreshUser) -> None:
     command = [sys.executable, "-c", CROWDED, *home.command("eval", "6*7")]
-    done = subprocess.run(command, env=home.env, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run(command, env=home.env, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert (done.returncode, done.stdout) == (0, "42\n")
 
 
-def test_a_broker_whose_folder_was_cleared_takes_nothing_of_its_successor_along(home: Home) -> None:
+def test_a_broker_whose_folder_was_cleared_takes_nothing_of_its_successor_along(home: FreshUser) -> None:
     """While it was stopped, so that it could not make it anew."""
     home.run("eval", "-s", "old", "1")
     (old,) = home.brokers()
@@ -125,15 +125,15 @@ def test_a_broker_whose_folder_was_cleared_takes_nothing_of_its_successor_along(
     log = home.folder / "broker.log"
     wait_until(lambda: "another broker has taken it; nobody finds this one there" in log.read_text(), "it says so")
     os.kill(old, signal.SIGTERM)
-    wait_until(lambda: not alive(old), "the old broker has ended")
+    wait_until(lambda: not is_alive(old), "the old broker has ended")
     assert home.run("eval", "--no-start", "-s", "new", "x + 1").stdout == "42\n"
     (pid,) = home.brokers()
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not alive(pid), "the new broker is dead")
+    wait_until(lambda: not is_alive(pid), "the new broker is dead")
     assert "sessions lost with it: new" in home.run("eval", "1").stderr
 
 
-def test_no_start_means_exit_3(home: Home) -> None:
+def test_no_start_means_exit_3(home: FreshUser) -> None:
     done = home.run("eval", "--no-start", "1")
     assert done.returncode == 3
     failed = json.loads(home.run("eval", "--json", "--no-start", "1").stdout)
@@ -151,7 +151,7 @@ def test_a_second_broker_at_the_same_address_is_refused_and_the_first_lives_on(s
         env=broker.environ,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
     )
     assert second.returncode == 3
     assert "another broker has it" in second.stderr
@@ -159,7 +159,7 @@ def test_a_second_broker_at_the_same_address_is_refused_and_the_first_lives_on(s
         assert wire.run("1+1").value == "2"
 
 
-def test_one_broker_listens_at_several_addresses(home: Home) -> None:
+def test_one_broker_listens_at_several_addresses(home: FreshUser) -> None:
     urls = [f"ipc://{home.folder}/run/{name}.sock" for name in ("a", "b")]
     words = [word for url in urls for word in ("--endpoint", url)]
     serving = subprocess.Popen(
@@ -173,19 +173,19 @@ def test_one_broker_listens_at_several_addresses(home: Home) -> None:
     assert home.run("eval", "--endpoint", urls[0], "x = 1").returncode == 0
     assert home.run("eval", "--endpoint", urls[1], "x").stdout == "1\n"
     serving.terminate()
-    assert serving.wait(PATIENCE_S) == 0
+    assert serving.wait(TIMEOUT_S) == 0
     serving.stdout.close()
 
 
-def test_the_longest_socket_path_that_is_accepted_works(home: Home) -> None:
+def test_the_longest_socket_path_that_is_accepted_works(home: FreshUser) -> None:
     stem = f"ipc://{home.folder}/run/"
-    url = stem + "s" * (places.MAX_IPC_PATH - len(stem.removeprefix("ipc://")))
+    url = stem + "s" * (paths.MAX_IPC_PATH - len(stem.removeprefix("ipc://")))
     assert home.run("eval", "--endpoint", url, "6*7").stdout == "42\n"
     assert home.run("shutdown", "--endpoint", url).returncode == 0
     assert home.run("eval", "--endpoint", url + "s", "1").returncode == 2
 
 
-def test_what_a_broker_makes_is_its_users_alone(home: Home) -> None:
+def test_what_a_broker_makes_is_its_users_alone(home: FreshUser) -> None:
     home.folder.joinpath("deep").mkdir(mode=0o700)
     home.env["REPLCTL_STATE_DIR"] = str(home.folder / "deep" / "state")
     assert home.run("eval", "1").returncode == 0
@@ -195,13 +195,13 @@ def test_what_a_broker_makes_is_its_users_alone(home: Home) -> None:
     assert home.run("shutdown").returncode == 0
 
 
-def test_tcp_beyond_loopback_is_refused(home: Home) -> None:
+def test_tcp_beyond_loopback_is_refused(home: FreshUser) -> None:
     done = home.run("serve", "--endpoint", "tcp://0.0.0.0:5555")
     assert done.returncode == 3
     assert "beyond loopback" in done.stderr
 
 
-def test_a_folder_that_others_may_enter_is_refused(home: Home) -> None:
+def test_a_folder_that_others_may_enter_is_refused(home: FreshUser) -> None:
     (home.folder / "run").mkdir(mode=0o755)
     (home.folder / "run").chmod(0o755)
     done = home.run("serve", "--endpoint", f"ipc://{home.folder}/run/b.sock")
@@ -210,7 +210,7 @@ def test_a_folder_that_others_may_enter_is_refused(home: Home) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, to give a folder away")
-def test_a_folder_of_another_user_is_refused_also_to_root(home: Home) -> None:
+def test_a_folder_of_another_user_is_refused_also_to_root(home: FreshUser) -> None:
     folder = home.folder / "theirs"
     folder.mkdir(mode=0o700)
     os.chown(folder, 65534, 65534)
@@ -228,7 +228,7 @@ def test_sigterm_lets_running_evals_end_and_refuses_new_ones(start: Start) -> No
         wait_until(lambda: "shutdown" in wire.run("1", session="t").status, "new evals are refused")
         wire.ask("stdin", session="s", input="done\n")
         assert wire.answer(running).value == "'done'"
-        assert broker.process.wait(PATIENCE_S) == 0
+        assert broker.process.wait(TIMEOUT_S) == 0
 
 
 def test_shutdown_answers_who_still_waits_after_the_grace(start: Start) -> None:
@@ -238,17 +238,17 @@ def test_shutdown_answers_who_still_waits_after_the_grace(start: Start) -> None:
         next(wire.messages(running))
         assert wire.ask("shutdown").status == ["done", "shutdown-started"]
         assert "done" in wire.answer(running).status
-        assert broker.process.wait(PATIENCE_S) == 0
+        assert broker.process.wait(TIMEOUT_S) == 0
 
 
-def test_a_broker_that_nothing_uses_ends_by_itself(home: Home) -> None:
+def test_a_broker_that_nothing_uses_ends_by_itself(home: FreshUser) -> None:
     (home.folder / "config.toml").write_text("[broker]\nidle-exit-ms = 300\n")
     home.env["REPLCTL_CONFIG"] = str(home.folder / "config.toml")
     assert home.run("eval", "--ephemeral", "1").returncode == 0
     wait_until(lambda: not home.brokers(), "it has ended")
 
 
-def test_json_is_one_whole_line_however_long(home: Home) -> None:
+def test_json_is_one_whole_line_however_long(home: FreshUser) -> None:
     done = home.run("eval", "--json", "print('x' * 300_000)")
     lines = done.stdout.splitlines()
     assert len(lines) == 1

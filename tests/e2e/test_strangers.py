@@ -12,21 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from kit import Broker, LineWire, acting_as_root, own_address, wait_until
+from kit import BrokerProcess, LineWire, identities_as_root, own_address, wait_until
 
 NAMES = ("ada", "bob")
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
+def broker() -> Iterator[BrokerProcess]:
     """A broker that lines reach from beyond loopback, where the kernel vouches for nobody."""
-    broker = Broker(
+    broker = BrokerProcess(
         Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp")),
         "broker.tcp=0.0.0.0:0",
         "limits.max-connections=20",
         "limits.first-request-ms=3000",
         "limits.rate-limit-per-min=200",
-        config=acting_as_root(*NAMES),
+        config=identities_as_root(*NAMES),
     )
     for name in NAMES:
         command = [sys.executable, "-m", "replctl", "keys", "token", name]
@@ -37,15 +37,15 @@ def broker() -> Iterator[Broker]:
     shutil.rmtree(broker.folder)
 
 
-def stranger(broker: Broker) -> LineWire:
+def stranger(broker: BrokerProcess) -> LineWire:
     return LineWire(f"lines+tcp://{own_address()}:{broker.listening['tcp'].rpartition(':')[2]}")
 
 
-def token(broker: Broker, name: str) -> str:
+def token(broker: BrokerProcess, name: str) -> str:
     return (broker.folder / f"{name}.token").read_text().strip()
 
 
-def test_strangers_who_ask_too_often_do_not_keep_a_token_out(broker: Broker) -> None:
+def test_strangers_who_ask_too_often_do_not_keep_a_token_out(broker: BrokerProcess) -> None:
     with stranger(broker) as flood, stranger(broker) as late:
         while flood.ask("ping").status[-1] == "pong":
             pass
@@ -54,7 +54,7 @@ def test_strangers_who_ask_too_often_do_not_keep_a_token_out(broker: Broker) -> 
         assert late.run("6*7", session=None).value == "42"
 
 
-def test_strangers_who_stay_make_room_for_who_says_its_name_and_are_let_go(broker: Broker) -> None:
+def test_strangers_who_stay_make_room_for_who_says_its_name_and_are_let_go(broker: BrokerProcess) -> None:
     with ExitStack() as stack:
         crowd = [stack.enter_context(stranger(broker)) for _ in range(10)]
         assert [each.ask("ping").status[-1] for each in crowd] == ["pong"] * 10
@@ -66,7 +66,7 @@ def test_strangers_who_stay_make_room_for_who_says_its_name_and_are_let_go(broke
         assert late.run("6*7", session=None).value == "42"
 
 
-def test_connections_of_a_token_are_counted_as_its_name_is_said(broker: Broker) -> None:
+def test_connections_of_a_token_are_counted_as_its_name_is_said(broker: BrokerProcess) -> None:
     with ExitStack() as stack:
         answers = []
         for _ in range(11):
@@ -84,12 +84,12 @@ def test_connections_of_a_token_are_counted_as_its_name_is_said(broker: Broker) 
         assert again.ask("hello", token=token(broker, "ada"))["identity"] == "ada"
 
 
-def _let_in(broker: Broker) -> bool:
+def _let_in(broker: BrokerProcess) -> bool:
     with stranger(broker) as one:
         return one.ask("hello", token=token(broker, "ada")).status == ["done"]
 
 
-def test_a_connection_that_has_shown_a_token_does_not_become_another(broker: Broker) -> None:
+def test_a_connection_that_has_shown_a_token_does_not_become_another(broker: BrokerProcess) -> None:
     with stranger(broker) as ada, broker.wire() as own:
         for _ in range(2):
             assert ada.ask("hello", token=token(broker, "ada"))["identity"] == "ada"

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from kit import PATIENCE_S, Broker, free_tcp, wait_until
+from kit import TIMEOUT_S, BrokerProcess, free_tcp, wait_until
 
-Start = Callable[..., Broker]
+Start = Callable[..., BrokerProcess]
 BUSY = "import time\nprint('in', flush=True)\nend = time.process_time() + {seconds}\nwhile time.process_time() < end: pass\n6 * 7"
 LIMIT = "limits.max-eval-time-ms=4000"
 
@@ -34,7 +34,7 @@ def test_code_that_was_stopped_with_its_broker_has_all_of_its_time(start: Start)
     with broker.wire() as wire:
         asked = wire.send("eval", code=BUSY.format(seconds=0.5), session="s", if_missing="create")
         next(m for m in wire.messages(asked) if "out" in m)
-        with stopped(*sorted(broker.family())):
+        with stopped(*sorted(broker.process_tree())):
             time.sleep(5.5)
         assert wire.answer(asked).value == "42"
 
@@ -76,5 +76,5 @@ def test_clients_wait_for_a_broker_that_is_stopped_for_longer_than_any_heartbeat
     with stopped(broker.pid):
         time.sleep(22)
     for client in clients:
-        out, err = client.communicate(timeout=PATIENCE_S)
+        out, err = client.communicate(timeout=TIMEOUT_S)
         assert (client.returncode, out) == (0, "42\n"), err

@@ -13,26 +13,26 @@ from typing import Any
 
 import pytest
 
-from collector_kit import Collector, Span, collector
-from kit import Broker, wait_until
+from collector_kit import OtlpCollector, ReceivedSpan, collector
+from kit import BrokerProcess, wait_until
 from replctl import Client
 
 SECRET = "hunter2"
 
 
 @pytest.fixture
-def collected() -> Iterator[Collector]:
+def collected() -> Iterator[OtlpCollector]:
     with collector() as running:
         yield running
 
 
 @pytest.fixture
-def traced(collected: Collector, start: Callable[..., Broker]) -> Broker:  # ends before what it tells
+def traced(collected: OtlpCollector, start: Callable[..., BrokerProcess]) -> BrokerProcess:  # ends before what it tells
     return start(f"trace.otlp={collected.url}")
 
 
-def _evals(collected: Collector, count: int, name: str = "eval") -> list[Span]:
-    return wait_until(lambda: len(found := collected.named(name)) >= count and found, f"{count} traces")
+def _evals(collected: OtlpCollector, count: int, name: str = "eval") -> list[ReceivedSpan]:
+    return wait_until(lambda: len(found := collected.spans_named(name)) >= count and found, f"{count} traces")
 
 
 def _traces(wire: Any) -> dict[str, Any]:
@@ -40,14 +40,14 @@ def _traces(wire: Any) -> dict[str, Any]:
     return found
 
 
-def test_an_eval_is_a_trace_with_its_wait_and_its_run(traced: Broker, collected: Collector) -> None:
+def test_an_eval_is_a_trace_with_its_wait_and_its_run(traced: BrokerProcess, collected: OtlpCollector) -> None:
     before = time.time_ns()
     with traced.wire() as wire:
         wire.run("6*7", "work", agent="ada")
         (span,) = _evals(collected, 1)
-        queue, run = collected.named("queue")[0], collected.named("run")[0]
+        queue, run = collected.spans_named("queue")[0], collected.spans_named("run")[0]
         session = wire.ask("info", session="work")["info"]["session"]
-        assert span.about == {
+        assert span.attributes == {
             "session.id": session,
             "gen_ai.agent.name": "ada",
             "replctl.session.name": "work",
@@ -56,7 +56,7 @@ def test_an_eval_is_a_trace_with_its_wait_and_its_run(traced: Broker, collected:
             "replctl.eval.id": 1,
             "replctl.epoch": 1,
             "replctl.request.id": "r1",
-            "replctl.worker": span.about["replctl.worker"],
+            "replctl.worker": span.attributes["replctl.worker"],
             "replctl.status": "ok",
             "replctl.state": "kept",
         }
@@ -69,21 +69,21 @@ def test_an_eval_is_a_trace_with_its_wait_and_its_run(traced: Broker, collected:
         assert collected.resource["process.pid"] == traced.pid
 
 
-def test_a_trace_goes_on_from_the_callers_span(traced: Broker, collected: Collector) -> None:
+def test_a_trace_goes_on_from_the_callers_span(traced: BrokerProcess, collected: OtlpCollector) -> None:
     parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     with Client(traced.endpoint, start=False) as client:
         client.eval("1", traceparent=parent)
         client.eval("2", traceparent=parent.removesuffix("01") + "00")  # the caller takes no sample
         client.eval("3", traceparent="no such thing")
         client.eval("4")
-    spans = {span.about["replctl.eval.id"]: span for span in _evals(collected, 3)}
+    spans = {span.attributes["replctl.eval.id"]: span for span in _evals(collected, 3)}
     assert (spans[1].trace, spans[1].parent) == ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
     assert sorted(spans) == [1, 3, 4]
     assert spans[3].parent == spans[4].parent == ""
     assert len({spans[number].trace for number in spans}) == 3
 
 
-def test_the_command_continues_the_trace_of_its_environment(traced: Broker, collected: Collector) -> None:
+def test_the_command_continues_the_trace_of_its_environment(traced: BrokerProcess, collected: OtlpCollector) -> None:
     env = {**traced.environ, "REPLCTL_ENDPOINT": traced.endpoint, "TRACEPARENT": f"00-{'ab' * 16}-{'cd' * 8}-01"}
     command = [sys.executable, "-m", "replctl", "eval", "6*7"]
     assert subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=True).stdout == "42\n"
@@ -101,18 +101,20 @@ def test_the_command_continues_the_trace_of_its_environment(traced: Broker, coll
     ],
 )
 def test_a_span_says_how_an_eval_failed(
-    traced: Broker, collected: Collector, code: str, status: str, error: str, why: str | None
+    traced: BrokerProcess, collected: OtlpCollector, code: str, status: str, error: str, why: str | None
 ) -> None:
     with traced.wire() as wire:
         wire.run(code, "s", timeout_ms=5000 if status != "timeout" else 200)
         (span,) = _evals(collected, 1)
-        run = collected.named("run")[0]
-        assert (span.failed, span.about["replctl.status"], span.about["error.type"]) == (True, status, error)
-        assert (run.failed, run.about["error.type"]) == (True, error)
+        run = collected.spans_named("run")[0]
+        assert (span.failed, span.attributes["replctl.status"], span.attributes["error.type"]) == (True, status, error)
+        assert (run.failed, run.attributes["error.type"]) == (True, error)
         assert span.why == why if why is not None else span.why
 
 
-def test_an_interrupt_is_no_error_and_an_eval_that_never_ran_has_no_run(traced: Broker, collected: Collector) -> None:
+def test_an_interrupt_is_no_error_and_an_eval_that_never_ran_has_no_run(
+    traced: BrokerProcess, collected: OtlpCollector
+) -> None:
     with traced.wire() as wire:
         wire.ask("new-session", name="s")
         running = wire.send("eval", session="s", code="import time\nprint('on')\nwhile True: time.sleep(0.01)")
@@ -121,14 +123,14 @@ def test_an_interrupt_is_no_error_and_an_eval_that_never_ran_has_no_run(traced: 
         wire.ask("interrupt", session="s", all=True, agent="bob")
         assert "interrupted" in wire.answer(waiting).status
         spans = _evals(collected, 2)
-        assert {span.about["replctl.status"] for span in spans} == {"cancelled"}
+        assert {span.attributes["replctl.status"] for span in spans} == {"cancelled"}
         assert not any(span.failed for span in spans)
         assert all(("interrupt-requested", {"replctl.by": "bob"}) in span.events for span in spans)
-        assert len(collected.named("run")) == 1
-        assert len(collected.named("queue")) == 2
+        assert len(collected.spans_named("run")) == 1
+        assert len(collected.spans_named("queue")) == 2
 
 
-def test_sessions_and_starts_of_workers_have_spans_too(traced: Broker, collected: Collector) -> None:
+def test_sessions_and_starts_of_workers_have_spans_too(traced: BrokerProcess, collected: OtlpCollector) -> None:
     with traced.wire() as wire:
         wire.run("1", "s", agent="ada")
         wire.ask("reset", session="s")
@@ -136,26 +138,28 @@ def test_sessions_and_starts_of_workers_have_spans_too(traced: Broker, collected
         wire.ask("close", session="s")
         wire.run("1", None)  # a throw-away session: its eval is all there is to it
         (session,) = _evals(collected, 1, "session")
-        assert session.about["replctl.session.name"] == "s"
+        assert session.attributes["replctl.session.name"] == "s"
         assert [name for name, _ in session.events] == ["session/reset", "session/lost"]
         evals = _evals(collected, 3)
         assert [span.links for span in evals] == [[session.id], [session.id], []]
-    started = collected.named("worker start")
-    assert started[0].about["replctl.runtime"] == "python"
+    started = collected.spans_named("worker start")
+    assert started[0].attributes["replctl.runtime"] == "python"
     assert not any(span.failed for span in started)
 
 
-def test_what_runs_when_the_broker_ends_is_sent_before_it_is_gone(traced: Broker, collected: Collector) -> None:
+def test_what_runs_when_the_broker_ends_is_sent_before_it_is_gone(
+    traced: BrokerProcess, collected: OtlpCollector
+) -> None:
     with traced.wire() as wire:
         wire.run("1", "s")
     assert traced.stop() == 0
-    assert len(collected.named("eval")) == 1
-    assert [span.about["replctl.session.name"] for span in collected.named("session")] == ["s"]
+    assert len(collected.spans_named("eval")) == 1
+    assert [span.attributes["replctl.session.name"] for span in collected.spans_named("session")] == ["s"]
 
 
 @pytest.mark.parametrize("code", [True, False])
 def test_no_word_of_a_session_leaves_it_and_its_code_only_when_that_is_allowed(
-    start: Callable[..., Broker], collected: Collector, code: bool
+    start: Callable[..., BrokerProcess], collected: OtlpCollector, code: bool
 ) -> None:
     broker = start(f"trace.otlp={collected.url}", f"trace.code={str(code).lower()}")
     with broker.wire() as wire:
@@ -177,7 +181,7 @@ def _free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def test_without_a_collector_evals_go_on_and_what_is_lost_is_counted(start: Callable[..., Broker]) -> None:
+def test_without_a_collector_evals_go_on_and_what_is_lost_is_counted(start: Callable[..., BrokerProcess]) -> None:
     broker = start(f"trace.otlp=http://127.0.0.1:{_free_port()}", "limits.rate-limit-per-min=0")
     with broker.wire() as wire:
         assert wire.run("6*7", "s").value == "42"
@@ -191,10 +195,10 @@ def test_without_a_collector_evals_go_on_and_what_is_lost_is_counted(start: Call
 
 
 def test_a_collector_that_hangs_holds_up_no_eval_and_not_the_end(
-    start: Callable[..., Broker], collected: Collector
+    start: Callable[..., BrokerProcess], collected: OtlpCollector
 ) -> None:
     broker = start(f"trace.otlp={collected.url}", "limits.rate-limit-per-min=0")
-    collected.go.clear()
+    collected.accepting.clear()
     with broker.wire() as wire:
         for number in range(200):
             assert wire.run(str(number), "s").value == str(number)
@@ -203,15 +207,19 @@ def test_a_collector_that_hangs_holds_up_no_eval_and_not_the_end(
     assert not Path(f"/proc/{broker.pid}").exists()
 
 
-def test_a_collector_that_comes_back_has_the_rest(start: Callable[..., Broker], collected: Collector) -> None:
+def test_a_collector_that_comes_back_has_the_rest(
+    start: Callable[..., BrokerProcess], collected: OtlpCollector
+) -> None:
     broker = start(f"trace.otlp={collected.url}", "limits.rate-limit-per-min=0")
-    collected.go.clear()
+    collected.accepting.clear()
     with broker.wire() as wire:
         wire.run("1", "s")
         wait_until(lambda: _traces(wire)["lost-spans"], "the exporter gives up", 30)
-        collected.go.set()
+        collected.accepting.set()
         wire.run("2", "s")
-        wait_until(lambda: any(span.about["replctl.eval.id"] == 2 for span in collected.named("eval")), "the second")
+        wait_until(
+            lambda: any(span.attributes["replctl.eval.id"] == 2 for span in collected.spans_named("eval")), "the second"
+        )
 
 
 def _refused(tmp_path: Path, setting: str, **env: str) -> str:

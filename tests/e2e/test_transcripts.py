@@ -14,20 +14,20 @@ from typing import Any
 import nbformat
 import pytest
 
-from kit import Broker, processes_with, wait_until
-from replbroker.watch.base import SessionBackend
-from replbroker.watch.jsonl import Jsonl
-from replbroker.watch.sqlite import Sqlite
+from kit import BrokerProcess, processes_with, wait_until
+from replbroker.sinks.event_sink import TranscriptBackend
+from replbroker.sinks.jsonl_backend import JsonlBackend
+from replbroker.sinks.sqlite_backend import SqliteBackend
 from replwire import events
 
 KINDS = ("jsonl", "sqlite")
 
 
-def _backend(broker: Broker, kind: str) -> SessionBackend:
-    return (Jsonl if kind == "jsonl" else Sqlite)(broker.folder / "transcripts", 1 << 40)
+def _backend(broker: BrokerProcess, kind: str) -> TranscriptBackend:
+    return (JsonlBackend if kind == "jsonl" else SqliteBackend)(broker.folder / "transcripts", 1 << 40)
 
 
-def _cli(broker: Broker, *args: str, code: int = 0) -> str:
+def _cli(broker: BrokerProcess, *args: str, code: int = 0) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "replctl", *args], env=broker.environ, capture_output=True, text=True, timeout=60
     )
@@ -35,7 +35,7 @@ def _cli(broker: Broker, *args: str, code: int = 0) -> str:
     return done.stdout
 
 
-def _entries(broker: Broker, kind: str, name: str) -> list[dict[str, Any]]:
+def _entries(broker: BrokerProcess, kind: str, name: str) -> list[dict[str, Any]]:
     backend = _backend(broker, kind)
     try:
         return [entry for head in backend.find(name) for entry in backend.load(head.session, strict=True)]
@@ -44,7 +44,9 @@ def _entries(broker: Broker, kind: str, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_session_did_is_found_when_it_and_its_broker_are_gone(start: Callable[..., Broker], kind: str) -> None:
+def test_what_a_session_did_is_found_when_it_and_its_broker_are_gone(
+    start: Callable[..., BrokerProcess], kind: str
+) -> None:
     broker = start(f"transcript.backend={kind}")
     with broker.wire() as wire:
         wire.run("x = 'needle'\nprint('in the haystack')\nx", "mine", agent="ada")
@@ -66,7 +68,9 @@ def test_what_a_session_did_is_found_when_it_and_its_broker_are_gone(start: Call
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_broker_that_is_killed_in_the_middle_leaves_what_can_be_read(start: Callable[..., Broker], kind: str) -> None:
+def test_a_broker_that_is_killed_in_the_middle_leaves_what_can_be_read(
+    start: Callable[..., BrokerProcess], kind: str
+) -> None:
     broker = start(f"transcript.backend={kind}", "limits.rate-limit-per-min=0")
     with broker.wire() as wire:
         for number in range(200):
@@ -86,7 +90,7 @@ def test_a_broker_that_is_killed_in_the_middle_leaves_what_can_be_read(start: Ca
         path = next(path for path in folder.glob("*.jsonl") if path.name != "broker.jsonl")
         whole = path.read_bytes()
         path.write_bytes(whole + b'{"type":"eval/fin')
-        backend = Jsonl(folder, 1 << 40)
+        backend = JsonlBackend(folder, 1 << 40)
         assert sum(entry["type"] == "eval/finished" for entry in backend.load(path.stem)) == before
         backend.append(path.stem, [b'{"type":"x","seq":9}'])  # goes on, on a line of its own
         assert [*backend.load(path.stem)][-1] == {"type": "x", "seq": 9}
@@ -95,7 +99,7 @@ def test_a_broker_that_is_killed_in_the_middle_leaves_what_can_be_read(start: Ca
     assert text.count("# %%") >= before
 
 
-def test_a_full_disk_loses_entries_and_nothing_else(start: Callable[..., Broker]) -> None:
+def test_a_full_disk_loses_entries_and_nothing_else(start: Callable[..., BrokerProcess]) -> None:
     broker = start("broker.audit=false", max_file_bytes=20_000)
     with broker.wire() as wire:
         for number in range(60):
@@ -113,7 +117,7 @@ def test_a_full_disk_loses_entries_and_nothing_else(start: Callable[..., Broker]
     assert _entries(broker, "jsonl", "s")
 
 
-def test_a_folder_that_cannot_be_written_is_told_once_and_evals_go_on(start: Callable[..., Broker]) -> None:
+def test_a_folder_that_cannot_be_written_is_told_once_and_evals_go_on(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     blocked = broker.folder / "transcripts"
     broker.stop()
@@ -130,7 +134,7 @@ def test_a_folder_that_cannot_be_written_is_told_once_and_evals_go_on(start: Cal
         assert wire.run("6*7").value == "42"
 
 
-def test_off_is_off(start: Callable[..., Broker]) -> None:
+def test_off_is_off(start: Callable[..., BrokerProcess]) -> None:
     broker = start("transcript.backend=off")
     with broker.wire() as wire:
         wire.run("1")
@@ -138,7 +142,7 @@ def test_off_is_off(start: Callable[..., Broker]) -> None:
     assert not (broker.folder / "transcripts").exists()
 
 
-def test_throw_away_evals_are_in_no_transcript(start: Callable[..., Broker]) -> None:
+def test_throw_away_evals_are_in_no_transcript(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     with broker.wire() as wire:
         wire.run("'thrown away'", None)
@@ -148,7 +152,7 @@ def test_throw_away_evals_are_in_no_transcript(start: Callable[..., Broker]) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_replay_that_does_the_same_reports_nothing_and_one_that_drifts_says_what(
-    start: Callable[..., Broker], kind: str, tmp_path: Path
+    start: Callable[..., BrokerProcess], kind: str, tmp_path: Path
 ) -> None:
     broker = start(f"transcript.backend={kind}")
     with broker.wire() as wire:
@@ -177,7 +181,7 @@ def test_a_replay_that_does_the_same_reports_nothing_and_one_that_drifts_says_wh
     assert "-22" in report["drifted"][0]["diff"]
 
 
-def test_a_notebook_has_a_cell_for_each_eval(start: Callable[..., Broker]) -> None:
+def test_a_notebook_has_a_cell_for_each_eval(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     with broker.wire() as wire:
         wire.run("print('out'); 42", "nb")
@@ -196,7 +200,7 @@ def test_a_notebook_has_a_cell_for_each_eval(start: Callable[..., Broker]) -> No
 
 
 def test_a_script_of_a_session_can_be_read_by_python_whatever_the_session_was_given(
-    start: Callable[..., Broker],
+    start: Callable[..., BrokerProcess],
 ) -> None:
     broker = start()
     with broker.wire() as wire:
@@ -226,7 +230,7 @@ print('```\\nno end')
 P()"""
 
 
-def test_what_an_export_does_not_have_is_said_in_it(start: Callable[..., Broker], tmp_path: Path) -> None:
+def test_what_an_export_does_not_have_is_said_in_it(start: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     broker = start("limits.event-text-bytes=1024", "transcript.max-session-bytes=20000")
     with broker.wire() as wire:
         for number in range(40):
@@ -251,7 +255,7 @@ def test_what_an_export_does_not_have_is_said_in_it(start: Callable[..., Broker]
     assert report["drifted"] == []  # it ran in bash, though no event tells the runtime any more
 
 
-def test_a_replay_compares_values_also_where_output_was_cut(start: Callable[..., Broker]) -> None:
+def test_a_replay_compares_values_also_where_output_was_cut(start: Callable[..., BrokerProcess]) -> None:
     broker = start("limits.event-text-bytes=1024")
     with broker.wire() as wire:
         wire.run("print('x' * 5000); object().__hash__()", "s")
@@ -272,7 +276,9 @@ def test_transcripts_that_cannot_be_read_are_told_in_a_line(args: tuple[str, ...
     assert done.stderr == "Error: transcripts cannot be read: transcripts.db: file is not a database\n"
 
 
-def test_a_replay_needs_a_transcript_and_a_session_of_its_runtime(start: Callable[..., Broker], tmp_path: Path) -> None:
+def test_a_replay_needs_a_transcript_and_a_session_of_its_runtime(
+    start: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
     broker = start()
     with broker.wire() as wire:
         wire.run("1", "py")
@@ -297,12 +303,12 @@ def test_a_replay_needs_a_transcript_and_a_session_of_its_runtime(start: Callabl
     _cli(broker, "replay", "nobody", "--into", "more", *to, code=4)
 
 
-def _tail(broker: Broker, *args: str) -> subprocess.Popen[str]:
+def _tail(broker: BrokerProcess, *args: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "replctl", "tail", *args, "--endpoint", broker.endpoint]
     return subprocess.Popen(command, env=broker.environ, stdout=subprocess.PIPE, text=True)
 
 
-def test_tail_follows_a_session_and_ends_with_it(start: Callable[..., Broker]) -> None:
+def test_tail_follows_a_session_and_ends_with_it(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     with broker.wire() as wire:
         wire.ask("new-session", name="t")
@@ -320,7 +326,7 @@ def test_tail_follows_a_session_and_ends_with_it(start: Callable[..., Broker]) -
     assert os.path.isdir(broker.folder)
 
 
-def test_tail_ends_when_its_reader_does_though_nothing_happens(start: Callable[..., Broker]) -> None:
+def test_tail_ends_when_its_reader_does_though_nothing_happens(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     with broker.wire() as wire:
         wire.ask("new-session", name="t")
@@ -331,7 +337,7 @@ def test_tail_ends_when_its_reader_does_though_nothing_happens(start: Callable[.
         assert process.wait(20) == 141
 
 
-def test_tail_names_sessions_whose_opening_it_was_not_to_show(start: Callable[..., Broker]) -> None:
+def test_tail_names_sessions_whose_opening_it_was_not_to_show(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     with broker.wire() as wire:
         process = _tail(broker, "--types", "eval/finished")

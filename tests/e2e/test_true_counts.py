@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kit import Broker, LineWire, Wire, wait_until
+from kit import BrokerProcess, LineWire, Wire, wait_until
 from replwire.replies import TRUNCATED
 
 LINES = 8_000_000
@@ -19,7 +19,7 @@ def ended(wire: Wire, session: str, number: int) -> bool:
     return any(job["eval-id"] == number and job["state"] == "done" for job in wire.ask("jobs", session=session)["jobs"])
 
 
-def test_bytes_that_a_slow_reader_was_not_sent_are_counted_as_text(start: Callable[..., Broker]) -> None:
+def test_bytes_that_a_slow_reader_was_not_sent_are_counted_as_text(start: Callable[..., BrokerProcess]) -> None:
     broker = start("limits.max-output-bytes=10000000", "broker.unix=/FOLDER/run/lines.sock")
     with LineWire(broker.listening["unix"]) as slow, broker.wire() as other:
         slow.run("1")
@@ -35,7 +35,7 @@ def test_bytes_that_a_slow_reader_was_not_sent_are_counted_as_text(start: Callab
         assert got + dropped == LINES
 
 
-def test_a_page_of_a_read_is_whole_however_slowly_it_is_taken(start: Callable[..., Broker]) -> None:
+def test_a_page_of_a_read_is_whole_however_slowly_it_is_taken(start: Callable[..., BrokerProcess]) -> None:
     with (broker := start("limits.max-output-bytes=10000000")).wire() as wire, broker.wire() as slow:
         wire.run("for n in range(300_000): print(n)")
         reads = [slow.send("read", session="s", eval_id=1, max_bytes=500_000, offset=at * 500_000) for at in range(3)]
@@ -63,7 +63,7 @@ def test_an_output_in_many_pieces_comes_in_pages_and_a_search_looks_at_all_of_it
     assert found.get("notice") is None
 
 
-def test_a_search_says_what_it_has_not_seen(start: Callable[..., Broker]) -> None:
+def test_a_search_says_what_it_has_not_seen(start: Callable[..., BrokerProcess]) -> None:
     with start("limits.max-output-bytes=1000", "limits.output-tail-bytes=100").wire() as wire:
         wire.run("for n in range(1000): print('line', n)")
         found = wire.ask("read", session="s", eval_id=1, grep="line 500")
@@ -86,7 +86,9 @@ def test_texts_and_types_of_exceptions_that_are_cut_say_so(wire: Wire, runtime: 
     wire.ask("close", session=f"cut-{runtime}")
 
 
-def test_a_time_limit_that_is_cut_is_told_at_once_with_what_would_allow_more(start: Callable[..., Broker]) -> None:
+def test_a_time_limit_that_is_cut_is_told_at_once_with_what_would_allow_more(
+    start: Callable[..., BrokerProcess],
+) -> None:
     broker = start("limits.max-eval-time-ms=400", "limits.max-job-time-ms=900")
     with broker.wire() as wire:
         answer = wire.run("while True: pass", timeout_ms=100_000)
@@ -118,7 +120,7 @@ def test_a_time_limit_that_is_cut_is_told_at_once_with_what_would_allow_more(sta
     assert sum("is cut" in line for line in lines) == 1
 
 
-def test_input_that_never_fits_is_refused_without_a_time_to_try_again(start: Callable[..., Broker]) -> None:
+def test_input_that_never_fits_is_refused_without_a_time_to_try_again(start: Callable[..., BrokerProcess]) -> None:
     with start("limits.max-stdin-bytes=100").wire() as wire:
         wire.run("1")
         never = wire.ask("stdin", session="s", input="x" * 101)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kit import Broker, Wire
+from kit import BrokerProcess, Wire
 from replctl import AsyncClient, Client, ReplError
 from replctl.client import fields
 from replwire.ops import OPS
@@ -61,17 +61,17 @@ def test_fields_that_are_not_known_are_named_at_the_end_of_every_answer(wire: Wi
     assert wire.ask("ping", **{"x" * 5000: 1})["ignored-fields"] == ["x" * 64]
 
 
-def test_our_clients_refuse_an_option_that_is_not_known_before_they_send_it(broker: Broker) -> None:
+def test_our_clients_refuse_an_option_that_is_not_known_before_they_send_it(broker: BrokerProcess) -> None:
     with Client(broker.endpoint, start=False) as client:
         for call in (
             lambda: client.new("tight", newtork="none"),
             lambda: client.request("new-session", newtork="none"),
-            lambda: client.begin("eval", {"code": "1", "session": None, "newtork": "none"}),
+            lambda: client.send("eval", {"code": "1", "session": None, "newtork": "none"}),
         ):
             with pytest.raises(TypeError, match=r"has no field newtork: is network meant\?") as caught:
                 call()
             assert isinstance(caught.value, ReplError)
-            assert caught.value.word == "invalid-request"
+            assert caught.value.code == "invalid-request"
         with pytest.raises(TypeError, match="newtork"):
             client.eval("1", newtork="none")
         assert "tight" not in {entry.name for entry in client.sessions()}
@@ -79,7 +79,7 @@ def test_our_clients_refuse_an_option_that_is_not_known_before_they_send_it(brok
         client.close("tight")
 
 
-def test_so_does_the_client_of_an_event_loop(broker: Broker) -> None:
+def test_so_does_the_client_of_an_event_loop(broker: BrokerProcess) -> None:
     async def run() -> None:
         async with AsyncClient(broker.endpoint, start=False) as client:
             with pytest.raises(TypeError, match=r"is network meant\?"):
@@ -91,10 +91,10 @@ def test_so_does_the_client_of_an_event_loop(broker: Broker) -> None:
 
 def test_fields_that_the_library_sends_itself_are_known() -> None:
     known = {name for op in describe_ops().values() for name in (*op["requires"], *op["optional"])}
-    assert {name.replace("_", "-") for name in fields._OWN} <= known
+    assert {name.replace("_", "-") for name in fields._LIBRARY_FIELDS} <= known
 
 
-def test_a_command_does_not_load_the_table_of_operations(broker: Broker) -> None:
+def test_a_command_does_not_load_the_table_of_operations(broker: BrokerProcess) -> None:
     """It would take a tenth of its time."""
     code = "import sys; from replctl.main import main\ntry: main(sys.argv[1:])\nfinally: print('replwire.ops' in sys.modules)"
     for command in (["eval", "--ephemeral", "1"], ["ls"], ["info", "there"], ["new", "there", "--reuse"]):

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from kit import PATIENCE_S, Broker, Wire
+from kit import TIMEOUT_S, BrokerProcess, Wire
 from replctl import AsyncClient, Client, __version__
 from replwire.requests import describe_ops
 
@@ -29,7 +29,7 @@ SAID = (
 
 
 @pytest.fixture(scope="module")
-def older() -> Iterator[Broker]:
+def older() -> Iterator[BrokerProcess]:
     """A broker whose distribution says that it is an older one."""
     folder = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
     found = distribution("replctl")
@@ -39,7 +39,7 @@ def older() -> Iterator[Broker]:
         text = found.read_text(name)
         assert text is not None
         (info / name).write_text(text.replace(f"\nVersion: {__version__}\n", f"\nVersion: {OLD}\n"))
-    broker = Broker(folder, through=["env", f"PYTHONPATH={info.parent}"])
+    broker = BrokerProcess(folder, through=["env", f"PYTHONPATH={info.parent}"])
     yield broker
     assert broker.process.poll() is None, broker.log_text()
     assert broker.stop() == 0
@@ -73,7 +73,7 @@ def test_one_of_the_same_version_and_one_that_says_none_are_told_nothing(wire: W
     assert all("client-version" in op["optional"] for op in describe_ops().values())
 
 
-def test_a_client_in_python_knows_the_brokers_version_and_is_told_once_a_connection(older: Broker) -> None:
+def test_a_client_in_python_knows_the_brokers_version_and_is_told_once_a_connection(older: BrokerProcess) -> None:
     told: list[str] = []
     with Client(older.endpoint, start=False, on_mismatch=told.append) as client:
         assert client.broker_version is None
@@ -84,7 +84,7 @@ def test_a_client_in_python_knows_the_brokers_version_and_is_told_once_a_connect
         assert told == [SAID, SAID]
 
 
-def test_so_does_the_client_of_an_event_loop(older: Broker, broker: Broker) -> None:
+def test_so_does_the_client_of_an_event_loop(older: BrokerProcess, broker: BrokerProcess) -> None:
     async def run() -> None:
         told: list[str] = []
         async with AsyncClient(older.endpoint, start=False, on_mismatch=told.append) as client:
@@ -98,7 +98,7 @@ def test_so_does_the_client_of_an_event_loop(older: Broker, broker: Broker) -> N
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_a_command_says_it_in_one_line_beside_its_output(older: Broker, form: list[str]) -> None:
+def test_a_command_says_it_in_one_line_beside_its_output(older: BrokerProcess, form: list[str]) -> None:
     command = [sys.executable, "-m", "replctl", "eval", "6*7", "--ephemeral", "--endpoint", older.endpoint, *form]
     ended = subprocess.run(command, env=older.environ, capture_output=True, text=True, timeout=60, check=True)
     assert ended.stderr == f"replctl: {SAID}\n"
@@ -108,7 +108,7 @@ def test_a_command_says_it_in_one_line_beside_its_output(older: Broker, form: li
 class _Server:
     """`replctl mcp` or `replctl acp`, and JSON-RPC with it."""
 
-    def __init__(self, broker: Broker, kind: str) -> None:
+    def __init__(self, broker: BrokerProcess, kind: str) -> None:
         command = [sys.executable, "-m", "replctl", kind, "--endpoint", broker.endpoint]
         self._process = subprocess.Popen(
             command, env=broker.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
@@ -124,7 +124,7 @@ class _Server:
         self._process.stdin.write(json.dumps(line).encode() + b"\n")
         came = ""
         while True:
-            assert select.select([self._process.stdout], [], [], PATIENCE_S)[0], came
+            assert select.select([self._process.stdout], [], [], TIMEOUT_S)[0], came
             message = self._process.stdout.readline().decode()
             assert message, came
             came += message
@@ -138,11 +138,11 @@ class _Server:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        assert self._process.wait(PATIENCE_S) == 0
+        assert self._process.wait(TIMEOUT_S) == 0
         self._process.stdout.close()
 
 
-def test_an_agent_reads_it_in_the_first_answer_of_a_tool(older: Broker) -> None:
+def test_an_agent_reads_it_in_the_first_answer_of_a_tool(older: BrokerProcess) -> None:
     who = {"name": "raw", "version": "1"}
     with _Server(older, "mcp") as server:
         server.ask("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo=who)
@@ -153,7 +153,7 @@ def test_an_agent_reads_it_in_the_first_answer_of_a_tool(older: Broker) -> None:
     assert "older" not in second
 
 
-def test_an_editor_shows_it_in_the_first_turn(older: Broker) -> None:
+def test_an_editor_shows_it_in_the_first_turn(older: BrokerProcess) -> None:
     with _Server(older, "acp") as server:
         server.ask("initialize", protocolVersion=1, clientCapabilities={})
         session = server.ask("session/new", cwd=os.getcwd(), mcpServers=[])[0]["sessionId"]

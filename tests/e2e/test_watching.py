@@ -15,7 +15,7 @@ import pytest
 import zmq
 from prometheus_client.parser import text_string_to_metric_families
 
-from kit import PATIENCE_S, Broker, LineWire, Wire, wait_until
+from kit import TIMEOUT_S, BrokerProcess, LineWire, Wire, wait_until
 from replwire import events
 from replwire.events import BrokerShutdown, EvalFinished
 
@@ -33,13 +33,13 @@ def _events(wire: Wire, request_id: str, until: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(params=["zmq", "tcp", "unix"])
-def watcher(lines_broker: Broker, request: pytest.FixtureRequest) -> Iterator[Wire]:
+def watcher(lines_broker: BrokerProcess, request: pytest.FixtureRequest) -> Iterator[Wire]:
     url = lines_broker.listening.get(request.param)
     with lines_broker.wire() if url is None else LineWire(url) as wire:
         yield wire
 
 
-def test_events_come_on_every_transport_while_another_client_works(lines_broker: Broker, watcher: Wire) -> None:
+def test_events_come_on_every_transport_while_another_client_works(lines_broker: BrokerProcess, watcher: Wire) -> None:
     with lines_broker.wire() as worker:
         worker.ask("new-session", name="seen")
         sent = watcher.send("subscribe", session="seen", types=["eval/"], output=True)
@@ -54,7 +54,7 @@ def test_events_come_on_every_transport_while_another_client_works(lines_broker:
         assert watcher.answer(sent).status == ["done", "session-closed"]
 
 
-def test_who_comes_back_catches_up_by_number(lines_broker: Broker) -> None:
+def test_who_comes_back_catches_up_by_number(lines_broker: BrokerProcess) -> None:
     with lines_broker.wire() as wire:
         wire.run("1", "again")
         with lines_broker.wire() as first:
@@ -79,7 +79,9 @@ class SlowWire(Wire):
 
 
 @pytest.mark.parametrize("transport", ["zmq", "tcp"])
-def test_a_reader_that_is_too_slow_is_told_how_much_it_missed(start: Callable[..., Broker], transport: str) -> None:
+def test_a_reader_that_is_too_slow_is_told_how_much_it_missed(
+    start: Callable[..., BrokerProcess], transport: str
+) -> None:
     most = 200_000_000
     broker = start(f"limits.max-output-bytes={most}", "limits.rate-limit-per-min=0", "broker.tcp=127.0.0.1:0")
     with broker.wire() as worker:
@@ -98,7 +100,7 @@ def test_a_reader_that_is_too_slow_is_told_how_much_it_missed(start: Callable[..
 
 
 @pytest.mark.parametrize("transport", ["zmq", "tcp"])
-def test_a_subscriber_that_goes_without_a_word_is_forgotten(lines_broker: Broker, transport: str) -> None:
+def test_a_subscriber_that_goes_without_a_word_is_forgotten(lines_broker: BrokerProcess, transport: str) -> None:
     with lines_broker.wire() as wire:
         leaving = lines_broker.wire() if transport == "zmq" else LineWire(lines_broker.listening["tcp"])
         leaving.until(leaving.send("subscribe", output=True), "subscribed")
@@ -112,7 +114,7 @@ def test_a_subscriber_that_goes_without_a_word_is_forgotten(lines_broker: Broker
         wait_until(forgotten, "the subscription is gone")
 
 
-def test_the_pub_socket_has_every_event_by_type(start: Callable[..., Broker]) -> None:
+def test_the_pub_socket_has_every_event_by_type(start: Callable[..., BrokerProcess]) -> None:
     broker = start("broker.publish=ipc:///FOLDER/run/events.sock", "transcript.backend=off")
     context = zmq.Context()
     reader: Any = context.socket(zmq.SUB)
@@ -148,7 +150,7 @@ def _refusal(folder: Path, setting: str) -> str:
     return done.stderr
 
 
-def test_a_reader_that_goes_is_forgotten_though_nothing_happens(start: Callable[..., Broker]) -> None:
+def test_a_reader_that_goes_is_forgotten_though_nothing_happens(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     with broker.wire() as wire:
         wire.ask("new-session", name="idle")
@@ -167,7 +169,7 @@ def test_a_reader_that_goes_is_forgotten_though_nothing_happens(start: Callable[
             wait_until(lambda: readers() == 0, "nobody listens")
 
 
-def test_a_pub_socket_takes_nobodys_place(start: Callable[..., Broker], tmp_path: Path) -> None:
+def test_a_pub_socket_takes_nobodys_place(start: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     broker = start("broker.publish=ipc:///FOLDER/run/events.sock")
     taken = broker.folder / "run/events.sock"
     assert "somebody listens there" in _refusal(tmp_path, f"broker.publish=ipc://{taken}")
@@ -184,7 +186,7 @@ def test_what_tells_everything_listens_on_loopback_alone(tmp_path: Path, setting
 
 
 def _get(port: int, path: str = "/metrics", method: str = "GET") -> tuple[bytes, str]:
-    with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as sock:
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as sock:
         sock.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         whole = b"".join(iter(lambda: sock.recv(65536), b""))
     head, _, body = whole.partition(b"\r\n\r\n")
@@ -197,7 +199,7 @@ def _free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def test_metrics_are_served_and_can_be_parsed(start: Callable[..., Broker]) -> None:
+def test_metrics_are_served_and_can_be_parsed(start: Callable[..., BrokerProcess]) -> None:
     port = _free_port()
     broker = start(f"metrics.listen=127.0.0.1:{port}", "limits.worker-silence-ms=1000")
     with broker.wire() as wire:
@@ -243,10 +245,10 @@ def _well_formed(page: str) -> None:
             assert values[-1] == next(each.value for each in family.samples if each.name.endswith("_count"))
 
 
-def test_who_connects_to_the_metrics_port_and_says_nothing_harms_nobody(start: Callable[..., Broker]) -> None:
+def test_who_connects_to_the_metrics_port_and_says_nothing_harms_nobody(start: Callable[..., BrokerProcess]) -> None:
     port = _free_port()
     broker = start(f"metrics.listen=127.0.0.1:{port}")
-    idle = [socket.create_connection(("127.0.0.1", port), PATIENCE_S) for _ in range(8)]
+    idle = [socket.create_connection(("127.0.0.1", port), TIMEOUT_S) for _ in range(8)]
     try:
         assert idle[0].recv(1) == b""  # let go after its time
         wait_until(lambda: _try(port), "room again")
@@ -264,7 +266,7 @@ def _try(port: int) -> bool:
         return False
 
 
-def test_snapshots_of_a_live_broker(start: Callable[..., Broker]) -> None:
+def test_snapshots_of_a_live_broker(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     with broker.wire() as wire:
         wire.run("1", "s")
@@ -284,7 +286,7 @@ def test_snapshots_of_a_live_broker(start: Callable[..., Broker]) -> None:
         assert found["figures"]["ended"] == {"ok": 1}
 
 
-def test_a_broker_says_when_it_starts_and_ends(start: Callable[..., Broker]) -> None:
+def test_a_broker_says_when_it_starts_and_ends(start: Callable[..., BrokerProcess]) -> None:
     broker = start("transcript.backend=jsonl")
     assert broker.stop() == 0
     lines = (broker.folder / "transcripts/broker.jsonl").read_bytes().splitlines()[1:]
@@ -294,7 +296,7 @@ def test_a_broker_says_when_it_starts_and_ends(start: Callable[..., Broker]) -> 
     assert told[-1].reason == "SIGTERM"
 
 
-def test_every_event_in_a_real_transcript_is_declared(start: Callable[..., Broker]) -> None:
+def test_every_event_in_a_real_transcript_is_declared(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
     with broker.wire() as wire:
         wire.run("import os; print(1); os._exit(3)", "s")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 
-from kit import Broker, processes_with, wait_until
+from kit import BrokerProcess, processes_with, wait_until
 
 
 @dataclass
@@ -22,7 +22,7 @@ class World:
 
     folder: Path
     environ: dict[str, str]
-    broker: Broker
+    broker: BrokerProcess
     agent: list[str]
 
 
@@ -32,7 +32,7 @@ def world() -> Iterator[World]:
     folder = Path(tempfile.mkdtemp(prefix="rpi-", dir="/tmp"))
     (folder / "home").mkdir()
     (folder / "work").mkdir()
-    broker = Broker(folder, "limits.rate-limit-per-min=0")
+    broker = BrokerProcess(folder, "limits.rate-limit-per-min=0")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("REPLCTL_")}
     environ = kept | {
         "HOME": str(folder / "home"),

@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from kit import Broker
+from kit import BrokerProcess
 from peers import Peers, installed
 
 collect_ignore_glob = [] if os.environ.get("REPLCTL_INTEROP") else ["test_*.py"]
@@ -26,8 +26,8 @@ def peers() -> Peers:
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[Broker]:
-    broker = Broker(Path(tempfile.mkdtemp(prefix="ri-", dir="/tmp")), "limits.rate-limit-per-min=0")
+def broker() -> Iterator[BrokerProcess]:
+    broker = BrokerProcess(Path(tempfile.mkdtemp(prefix="ri-", dir="/tmp")), "limits.rate-limit-per-min=0")
     yield broker
     assert broker.stop() == 0
     shutil.rmtree(broker.folder)

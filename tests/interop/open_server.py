@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 import uvicorn
 
-from replctl.mcp.http import asgi, bind
-from replctl.mcp.server import build
-from replctl.tools.base import Answer, Context, Image, Settings, Steps, Tool
-from replctl.tools.running import eval_fields, run
-from replctl.tools.sets import ToolSet
+from replctl.mcp.http import bind, build_app
+from replctl.mcp.server import build_server
+from replctl.tools.base import ToolCall, ToolContext, ToolDefinition, ToolImage, ToolResult, ToolSettings
+from replctl.tools.catalog import ToolSet
+from replctl.tools.steps import model_eval_fields, run_and_render
 
 # The smallest PNG there is: one pixel.
 PIXEL = base64.b64encode(
@@ -28,22 +28,22 @@ PIXEL = base64.b64encode(
 STEPS = "import time\nfor step in range(3):\n    print('step', step, flush=True)\n    time.sleep(0.7)"
 
 
-class Nothing(msgspec.Struct):
+class NoToolArgs(msgspec.Struct):
     """No arguments."""
 
 
-def running(code: str) -> Callable[[Nothing, Context], Steps]:
+def running(code: str) -> Callable[[NoToolArgs, ToolContext], ToolCall]:
     """A tool that runs this code in a throw-away session."""
-    return lambda _, at: run("eval", eval_fields(at.settings, code, None), at)
+    return lambda _, at: run_and_render("eval", model_eval_fields(at.settings, code, None), at)
 
 
-def picture(_: Nothing, __: Context) -> Steps:
+def picture(_: NoToolArgs, __: ToolContext) -> ToolCall:
     """A tool that shows a picture."""
-    return Answer(text="a picture", images=[Image("image/png", PIXEL)])
+    return ToolResult(text="a picture", images=[ToolImage("image/png", PIXEL)])
     yield
 
 
-FIXTURES: dict[str, Callable[[Any, Context], Steps]] = {
+FIXTURES: dict[str, Callable[[Any, ToolContext], ToolCall]] = {
     "test_simple_text": running("print('This is a simple text response for testing.')"),
     "test_image_content": picture,
     "test_error_handling": running("raise ValueError('This tool intentionally returns an error for testing')"),
@@ -51,12 +51,12 @@ FIXTURES: dict[str, Callable[[Any, Context], Steps]] = {
 }
 
 if __name__ == "__main__":
-    tools = ToolSet("default", Settings())
+    tools = ToolSet("default", ToolSettings())
     for name, does in FIXTURES.items():
-        tools.tools[name] = Tool(
-            name=name, title=name, text=name, args=Nothing, run=does, runs_code=True, output={"type": "object"}
+        tools.tools[name] = ToolDefinition(
+            name=name, title=name, text=name, args=NoToolArgs, run=does, runs_code=True, output={"type": "object"}
         )
     listener = bind("127.0.0.1:0")
-    app = asgi(build(tools, sys.argv[1], "interop"), listener)
+    app = build_app(build_server(tools, sys.argv[1], "interop"), listener)
     print(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", flush=True)
     uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False)).run(sockets=[listener])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kit import Broker
+from kit import BrokerProcess
 from peers import HERE, Peers
 
 OUR_TOOLS = ["eval", "read", "interrupt", "reset", "sessions", "info", "env", "load_file", "stdin"]
@@ -42,24 +42,24 @@ WITHOUT = {
 }
 
 
-def command(broker: Broker) -> list[str]:
+def command(broker: BrokerProcess) -> list[str]:
     return [sys.executable, "-P", "-m", "replctl", "mcp", "--endpoint", broker.endpoint]
 
 
-def run(broker: Broker, *words: str) -> str:
+def run(broker: BrokerProcess, *words: str) -> str:
     """A client's stdout. It must end well, and leave no server."""
     done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, env=broker.environ, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def inspect(peers: Peers, broker: Broker, *words: str) -> Any:
+def inspect(peers: Peers, broker: BrokerProcess, *words: str) -> Any:
     launcher = peers.modules / "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
     return json.loads(run(broker, peers.node, str(launcher), "--cli", *command(broker), *words))
 
 
 @pytest.mark.parametrize("era", ["legacy", "auto", "modern"])
-def test_the_inspector(peers: Peers, broker: Broker, era: str) -> None:
+def test_the_inspector(peers: Peers, broker: BrokerProcess, era: str) -> None:
     how = ("--format", "json", "--protocol-era", era)
     tools = inspect(peers, broker, *how, "--strict", "--method", "tools/list")["result"]["tools"]
     assert [tool["name"] for tool in tools] == OUR_TOOLS
@@ -71,7 +71,7 @@ def test_the_inspector(peers: Peers, broker: Broker, era: str) -> None:
     assert inspect(peers, broker, *how, "--method", "resources/list")["result"]["resources"]
 
 
-def test_the_inspectors_load(peers: Peers, broker: Broker) -> None:
+def test_the_inspectors_load(peers: Peers, broker: BrokerProcess) -> None:
     arguments = json.dumps({"code": "6*7", "session": "load"})
     told = inspect(
         peers,
@@ -92,7 +92,7 @@ def test_the_inspectors_load(peers: Peers, broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("generation", ["v1", "v2"])
-def test_the_official_typescript_client(peers: Peers, broker: Broker, generation: str) -> None:
+def test_the_official_typescript_client(peers: Peers, broker: BrokerProcess, generation: str) -> None:
     script = str(peers.modules.parent / "talk_sdk.mjs")
     told = json.loads(run(broker, peers.node, script, generation, *command(broker)))
     assert told["tools"] == OUR_TOOLS
@@ -107,7 +107,7 @@ def test_the_official_typescript_client(peers: Peers, broker: Broker, generation
     assert told["after"]["content"][0]["text"].startswith("41\n")
 
 
-def test_the_client_of_fastmcp(peers: Peers, broker: Broker) -> None:
+def test_the_client_of_fastmcp(peers: Peers, broker: BrokerProcess) -> None:
     told = json.loads(run(broker, peers.python, str(HERE / "talk_fastmcp.py"), *command(broker)))
     assert told["tools"] == OUR_TOOLS
     assert told["value"].startswith("42\n")
@@ -118,7 +118,7 @@ def test_the_client_of_fastmcp(peers: Peers, broker: Broker) -> None:
 
 
 @pytest.fixture(scope="module")
-def url(broker: Broker) -> Iterator[str]:
+def url(broker: BrokerProcess) -> Iterator[str]:
     process = subprocess.Popen(
         [sys.executable, str(HERE / "open_server.py"), broker.endpoint], stdout=subprocess.PIPE, env=broker.environ
     )
@@ -128,7 +128,7 @@ def url(broker: Broker) -> Iterator[str]:
     process.communicate(timeout=20)
 
 
-def conform(peers: Peers, broker: Broker, url: str, *words: str) -> str:
+def conform(peers: Peers, broker: BrokerProcess, url: str, *words: str) -> str:
     suite = [
         peers.node,
         str(peers.modules / "@modelcontextprotocol/conformance/dist/index.js"),
@@ -144,7 +144,7 @@ def conform(peers: Peers, broker: Broker, url: str, *words: str) -> str:
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25", "2026-07-28"])
-def test_the_conformance_suite(peers: Peers, broker: Broker, url: str, revision: str) -> None:
+def test_the_conformance_suite(peers: Peers, broker: BrokerProcess, url: str, revision: str) -> None:
     said = conform(peers, broker, url, "--spec-version", revision)
     results = re.findall(r"^([✓✗]) ([\w-]+): \d+ passed", said, re.M)
     assert {name for mark, name in results if mark == "✗"} - WITHOUT == set(), said[-3000:]
@@ -152,13 +152,13 @@ def test_the_conformance_suite(peers: Peers, broker: Broker, url: str, revision:
 
 
 @pytest.mark.parametrize("scenario", ["caching", "http-header-validation", "sep-2164-resource-not-found"])
-def test_scenarios_of_the_stateless_revision(peers: Peers, broker: Broker, url: str, scenario: str) -> None:
+def test_scenarios_of_the_stateless_revision(peers: Peers, broker: BrokerProcess, url: str, scenario: str) -> None:
     said = conform(peers, broker, url, "--spec-version", "2026-07-28", "--scenario", scenario, "--verbose")
     assert said.count('"status": "SUCCESS"') > 0, said
     assert '"status": "FAILURE"' not in said
 
 
-def test_what_fails_of_statelessness_is_what_cannot_be_tested(peers: Peers, broker: Broker, url: str) -> None:
+def test_what_fails_of_statelessness_is_what_cannot_be_tested(peers: Peers, broker: BrokerProcess, url: str) -> None:
     said = conform(peers, broker, url, "--spec-version", "2026-07-28", "--scenario", "server-stateless", "--verbose")
     assert said.count('"status": "SUCCESS"') == 21
     assert said.count('"status": "FAILURE"') == said.count('"errorMessage": "Not testable: ')

@@ -19,7 +19,7 @@ PROGRAM = Path(sys.executable).with_name("replctl")
 SECONDS = 60
 
 
-class User:
+class InstallUser:
     """Somebody with a home of their own, and nothing in it."""
 
     def __init__(self, home: Path) -> None:
@@ -50,9 +50,9 @@ class User:
 
 
 @pytest.fixture
-def user() -> Iterator[User]:
+def user() -> Iterator[InstallUser]:
     home = Path(tempfile.mkdtemp(prefix="ru-", dir="/tmp"))
-    yield User(home)
+    yield InstallUser(home)
     shutil.rmtree(home)
 
 
@@ -62,7 +62,7 @@ def claude(peers: Peers) -> Path:
     return program
 
 
-def test_codex_reads_its_entry(peers: Peers, user: User) -> None:
+def test_codex_reads_its_entry(peers: Peers, user: InstallUser) -> None:
     user.run(PROGRAM, "install", "--client", "codex", "--agent", "codex")
     (listed,) = json.loads(user.run(peers.modules / ".bin/codex", "mcp", "list", "--json"))
     assert (listed["name"], listed["enabled"]) == ("replctl", True)
@@ -73,7 +73,7 @@ def test_codex_reads_its_entry(peers: Peers, user: User) -> None:
     assert (listed["startup_timeout_sec"], listed["tool_timeout_sec"]) == (20, 300)
 
 
-def test_claude_code_connects_to_the_server_of_its_entry(peers: Peers, user: User) -> None:
+def test_claude_code_connects_to_the_server_of_its_entry(peers: Peers, user: InstallUser) -> None:
     user.run(PROGRAM, "install", "--client", "claude")
     assert f"replctl: {PROGRAM} mcp - ✔ Connected" in user.run(claude(peers), "mcp", "list")
     told = user.run(claude(peers), "mcp", "get", "replctl")
@@ -84,5 +84,5 @@ def test_claude_code_connects_to_the_server_of_its_entry(peers: Peers, user: Use
     assert (user.home / ".claude.json").read_text() == before
 
 
-def test_claude_code_accepts_the_plugin_and_its_marketplace(peers: Peers, user: User) -> None:
+def test_claude_code_accepts_the_plugin_and_its_marketplace(peers: Peers, user: InstallUser) -> None:
     assert "Validation passed" in user.run(claude(peers), "plugin", "validate", HERE.parents[1] / "plugin")

@@ -18,10 +18,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from mcp import Client
 from mcp.client.stdio import stdio_client
 
-from kit import PATIENCE_S, Broker
-from mcp_kit import Connect, server
+from kit import TIMEOUT_S, BrokerProcess
+from mcp_kit import Connect, server_parameters
 from replctl import Client as ReplClient
-from stub_broker import Script, Stub
+from stub_broker import Script, StubBroker
 
 
 def _folder() -> Path:
@@ -34,10 +34,10 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[Broker]:
+def broker() -> Iterator[BrokerProcess]:
     """A long-lived one; each test uses sessions of its own names."""
     settings = ("limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=500", 'session.load-paths=["/FOLDER/files"]')
-    broker = Broker(_folder(), *settings)
+    broker = BrokerProcess(_folder(), *settings)
     yield broker
     assert broker.process.poll() is None, broker.log_text()
     assert broker.stop() == 0
@@ -46,40 +46,40 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def own_broker() -> Iterator[Broker]:
+def own_broker() -> Iterator[BrokerProcess]:
     """One for a test that kills it; what was started in its place is ended too."""
-    broker = Broker(_folder(), "limits.rate-limit-per-min=0")
+    broker = BrokerProcess(_folder(), "limits.rate-limit-per-min=0")
     yield broker
     broker.stop()
     with ReplClient(broker.endpoint, start=False) as client:
         client.shutdown()
-        assert client.wait_for_end(PATIENCE_S)
+        assert client.wait_for_shutdown(TIMEOUT_S)
     shutil.rmtree(broker.folder, ignore_errors=True)
 
 
 @pytest.fixture
-def stub() -> Iterator[Callable[[Script], Stub]]:
+def stub() -> Iterator[Callable[[Script], StubBroker]]:
     """Start a stub broker with a script."""
     folder = _folder()
-    stubs: list[Stub] = []
+    stubs: list[StubBroker] = []
 
-    def start(script: Script) -> Stub:
-        stubs.append(Stub(f"ipc://{folder}/b{len(stubs)}.sock", script))
+    def start(script: Script) -> StubBroker:
+        stubs.append(StubBroker(f"ipc://{folder}/b{len(stubs)}.sock", script))
         return stubs[-1]
 
     yield start
     for each in stubs:
-        each.end()
+        each.stop()
     shutil.rmtree(folder)
 
 
 @pytest.fixture
-def connect(broker: Broker) -> Connect:
+def connect(broker: BrokerProcess) -> Connect:
     """Open a client of a server process of its own: `connect("--agent", "ada", mode="legacy")`."""
 
     @asynccontextmanager
-    async def open(*args: str, mode: str = "auto", of: Broker = broker) -> AsyncIterator[Client]:
-        async with Client(stdio_client(server(of, *args)), mode=mode) as client:
+    async def open(*args: str, mode: str = "auto", of: BrokerProcess = broker) -> AsyncIterator[Client]:
+        async with Client(stdio_client(server_parameters(of, *args)), mode=mode) as client:
             yield client
 
     return open

@@ -14,13 +14,13 @@ from typing import Any
 from mcp import Client, StdioServerParameters
 from mcp_types import CallToolResult, TextContent
 
-from kit import PATIENCE_S, Broker
+from kit import TIMEOUT_S, BrokerProcess
 
 Connect = Callable[..., AbstractAsyncContextManager[Client]]
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
 
 
-def server(broker: Broker, *args: str) -> StdioServerParameters:
+def server_parameters(broker: BrokerProcess, *args: str) -> StdioServerParameters:
     """How a client starts the server."""
     command = ["-P", "-m", "replctl", "mcp", "--endpoint", broker.endpoint, *args]
     return StdioServerParameters(command=sys.executable, args=command, env=broker.environ, cwd=str(broker.folder))
@@ -35,9 +35,9 @@ async def run(client: Client, code: str, session: str, **more: Any) -> CallToolR
     return await client.call_tool("eval", {"code": code, "session": session, **more})
 
 
-def raw(broker: Broker, *args: str, cwd: Path | None = None) -> subprocess.Popen[bytes]:
+def start_raw(broker: BrokerProcess, *args: str, cwd: Path | None = None) -> subprocess.Popen[bytes]:
     """The server as a bare process."""
-    how = server(broker, *args)
+    how = server_parameters(broker, *args)
     return subprocess.Popen(
         [how.command, *how.args],
         stdin=subprocess.PIPE,
@@ -49,19 +49,19 @@ def raw(broker: Broker, *args: str, cwd: Path | None = None) -> subprocess.Popen
     )
 
 
-def put(process: subprocess.Popen[bytes], line: bytes) -> None:
+def send_line(process: subprocess.Popen[bytes], line: bytes) -> None:
     assert process.stdin is not None
     process.stdin.write(line + b"\n")
     process.stdin.flush()
 
 
-def say(process: subprocess.Popen[bytes], method: str, number: int, **params: Any) -> None:
-    put(process, json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode())
+def send_request(process: subprocess.Popen[bytes], method: str, number: int, **params: Any) -> None:
+    send_line(process, json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode())
 
 
-def hear(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+def receive(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     assert process.stdout is not None
-    assert select.select([process.stdout], [], [], PATIENCE_S)[0], "nothing was said"
+    assert select.select([process.stdout], [], [], TIMEOUT_S)[0], "nothing was said"
     line = process.stdout.readline()
     assert line, process.stderr.read() if process.stderr else ""
     answer: dict[str, Any] = json.loads(line)

@@ -14,9 +14,9 @@ from mcp import Client
 from mcp.client.stdio import stdio_client
 from mcp_types import ElicitRequestParams, ElicitResult
 
-from ext_kit import entry, hook, write
-from kit import Broker
-from mcp_kit import run, server, text
+from ext_kit import config_entry, hook_source, write_extension
+from kit import BrokerProcess
+from mcp_kit import run, server_parameters, text
 
 pytestmark = pytest.mark.anyio
 ERAS = ("legacy", "auto")
@@ -25,9 +25,9 @@ import msgspec
 class Args(msgspec.Struct, forbid_unknown_fields=True):
     session: str = "default"
 def count(a, at):
-    from replctl.tools.base import Answer, request
+    from replctl.tools.base import ToolResult, request
     reply = yield from request("ls-bindings", session=a.session)
-    return Answer(text=f"{len(reply['bindings'])} names", facts={"status": "ok"})
+    return ToolResult(text=f"{len(reply['bindings'])} names", structured={"status": "ok"})
 def fails(a, at):
     yield from ()
     raise ValueError("oh no")
@@ -35,27 +35,29 @@ def nothing(a, at):
     yield from ()
 def garbage(a, at):
     import gc
-    from replctl.tools.base import Answer
+    from replctl.tools.base import ToolResult
     yield from ()
-    return Answer(text=f"collected: {gc.isenabled()}, kept: {gc.get_freeze_count() > 0}")
+    return ToolResult(text=f"collected: {gc.isenabled()}, kept: {gc.get_freeze_count() > 0}")
 @hookimpl
 def replctl_register(register, settings):
     for name, run in (("count", count), ("fails", fails), ("nothing", nothing), ("eval", fails), ("garbage", garbage)):
         register(Tool(name=name, title=name, text="Does " + name, args=Args, run=run, read_only=True, destructive=False))
 """
-ASKS = hook(
+ASKS = hook_source(
     "return Ask('Delete?', 'it says rm') if 'rm' in q.code else Ask('More?', 'it says mv') if 'mv' in q.code else None"
 )
-TWICE = hook("return Ask('Really?', 'both') if 'rm' in q.code and 'mv' in q.code else None", "second")
+TWICE = hook_source("return Ask('Really?', 'both') if 'rm' in q.code and 'mv' in q.code else None", "second")
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker with hooks that ask; the server reads the same config, and has the tools."""
     folder = Path(tempfile.mkdtemp(prefix="rm-", dir="/tmp"))
     texts = {"guard": ASKS, "twice": TWICE, "tools": TOOLS}
     home = tmp_path_factory.mktemp("home")
-    broker = Broker(folder, config="".join(entry(path=write(home, name, each)) for name, each in texts.items()))
+    broker = BrokerProcess(
+        folder, config="".join(config_entry(path=write_extension(home, name, each)) for name, each in texts.items())
+    )
     broker.environ["REPLCTL_CONFIG"] = str(folder / "config.toml")
     yield broker
     assert broker.process.poll() is None, broker.log_text()
@@ -64,7 +66,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     shutil.rmtree(folder)
 
 
-class Person:
+class Reviewer:
     """Who sits at the client: what was asked, and what is answered."""
 
     def __init__(self, action: str) -> None:
@@ -79,14 +81,14 @@ class Person:
 
 
 @asynccontextmanager
-async def _client(broker: Broker, mode: str, person: Person | None = None) -> AsyncIterator[Client]:
-    async with Client(stdio_client(server(broker)), mode=mode, elicitation_callback=person) as client:
+async def _client(broker: BrokerProcess, mode: str, person: Reviewer | None = None) -> AsyncIterator[Client]:
+    async with Client(stdio_client(server_parameters(broker)), mode=mode, elicitation_callback=person) as client:
         yield client
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_a_yes_lets_code_run_that_a_hook_asks_about(guarded: Broker, mode: str) -> None:
-    person = Person("accept")
+async def test_a_yes_lets_code_run_that_a_hook_asks_about(guarded: BrokerProcess, mode: str) -> None:
+    person = Reviewer("accept")
     async with _client(guarded, mode, person) as client:
         result = await run(client, "rm = 6\nrm * 7", f"yes-{mode}")
         assert text(result).startswith("42\n")
@@ -96,8 +98,8 @@ async def test_a_yes_lets_code_run_that_a_hook_asks_about(guarded: Broker, mode:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_each_hook_that_asks_is_answered_for_itself(guarded: Broker, mode: str) -> None:
-    person = Person("accept")
+async def test_each_hook_that_asks_is_answered_for_itself(guarded: BrokerProcess, mode: str) -> None:
+    person = Reviewer("accept")
     async with _client(guarded, mode, person) as client:
         assert text(await run(client, "rm = mv = 3\nrm", f"two-{mode}")).startswith("3\n")
         assert [each.partition("?")[0] for each in person.asked] == ["Delete", "Really"]
@@ -109,8 +111,8 @@ async def test_each_hook_that_asks_is_answered_for_itself(guarded: Broker, mode:
 
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 @pytest.mark.parametrize("mode", ERAS)
-async def test_a_no_is_an_error_that_says_what_was_wanted(guarded: Broker, mode: str, action: str) -> None:
-    person = Person(action)
+async def test_a_no_is_an_error_that_says_what_was_wanted(guarded: BrokerProcess, mode: str, action: str) -> None:
+    person = Reviewer(action)
     async with _client(guarded, mode, person) as client:
         result = await run(client, "rm = 1", f"no-{mode}")
         assert result.is_error
@@ -120,7 +122,7 @@ async def test_a_no_is_an_error_that_says_what_was_wanted(guarded: Broker, mode:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_a_client_that_cannot_ask_gets_the_error(guarded: Broker, mode: str) -> None:
+async def test_a_client_that_cannot_ask_gets_the_error(guarded: BrokerProcess, mode: str) -> None:
     async with _client(guarded, mode) as client:
         result = await run(client, "rm = 1", f"cannot-{mode}")
         assert result.is_error
@@ -128,7 +130,7 @@ async def test_a_client_that_cannot_ask_gets_the_error(guarded: Broker, mode: st
         assert text(await run(client, "5", f"cannot-{mode}")).startswith("5\n")
 
 
-async def test_tools_of_extensions_stand_beside_our_own(guarded: Broker) -> None:
+async def test_tools_of_extensions_stand_beside_our_own(guarded: BrokerProcess) -> None:
     async with _client(guarded, "auto") as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert tools["count"].annotations is not None
@@ -143,13 +145,13 @@ async def test_tools_of_extensions_stand_beside_our_own(guarded: Broker) -> None
         assert "not-there" in text(missing)
 
 
-async def test_garbage_is_collected_once_all_is_loaded(guarded: Broker) -> None:
+async def test_garbage_is_collected_once_all_is_loaded(guarded: BrokerProcess) -> None:
     async with _client(guarded, "auto") as client:
         assert text(await client.call_tool("garbage", {})) == "collected: True, kept: True"
 
 
-@pytest.mark.parametrize(("name", "why"), [("fails", "ValueError: oh no"), ("nothing", "NoneType, no Answer")])
-async def test_a_tool_that_fails_says_so_and_the_server_goes_on(guarded: Broker, name: str, why: str) -> None:
+@pytest.mark.parametrize(("name", "why"), [("fails", "ValueError: oh no"), ("nothing", "NoneType, no ToolResult")])
+async def test_a_tool_that_fails_says_so_and_the_server_goes_on(guarded: BrokerProcess, name: str, why: str) -> None:
     async with _client(guarded, "auto") as client:
         result = await client.call_tool(name, {})
         assert result.is_error

@@ -23,10 +23,10 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult
 
-from kit import Broker, wait_until
+from kit import BrokerProcess, wait_until
 from mcp_kit import HELLO, run, text
 from replctl.client.errors import ReplError
-from replctl.mcp.http import bind, token
+from replctl.mcp.http import bind, load_token
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 class Served:
     """A server process on a free port, and what it said."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerProcess) -> None:
         command = [sys.executable, "-P", "-m", "replctl", "mcp", "--endpoint", broker.endpoint, "--http", "127.0.0.1:0"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, env=broker.environ)
         assert self.process.stderr is not None
@@ -75,7 +75,7 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(broker: Broker) -> Iterator[Served]:
+def served(broker: BrokerProcess) -> Iterator[Served]:
     served = Served(broker)
     yield served
     served.process.send_signal(signal.SIGTERM)
@@ -91,7 +91,7 @@ async def test_the_official_client_runs_code(served: Served, mode: str) -> None:
         assert len((await client.list_tools()).tools) == 9
 
 
-async def test_cancelling_interrupts(served: Served, broker: Broker) -> None:
+async def test_cancelling_interrupts(served: Served, broker: BrokerProcess) -> None:
     for mode in ("legacy", "auto"):
         session = f"http-cancel-{mode}"
         async with served.client(mode) as client:
@@ -104,7 +104,7 @@ async def test_cancelling_interrupts(served: Served, broker: Broker) -> None:
             assert text(await run(client, "x", session)).startswith("1\n")
 
 
-def _until(broker: Broker, session: str, state: str) -> None:
+def _until(broker: BrokerProcess, session: str, state: str) -> None:
     with broker.wire() as wire:
         wait_until(
             lambda: (
@@ -115,7 +115,7 @@ def _until(broker: Broker, session: str, state: str) -> None:
         )
 
 
-async def test_the_end_of_the_server_is_not_the_end_of_the_code(broker: Broker) -> None:
+async def test_the_end_of_the_server_is_not_the_end_of_the_code(broker: BrokerProcess) -> None:
     gate = broker.folder / "http-end"
     code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
     served = Served(broker)
@@ -147,7 +147,7 @@ async def _one_call(served: Served, mode: str, code: str, session: str) -> None:
             await run(client, code, session)
 
 
-async def test_progress_comes_over_http(served: Served, broker: Broker) -> None:
+async def test_progress_comes_over_http(served: Served, broker: BrokerProcess) -> None:
     gate = broker.folder / "http-progress"
     code = f"import os, time\nprint('begun', flush=True)\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)"
     said: list[str | None] = []
@@ -207,19 +207,19 @@ def test_a_taken_port_is_said(served: Served) -> None:
 
 def test_a_token_is_made_once_and_kept(tmp_path: Path) -> None:
     path = str(tmp_path / "state" / "token")
-    first = token(path)
-    assert token(path) == first
+    first = load_token(path)
+    assert load_token(path) == first
     os.chmod(path, 0o644)
     with pytest.raises(ReplError, match="others may read the token"):
-        token(path)
+        load_token(path)
     os.chmod(path, 0o600)
     Path(path).write_text("short")
     with pytest.raises(ReplError, match="no token in"):
-        token(path)
+        load_token(path)
 
 
 def test_a_token_behind_a_link_is_not_trusted(tmp_path: Path) -> None:
     (tmp_path / "real").write_text("x" * 43)
     (tmp_path / "token").symlink_to(tmp_path / "real")
     with pytest.raises(ReplError, match="cannot keep a token"):
-        token(str(tmp_path / "token"))
+        load_token(str(tmp_path / "token"))

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit import PATIENCE_S
-from mcp_kit import HELLO, finish, hear, say
+from kit import TIMEOUT_S
+from mcp_kit import HELLO, finish, receive, send_request
 from replctl import Client
 from replctl.mcp.clients import CLIENTS
-from replctl.mcp.edit import CannotEdit, into_json, into_toml
+from replctl.mcp.config_edit import CannotEdit, into_json, into_toml
 
 ENTRY = {"command": "/bin/replctl", "args": ["mcp"], "startup_timeout_sec": 20}
 NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
@@ -290,16 +290,16 @@ def test_a_new_users_entry_is_a_working_tool(client: str) -> None:
             cwd=project,
             bufsize=0,
         )
-        say(process, "initialize", 1, **HELLO)
-        assert hear(process)["result"]["serverInfo"]["name"] == "replctl"
+        send_request(process, "initialize", 1, **HELLO)
+        assert receive(process)["result"]["serverInfo"]["name"] == "replctl"
         code = "open('made', 'w').write('x')\n6*7"
-        say(process, "tools/call", 2, name="eval", arguments={"code": code})
-        assert hear(process)["result"]["content"][0]["text"].startswith("42\n[new session default]\n")
+        send_request(process, "tools/call", 2, name="eval", arguments={"code": code})
+        assert receive(process)["result"]["content"][0]["text"].startswith("42\n[new session default]\n")
         assert (project / "made").read_text() == "x"
         finish(process)
         with Client(f"ipc://{home}/s/run/broker.sock", start=False) as broker:
             broker.shutdown()
-            assert broker.wait_for_end(PATIENCE_S)
+            assert broker.wait_for_shutdown(TIMEOUT_S)
     finally:
         shutil.rmtree(home, ignore_errors=True)
         shutil.rmtree(project, ignore_errors=True)

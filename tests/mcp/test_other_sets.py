@@ -7,25 +7,25 @@ from typing import Any
 
 import pytest
 
-from stub_broker import Say, done
-from tools_kit import Start, answering, call
+from stub_broker import Send, send_done
+from tools_kit import Start, call_tool, scripted_replies
 
 
 def test_the_reply_set_speaks_as_reply_does(stub: Start) -> None:
-    def script(_: dict[str, Any], say: Say) -> None:
+    def script(_: dict[str, Any], say: Send) -> None:
         say(out="printed\n")
-        done(say, value="42")
+        send_done(say, value="42")
 
     broker = stub(script)
-    assert call(broker, "julia_eval", {"code": "x"}, "reply").text == "printed\n42"
-    assert {"session": "mcp-default", "allow-stdin": False}.items() <= broker.next().items()
+    assert call_tool(broker, "julia_eval", {"code": "x"}, "reply").text == "printed\n42"
+    assert {"session": "mcp-default", "allow-stdin": False}.items() <= broker.next_request().items()
 
 
 def test_the_reply_set_puts_a_timeout_before_an_error(stub: Start) -> None:
-    broker = stub(answering(eval={"status": ["done", "error", "timeout"], "err": "eval timed out"}))
-    answer = call(broker, "julia_eval", {"code": "x", "timeout_ms": 5}, "reply")
+    broker = stub(scripted_replies(eval={"status": ["done", "error", "timeout"], "err": "eval timed out"}))
+    answer = call_tool(broker, "julia_eval", {"code": "x", "timeout_ms": 5}, "reply")
     assert (answer.text, answer.error) == ("Evaluation timed out", True)
-    assert broker.next()["timeout-ms"] == 5
+    assert broker.next_request()["timeout-ms"] == 5
 
 
 def test_the_reply_set_lists_sessions_a_line_each(stub: Start) -> None:
@@ -46,13 +46,13 @@ def test_the_reply_set_lists_sessions_a_line_each(stub: Start) -> None:
         "cwd": None,
         "ref": "lab",
     }
-    broker = stub(answering(ls_sessions={"sessions": [entry, {**entry, "session": "u-2", "name": None}]}))
-    assert call(broker, "julia_list_sessions", {}, "reply").text == "u-1 (lab)\nu-2"
+    broker = stub(scripted_replies(ls_sessions={"sessions": [entry, {**entry, "session": "u-2", "name": None}]}))
+    assert call_tool(broker, "julia_list_sessions", {}, "reply").text == "u-1 (lab)\nu-2"
 
 
 def test_the_reply_set_gives_lookups_as_json(stub: Start) -> None:
-    broker = stub(answering(lookup={"found": True, "name": "sin", "doc": "Sine."}))
-    answer = call(broker, "julia_lookup", {"symbol": "sin", "session": "lab"}, "reply")
+    broker = stub(scripted_replies(lookup={"found": True, "name": "sin", "doc": "Sine."}))
+    answer = call_tool(broker, "julia_lookup", {"symbol": "sin", "session": "lab"}, "reply")
     assert json.loads(answer.text) == {"found": True, "name": "sin", "doc": "Sine."}
 
 
@@ -61,10 +61,10 @@ def test_the_reply_set_gives_lookups_as_json(stub: Start) -> None:
     [("add", "add"), ("rm", "remove"), ("status", "list"), ("instantiate", "install"), ("test", "test")],
 )
 def test_the_agentrepl_set_has_its_package_actions(stub: Start, action: str, asked: str) -> None:
-    broker = stub(answering())
-    call(broker, "pkg", {"action": action, "packages": "numpy, pandas"}, "agentrepl")
-    assert broker.next()["op"] == "new-session"
-    assert {"op": "env", "action": asked, "packages": ["numpy", "pandas"]}.items() <= broker.next().items()
+    broker = stub(scripted_replies())
+    call_tool(broker, "pkg", {"action": action, "packages": "numpy, pandas"}, "agentrepl")
+    assert broker.next_request()["op"] == "new-session"
+    assert {"op": "env", "action": asked, "packages": ["numpy", "pandas"]}.items() <= broker.next_request().items()
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_the_agentrepl_set_has_its_package_actions(stub: Start, action: str, ask
     [({"action": "resolve"}, "no counterpart"), ({"action": "add"}, "'packages' is required")],
 )
 def test_the_agentrepl_set_says_what_it_cannot_do(stub: Start, arguments: dict[str, Any], words: str) -> None:
-    answer = call(stub(answering()), "pkg", arguments, "agentrepl")
+    answer = call_tool(stub(scripted_replies()), "pkg", arguments, "agentrepl")
     assert answer.error
     assert words in answer.text
 
@@ -86,6 +86,6 @@ def test_the_agentrepl_set_says_what_it_cannot_do(stub: Start, arguments: dict[s
     ],
 )
 def test_the_nexo_tool_names_what_is_missing(stub: Start, arguments: dict[str, Any], error: str) -> None:
-    answer = call(stub(answering()), "Repl", arguments, "nexo")
+    answer = call_tool(stub(scripted_replies()), "Repl", arguments, "nexo")
     assert json.loads(answer.text) == {"error": error}
     assert answer.error

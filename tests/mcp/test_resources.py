@@ -11,7 +11,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import TextContent
 
 from mcp_kit import Connect, run
-from stub_broker import Say, Script, Stub, done
+from stub_broker import Script, Send, StubBroker, send_done
 
 pytestmark = pytest.mark.anyio
 
@@ -36,8 +36,8 @@ async def test_sessions_are_resources(connect: Connect) -> None:
     ]
 
 
-async def test_a_transcript_is_a_resource(connect: Connect, stub: Callable[[Script], Stub]) -> None:
-    def script(_: dict[str, Any], say: Say) -> None:
+async def test_a_transcript_is_a_resource(connect: Connect, stub: Callable[[Script], StubBroker]) -> None:
+    def script(_: dict[str, Any], say: Send) -> None:
         history = [
             {
                 "eval-id": 1,
@@ -58,7 +58,7 @@ async def test_a_transcript_is_a_resource(connect: Connect, stub: Callable[[Scri
                 "duration-ms": 1.0,
             },
         ]
-        done(say, history=history)
+        send_done(say, history=history)
 
     async with connect("--endpoint", stub(script).endpoint) as client:
         read = await client.read_resource("repl://sessions/lab/transcript")

@@ -7,7 +7,7 @@ import json
 import jsonschema
 import pytest
 
-from replctl.tools import SETS, Settings, toolset
+from replctl.tools import SETS, ToolSettings, toolset
 from replctl.tools.formats import FORMATS
 
 
@@ -51,4 +51,4 @@ def test_an_unknown_set_is_named() -> None:
 
 
 def test_a_call_is_answered_before_clients_give_up() -> None:
-    assert 30 <= Settings().wait < 60  # the TypeScript SDK and what is built on it wait for a minute
+    assert 30 <= ToolSettings().wait < 60  # the TypeScript SDK and what is built on it wait for a minute

@@ -17,9 +17,9 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, ImageContent
 
-from kit import Broker, alive, processes_with, wait_until
-from mcp_kit import HELLO, Connect, finish, hear, put, raw, run, say, text
-from stub_broker import Say, Script, Stub, done
+from kit import BrokerProcess, is_alive, processes_with, wait_until
+from mcp_kit import HELLO, Connect, finish, receive, run, send_line, send_request, start_raw, text
+from stub_broker import Script, Send, StubBroker, send_done
 
 pytestmark = pytest.mark.anyio
 ERAS = ("legacy", "auto")
@@ -98,7 +98,7 @@ async def test_errors_are_results_and_unknown_tools_are_faults(connect: Connect)
             await client.call_tool("evil", {})
 
 
-async def test_agents_with_sessions_of_their_own_never_meet(connect: Connect, broker: Broker) -> None:
+async def test_agents_with_sessions_of_their_own_never_meet(connect: Connect, broker: BrokerProcess) -> None:
     async with connect("--agent", "ada") as ada, connect("--agent", "bob") as bob:
         results = await asyncio.gather(run(ada, "x = 'a'", "ada-1"), run(bob, "x = 'b'", "bob-1"))
         assert not any(result.is_error for result in results)
@@ -117,7 +117,7 @@ async def test_a_session_outlives_the_connection(connect: Connect) -> None:
         assert text(await run(client, "kept", "outlive")).startswith("1\n")
 
 
-async def test_calls_run_side_by_side(connect: Connect, broker: Broker) -> None:
+async def test_calls_run_side_by_side(connect: Connect, broker: BrokerProcess) -> None:
     gate = broker.folder / "gate"
     code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'opened'"
     async with connect() as client, anyio.create_task_group() as tasks:
@@ -134,7 +134,7 @@ async def test_calls_run_side_by_side(connect: Connect, broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_progress_tells_the_last_line(connect: Connect, broker: Broker, mode: str) -> None:
+async def test_progress_tells_the_last_line(connect: Connect, broker: BrokerProcess, mode: str) -> None:
     gate = broker.folder / f"progress-{mode}"
     code = f"import os, time\nprint('step 1', flush=True)\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)"
     said: list[tuple[float, str | None]] = []
@@ -151,7 +151,7 @@ async def test_progress_tells_the_last_line(connect: Connect, broker: Broker, mo
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_a_call_takes_its_trace_along(connect: Connect, broker: Broker, mode: str) -> None:
+async def test_a_call_takes_its_trace_along(connect: Connect, broker: BrokerProcess, mode: str) -> None:
     parent = f"00-{'ab' * 16}-{'cd' * 8}-01"
     async with connect(mode=mode) as client:
         arguments = {"code": "1", "session": f"traced-{mode}"}
@@ -198,7 +198,7 @@ async def test_a_cancelled_call_interrupts_its_code_and_keeps_the_state(connect:
         assert text(await run(client, "x", session)).startswith("7\n")
 
 
-async def test_a_client_that_stops_waiting_interrupts_nothing(connect: Connect, broker: Broker) -> None:
+async def test_a_client_that_stops_waiting_interrupts_nothing(connect: Connect, broker: BrokerProcess) -> None:
     gate = broker.folder / "patient"
     code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
     async with connect() as client:
@@ -211,13 +211,13 @@ async def test_a_client_that_stops_waiting_interrupts_nothing(connect: Connect, 
     assert text(end).startswith("'end'\n")
 
 
-async def test_the_end_of_input_ends_the_server_and_not_the_code(broker: Broker) -> None:
+async def test_the_end_of_input_ends_the_server_and_not_the_code(broker: BrokerProcess) -> None:
     gate = broker.folder / "eof"
     code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
-    process = raw(broker)
-    say(process, "initialize", 1, **HELLO)
-    assert hear(process)["id"] == 1
-    say(process, "tools/call", 2, name="eval", arguments={"code": code, "session": "eof"})
+    process = start_raw(broker)
+    send_request(process, "initialize", 1, **HELLO)
+    assert receive(process)["id"] == 1
+    send_request(process, "tools/call", 2, name="eval", arguments={"code": code, "session": "eof"})
     with broker.wire() as wire:
         wait_until(lambda: "eof" in [entry["name"] for entry in wire.ask("ls-sessions")["sessions"]], "it has begun")
         assert process.stdin is not None
@@ -228,18 +228,18 @@ async def test_the_end_of_input_ends_the_server_and_not_the_code(broker: Broker)
     finish(process)
 
 
-async def test_a_server_that_nobody_hears_ends_without_a_word_and_the_code_goes_on(broker: Broker) -> None:
+async def test_a_server_that_nobody_hears_ends_without_a_word_and_the_code_goes_on(broker: BrokerProcess) -> None:
     gate = broker.folder / "deaf"
     code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
-    process = raw(broker)
-    say(process, "initialize", 1, **HELLO)
-    hear(process)
+    process = start_raw(broker)
+    send_request(process, "initialize", 1, **HELLO)
+    receive(process)
     assert process.stdout is not None
-    say(process, "tools/call", 2, name="eval", arguments={"code": code, "session": "deaf"})
+    send_request(process, "tools/call", 2, name="eval", arguments={"code": code, "session": "deaf"})
     with broker.wire() as wire:
         wait_until(lambda: "deaf" in [entry["name"] for entry in wire.ask("ls-sessions")["sessions"]], "it has begun")
         process.stdout.close()
-        say(process, "ping", 3)
+        send_request(process, "ping", 3)
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(20) == 0
@@ -250,17 +250,17 @@ async def test_a_server_that_nobody_hears_ends_without_a_word_and_the_code_goes_
         assert wire.ask("read", session="deaf", eval_id=1, wait_ms=20_000).value == "'end'"
 
 
-async def test_a_server_that_was_never_asked_to_run_code_starts_no_broker(broker: Broker) -> None:
+async def test_a_server_that_was_never_asked_to_run_code_starts_no_broker(broker: BrokerProcess) -> None:
     other = f"ipc://{broker.folder}/run/never.sock"
-    process = raw(broker, "--endpoint", other)
-    say(process, "initialize", 1, **HELLO)
-    say(process, "tools/list", 2)
-    say(process, "resources/list", 3)
-    answers = {hear(process)["id"] for _ in range(3)}
+    process = start_raw(broker, "--endpoint", other)
+    send_request(process, "initialize", 1, **HELLO)
+    send_request(process, "tools/list", 2)
+    send_request(process, "resources/list", 3)
+    answers = {receive(process)["id"] for _ in range(3)}
     assert answers == {1, 2, 3}
     assert not processes_with(other) - {process.pid}
     finish(process)
-    assert not alive(process.pid)
+    assert not is_alive(process.pid)
 
 
 @pytest.mark.parametrize(
@@ -278,32 +278,32 @@ async def test_a_server_that_was_never_asked_to_run_code_starts_no_broker(broker
     ],
 )
 async def test_a_line_that_is_no_message_is_answered_and_the_server_goes_on(
-    broker: Broker, line: bytes, code: int, number: int | None
+    broker: BrokerProcess, line: bytes, code: int, number: int | None
 ) -> None:
-    process = raw(broker)
-    say(process, "initialize", 1, **HELLO)
-    assert hear(process)["id"] == 1
-    put(process, line)
-    answer = hear(process)
+    process = start_raw(broker)
+    send_request(process, "initialize", 1, **HELLO)
+    assert receive(process)["id"] == 1
+    send_line(process, line)
+    answer = receive(process)
     assert (answer["error"]["code"], answer.get("id")) == (code, number)
-    say(process, "ping", 2)
-    assert hear(process) == {"jsonrpc": "2.0", "id": 2, "result": {}}
+    send_request(process, "ping", 2)
+    assert receive(process) == {"jsonrpc": "2.0", "id": 2, "result": {}}
     finish(process)
 
 
-async def test_what_the_code_prints_never_reaches_the_protocol(broker: Broker) -> None:
-    process = raw(broker)
-    say(process, "initialize", 1, **HELLO)
-    hear(process)
+async def test_what_the_code_prints_never_reaches_the_protocol(broker: BrokerProcess) -> None:
+    process = start_raw(broker)
+    send_request(process, "initialize", 1, **HELLO)
+    receive(process)
     code = "import os\nos.write(1, b'{}\\n')\nos.system('echo child')\nprint('x')"
-    say(process, "tools/call", 2, name="eval", arguments={"code": code, "session": "stdout"})
-    answer = hear(process)
+    send_request(process, "tools/call", 2, name="eval", arguments={"code": code, "session": "stdout"})
+    answer = receive(process)
     assert "child" in answer["result"]["content"][0]["text"]
     finish(process)
 
 
 async def test_a_broker_that_dies_costs_its_sessions_and_the_next_call_says_so(
-    own_broker: Broker, connect: Connect
+    own_broker: BrokerProcess, connect: Connect
 ) -> None:
     async with connect(of=own_broker) as client:
         await run(client, "x = 1", "doomed")
@@ -324,7 +324,9 @@ async def test_a_broker_that_dies_costs_its_sessions_and_the_next_call_says_so(
         assert "a new broker" not in text(await run(client, "1", "doomed"))
 
 
-async def test_a_broker_that_somebody_else_has_started_since_is_told_too(own_broker: Broker, connect: Connect) -> None:
+async def test_a_broker_that_somebody_else_has_started_since_is_told_too(
+    own_broker: BrokerProcess, connect: Connect
+) -> None:
     news = "[a new broker was started; the one before it ended, and its sessions with it]"
     async with connect(of=own_broker) as first, connect(of=own_broker) as second:
         for client in (first, second):
@@ -338,7 +340,7 @@ async def test_a_broker_that_somebody_else_has_started_since_is_told_too(own_bro
 
 
 async def test_what_is_too_large_for_the_broker_is_refused_and_costs_no_other_call(
-    broker: Broker, connect: Connect
+    broker: BrokerProcess, connect: Connect
 ) -> None:
     gate = broker.folder / "large"
     code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
@@ -356,7 +358,7 @@ async def test_what_is_too_large_for_the_broker_is_refused_and_costs_no_other_ca
         assert text(await run(client, "len('" + "y" * 900_000 + "')", "large")).startswith("900000\n")
 
 
-def _busy(broker: Broker, session: str) -> None:
+def _busy(broker: BrokerProcess, session: str) -> None:
     with broker.wire() as wire:
         wait_until(
             lambda: any(each["name"] == session and each["running"] for each in wire.ask("ls-sessions")["sessions"]),
@@ -364,12 +366,12 @@ def _busy(broker: Broker, session: str) -> None:
         )
 
 
-async def test_pictures_are_image_content(connect: Connect, stub: Callable[[Script], Stub]) -> None:
+async def test_pictures_are_image_content(connect: Connect, stub: Callable[[Script], StubBroker]) -> None:
     picture = base64.b64encode(b"\x89PNG").decode()
 
-    def script(_: dict[str, Any], say: Say) -> None:
+    def script(_: dict[str, Any], say: Send) -> None:
         say(mime={"image/jpeg": picture})
-        done(say, value="<P>", mime={"image/png": picture})
+        send_done(say, value="<P>", mime={"image/png": picture})
 
     async with connect("--endpoint", stub(script).endpoint) as client:
         result = await run(client, "P()", "picture")
@@ -386,10 +388,10 @@ async def test_the_other_sets_are_served_by_name(connect: Connect) -> None:
         assert json.loads(text(await client.call_tool("Repl", run)))["stdout"] == "42\n"
 
 
-async def test_a_signal_ends_the_server(broker: Broker) -> None:
-    process = raw(broker)
-    say(process, "initialize", 1, **HELLO)
-    hear(process)
+async def test_a_signal_ends_the_server(broker: BrokerProcess) -> None:
+    process = start_raw(broker)
+    send_request(process, "initialize", 1, **HELLO)
+    receive(process)
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == -signal.SIGTERM
     process.communicate()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from replctl.tools.text import clean, fold, shares
+from replctl.tools.text_budget import clean, fold, split_budget
 
 LINES = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=700), max_size=60)
 ANY = st.one_of(st.text(max_size=3000), LINES.map("\n".join), st.integers(0, 20_000).map(lambda n: "x" * n))
@@ -18,22 +18,22 @@ ANY = st.one_of(st.text(max_size=3000), LINES.map("\n".join), st.integers(0, 20_
 def test_a_folded_text_keeps_its_budget_and_its_count(text: str, budget: int, line: int) -> None:
     folded = fold(text, budget, line, "; and more")
     assert len(folded.text) <= max(budget, 0)
-    assert folded.kept + folded.cut == len(text)
-    assert folded.kept >= 0
-    assert folded.cut >= 0
+    assert folded.kept_chars + folded.cut_chars == len(text)
+    assert folded.kept_chars >= 0
+    assert folded.cut_chars >= 0
     assert folded.text.encode().decode() == folded.text
-    assert folded.cut or folded.text == text
+    assert folded.cut_chars or folded.text == text
 
 
 @given(ANY, st.integers(300, 3000), st.integers(40, 800))
 def test_the_begin_and_the_end_are_kept_and_the_marks_add_up(text: str, budget: int, line: int) -> None:
     assume("…[" not in text)  # none of our marks in it, so that ours can be counted
     folded = fold(text, budget, line)
-    head = min(folded.head, 20, line * 2 // 3 - 10)
+    head = min(folded.intact_head, 20, line * 2 // 3 - 10)
     assert folded.text[: max(0, head)] == text[: max(0, head)]
     marked = sum(int(n) for n in re.findall(r"…\[\+(\d+)\]…", folded.text))
     marked += sum(int(n) for n in re.findall(r"…\[(\d+) characters in \d+ lines left out\]…", folded.text))
-    assert marked == folded.cut
+    assert marked == folded.cut_chars
 
 
 def test_the_last_line_of_a_long_output_is_there() -> None:
@@ -78,11 +78,11 @@ def test_clean_text_has_no_control_characters_left(text: str) -> None:
 
 @given(st.lists(st.integers(0, 10_000), max_size=5), st.integers(0, 10_000))
 def test_shares_never_exceed_the_budget_nor_what_there_is(sizes: list[int], budget: int) -> None:
-    parts = shares(sizes, budget)
+    parts = split_budget(sizes, budget)
     assert sum(parts) <= budget or not sizes
     assert all(part <= size for part, size in zip(parts, sizes, strict=True))
     assert sum(parts) == min(budget, sum(sizes)) or not sizes
 
 
 def test_a_short_value_leaves_its_room_to_the_output() -> None:
-    assert shares([2, 9000], 4000) == [2, 3998]
+    assert split_budget([2, 9000], 4000) == [2, 3998]

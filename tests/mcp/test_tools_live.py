@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from kit import Broker, wait_until
+from kit import BrokerProcess, wait_until
 from replctl import Client
-from replctl.tools import Settings, Tools, toolset
+from replctl.tools import Tools, ToolSettings, toolset
 
 
 @pytest.fixture
-def tools(broker: Broker) -> Iterator[Tools]:
+def tools(broker: BrokerProcess) -> Iterator[Tools]:
     with toolset(endpoint=broker.endpoint, agent="loop") as tools:
         yield tools
 
 
 @pytest.fixture
-def nexo(broker: Broker) -> Iterator[Tools]:
-    with toolset("nexo", endpoint=broker.endpoint, settings=Settings(cwd="/tmp")) as tools:
+def nexo(broker: BrokerProcess) -> Iterator[Tools]:
+    with toolset("nexo", endpoint=broker.endpoint, settings=ToolSettings(cwd="/tmp")) as tools:
         yield tools
 
 
@@ -34,12 +34,12 @@ def told(tools: Tools, **arguments: Any) -> dict[str, Any]:
 
 def test_state_stays_between_calls(tools: Tools) -> None:
     tools.call("eval", {"code": "x = 41", "session": "stay"})
-    assert tools.call("eval", {"code": "x + 1", "session": "stay"}).facts["value"] == "42"
+    assert tools.call("eval", {"code": "x + 1", "session": "stay"}).structured["value"] == "42"
 
 
 def test_code_over_the_brokers_bound_is_refused_and_costs_no_connection(tools: Tools) -> None:
     answer = tools.call("eval", {"code": "y" * 3_000_000, "session": "stay"})
-    assert answer.facts["status"] == "message-too-large"
+    assert answer.structured["status"] == "message-too-large"
     assert "(max-message-bytes = 1048576)" in answer.text
 
 
@@ -58,9 +58,9 @@ def test_an_output_of_megabytes_is_counted_and_can_be_paged(tools: Tools) -> Non
     assert len(answer.text) < 5000
     assert answer.text.startswith("0\n1\n2\n")
     assert "\n699999\n" in answer.text
-    eval_id = answer.facts["eval_id"]
+    eval_id = answer.structured["eval_id"]
     page = tools.call("read", {"session": "much", "eval_id": eval_id, "offset": 4000})
-    offset = page.facts["offset"]
+    offset = page.structured["offset"]
     assert f"[more: read(session='much', eval_id={eval_id}, offset={offset})]" in page.text
     assert offset == 8000
     assert "\n1500\n" in page.text
@@ -72,7 +72,7 @@ def test_pages_together_are_the_whole_output(tools: Tools) -> None:
     answer = tools.call("eval", {"code": "print('\\n'.join(map(str, range(4000))), end='')", "session": "pages"})
     text, offset = "", 0
     pages = 0
-    while (page := _page(tools, answer.facts["eval_id"], offset)) is not None:
+    while (page := _page(tools, answer.structured["eval_id"], offset)) is not None:
         text, offset, pages = text + page[0], page[1], pages + 1
     assert text.replace("\n", "") == "".join(map(str, range(4000)))
     assert pages > 3
@@ -80,48 +80,50 @@ def test_pages_together_are_the_whole_output(tools: Tools) -> None:
 
 def _page(tools: Tools, eval_id: int, offset: int) -> tuple[str, int] | None:
     answer = tools.call("read", {"session": "pages", "eval_id": eval_id, "offset": offset, "wait": 0})
-    return (answer.facts["out"], answer.facts["offset"]) if "out" in answer.facts else None
+    return (answer.structured["out"], answer.structured["offset"]) if "out" in answer.structured else None
 
 
 def test_long_code_goes_on_and_is_read_later(tools: Tools) -> None:
     code = "import time\nprint('begun', flush=True)\nwhile not globals().get('go'): time.sleep(.01)\n'end'"
     answer = tools.call("eval", {"code": code, "session": "long", "wait": 0.3})
-    assert answer.facts["status"] == "running"
+    assert answer.structured["status"] == "running"
     assert "begun" in answer.text
-    assert tools.call("interrupt", {"session": "long"}).facts["interrupted"] is True
-    end = tools.call("read", {"session": "long", "eval_id": answer.facts["eval_id"]})
-    assert end.facts["status"] == "interrupted"
-    assert end.facts["state"] == "kept"
+    assert tools.call("interrupt", {"session": "long"}).structured["interrupted"] is True
+    end = tools.call("read", {"session": "long", "eval_id": answer.structured["eval_id"]})
+    assert end.structured["status"] == "interrupted"
+    assert end.structured["state"] == "kept"
 
 
 def test_input_is_asked_for_and_given(tools: Tools) -> None:
     asked = tools.call("eval", {"code": "a = input('one ')\nb = input('two ')\na + b", "session": "ask"})
-    assert asked.facts["status"] == "waiting-for-input"
+    assert asked.structured["status"] == "waiting-for-input"
     again = tools.call("stdin", {"session": "ask", "text": "x", "wait": 3600})
-    assert again.facts["status"] == "waiting-for-input"
+    assert again.structured["status"] == "waiting-for-input"
     assert "two" in again.text
     for wait in (0, 3600):
-        looked = tools.call("read", {"session": "ask", "eval_id": asked.facts["eval_id"], "wait": wait})
-        assert looked.facts["status"] == "waiting-for-input"
+        looked = tools.call("read", {"session": "ask", "eval_id": asked.structured["eval_id"], "wait": wait})
+        assert looked.structured["status"] == "waiting-for-input"
         assert "one two" in looked.text
     end = tools.call("stdin", {"session": "ask", "text": "y", "wait": 20})
-    assert end.facts["value"] == "'xy'"
+    assert end.structured["value"] == "'xy'"
 
 
 def test_a_prompt_on_stderr_is_there_when_the_code_waits(tools: Tools) -> None:
     code = "import sys\nsys.stderr.write('who? '); sys.stderr.flush()\nsys.stdin.readline()"
     for n in range(20):
         asked = tools.call("eval", {"code": code, "session": "prompt"})
-        assert asked.facts["err"] == "who? "
-        assert tools.call("stdin", {"session": "prompt", "text": str(n), "wait": 20}).facts["value"] == repr(f"{n}\n")
+        assert asked.structured["err"] == "who? "
+        assert tools.call("stdin", {"session": "prompt", "text": str(n), "wait": 20}).structured["value"] == repr(
+            f"{n}\n"
+        )
 
 
 def test_a_page_of_code_that_runs_loses_nothing_of_what_follows_it(tools: Tools) -> None:
     code = "import time\nfor n in range(3000): print(n)\nwhile not globals().get('go'): time.sleep(.01)"
     ran = tools.call("eval", {"code": code, "session": "full", "wait": 0.5})
-    page = tools.call("read", {"session": "full", "eval_id": ran.facts["eval_id"], "offset": 0, "wait": 3600})
-    assert page.facts["status"] == "running"
-    assert page.facts["offset"] == 4000
+    page = tools.call("read", {"session": "full", "eval_id": ran.structured["eval_id"], "offset": 0, "wait": 3600})
+    assert page.structured["status"] == "running"
+    assert page.structured["offset"] == 4000
     tools.call("interrupt", {"session": "full"})
 
 
@@ -148,7 +150,7 @@ def test_a_runtime_that_a_session_does_not_have_is_told(tools: Tools) -> None:
     assert opened.text.startswith("session kind is there already; session kind runs python")
 
 
-def test_an_eval_whose_session_is_closed_is_not_told_of_a_fresh_worker(tools: Tools, broker: Broker) -> None:
+def test_an_eval_whose_session_is_closed_is_not_told_of_a_fresh_worker(tools: Tools, broker: BrokerProcess) -> None:
     with toolset(endpoint=broker.endpoint) as other, ThreadPoolExecutor(1) as pool:
         call = pool.submit(other.call, "eval", {"code": "while True: pass", "session": "shut"})
         wait_until(
@@ -166,19 +168,19 @@ def test_a_session_is_described_without_running_code(tools: Tools) -> None:
     tools.call("eval", {"code": "numbers = [1, 2]", "session": "look"})
     answer = tools.call("info", {"session": "look"})
     assert "numbers: list of 2 = [1, 2]" in answer.text
-    assert answer.facts["variables"] == [{"name": "numbers", "type": "list", "size": 2, "preview": "[1, 2]"}]
+    assert answer.structured["variables"] == [{"name": "numbers", "type": "list", "size": 2, "preview": "[1, 2]"}]
     jobs = tools.call("info", {"session": "look", "what": "jobs"})
-    assert jobs.facts["jobs"] == [{"eval_id": 1, "state": "ok", "epoch": 1, "code": "numbers = [1, 2]"}]
+    assert jobs.structured["jobs"] == [{"eval_id": 1, "state": "ok", "epoch": 1, "code": "numbers = [1, 2]"}]
 
 
 def test_a_reset_says_what_is_gone(tools: Tools) -> None:
     tools.call("eval", {"code": "x = 1", "session": "again"})
     answer = tools.call("reset", {"session": "again"})
-    assert answer.facts == {"status": "ok", "session": "again", "epoch": 2, "state": "lost"}
+    assert answer.structured == {"status": "ok", "session": "again", "epoch": 2, "state": "lost"}
     assert "NameError" in tools.call("eval", {"code": "x", "session": "again"}).text
 
 
-def test_a_reset_says_that_the_folder_is_gone(tools: Tools, broker: Broker, tmp_path: Path) -> None:
+def test_a_reset_says_that_the_folder_is_gone(tools: Tools, broker: BrokerProcess, tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     with Client(broker.endpoint, start=False) as client:
         client.new("astray", cwd=str(tmp_path / "gone"), cwd_needed=False)
@@ -189,15 +191,15 @@ def test_a_reset_says_that_the_folder_is_gone(tools: Tools, broker: Broker, tmp_
 
 
 def test_sessions_are_opened_listed_and_closed(tools: Tools) -> None:
-    assert tools.call("sessions", {"action": "new", "session": "open", "cwd": "/tmp"}).facts["created"] is True
-    assert tools.call("sessions", {"action": "new", "session": "open"}).facts["created"] is False
+    assert tools.call("sessions", {"action": "new", "session": "open", "cwd": "/tmp"}).structured["created"] is True
+    assert tools.call("sessions", {"action": "new", "session": "open"}).structured["created"] is False
     assert "open: idle, python, epoch 1, 0 evals, opened by loop, in /tmp" in tools.call("sessions", {}).text
     assert not tools.call("sessions", {"action": "close", "session": "open"}).error
     gone = tools.call("sessions", {"action": "close", "session": "open"})
-    assert gone.facts["status"] == "session-not-found"
+    assert gone.structured["status"] == "session-not-found"
 
 
-def test_the_agentrepl_set_opens_its_session_by_any_call(broker: Broker) -> None:
+def test_the_agentrepl_set_opens_its_session_by_any_call(broker: BrokerProcess) -> None:
     with toolset("agentrepl", endpoint=broker.endpoint) as tools:
         assert "folder" in tools.call("info", {"session": "ar"}).text
         assert tools.call("eval", {"code": "6*7", "session": "ar"}).text.startswith("42\n")
@@ -205,7 +207,7 @@ def test_the_agentrepl_set_opens_its_session_by_any_call(broker: Broker) -> None
         assert tools.call("eval", {"code": " "}).text == "Error: 'code' parameter cannot be empty"
 
 
-def test_the_reply_set_runs_code_in_its_own_default_session(broker: Broker) -> None:
+def test_the_reply_set_runs_code_in_its_own_default_session(broker: BrokerProcess) -> None:
     with toolset("reply", endpoint=broker.endpoint) as tools:
         assert tools.call("julia_eval", {"code": "x = 3; print('hi')\nx"}).text == "hi\n3"
         assert (
@@ -247,7 +249,7 @@ def test_the_nexo_tool_reports_how_the_interpreter_ended(nexo: Tools) -> None:
 
 
 def test_the_nexo_tool_reads_only_what_is_new(nexo: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replctl.tools.nexo.TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr("replctl.tools.compat.nexo.TIMEOUT_SECONDS", 0.3)
     session = told(nexo, action="spawn", runtime="python")["session_id"]
     assert told(nexo, action="read", session_id=session)["stdout"] == ""
     code = "print('one', flush=True)\nimport time, sys\nprint(sys.stdin.readline().strip())\n'end'"

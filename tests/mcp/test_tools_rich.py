@@ -10,26 +10,26 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from kit import Broker
+from kit import BrokerProcess
 from replctl.tools import Tools, toolset
-from replctl.tools.base import Answer
+from replctl.tools.base import ToolResult
 
 PLOT = "import matplotlib.pyplot as plt\n"
 
 
 @pytest.fixture(scope="module")
-def tools(broker: Broker) -> Iterator[Tools]:
+def tools(broker: BrokerProcess) -> Iterator[Tools]:
     with toolset(endpoint=broker.endpoint, agent="rich") as tools:
         yield tools
 
 
-def show(tools: Tools, code: str) -> Answer:
+def show(tools: Tools, code: str) -> ToolResult:
     answer = tools.call("eval", {"code": code, "session": "rich"})
     assert not answer.error, answer.text
     return answer
 
 
-def size(answer: Answer, at: int = 0) -> tuple[int, int]:
+def size(answer: ToolResult, at: int = 0) -> tuple[int, int]:
     return Image.open(io.BytesIO(base64.b64decode(answer.images[at].data))).size
 
 
@@ -42,10 +42,10 @@ def test_a_figure_comes_as_a_picture_without_being_asked_for(tools: Tools) -> No
 def test_figures_over_the_number_are_files_that_the_answer_names(tools: Tools) -> None:
     answer = show(tools, PLOT + "for n in range(10):\n    plt.figure(); plt.plot([n, 1])")
     assert len(answer.images) == 8
-    assert len(answer.facts["files"]) == 2
-    assert all(f"bytes in {path}]" in answer.text for path in answer.facts["files"])
-    read = f"[open(path, 'rb').read()[:4] for path in {answer.facts['files']!r}]"
-    assert show(tools, read).facts["value"] == r"[b'\x89PNG', b'\x89PNG']"
+    assert len(answer.structured["files"]) == 2
+    assert all(f"bytes in {path}]" in answer.text for path in answer.structured["files"])
+    read = f"[open(path, 'rb').read()[:4] for path in {answer.structured['files']!r}]"
+    assert show(tools, read).structured["value"] == r"[b'\x89PNG', b'\x89PNG']"
 
 
 def test_an_image_over_the_size_is_shown_smaller_and_kept_whole(tools: Tools) -> None:
@@ -53,7 +53,7 @@ def test_an_image_over_the_size_is_shown_smaller_and_kept_whole(tools: Tools) ->
     answer = show(tools, code)
     assert size(answer) < (900, 900)
     assert len(answer.images[0].data) <= 1_000_000
-    (path,) = answer.facts["files"]
+    (path,) = answer.structured["files"]
     assert f"image of 900x900 shown as {size(answer)[0]}x{size(answer)[1]}; the whole of" in answer.text
     with Image.open(Path(path)) as whole:  # this broker has no sandbox
         assert whole.size == (900, 900)
@@ -62,7 +62,7 @@ def test_an_image_over_the_size_is_shown_smaller_and_kept_whole(tools: Tools) ->
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_a_frame_is_a_compact_table(tools: Tools, library: str) -> None:
     answer = show(tools, f"import {library}\n{library}.DataFrame({{'a': range(1000), 'b': 'word'}})")
-    lines = answer.facts["value"].splitlines()
+    lines = answer.structured["value"].splitlines()
     assert lines[0].replace(" ", "").endswith("|a|b|")
     assert lines[1].startswith("| ---")
     assert len(lines) < 40
@@ -81,7 +81,7 @@ def test_a_frame_is_a_compact_table(tools: Tools, library: str) -> None:
 def test_a_value_comes_in_its_best_form(tools: Tools, bundle: dict[str, str], value: str, mime: list[str]) -> None:
     methods = f"    def _repr_mimebundle_(self, include=None, exclude=None): return {bundle!r}\n"
     answer = show(tools, f"class Thing:\n{methods}    def __repr__(self): return '<Thing>'\nThing()")
-    assert (answer.facts["value"], [image.mime for image in answer.images]) == (value, mime)
+    assert (answer.structured["value"], [image.mime for image in answer.images]) == (value, mime)
 
 
 def test_html_and_png_methods_are_used_where_they_help(tools: Tools) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from kit import Broker
-from replctl.tools import Settings, Tools, toolset
+from kit import BrokerProcess
+from replctl.tools import Tools, ToolSettings, toolset
 
 NODE = pytest.mark.skipif(shutil.which("node") is None and "CI" not in os.environ, reason="no node here")
 
 
 @pytest.fixture
-def tools(broker: Broker) -> Iterator[Tools]:
+def tools(broker: BrokerProcess) -> Iterator[Tools]:
     with toolset(endpoint=broker.endpoint, agent="loop") as tools:
         yield tools
         for runtime in ("node", "bash"):
@@ -25,15 +25,15 @@ def tools(broker: Broker) -> Iterator[Tools]:
 
 
 @pytest.fixture
-def nexo(broker: Broker) -> Iterator[Tools]:
-    with toolset("nexo", endpoint=broker.endpoint, settings=Settings(cwd="/tmp")) as tools:
+def nexo(broker: BrokerProcess) -> Iterator[Tools]:
+    with toolset("nexo", endpoint=broker.endpoint, settings=ToolSettings(cwd="/tmp")) as tools:
         yield tools
 
 
 def told(tools: Tools, code: str, runtime: str) -> tuple[list[str], bool, Any]:
     """The lines of an answer but for its notes, whether it is an error, and the value among its facts."""
     answer = tools.call("eval", {"code": code, "session": f"in-{runtime}", "runtime": runtime})
-    return [line for line in answer.text.splitlines() if line[:1] != "["], answer.error, answer.facts.get("value")
+    return [line for line in answer.text.splitlines() if line[:1] != "["], answer.error, answer.structured.get("value")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_an_error_of_node_is_an_error(tools: Tools) -> None:
 
 
 def execute(nexo: Tools, runtime: str, *codes: str) -> list[dict[str, Any]]:
-    session = nexo.call({"action": "spawn", "runtime": runtime}).facts["session_id"]
+    session = nexo.call({"action": "spawn", "runtime": runtime}).structured["session_id"]
     ran = [json.loads(nexo.call({"action": "exec", "session_id": session, "code": code}).text) for code in codes]
     nexo.call({"action": "kill", "session_id": session})
     return ran

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from kit import Broker
+from kit import BrokerProcess
 from mcp_kit import Connect, run
 from replctl.tools import Tools, toolset
 
 
 @pytest.fixture
-def tools(broker: Broker) -> Iterator[Tools]:
+def tools(broker: BrokerProcess) -> Iterator[Tools]:
     with toolset(endpoint=broker.endpoint, agent="whole") as tools:
         yield tools
 
@@ -24,8 +24,8 @@ def test_a_clone_has_the_names_and_goes_its_own_way(tools: Tools) -> None:
     told = tools.call("sessions", {"action": "clone", "session": "whole-a", "to": "whole-b"})
     assert told.text.startswith("session whole-b is a copy of whole-a: 1 names; left behind: lock (")
     tools.call("eval", {"code": "x.append(2)", "session": "whole-b"})
-    assert tools.call("eval", {"code": "x", "session": "whole-a"}).facts["value"] == "[1]"
-    assert tools.call("eval", {"code": "x", "session": "whole-b"}).facts["value"] == "[1, 2]"
+    assert tools.call("eval", {"code": "x", "session": "whole-a"}).structured["value"] == "[1]"
+    assert tools.call("eval", {"code": "x", "session": "whole-b"}).structured["value"] == "[1, 2]"
 
 
 def test_names_are_looked_up_and_completed(tools: Tools) -> None:
@@ -40,12 +40,12 @@ def test_names_are_looked_up_and_completed(tools: Tools) -> None:
 def test_stacks_are_shown_while_code_runs(tools: Tools) -> None:
     code = "import time\ndef sleeps():\n    print('on', flush=True)\n    time.sleep(600)\nsleeps()"
     begun = tools.call("eval", {"code": code, "session": "whole-stack", "wait": 0.5})
-    assert begun.facts["status"] == "running"
+    assert begun.structured["status"] == "running"
     assert "sleeps" in tools.call("info", {"session": "whole-stack", "what": "stack"}).text
     tools.call("interrupt", {"session": "whole-stack"})
 
 
-def test_a_file_is_run_and_run_again_when_it_has_changed(tools: Tools, broker: Broker) -> None:
+def test_a_file_is_run_and_run_again_when_it_has_changed(tools: Tools, broker: BrokerProcess) -> None:
     file = broker.folder / "files" / "part.py"
     file.parent.mkdir(exist_ok=True)
     file.write_text("size = 1\n")
@@ -54,19 +54,19 @@ def test_a_file_is_run_and_run_again_when_it_has_changed(tools: Tools, broker: B
     )
     file.write_text("size = 22\n")
     assert not tools.call("load_file", {"file": str(file), "session": "whole-file", "reload": True}).error
-    assert tools.call("eval", {"code": "size", "session": "whole-file"}).facts["value"] == "22"
+    assert tools.call("eval", {"code": "size", "session": "whole-file"}).structured["value"] == "22"
 
 
 def test_a_file_elsewhere_is_refused_with_another_way(tools: Tools, tmp_path: Path) -> None:
     (tmp_path / "part.py").write_text("size = 333\n")
     refused = tools.call("load_file", {"file": str(tmp_path / "part.py"), "session": "whole-file"})
-    assert refused.facts["status"] == "path-not-allowed"
+    assert refused.structured["status"] == "path-not-allowed"
     assert "[hint: code reads what its session sees: eval exec(open(path).read())" in refused.text
 
 
 def test_the_environment_is_shown_and_a_session_opened_for_it(tools: Tools) -> None:
     told = tools.call("env", {"session": "whole-env"})
-    value = tools.call("eval", {"code": "import sys; sys.executable", "session": "whole-env"}).facts["value"]
+    value = tools.call("eval", {"code": "import sys; sys.executable", "session": "whole-env"}).structured["value"]
     assert (
         told.text
         == f"session whole-env: no environment of its own, {value.strip(repr('')[0])}\n[new session whole-env]"
@@ -74,11 +74,11 @@ def test_the_environment_is_shown_and_a_session_opened_for_it(tools: Tools) -> N
 
 
 def test_a_throw_away_eval_leaves_no_session(tools: Tools) -> None:
-    before = tools.call("sessions", {}).facts["sessions"]
+    before = tools.call("sessions", {}).structured["sessions"]
     answer = tools.call("eval", {"code": "6*7", "ephemeral": True})
     assert answer.text.splitlines()[0] == "42"
     assert "throw-away session" in answer.text
-    assert [each["session"] for each in tools.call("sessions", {}).facts["sessions"]] == [
+    assert [each["session"] for each in tools.call("sessions", {}).structured["sessions"]] == [
         each["session"] for each in before
     ]
 
@@ -87,8 +87,8 @@ def test_a_time_limit_interrupts_and_keeps_the_variables(tools: Tools) -> None:
     tools.call("eval", {"code": "x = 5", "session": "whole-limit"})
     answer = tools.call("eval", {"code": "while True: pass", "session": "whole-limit", "timeout": 0.3})
     assert answer.error
-    assert (answer.facts["status"], answer.facts["state"]) == ("timeout", "kept")
-    assert tools.call("eval", {"code": "x", "session": "whole-limit"}).facts["value"] == "5"
+    assert (answer.structured["status"], answer.structured["state"]) == ("timeout", "kept")
+    assert tools.call("eval", {"code": "x", "session": "whole-limit"}).structured["value"] == "5"
 
 
 @pytest.mark.anyio

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from arena import become_plain
+from attack_environment import become_ordinary_user
 
 if __name__ == "__main__":
-    become_plain()
+    become_ordinary_user()
     os.execv(sys.argv[1], sys.argv[1:])

@@ -12,13 +12,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from kit import Broker, Wire
+from attack_targets import USERS, begin, end
+from kit import BrokerProcess, Wire
 from replwire.policy import Policy
-from replworker.confine.machine import Machine, look
-from replworker.confine.probe import probe
-from replworker.confine.report import Report
-from sandbox_kit import Live
-from sites import USERS, begin, end
+from replworker.sandbox.machine import Machine, detect_machine
+from replworker.sandbox.probe import probe
+from replworker.sandbox.report import SandboxReport
+from sandbox_kit import SandboxedPython
 
 
 def required() -> bool:
@@ -28,11 +28,11 @@ def required() -> bool:
 
 @pytest.fixture(scope="session")
 def machine() -> Machine:
-    return look()
+    return detect_machine()
 
 
 @pytest.fixture(scope="session")
-def report(machine: Machine) -> Report:
+def report(machine: Machine) -> SandboxReport:
     """What holds here; at least all that is required."""
     found = probe(Policy(), machine, sys.executable, {"PATH": "/usr/bin:/bin"})
     if not found.ok:
@@ -41,14 +41,14 @@ def report(machine: Machine) -> Report:
 
 
 @pytest.fixture(scope="module", params=USERS)
-def who(request: pytest.FixtureRequest, report: Report) -> str:
+def who(request: pytest.FixtureRequest, report: SandboxReport) -> str:
     """The kind of user that the broker runs as."""
     assert report.ok
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def broker(who: str) -> Iterator[Broker]:
+def broker(who: str) -> Iterator[BrokerProcess]:
     """One with the usual settings."""
     broker = begin(who)
     yield broker
@@ -56,7 +56,7 @@ def broker(who: str) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def wire(broker: Broker) -> Iterator[Wire]:
+def wire(broker: BrokerProcess) -> Iterator[Wire]:
     """A client, whose sessions go with the test."""
     with broker.wire() as wire:
         yield wire
@@ -84,13 +84,13 @@ def _without(why: str) -> None:
 
 
 @pytest.fixture
-def live(machine: Machine, report: Report) -> Iterator[Callable[..., Live]]:
+def live(machine: Machine, report: SandboxReport) -> Iterator[Callable[..., SandboxedPython]]:
     """Start confined pythons (`live(policy)`), and end them with the test."""
     del report
-    started: list[Live] = []
+    started: list[SandboxedPython] = []
 
-    def start(policy: Policy | None = None, *, claimed: bool = True, **options: str) -> Live:
-        session = Live(policy or Policy(), machine, **options)
+    def start(policy: Policy | None = None, *, claimed: bool = True, **options: str) -> SandboxedPython:
+        session = SandboxedPython(policy or Policy(), machine, **options)
         started.append(session)
         if claimed:
             session.claim()

@@ -11,31 +11,31 @@ from pathlib import Path
 from typing import Any
 
 from replwire.policy import Policy
-from replworker.confine.confined import Confined
-from replworker.confine.machine import Machine
-from replworker.confine.plan import Plan
-from replworker.confine.prepare import prepare
-from replworker.runtimes.child import Child, Command
-from replworker.runtimes.pick import pick
+from replworker.runtimes.commands import build_command
+from replworker.runtimes.interpreter_process import InterpreterCommand, InterpreterProcess
+from replworker.sandbox.bubblewrap import BubblewrapSandbox
+from replworker.sandbox.machine import Machine
+from replworker.sandbox.plan import SandboxPlan
+from replworker.sandbox.prepare import prepare_plan
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 LIMITS = {"value-bytes": 10_000, "trace-frames": 10, "trace-bytes": 10_000}
 
 
-class Live:
+class SandboxedPython:
     """A python session without its worker: ready, then claimed."""
 
     def __init__(
         self, policy: Policy, machine: Machine, *, python: str = sys.executable, folder: str | None = None
     ) -> None:
         self.policy = policy
-        self.plan = prepare(
+        self.plan = prepare_plan(
             policy, machine, "python", python, {"PATH": "/usr/bin:/bin"}, slot=os.getpid(), folder=folder
         )
-        self.confined = Confined(self.plan)
-        self.child = Child(pick("python", python, self.plan.env, self.confined))
+        self.confined = BubblewrapSandbox(self.plan)
+        self.child = InterpreterProcess(build_command("python", python, self.plan.env, self.confined))
         self.frames: list[dict[str, Any]] = []
-        self.streams = {self.child.out: b"", self.child.err: b"", self.child.late: b""}
+        self.streams = {self.child.out: b"", self.child.err: b"", self.child.background: b""}
         self._number = 0
         ready = self.frame()
         assert ready["t"] == "ready"
@@ -46,7 +46,7 @@ class Live:
 
     @property
     def late(self) -> str:
-        return self.streams[self.child.late].decode()
+        return self.streams[self.child.background].decode()
 
     def claim(self, folder: Path | str | None = None) -> None:
         if folder is not None and self.plan.late:
@@ -79,7 +79,7 @@ class Live:
         return self.frames.pop(0)
 
     def until(self, done: Any) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not done():
             left = deadline - time.monotonic()
             assert left > 0, f"nothing came; it said {self.streams}"
@@ -93,41 +93,41 @@ class Live:
             if fd in ready:
                 self.streams[fd] += self.child.read(fd) or b""
         if self.child.pidfd in ready and not self.frames:
-            raise AssertionError(f"{self.child.died()}; it said {self.streams}")
+            raise AssertionError(f"{self.child.poll_exit()}; it said {self.streams}")
 
     def death(self) -> str:
         """Wait for its end, and say how it came."""
-        assert select.select([self.child.pidfd], [], [], PATIENCE_S)[0], "it lives"
-        cause = self.child.died()
+        assert select.select([self.child.pidfd], [], [], TIMEOUT_S)[0], "it lives"
+        cause = self.child.poll_exit()
         assert cause is not None
         return cause
 
     def close(self) -> None:
         self.child.kill()
-        if select.select([self.child.pidfd], [], [], PATIENCE_S)[0]:
+        if select.select([self.child.pidfd], [], [], TIMEOUT_S)[0]:
             try:
-                self.child.died()
+                self.child.poll_exit()
             except ChildProcessError:  # the test has buried it
                 pass
         self.confined.close()
         self.child.close()
 
 
-def starts(plan: Plan, argv: list[str]) -> str | None:
+def starts(plan: SandboxPlan, argv: list[str]) -> str | None:
     """Run a command in a sandbox to its end; None when it exits with 0, else how it ended and what it said."""
-    confined = Confined(plan)
-    child = Child(Command(argv, plan.env, confined))
+    confined = BubblewrapSandbox(plan)
+    child = InterpreterProcess(InterpreterCommand(argv, plan.env, confined))
     said, open_fds = {child.out: b"", child.err: b""}, {child.out, child.err}
     try:
         while open_fds:
-            ready = select.select(list(open_fds), [], [], PATIENCE_S)[0]
+            ready = select.select(list(open_fds), [], [], TIMEOUT_S)[0]
             assert ready, f"it goes on; it said {said}"
             for fd in ready:
                 data = child.read(fd) or b""
                 said[fd] += data
                 open_fds -= set() if data else {fd}
-        assert select.select([child.pidfd], [], [], PATIENCE_S)[0], "it lives"
-        how = child.died()
+        assert select.select([child.pidfd], [], [], TIMEOUT_S)[0], "it lives"
+        how = child.poll_exit()
         told = (said[child.err] or said[child.out]).decode().strip()
         return None if how == "the interpreter exited with code 0" else f"{how} {told}"
     finally:
@@ -136,9 +136,9 @@ def starts(plan: Plan, argv: list[str]) -> str | None:
         child.close()
 
 
-def gone(pid: int) -> bool:
+def has_exited(pid: int) -> bool:
     """Whether a process ends soon: it does not exist, or nothing of it runs any more."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -150,7 +150,7 @@ def gone(pid: int) -> bool:
     return False
 
 
-def below(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     """All processes below one."""
     found = [pid]
     for parent in found:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from arena import LIMITS
+from attack_environment import LIMITS
 from attacks import ATTACKS, Attack
-from replworker.confine.report import LAYERS, REQUIRED, Report
+from replworker.sandbox.report import LAYERS, REQUIRED, SandboxReport
 
 HERE = Path(__file__).parent
 DOC = HERE.parents[1] / "docs/security.md"
@@ -33,12 +33,12 @@ Results = dict[tuple[str, str], dict[str, str]]
 
 
 @pytest.fixture(scope="module")
-def results(report: Report) -> Iterator[Results]:
+def results(report: SandboxReport) -> Iterator[Results]:
     """All attacks, by each kind of user, bare and confined; at once, each in a process of its own."""
     del report
     started = {
         (who, how): subprocess.Popen(
-            [sys.executable, str(HERE / "arena.py"), who, how],
+            [sys.executable, str(HERE / "attack_environment.py"), who, how],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(HERE)},

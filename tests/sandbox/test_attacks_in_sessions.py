@@ -10,10 +10,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from arena import REAL
+from attack_environment import REAL
+from attack_targets import SOAK, USERS, AttackSite, site
 from attacks import ATTACKS, Attack
-from replworker.confine.report import Report
-from sites import SOAK, USERS, Site, site
+from replworker.sandbox.report import SandboxReport
 from test_attacks import ABSENT
 
 # Two are about descriptors that the arena gives away; a session inherits none of the broker's.
@@ -31,56 +31,56 @@ def pairs(*controls: str, held: bool = False) -> list[object]:
     ]
 
 
-class Sites:
+class AttackSites:
     """Started when they are first needed, all ended together."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
-        self._found: dict[tuple[str, bool], Site] = {}
+        self._found: dict[tuple[str, bool], AttackSite] = {}
 
-    def get(self, who: str, *, confined: bool) -> Site:
+    def get(self, who: str, *, confined: bool) -> AttackSite:
         if (who, confined) not in self._found:
             self._found[who, confined] = self._stack.enter_context(site(who, confined=confined))
         return self._found[who, confined]
 
 
 @pytest.fixture(scope="module")
-def sites(report: Report) -> Iterator[Sites]:
+def sites(report: SandboxReport) -> Iterator[AttackSites]:
     assert report.ok
     with ExitStack() as stack:
-        yield Sites(stack)
+        yield AttackSites(stack)
 
 
 @pytest.mark.parametrize(("who", "attack"), pairs("always", "root", "feature", held=True))
-def test_it_is_held_and_nobody_else_waits(sites: Sites, who: str, attack: Attack) -> None:
+def test_it_is_held_and_nobody_else_waits(sites: AttackSites, who: str, attack: Attack) -> None:
     assert sites.get(who, confined=True).attempt(attack).startswith("HELD")
 
 
 @pytest.mark.parametrize(("who", "attack"), pairs("always"))
-def test_it_gets_out_of_a_session_without_a_sandbox(sites: Sites, who: str, attack: Attack) -> None:
+def test_it_gets_out_of_a_session_without_a_sandbox(sites: AttackSites, who: str, attack: Attack) -> None:
     assert sites.get(who, confined=False).attempt(attack) == "OUT"
 
 
 @pytest.mark.parametrize(("who", "attack"), pairs("root"))
-def test_it_gets_out_of_a_root_brokers_session_without_a_sandbox(sites: Sites, who: str, attack: Attack) -> None:
+def test_it_gets_out_of_a_root_brokers_session_without_a_sandbox(sites: AttackSites, who: str, attack: Attack) -> None:
     assert sites.get(who, confined=False).attempt(attack) == "OUT"
 
 
 @pytest.mark.parametrize(("who", "attack"), pairs("feature"))
-def test_it_gets_out_without_where_the_kernel_has_it(sites: Sites, who: str, attack: Attack) -> None:
+def test_it_gets_out_without_where_the_kernel_has_it(sites: AttackSites, who: str, attack: Attack) -> None:
     assert ABSENT.search(sites.get(who, confined=False).attempt(attack))
 
 
-def test_a_session_inherits_no_descriptor_that_leads_anywhere(sites: Sites) -> None:
+def test_a_session_inherits_no_descriptor_that_leads_anywhere(sites: AttackSites) -> None:
     """What the two attacks with descriptors of the arena's would need: sockets and pipes are all there is."""
     for who in USERS:
         place = sites.get(who, confined=True)
-        place.open("python")
+        place.open_session("python")
         code = (
             "import os\n[os.readlink(f'/proc/self/fd/{fd}').split(':')[0] for fd in os.listdir('/proc/self/fd')[:-1]]"
         )
         kinds = place.run(code).value or ""
-        place.shut()
+        place.close_session()
         assert set(eval(kinds)) == {"pipe", "socket"}
 
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from kit import Broker, Wire, alive, wait_until
-from sites import begin, end, uid_of
+from attack_targets import begin, end, uid_of
+from kit import BrokerProcess, Wire, is_alive, wait_until
 
 
 @pytest.fixture(scope="module")
-def start(who: str) -> Iterator[Callable[..., Broker]]:
-    brokers: list[Broker] = []
+def start(who: str) -> Iterator[Callable[..., BrokerProcess]]:
+    brokers: list[BrokerProcess] = []
 
-    def started(*settings: str, **options: object) -> Broker:
+    def started(*settings: str, **options: object) -> BrokerProcess:
         brokers.append(begin(who, *settings, **options))
         return brokers[-1]
 
@@ -29,7 +29,7 @@ def start(who: str) -> Iterator[Callable[..., Broker]]:
 
 
 @pytest.fixture(scope="module")
-def broker(start: Callable[..., Broker]) -> Broker:
+def broker(start: Callable[..., BrokerProcess]) -> BrokerProcess:
     return start()
 
 
@@ -43,12 +43,12 @@ def work(who: str) -> Iterator[Path]:
 
 
 @pytest.fixture
-def home(who: str, broker: Broker) -> str:
+def home(who: str, broker: BrokerProcess) -> str:
     """The home of the broker's user."""
     return str(broker.folder if who == "user" and os.getuid() == 0 else Path.home())
 
 
-def test_it_is_on_unless_the_config_file_says_otherwise(wire: Wire, broker: Broker) -> None:
+def test_it_is_on_unless_the_config_file_says_otherwise(wire: Wire, broker: BrokerProcess) -> None:
     told = wire.ask("describe")["sandbox"]
     assert {"mounts", "network", "seccomp", "user", "capabilities"} <= set(told["layers"])
     assert (told["profile"], told["network"]) == ("workspace-write", "none")
@@ -58,7 +58,7 @@ def test_it_is_on_unless_the_config_file_says_otherwise(wire: Wire, broker: Brok
 
 
 def test_a_session_writes_in_its_folder_and_nowhere_else(
-    wire: Wire, work: Path, broker: Broker, home: str, who: str
+    wire: Wire, work: Path, broker: BrokerProcess, home: str, who: str
 ) -> None:
     wire.ask("new-session", name="s", cwd=str(work))
     assert wire.run("open('a.txt', 'w').write('hi'); import os; os.getcwd()").value == repr(str(work))
@@ -71,7 +71,7 @@ def test_a_session_writes_in_its_folder_and_nowhere_else(
     assert not (work.parent / "rpl-outside").exists()
 
 
-def test_the_brokers_own_folder_and_secrets_are_not_seen(wire: Wire, broker: Broker) -> None:
+def test_the_brokers_own_folder_and_secrets_are_not_seen(wire: Wire, broker: BrokerProcess) -> None:
     secret = broker.folder / "secret"
     secret.write_text("s3cr3t")
     assert wire.run(f"open({str(secret)!r}).read()")["ex"]["type"] in ("FileNotFoundError", "PermissionError")
@@ -79,7 +79,7 @@ def test_the_brokers_own_folder_and_secrets_are_not_seen(wire: Wire, broker: Bro
 
 
 def test_a_python_in_a_closed_home_is_reached_and_nothing_else_in_it(
-    start: Callable[..., Broker], who: str, work: Path
+    start: Callable[..., BrokerProcess], who: str, work: Path
 ) -> None:
     """As with pyenv below root's home; sessions of a root broker are somebody else, who could not enter it."""
     home = Path(tempfile.mkdtemp(prefix="rpl-home-", dir="/tmp"))
@@ -102,7 +102,7 @@ def test_a_python_in_a_closed_home_is_reached_and_nothing_else_in_it(
         shutil.rmtree(home)
 
 
-def test_there_is_no_network(wire: Wire, broker: Broker) -> None:
+def test_there_is_no_network(wire: Wire, broker: BrokerProcess) -> None:
     assert wire.run("import socket; socket.create_connection(('127.0.0.1', 22), 2)")["ex"]["type"] in (
         "ConnectionRefusedError",
         "OSError",
@@ -165,10 +165,10 @@ def test_nothing_is_left_when_a_session_is_killed(wire: Wire) -> None:
     processes = wire.ask("stack", session="s")["processes"]
     assert any("sleep" in each["command"] for each in processes)
     wire.ask("close", session="s")
-    wait_until(lambda: not any(alive(each["pid"]) for each in processes), "the session's processes are gone")
+    wait_until(lambda: not any(is_alive(each["pid"]) for each in processes), "the session's processes are gone")
 
 
-def test_without_a_sandbox_nothing_runs(start: Callable[..., Broker]) -> None:
+def test_without_a_sandbox_nothing_runs(start: Callable[..., BrokerProcess]) -> None:
     broker = start(config='[sandbox]\nprofile = "off"\n')
     assert any("no session will be opened" in warning for warning in broker.ready["warnings"])
     with broker.wire() as wire:
@@ -184,7 +184,7 @@ def test_without_a_sandbox_nothing_runs(start: Callable[..., Broker]) -> None:
         assert wire.ask("ls-sessions")["sessions"] == []
 
 
-def test_the_config_file_may_allow_sessions_without_one(start: Callable[..., Broker]) -> None:
+def test_the_config_file_may_allow_sessions_without_one(start: Callable[..., BrokerProcess]) -> None:
     broker = start(config='[sandbox]\nprofile = "off"\nallow-unsandboxed = true\n')
     assert any("not sandboxed" in warning for warning in broker.ready["warnings"])
     with broker.wire() as wire:

@@ -10,24 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from replwire.policy import Policy, Usage
-from replworker.confine import cgroup
-from replworker.confine.machine import Machine
-from replworker.confine.report import Report
-from sandbox_kit import Live
+from replwire.policy import Policy, SandboxLimits
+from replworker.sandbox import cgroup
+from replworker.sandbox.machine import Machine
+from replworker.sandbox.report import SandboxReport
+from sandbox_kit import SandboxedPython
 
-Start = Callable[..., Live]
+Start = Callable[..., SandboxedPython]
 
 
 def test_a_sandbox_that_is_killed_is_not_told_as_its_interpreter(live: Start) -> None:
     session = live()
-    os.kill(session.child.outer, signal.SIGKILL)
+    os.kill(session.child.outer_pid, signal.SIGKILL)
     assert session.death() == "the sandbox around the interpreter (bwrap) was killed by SIGKILL (signal 9)"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="an ordinary user makes no group around another")
 def test_a_limit_of_memory_around_the_sessions_own_is_not_told_as_its_own(
-    machine: Machine, report: Report, grouped: None
+    machine: Machine, report: SandboxReport, grouped: None
 ) -> None:
     del report, grouped
     home = machine.cgroups
@@ -37,8 +37,10 @@ def test_a_limit_of_memory_around_the_sessions_own_is_not_told_as_its_own(
         for name in ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.max"):
             if (outer / name).exists():
                 (outer / name).write_text(str(128 << 20))
-        around = cgroup.Home(home.version, {"memory": str(outer)}, None)
-        session = Live(Policy(limits=Usage(memory_bytes=512 << 20)), replace(machine, cgroups=around))
+        around = cgroup.CgroupRoot(home.version, {"memory": str(outer)}, None)
+        session = SandboxedPython(
+            Policy(limits=SandboxLimits(memory_bytes=512 << 20)), replace(machine, cgroups=around)
+        )
         try:
             session.claim()
             session.start("import mmap\nheld = mmap.mmap(-1, 400 << 20)\nwhile True: held.write(bytes(1 << 20))")

@@ -17,22 +17,22 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 
 from kit import wait_until
-from replwire.policy import Policy, Usage
-from replworker.confine import cgroup, identity
-from replworker.confine.confined import Confined
-from replworker.confine.machine import Machine
-from replworker.confine.prepare import prepare
-from replworker.confine.report import Report
-from replworker.confine.usher import Usher
-from replworker.confine.workspace import EVERYTHING, Refused, check
-from replworker.confinement import Confine, confine
-from replworker.runtimes.child import Child
-from replworker.runtimes.environments import Found
-from replworker.runtimes.pick import pick
-from sandbox_kit import Live, below, gone
+from replwire.policy import Policy, SandboxLimits
+from replworker.runtimes.commands import build_command
+from replworker.runtimes.environments import ResolvedInterpreter
+from replworker.runtimes.interpreter_process import InterpreterProcess
+from replworker.sandbox import cgroup, identity
+from replworker.sandbox.bubblewrap import BubblewrapSandbox
+from replworker.sandbox.machine import Machine
+from replworker.sandbox.mount_helper import MountHelper
+from replworker.sandbox.prepare import prepare_plan
+from replworker.sandbox.report import SandboxReport
+from replworker.sandbox.workspace import EVERYTHING, DirectoryRefused, check_directory
+from replworker.session_sandbox import SandboxRequest, prepare_sandbox
+from sandbox_kit import SandboxedPython, descendants, has_exited
 
 PR_SET_CHILD_SUBREAPER = 36
-Start = Callable[..., Live]
+Start = Callable[..., SandboxedPython]
 
 
 def test_it_evaluates_and_keeps_state(live: Start) -> None:
@@ -44,13 +44,13 @@ def test_it_evaluates_and_keeps_state(live: Start) -> None:
 def test_the_interpreters_own_pid_is_known_outside(live: Start) -> None:
     session = live()
     assert session.value("__import__('os').getpid()") == "2"
-    assert session.child.pid in below(os.getpid())
+    assert session.child.pid in descendants(os.getpid())
     assert b"harness.py" in Path(f"/proc/{session.child.pid}/cmdline").read_bytes()
 
 
 def test_no_credential_of_the_hosts_root_is_inside(live: Start) -> None:
     session = live()
-    inside = {os.stat(f"/proc/{pid}").st_uid for pid in below(session.child.outer)}
+    inside = {os.stat(f"/proc/{pid}").st_uid for pid in descendants(session.child.outer_pid)}
     assert inside
     assert 0 not in inside
     assert session.value("__import__('os').getuid()") == "1000"
@@ -70,7 +70,7 @@ def test_it_reads_input(live: Start) -> None:
     session = live()
     session.start("input('name? ')", stdin=True)
     assert session.frame()["t"] == "need-input"
-    session.child.feed(b"Ada\n")
+    session.child.write_stdin(b"Ada\n")
     assert session.frame()["value"] == "'Ada'"
 
 
@@ -109,42 +109,42 @@ os.wait()[1]
 def test_a_kill_leaves_nothing_not_even_a_daemon(live: Start) -> None:
     session = live()
     assert session.value(DAEMON) == "0"
-    everything = [session.child.outer, *below(session.child.outer)]
+    everything = [session.child.outer_pid, *descendants(session.child.outer_pid)]
     assert len(everything) == 4  # bubblewrap twice, the interpreter, the daemon
     session.child.kill()
     assert "killed by SIGKILL" in session.death()
-    assert all(gone(pid) for pid in everything)
+    assert all(has_exited(pid) for pid in everything)
 
 
 def test_everything_dies_when_the_interpreter_ends(live: Start) -> None:
     session = live()
     session.value(DAEMON)
-    everything = below(session.child.outer)
+    everything = descendants(session.child.outer_pid)
     session.start("import os; os._exit(7)")
     assert session.death() == "the interpreter exited with code 7"
-    assert all(gone(pid) for pid in everything)
+    assert all(has_exited(pid) for pid in everything)
 
 
-def test_a_worker_that_is_killed_takes_its_sandbox_along(machine: Machine, report: Report) -> None:
+def test_a_worker_that_is_killed_takes_its_sandbox_along(machine: Machine, report: SandboxReport) -> None:
     del report
     told, tell = os.pipe()
     worker = os.fork()
     if worker == 0:
-        plan = prepare(Policy(), machine, "python", sys.executable, {"PATH": "/usr/bin"})
-        child = Child(pick("python", sys.executable, plan.env, Confined(plan)))
-        while child.pid == child.outer:
+        plan = prepare_plan(Policy(), machine, "python", sys.executable, {"PATH": "/usr/bin"})
+        child = InterpreterProcess(build_command("python", sys.executable, plan.env, BubblewrapSandbox(plan)))
+        while child.pid == child.outer_pid:
             child.receive()
         os.write(tell, b"up")
         signal.pause()
     os.close(tell)
     assert os.read(told, 2) == b"up"
-    everything = below(worker)
+    everything = descendants(worker)
     assert len(everything) >= 4  # the usher as well, perhaps with what it prepares by
     os.kill(worker, signal.SIGKILL)
     os.waitpid(worker, 0)
     os.close(told)
-    assert all(gone(pid) for pid in everything)
-    cgroup.sweep(machine.cgroups)  # other sessions of this machine may have groups of their own
+    assert all(has_exited(pid) for pid in everything)
+    cgroup.remove_orphans(machine.cgroups)  # other sessions of this machine may have groups of their own
     folders = set(machine.cgroups.folders.values())
     assert [path for folder in folders for path in Path(folder).glob(f"replctl-{worker}-*")] == []
 
@@ -155,9 +155,9 @@ def test_an_usher_that_is_dismissed_while_it_prepares_leaves_nothing() -> None:
         try:
             ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             for turn in range(40):
-                usher = Usher(os.getpid(), identity.uid_for(0))
+                usher = MountHelper(os.getpid(), identity.uid_for(0))
                 select.select([], [], [], turn / 4000)  # up to 10 ms: somewhere in its preparations
-                usher.dismiss()
+                usher.stop()
             while True:
                 os.waitpid(-1, 0)
         except ChildProcessError:
@@ -241,14 +241,14 @@ def test_a_folder_of_an_environment_that_was_swapped_before_it_is_mounted_stops_
         (home / "env/pyvenv.cfg").write_text("home = /usr/bin\n")
         (packages / "x.pth").write_text(f"{home}/src\n")
         python = str(home / "env/bin/python")
-        plan = prepare(Policy(), machine, "python", python, {"PATH": "/usr/bin"}, slot=os.getpid(), trusted=False)
+        plan = prepare_plan(Policy(), machine, "python", python, {"PATH": "/usr/bin"}, slot=os.getpid(), trusted=False)
         assert f"{home}/src" in plan.open_way
         (home / "src").rmdir()
         (home / "src").symlink_to(home / "secret")
-        confined = Confined(plan)
-        child = Child(pick("python", python, plan.env, confined))
+        confined = BubblewrapSandbox(plan)
+        child = InterpreterProcess(build_command("python", python, plan.env, confined))
         try:
-            how = wait_until(child.died, "it has ended")
+            how = wait_until(child.poll_exit, "it has ended")
         finally:
             confined.close()
             child.close()
@@ -279,7 +279,7 @@ def test_extra_folders_are_there_from_the_start(live: Start, tmp_path: Path) -> 
 
 
 def test_memory_runs_out_with_an_exception_and_the_session_lives(live: Start) -> None:
-    session = live(Policy(limits=Usage(memory_bytes=128 << 20)))
+    session = live(Policy(limits=SandboxLimits(memory_bytes=128 << 20)))
     session.value("x = 1")
     assert session.eval("bytearray(400 << 20)")["ex"]["type"] == "MemoryError"
     assert session.value("x") == "1"
@@ -290,14 +290,14 @@ SHARED = "import mmap\nm = mmap.mmap(-1, 400 << 20)\nwhile True: m.write(bytes(1
 
 def test_the_verdict_names_the_memory_limit(live: Start, grouped: None) -> None:
     del grouped
-    session = live(Policy(limits=Usage(memory_bytes=128 << 20)))
+    session = live(Policy(limits=SandboxLimits(memory_bytes=128 << 20)))
     session.start(SHARED)
     assert session.death() == "out of memory: 128 MB"
 
 
 def test_a_processor_share_is_set(live: Start, grouped: None) -> None:
     del grouped
-    session = live(Policy(limits=Usage(cpu_percent=50)))
+    session = live(Policy(limits=SandboxLimits(cpu_percent=50)))
     folder = session.confined.group.folders["cpu"]
     settings = [
         path.read_text().split() for path in folder.glob("cpu.*") if path.name in ("cpu.max", "cpu.cfs_quota_us")
@@ -306,7 +306,7 @@ def test_a_processor_share_is_set(live: Start, grouped: None) -> None:
 
 
 def test_processes_of_a_session_are_counted_apart_from_others_of_the_same_user(live: Start) -> None:
-    policy = Policy(limits=Usage(pids=12))
+    policy = Policy(limits=SandboxLimits(pids=12))
     first, second = live(policy), live(policy)
     for session in (first, second):
         session.value("import subprocess; ran = [subprocess.Popen(['sleep', '99']) for _ in range(5)]")
@@ -347,24 +347,24 @@ def test_an_older_python_is_confined_as_well(live: Start) -> None:
 
 
 def test_a_refused_folder_says_why(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="system folder"):
-        check(Policy(), "/usr/lib", "/home/ada")
-    with pytest.raises(Refused, match="is a home"):
-        check(Policy(), str(tmp_path), str(tmp_path))
+    with pytest.raises(DirectoryRefused, match="system folder"):
+        check_directory(Policy(), "/usr/lib", "/home/ada")
+    with pytest.raises(DirectoryRefused, match="is a home"):
+        check_directory(Policy(), str(tmp_path), str(tmp_path))
 
 
 def test_a_refused_folder_is_left_to_the_claim_where_folders_are_mounted_at_the_start(
-    machine: Machine, report: Report, tmp_path: Path
+    machine: Machine, report: SandboxReport, tmp_path: Path
 ) -> None:
     del report
-    told = Confine(Policy(workspaces=["/srv"]), replace(machine, late_mounts=machine.admin), 0, "/usr/share")
-    confinement = confine(
-        "python", told, Found(sys.executable, {"PATH": "/usr/bin:/bin"}), records=str(tmp_path / "held")
+    told = SandboxRequest(Policy(workspaces=["/srv"]), replace(machine, late_mounts=machine.admin), 0, "/usr/share")
+    confinement = prepare_sandbox(
+        "python", told, ResolvedInterpreter(sys.executable, {"PATH": "/usr/bin:/bin"}), records=str(tmp_path / "held")
     )
     try:
-        folder, why = confinement.enter(told.folder, needed=False, granted=lambda: EVERYTHING)
+        folder, why = confinement.enter_directory(told.folder, needed=False, granted=lambda: EVERYTHING)
         assert (folder, "not in one of the broker's workspaces" in (why or "")) == (None, True)
-        with pytest.raises(Refused, match="workspaces"):
-            confinement.enter(told.folder, needed=True, granted=lambda: EVERYTHING)
+        with pytest.raises(DirectoryRefused, match="workspaces"):
+            confinement.enter_directory(told.folder, needed=True, granted=lambda: EVERYTHING)
     finally:
-        confinement.wrapping.close()
+        confinement.wrapper.close()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replworker.confine.seccomp import ARCHES, program
+from replworker.sandbox.seccomp import ARCHES, build_filter
 
 ALLOW, KILL = 0x7FFF_0000, 0x8000_0000
 X86, ARM = "x86_64", "aarch64"
@@ -33,7 +33,7 @@ def run(code: bytes, arch: int, number: int, args: tuple[int, ...] = ()) -> int:
 
 
 def answer(number: int, *args: int, arch: str = X86, **options: bool) -> str:
-    verdict = run(program(arch, **options), ARCHES[arch], number, args)
+    verdict = run(build_filter(arch, **options), ARCHES[arch], number, args)
     if verdict in (ALLOW, KILL):
         return "allow" if verdict == ALLOW else "kill"
     return errno.errorcode[verdict & 0xFFFF]
@@ -103,15 +103,15 @@ def test_unix_sockets_can_be_left_out_but_not_pairs() -> None:
 
 @given(st.sampled_from(sorted(ARCHES)), st.integers(0, 2**32 - 1), st.tuples(*[st.integers(0, 2**64 - 1)] * 6))
 def test_every_call_is_answered_and_jumps_stay_inside(arch: str, number: int, args: tuple[int, ...]) -> None:
-    verdict = run(program(arch), ARCHES[arch], number, args)
+    verdict = run(build_filter(arch), ARCHES[arch], number, args)
     assert verdict in (ALLOW, KILL) or verdict >> 16 == 5
 
 
 @given(st.integers(0, 2**32 - 1).filter(lambda value: value != ARCHES[X86]))
 def test_a_call_of_another_architecture_is_fatal(arch: int) -> None:
-    assert run(program(X86), arch, 0) == KILL
+    assert run(build_filter(X86), arch, 0) == KILL
 
 
 def test_an_architecture_without_a_table_has_no_filter() -> None:
     with pytest.raises(KeyError):
-        program("riscv64")
+        build_filter("riscv64")

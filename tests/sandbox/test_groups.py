@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from replwire.policy import Usage
-from replworker.confine.cgroup import Group, Home, find, sweep
+from replwire.policy import SandboxLimits
+from replworker.sandbox.cgroup import Cgroup, CgroupRoot, find_cgroup_root, remove_orphans
 
-USAGE = Usage(memory_bytes=128 << 20, pids=20, cpu_percent=150)
+USAGE = SandboxLimits(memory_bytes=128 << 20, pids=20, cpu_percent=150)
 
 
 def proc(tmp_path: Path, groups: str, mounts: list[str]) -> Path:
@@ -39,24 +39,24 @@ def make(folder: Path, **files: str) -> Path:
 def test_version_1_has_a_folder_for_each_controller(tmp_path: Path) -> None:
     make(tmp_path / "memory/service")
     make(tmp_path / "pids")
-    found = find(
+    found = find_cgroup_root(
         proc(
             tmp_path,
             "4:memory:/service\n8:pids:/\n9:name=systemd:/\n0::/\n",
             [first(tmp_path, "memory"), first(tmp_path, "pids")],
         )
     )
-    assert found == Home(1, {"memory": f"{tmp_path}/memory/service", "pids": f"{tmp_path}/pids"}, None)
+    assert found == CgroupRoot(1, {"memory": f"{tmp_path}/memory/service", "pids": f"{tmp_path}/pids"}, None)
 
 
 def test_a_mount_that_shows_a_part_of_the_tree_is_understood(tmp_path: Path) -> None:
     make(tmp_path / "memory/inner")
-    found = find(proc(tmp_path, "4:memory:/docker/abc/inner\n", [first(tmp_path, "memory", "/docker/abc")]))
+    found = find_cgroup_root(proc(tmp_path, "4:memory:/docker/abc/inner\n", [first(tmp_path, "memory", "/docker/abc")]))
     assert found.folders == {"memory": f"{tmp_path}/memory/inner"}
 
 
 def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
-    found = find(proc(tmp_path, "4:memory:/not-there\n", [first(tmp_path, "memory")]))
+    found = find_cgroup_root(proc(tmp_path, "4:memory:/not-there\n", [first(tmp_path, "memory")]))
     assert (found.folders, found.problem) == ({}, f"{tmp_path}/memory/not-there may not be written")
 
 
@@ -68,8 +68,8 @@ def test_version_2_divides_a_group_that_is_the_brokers_alone(tmp_path: Path) -> 
         cgroup_subtree_control="",
     )
     make(own / "replctl-broker")
-    found = find(proc(tmp_path, "0::/app\n", [second(tmp_path)]))
-    assert found == Home(2, dict.fromkeys(("cpu", "memory", "pids"), str(own)), None)
+    found = find_cgroup_root(proc(tmp_path, "0::/app\n", [second(tmp_path)]))
+    assert found == CgroupRoot(2, dict.fromkeys(("cpu", "memory", "pids"), str(own)), None)
     assert (own / "cgroup.subtree_control").read_text() == "+cpu +memory +pids"
     assert (own / "replctl-broker/cgroup.procs").read_text() == str(os.getpid())
 
@@ -81,7 +81,7 @@ def test_version_2_leaves_a_group_alone_that_others_are_in(tmp_path: Path) -> No
         cgroup_controllers="memory pids",
         cgroup_subtree_control="",
     )
-    found = find(proc(tmp_path, "0::/shell\n", [second(tmp_path)]))
+    found = find_cgroup_root(proc(tmp_path, "0::/shell\n", [second(tmp_path)]))
     assert found.folders == {}
     assert "other processes are in it" in (found.problem or "")
     assert (own / "cgroup.subtree_control").read_text() == ""
@@ -89,17 +89,19 @@ def test_version_2_leaves_a_group_alone_that_others_are_in(tmp_path: Path) -> No
 
 def test_controllers_of_no_use_are_none(tmp_path: Path) -> None:
     make(tmp_path / "two", cgroup_controllers="hugetlb\n")
-    assert "no memory or pids controller" in (find(proc(tmp_path, "0::/\n", [second(tmp_path)])).problem or "")
+    assert "no memory or pids controller" in (
+        find_cgroup_root(proc(tmp_path, "0::/\n", [second(tmp_path)])).problem or ""
+    )
 
 
 def test_a_machine_without_any_says_so(tmp_path: Path) -> None:
-    assert find(proc(tmp_path, "", [])).problem == "no cgroup controllers are mounted"
+    assert find_cgroup_root(proc(tmp_path, "", [])).problem == "no cgroup controllers are mounted"
 
 
 def test_version_1_is_limited_in_its_own_words(tmp_path: Path) -> None:
     folders = {name: str(make(tmp_path / name)) for name in ("memory", "pids", "cpu")}
-    group = Group(Home(1, folders, None), USAGE)
-    group.make()
+    group = Cgroup(CgroupRoot(1, folders, None), USAGE)
+    group.create()
     assert (group.folders["memory"] / "memory.limit_in_bytes").read_text() == str(128 << 20)
     assert not (group.folders["memory"] / "memory.memsw.limit_in_bytes").exists()  # a kernel without swap accounting
     assert (group.folders["pids"] / "pids.max").read_text() == "22"
@@ -107,8 +109,8 @@ def test_version_1_is_limited_in_its_own_words(tmp_path: Path) -> None:
 
 
 def test_version_2_is_limited_in_its_own_words(tmp_path: Path) -> None:
-    group = Group(Home(2, dict.fromkeys(("memory", "pids", "cpu"), str(make(tmp_path / "own"))), None), USAGE)
-    group.make()
+    group = Cgroup(CgroupRoot(2, dict.fromkeys(("memory", "pids", "cpu"), str(make(tmp_path / "own"))), None), USAGE)
+    group.create()
     folder = group.folders["memory"]
     assert {path.name: path.read_text() for path in folder.iterdir()} == {
         "memory.max": str(128 << 20),
@@ -118,10 +120,10 @@ def test_version_2_is_limited_in_its_own_words(tmp_path: Path) -> None:
 
 
 def test_two_groups_of_one_process_are_two(tmp_path: Path) -> None:
-    home = Home(1, {"pids": str(make(tmp_path / "pids"))}, None)
-    groups = [Group(home, USAGE) for _ in range(2)]
+    home = CgroupRoot(1, {"pids": str(make(tmp_path / "pids"))}, None)
+    groups = [Cgroup(home, USAGE) for _ in range(2)]
     for group in groups:
-        group.make()
+        group.create()
     assert len({group.folders["pids"] for group in groups}) == 2
 
 
@@ -135,10 +137,10 @@ def test_two_groups_of_one_process_are_two(tmp_path: Path) -> None:
     ],
 )
 def test_a_death_for_memory_is_known(tmp_path: Path, version: int, file: str, text: str, said: bool) -> None:
-    group = Group(Home(version, {"memory": str(make(tmp_path / "memory"))}, None), USAGE)
-    group.make()
+    group = Cgroup(CgroupRoot(version, {"memory": str(make(tmp_path / "memory"))}, None), USAGE)
+    group.create()
     (group.folders["memory"] / file).write_text(text)
-    assert group.killed_for_memory() is said
+    assert group.was_oom_killed() is said
 
 
 @pytest.mark.parametrize(
@@ -154,27 +156,27 @@ def test_a_death_for_memory_is_known(tmp_path: Path, version: int, file: str, te
 def test_whose_limit_a_death_for_memory_met_is_known(
     tmp_path: Path, version: int, file: str, text: str, said: bool
 ) -> None:
-    group = Group(Home(version, {"memory": str(make(tmp_path / "memory"))}, None), USAGE)
-    group.make()
+    group = Cgroup(CgroupRoot(version, {"memory": str(make(tmp_path / "memory"))}, None), USAGE)
+    group.create()
     (group.folders["memory"] / file).write_text(text)
-    assert group.met_its_limit() is said
+    assert group.has_hit_own_limit() is said
 
 
 def test_groups_of_workers_that_are_gone_are_swept_and_no_others(tmp_path: Path) -> None:
     folder = make(tmp_path / "pids")
     for name in ("replctl-4194305-0", f"replctl-{os.getpid()}-0", "replctl-broker", "system"):  # no pid is that high
         (folder / name).mkdir()
-    assert sweep(Home(1, {"pids": str(folder)}, None)) == 0
+    assert remove_orphans(CgroupRoot(1, {"pids": str(folder)}, None)) == 0
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == sorted(
         [f"replctl-{os.getpid()}-0", "replctl-broker", "system"]
     )
 
 
 def test_without_groups_there_is_nothing_to_do() -> None:
-    group = Group(Home(), USAGE)
-    group.make()
+    group = Cgroup(CgroupRoot(), USAGE)
+    group.create()
     group.join()
     assert group.folders == {}
-    assert not group.killed_for_memory()
-    assert not group.met_its_limit()
+    assert not group.was_oom_killed()
+    assert not group.has_hit_own_limit()
     assert group.remove()

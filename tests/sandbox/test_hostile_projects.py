@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from kit import Broker, Wire
+from attack_targets import uid_of
+from kit import BrokerProcess, Wire
 from replwire.policy import Policy
-from replworker.confine.plain import MOST_ENTRIES, Oversized
-from replworker.confine.reach import needs
-from replworker.confine.workspace import Refused, check
-from sites import uid_of
+from replworker.sandbox.bounded_read import MAX_ENTRIES, Oversized
+from replworker.sandbox.runtime_paths import find_runtime_paths
+from replworker.sandbox.workspace import DirectoryRefused, check_directory
 
 MOST_GROWTH = 64 << 20
 
@@ -68,10 +68,10 @@ def own(folder: Path, who: str) -> None:
         os.chown(path, uid_of(who), uid_of(who), follow_symlinks=False)
 
 
-def largest(broker: Broker) -> int:
+def largest(broker: BrokerProcess) -> int:
     """The most memory that a process of the broker's ever had, in bytes."""
     peaks = []
-    for pid in broker.family():
+    for pid in broker.process_tree():
         try:
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         except OSError:
@@ -91,7 +91,7 @@ def swollen(packages: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [endless, swollen])
 def test_files_without_end_in_an_environment_cost_the_worker_nothing(
-    wire: Wire, broker: Broker, project: Path, who: str, spoil: object
+    wire: Wire, broker: BrokerProcess, project: Path, who: str, spoil: object
 ) -> None:
     assert wire.run("1+1", session="other").value == "2"
     before = largest(broker)
@@ -105,7 +105,7 @@ def test_files_without_end_in_an_environment_cost_the_worker_nothing(
 
 
 def test_a_snapshot_that_is_forged_is_refused_before_anybody_reads_it(
-    wire: Wire, broker: Broker, project: Path, who: str
+    wire: Wire, broker: BrokerProcess, project: Path, who: str
 ) -> None:
     (project / ".venv/liar.py").write_text(LIAR)
     (project / ".venv/bin/python").unlink()
@@ -153,8 +153,8 @@ def test_a_folder_that_leads_through_the_kernels_own_links_is_refused(wire: Wire
     refused = wire.ask("new-session", name="s", cwd=f"{project}/way")
     assert refused.status == ["done", "error", "invalid-request"]
     assert "leads through /proc" in refused["err"]
-    with pytest.raises(Refused, match="leads through /proc"):
-        check(Policy(), f"{project}/way", "/nowhere")
+    with pytest.raises(DirectoryRefused, match="leads through /proc"):
+        check_directory(Policy(), f"{project}/way", "/nowhere")
 
 
 def test_an_environment_is_looked_at_within_bounds(tmp_path: Path) -> None:
@@ -165,15 +165,15 @@ def test_an_environment_is_looked_at_within_bounds(tmp_path: Path) -> None:
     python.symlink_to("/usr/bin/python3")
     (packages / "many.pth").write_text("".join(f"{folder(tmp_path, number)}\n" for number in range(101)))
     with pytest.raises(Oversized, match="more than 100 folders"):
-        needs(str(python))
+        find_runtime_paths(str(python))
     (packages / "many.pth").write_bytes(b"/" * (1 << 20))
     with pytest.raises(Oversized, match="longer than 65536 bytes"):
-        needs(str(python))
+        find_runtime_paths(str(python))
     (packages / "many.pth").unlink()
-    for number in range(MOST_ENTRIES + 1):
+    for number in range(MAX_ENTRIES + 1):
         (packages / str(number)).touch()
     with pytest.raises(Oversized, match="more than 20000 entries"):
-        needs(str(python))
+        find_runtime_paths(str(python))
 
 
 def test_what_is_no_regular_file_in_an_environment_is_not_waited_for(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_what_is_no_regular_file_in_an_environment_is_not_waited_for(tmp_path: P
     os.mkfifo(tmp_path / "pyvenv.cfg")
     (packages / "y.pth").symlink_to("/dev/zero")
     (packages / "z.pth").symlink_to("/dev/tty")
-    assert needs(str(python)).paths == (str(tmp_path),)
+    assert find_runtime_paths(str(python)).paths == (str(tmp_path),)
 
 
 def folder(base: Path, number: int) -> Path:
@@ -202,4 +202,4 @@ def test_environments_that_build_on_one_another_come_to_an_end(tmp_path: Path) -
         assert os.stat(home / "bin/python3").st_mode & stat.S_IXUSR
         (home / "pyvenv.cfg").write_text(f"home = {tmp_path}/{number + 1}/bin\n")
     with pytest.raises(Oversized, match="builds on more than 16"):
-        needs(str(tmp_path / "0/bin/python3"))
+        find_runtime_paths(str(tmp_path / "0/bin/python3"))

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from kit import Answer, Broker, Wire
-from sites import begin, end
+from attack_targets import begin, end
+from kit import BrokerProcess, CollectedReplies, Wire
 
 MIB = 1 << 20
 SHARED = "import mmap\nheld = mmap.mmap(-1, 1 << 30)\nwhile True: held.write(bytes(1 << 20))"
 
 
 @pytest.fixture(scope="module")
-def broker(who: str) -> Iterator[Broker]:
+def broker(who: str) -> Iterator[BrokerProcess]:
     broker = begin(who, "sandbox.file-bytes=1000000", "sandbox.tmp-bytes=4000000", "sandbox.pids=64")
     yield broker
     end(broker)
 
 
 @pytest.fixture
-def wire(broker: Broker) -> Iterator[Wire]:
+def wire(broker: BrokerProcess) -> Iterator[Wire]:
     with broker.wire() as wire:
         wire.ask("new-session", name="s", memory_bytes=128 * MIB)
         wire.run("kept = 1")
@@ -31,7 +31,7 @@ def wire(broker: Broker) -> Iterator[Wire]:
         wire.ask("close", session="s")
 
 
-def lives(wire: Wire, answer: Answer) -> bool:
+def lives(wire: Wire, answer: CollectedReplies) -> bool:
     """The eval's code failed, and its session has what it had."""
     return answer["state"] == "kept" and wire.run("kept").value == "1"
 

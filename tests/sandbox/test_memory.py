@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kit import Broker, Wire, alive, wait_until
-from replworker.confine.report import Report
-from sites import USERS, begin, end
+from attack_targets import USERS, begin, end
+from kit import BrokerProcess, Wire, is_alive, wait_until
+from replworker.sandbox.report import SandboxReport
 
 MIB = 1 << 20
 LIMIT = 64 * MIB
@@ -45,7 +45,7 @@ for n in range(6):
 
 
 @pytest.fixture(scope="module", params=USERS)
-def ungrouped(request: pytest.FixtureRequest, report: Report) -> Iterator[Broker]:
+def ungrouped(request: pytest.FixtureRequest, report: SandboxReport) -> Iterator[BrokerProcess]:
     """A broker that finds no control groups: an ordinary user's, and root's where they are out of its sight."""
     assert report.ok
     broker = begin(request.param, f"sandbox.memory-bytes={LIMIT}", mask="/sys/fs/cgroup")
@@ -56,7 +56,7 @@ def ungrouped(request: pytest.FixtureRequest, report: Report) -> Iterator[Broker
 
 
 @pytest.fixture
-def wire(ungrouped: Broker) -> Iterator[Wire]:
+def wire(ungrouped: BrokerProcess) -> Iterator[Wire]:
     with ungrouped.wire() as wire:
         yield wire
         for entry in wire.ask("ls-sessions")["sessions"]:
@@ -73,7 +73,7 @@ def test_a_session_over_its_limit_ends_with_the_true_cause_and_no_other(wire: Wi
     assert ended["cause"].startswith("killed: its processes used ")
     assert ended["cause"].endswith(" MiB, limit 64 MiB")
     assert int(ended["cause"].split()[4]) > 64
-    wait_until(lambda: not alive(pid), "what it started is gone")
+    wait_until(lambda: not is_alive(pid), "what it started is gone")
     assert wire.run("x", session="other").value == "1"
     assert wire.run("'x' in globals()").value == "False"
 
@@ -97,17 +97,21 @@ def test_info_says_what_is_used_and_what_is_left(wire: Wire) -> None:
     wait_until(lambda: wire.ask("stats")["stats"]["memory"]["used"] > 20 * MIB, "its worker reports")
 
 
-def test_the_kernel_prefers_interpreters_then_workers_and_never_the_broker(wire: Wire, ungrouped: Broker) -> None:
+def test_the_kernel_prefers_interpreters_then_workers_and_never_the_broker(
+    wire: Wire, ungrouped: BrokerProcess
+) -> None:
     wire.run("1")
     inside = wire.ask("info", session="s")["info"]["pid"]
     scores = [int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in (ungrouped.pid, inside)]
     assert scores == [int(Path("/proc/self/oom_score_adj").read_text()), 500]
-    every = {int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in ungrouped.family()}
+    every = {int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in ungrouped.process_tree()}
     assert every == {scores[0], 250, 500}
 
 
 @pytest.mark.parametrize("who", USERS)
-def test_the_sum_of_an_identity_ends_its_largest_session_with_and_without_groups(who: str, report: Report) -> None:
+def test_the_sum_of_an_identity_ends_its_largest_session_with_and_without_groups(
+    who: str, report: SandboxReport
+) -> None:
     assert report.ok
     broker = begin(who, f"limits.max-identity-memory-bytes={120 * MIB}", warm=1)
     try:
@@ -127,7 +131,7 @@ def test_the_sum_of_an_identity_ends_its_largest_session_with_and_without_groups
         end(broker)
 
 
-def test_nothing_begins_while_the_machine_has_too_little_left_and_it_heals(report: Report) -> None:
+def test_nothing_begins_while_the_machine_has_too_little_left_and_it_heals(report: SandboxReport) -> None:
     """Of what it has left at this moment, some more is asked."""
     assert report.ok
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())

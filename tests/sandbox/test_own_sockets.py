@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kit import Broker
-from sites import USERS, begin, end, uid_of
+from attack_targets import USERS, begin, end, uid_of
+from kit import BrokerProcess
 
 CONNECT = """
 import os, socket
@@ -40,7 +40,7 @@ def workspace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def broker(workspace: tuple[str, Path]) -> Iterator[Broker]:
+def broker(workspace: tuple[str, Path]) -> Iterator[BrokerProcess]:
     who, folder = workspace
     settings = (f"broker.unix={folder}/lines.sock", f"broker.publish=ipc://{folder}/events.sock")
     broker = begin(who, *settings, more_endpoints=[f"ipc://{folder}/more.sock"])
@@ -50,17 +50,17 @@ def broker(workspace: tuple[str, Path]) -> Iterator[Broker]:
 
 @pytest.mark.parametrize("asked", [{}, {"profile": "read-only"}], ids=["from the pool", "tighter"])
 def test_a_session_reaches_none_of_the_brokers_own_sockets(
-    broker: Broker, workspace: tuple[str, Path], asked: dict[str, str]
+    broker: BrokerProcess, workspace: tuple[str, Path], asked: dict[str, str]
 ) -> None:
     _, folder = workspace
-    for name in ("lines.sock", "events.sock", "more.sock", f"{broker.scratch}/workers"):
+    for name in ("lines.sock", "events.sock", "more.sock", f"{broker.private_dir}/workers"):
         with socket.socket(socket.AF_UNIX) as control:
             control.connect(str(folder / name))
     with broker.wire() as wire:
         opened = wire.ask("new-session", name="s", cwd=str(folder), **asked)
         assert opened.status == ["done"], opened.messages
-        assert broker.scratch.is_relative_to(folder / "tmp")
+        assert broker.private_dir.is_relative_to(folder / "tmp")
         assert wire.run("import os; sorted(os.listdir('.'))", session="s").value is not None
         assert wire.run(CONNECT, session="s").out == ""
-        assert wire.run(f"os.listdir('tmp/{broker.scratch.name}')", session="s").value == "[]"
+        assert wire.run(f"os.listdir('tmp/{broker.private_dir.name}')", session="s").value == "[]"
         assert wire.run("6*7", session="another").value == "42"

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from replwire.policy import Policy, Usage
-from replworker.confine import landlock, rlimits
-from replworker.confine.cgroup import Home
-from replworker.confine.machine import Machine
-from replworker.confine.plan import FIRST_TEXT_FD, SCRATCH, Plan, Unavailable, environment, plan
-from replworker.confine.reach import Needs
-from replworker.confine.workspace import Mount
+from replwire.policy import Policy, SandboxLimits
+from replworker.sandbox import landlock, rlimits
+from replworker.sandbox.cgroup import CgroupRoot
+from replworker.sandbox.machine import Machine
+from replworker.sandbox.plan import FIRST_TEXT_FD, SCRATCH, SandboxPlan, SandboxUnavailable, build_plan, environment
+from replworker.sandbox.runtime_paths import RuntimePaths
+from replworker.sandbox.workspace import SandboxMount
 
 PLAIN = Machine(
     uid=1000,
@@ -26,30 +26,32 @@ PLAIN = Machine(
     landlock_abi=7,
     seccomp=True,
     late_mounts=True,
-    cgroups=Home(),
+    cgroups=CgroupRoot(),
     top_links={"/bin": "usr/bin"},
     top_folders=("/lib",),
     etc=("/etc/ssl",),
     etc_network=("/etc/resolv.conf",),
 )
 ROOT = replace(PLAIN, uid=0, gid=0, admin=True)
-NEEDS = Needs(("/home/ada/venv",), (("/home/ada/python", "venv/bin/python"),))
+NEEDS = RuntimePaths(("/home/ada/venv",), (("/home/ada/python", "venv/bin/python"),))
 
 
-def planned(policy: Policy | None = None, machine: Machine = PLAIN, needs: Needs = NEEDS, **more: Any) -> Plan:
-    return plan(
+def planned(
+    policy: Policy | None = None, machine: Machine = PLAIN, needs: RuntimePaths = NEEDS, **more: Any
+) -> SandboxPlan:
+    return build_plan(
         policy or Policy(),
         machine,
         needs,
         runtime=more.pop("runtime", "python"),
         python="/home/ada/venv/bin/python",
-        inner="/x/inner.py",
+        inner="/x/sandbox_init.py",
         env={"PATH": "/bin", "SSH_AUTH_SOCK": "/s"},
         **more,
     )
 
 
-def pairs(found: Plan, option: str) -> list[tuple[str, str]]:
+def pairs(found: SandboxPlan, option: str) -> list[tuple[str, str]]:
     at = [index for index, word in enumerate(found.options) if word == option]
     return [(found.options[index + 1], found.options[index + 2]) for index in at]
 
@@ -70,13 +72,13 @@ def test_the_hosts_network_is_given_only_when_asked_for() -> None:
 
 def test_nothing_is_bound_for_writing_but_what_was_granted() -> None:
     assert pairs(planned(), "--bind") == []
-    granted = planned(granted=[Mount("/data", "writable"), Mount("/data/.git", "readable")])
+    granted = planned(granted=[SandboxMount("/data", "writable"), SandboxMount("/data/.git", "readable")])
     assert pairs(granted, "--bind") == [("/data", "/data")]
     assert granted.options.index("/data") < granted.options.index("/data/.git")
 
 
 def test_what_lies_in_tmp_is_mounted_after_tmp_and_before_the_root_is_closed() -> None:
-    options = list(planned(needs=Needs(("/tmp/venv",))).options)
+    options = list(planned(needs=RuntimePaths(("/tmp/venv",))).options)
     assert options.index("/tmp") < options.index("/tmp/venv") < options.index("--remount-ro")
     assert options[-2:] == ["--chdir", SCRATCH]
 
@@ -88,7 +90,7 @@ def test_root_dev_and_proc_end_read_only() -> None:
 
 
 def test_each_own_file_system_has_its_size() -> None:
-    options = planned(Policy(limits=Usage(tmp_bytes=1 << 20))).options
+    options = planned(Policy(limits=SandboxLimits(tmp_bytes=1 << 20))).options
     sized = [
         options[at + 2 : at + 4]
         for at, word in enumerate(options)
@@ -113,7 +115,8 @@ def test_symlinks_of_the_runtime_and_of_the_system_are_made_again() -> None:
 
 def test_reading_the_whole_host_still_hides_and_denies_sockets() -> None:
     found = planned(
-        Policy(read="host"), hidden=[Mount("/home/ada/.ssh", "hidden-folder"), Mount("/home/ada/.netrc", "hidden-file")]
+        Policy(read="host"),
+        hidden=[SandboxMount("/home/ada/.ssh", "hidden-folder"), SandboxMount("/home/ada/.netrc", "hidden-file")],
     )
     assert ("/", "/") in pairs(found, "--ro-bind")
     assert "/home/ada/.ssh" in found.options
@@ -150,10 +153,10 @@ def test_a_root_broker_runs_sessions_as_others_each_as_its_own() -> None:
     ],
 )
 def test_what_a_machine_lacks_is_said_with_what_would_mend_it(machine: Machine, cause: str, mend: str) -> None:
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(SandboxUnavailable) as caught:
         planned(machine=machine)
     assert cause in caught.value.cause
-    assert mend in caught.value.mend
+    assert mend in caught.value.fix
 
 
 def test_an_older_bubblewrap_is_not_asked_for_what_it_lacks() -> None:
@@ -161,7 +164,7 @@ def test_an_older_bubblewrap_is_not_asked_for_what_it_lacks() -> None:
 
 
 def test_a_folder_from_the_start_is_where_the_session_begins() -> None:
-    found = planned(workspace=[Mount("/work/p", "writable"), Mount("/work/p/.envrc", "readable")])
+    found = planned(workspace=[SandboxMount("/work/p", "writable"), SandboxMount("/work/p/.envrc", "readable")])
     assert found.options[-1] == "/work/p"
     assert found.late is False
     assert planned().late is True
@@ -183,7 +186,7 @@ def test_the_environment_has_a_home_of_its_own_and_no_agents() -> None:
 
 
 def test_python_meets_its_memory_limit_before_its_session_is_ended() -> None:
-    usage = Usage(memory_bytes=800 << 20)
+    usage = SandboxLimits(memory_bytes=800 << 20)
     limits = {grouped: dict(rlimits.limits(usage, "python", grouped=grouped)) for grouped in (True, False)}
     assert limits[True][2] == 700 << 20  # RLIMIT_DATA
     assert limits[False][2] == 700 << 20
@@ -192,18 +195,18 @@ def test_python_meets_its_memory_limit_before_its_session_is_ended() -> None:
 
 
 def test_landlock_asks_a_kernel_only_for_what_it_knows() -> None:
-    assert landlock.rules(0, writable=True).handled == 0
-    assert landlock.rules(1, writable=True).handled == (1 << 13) - 1
-    assert landlock.rules(2, writable=True).scoped == 0
-    newest = landlock.rules(landlock.SCOPE_ABI, writable=True)
+    assert landlock.build_rules(0, writable=True).handled == 0
+    assert landlock.build_rules(1, writable=True).handled == (1 << 13) - 1
+    assert landlock.build_rules(2, writable=True).scoped == 0
+    newest = landlock.build_rules(landlock.SCOPE_ABI, writable=True)
     assert newest.scoped == landlock.SCOPE_ABSTRACT | landlock.SCOPE_SIGNAL
     for abi in range(1, 8):
         for writable in (True, False):
-            found = landlock.rules(abi, writable=writable)
+            found = landlock.build_rules(abi, writable=writable)
             assert all(right & ~found.handled == 0 for _, right in found.paths)
 
 
 def test_a_read_only_session_has_a_root_that_landlock_lets_nobody_write() -> None:
-    rights = dict(landlock.rules(7, writable=False).paths)
+    rights = dict(landlock.build_rules(7, writable=False).paths)
     assert rights["/"] & 2 == 0
     assert rights["/tmp"] & 2

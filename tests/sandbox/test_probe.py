@@ -13,20 +13,20 @@ from pathlib import Path
 import pytest
 
 from replwire.policy import Network, Policy, Profile, Read
-from replworker.confine import probe as probes
-from replworker.confine.machine import Machine, look
-from replworker.confine.prepare import prepare
-from replworker.confine.report import LAYERS, REQUIRED, Report
+from replworker.sandbox import probe as probes
+from replworker.sandbox.machine import Machine, detect_machine
+from replworker.sandbox.prepare import prepare_plan
+from replworker.sandbox.report import LAYERS, REQUIRED, SandboxReport
 from sandbox_kit import starts
 
 ENV = {"PATH": "/usr/bin:/bin"}
 
 
-def probed(machine: Machine, **fields: object) -> Report:
+def probed(machine: Machine, **fields: object) -> SandboxReport:
     return probes.probe(Policy(**fields), machine, sys.executable, ENV)  # type: ignore[arg-type]
 
 
-def test_all_required_layers_are_observed_here(report: Report) -> None:
+def test_all_required_layers_are_observed_here(report: SandboxReport) -> None:
     assert report.ok
     assert report.text() == ""
     assert all(report.layers[layer] for layer in REQUIRED)
@@ -37,7 +37,7 @@ def test_all_required_layers_are_observed_here(report: Report) -> None:
 @pytest.mark.parametrize("network", ["none", "host"])
 @pytest.mark.parametrize("read", ["minimal", "host"])
 def test_each_policy_can_be_kept(
-    report: Report, machine: Machine, profile: Profile, network: Network, read: Read
+    report: SandboxReport, machine: Machine, profile: Profile, network: Network, read: Read
 ) -> None:
     del report
     found = probed(machine, profile=profile, network=network, read=read)
@@ -47,7 +47,7 @@ def test_each_policy_can_be_kept(
 
 @pytest.mark.parametrize("mask", [0o027, 0o077])
 def test_a_broker_that_keeps_its_files_to_itself_can_sandbox_as_well(
-    report: Report, machine: Machine, mask: int
+    report: SandboxReport, machine: Machine, mask: int
 ) -> None:
     del report
     before = os.umask(mask)
@@ -59,7 +59,7 @@ def test_a_broker_that_keeps_its_files_to_itself_can_sandbox_as_well(
 
 
 def test_a_layer_that_was_asked_for_and_is_missing_makes_the_sandbox_unavailable(
-    report: Report, machine: Machine
+    report: SandboxReport, machine: Machine
 ) -> None:
     del report
     without = replace(machine, landlock_abi=0)
@@ -70,16 +70,16 @@ def test_a_layer_that_was_asked_for_and_is_missing_makes_the_sandbox_unavailable
 
 
 def test_no_bubblewrap_says_what_to_install() -> None:
-    found = probed(look("/nowhere/bwrap"))
+    found = probed(detect_machine("/nowhere/bwrap"))
     assert not found.ok
     assert found.text() == (
         "sandbox: bubblewrap: there is no /nowhere/bwrap (install it: apt-get install bubblewrap, dnf install bubblewrap)"
     )
 
 
-def test_a_path_of_the_policy_that_does_not_exist_is_named(report: Report) -> None:
+def test_a_path_of_the_policy_that_does_not_exist_is_named(report: SandboxReport) -> None:
     assert report.ok
-    found = probes.probe(Policy(writable_paths=["/nowhere/data"]), look(), sys.executable, {})
+    found = probes.probe(Policy(writable_paths=["/nowhere/data"]), detect_machine(), sys.executable, {})
     assert found.text() == (
         "sandbox: /nowhere/data, which sessions are to have, does not exist (make it, or correct the setting)"
     )
@@ -106,16 +106,16 @@ Script = Callable[[str], str]
 def test_a_bubblewrap_that_others_may_change_is_not_used(script: Script) -> None:
     fake = script("echo bubblewrap 0.8.0")
     os.chmod(fake, 0o777)
-    assert "can be changed by others" in probed(look(fake)).text()
+    assert "can be changed by others" in probed(detect_machine(fake)).text()
 
 
-def test_a_bubblewrap_that_does_nothing_is_found_out(report: Report, machine: Machine, script: Script) -> None:
+def test_a_bubblewrap_that_does_nothing_is_found_out(report: SandboxReport, machine: Machine, script: Script) -> None:
     """It drops its options and runs the command: everything works, and nothing is confined."""
     del report
     fake = script('while [ "$1" != -- ]; do shift; done; shift; exec "$@"')
     found = probed(replace(machine, bwrap=fake))
     assert not found.ok
-    lacking = {missing.layer for missing in found.lacking}
+    lacking = {missing.layer for missing in found.missing_required}
     assert lacking >= {"mounts", "processes", "network", "ipc", "sockets", "seccomp"}
 
 
@@ -128,7 +128,7 @@ def test_a_bubblewrap_that_does_nothing_is_found_out(report: Report, machine: Ma
     ],
 )
 def test_a_bubblewrap_that_cannot_start_says_why(
-    report: Report, machine: Machine, script: Script, text: str, cause: str
+    report: SandboxReport, machine: Machine, script: Script, text: str, cause: str
 ) -> None:
     del report
     found = probed(replace(machine, bwrap=script(text)))
@@ -139,13 +139,13 @@ def test_a_bubblewrap_that_cannot_start_says_why(
 NESTED = """
 import sys
 from replwire.policy import Policy
-from replworker.confine.machine import look
-from replworker.confine.probe import probe
+from replworker.sandbox.machine import look
+from replworker.sandbox.probe import probe
 print(probe(Policy(), look(), sys.executable, {}).text())
 """
 
 
-def test_where_namespaces_are_denied_the_probe_says_so(report: Report, machine: Machine) -> None:
+def test_where_namespaces_are_denied_the_probe_says_so(report: SandboxReport, machine: Machine) -> None:
     """For real: inside a sandbox that allows no further one."""
     del report
     assert machine.bwrap is not None
@@ -184,20 +184,22 @@ def test_an_interpreter_that_does_not_exist_is_named(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("runtime", "argv"), [("bash", ["/bin/bash", "--version"]), ("node", ["/usr/bin/node", "--version"])]
 )
-def test_other_runtimes_start(report: Report, machine: Machine, runtime: str, argv: list[str]) -> None:
+def test_other_runtimes_start(report: SandboxReport, machine: Machine, runtime: str, argv: list[str]) -> None:
     del report
-    assert starts(prepare(Policy(), machine, runtime, argv[0], ENV), argv) is None
+    assert starts(prepare_plan(Policy(), machine, runtime, argv[0], ENV), argv) is None
 
 
-def test_a_runtime_that_does_not_start_says_why(report: Report, machine: Machine) -> None:
+def test_a_runtime_that_does_not_start_says_why(report: SandboxReport, machine: Machine) -> None:
     del report
-    said = starts(prepare(Policy(), machine, "bash", "/bin/bash", ENV), ["/bin/bash", "-c", "echo no luck >&2; exit 4"])
+    said = starts(
+        prepare_plan(Policy(), machine, "bash", "/bin/bash", ENV), ["/bin/bash", "-c", "echo no luck >&2; exit 4"]
+    )
     assert said is not None
     assert "code 4" in said
     assert "no luck" in said
 
 
-def test_nothing_is_left_of_a_probe(report: Report, machine: Machine, tmp_path: Path) -> None:
+def test_nothing_is_left_of_a_probe(report: SandboxReport, machine: Machine, tmp_path: Path) -> None:
     del report
     before = set(os.listdir("/proc/self/fd"))
     assert probes.probe(Policy(), machine, sys.executable, ENV, scratch=str(tmp_path)).ok

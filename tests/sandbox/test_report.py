@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from replwire.policy import Policy
-from replworker.confine.report import LAYERS, REQUIRED, Host, Outside, broken, explain, judge
+from replworker.sandbox.report import (
+    LAYERS,
+    REQUIRED,
+    HostObservation,
+    HostSettings,
+    evaluate,
+    explain_failure,
+    failed_report,
+)
 
 HELD: dict[str, Any] = {
     "status": {"CapEff": "0" * 16, "CapPrm": "0" * 16, "CapBnd": "0" * 16, "NoNewPrivs": "1", "Seccomp": "2"},
@@ -31,7 +39,7 @@ HELD: dict[str, Any] = {
     "tmp": 64 << 20,
     "workspace": "done",
 }
-OUTSIDE = Outside(
+OUTSIDE = HostObservation(
     uid=1000,
     namespaces={name: f"{name}:[1]" for name in ("mnt", "pid", "net", "ipc", "uts")},
     grouped=frozenset({"memory", "pids", "cpu"}),
@@ -43,7 +51,7 @@ OUTSIDE = Outside(
 
 
 def test_a_canary_that_was_held_everywhere_reports_every_layer() -> None:
-    report = judge(Policy(), HELD, OUTSIDE)
+    report = evaluate(Policy(), HELD, OUTSIDE)
     assert report.layers == dict.fromkeys(LAYERS, True)
     assert report.ok
     assert report.missing == []
@@ -83,37 +91,37 @@ def test_each_way_out_costs_its_layer(path: tuple[str, ...], value: object, laye
     for name in path[:-1]:
         place = place[name]
     place[path[-1]] = value
-    report = judge(Policy(), seen, OUTSIDE)
+    report = evaluate(Policy(), seen, OUTSIDE)
     assert [missing.layer for missing in report.missing] == [layer]
     assert report.ok is (layer not in REQUIRED)
 
 
 def test_roots_credentials_cost_the_user_layer() -> None:
-    assert judge(Policy(), HELD, replace(OUTSIDE, uid=0)).layers["user"] is False
+    assert evaluate(Policy(), HELD, replace(OUTSIDE, uid=0)).layers["user"] is False
 
 
 def test_layers_that_the_policy_does_not_ask_for_are_not_judged() -> None:
-    assert "network" not in judge(Policy(network="host"), {**HELD, "tcp": "done"}, OUTSIDE).layers
-    assert "landlock" not in judge(Policy(read="host"), {**HELD, "walk": "done"}, OUTSIDE).layers
+    assert "network" not in evaluate(Policy(network="host"), {**HELD, "tcp": "done"}, OUTSIDE).layers
+    assert "landlock" not in evaluate(Policy(read="host"), {**HELD, "walk": "done"}, OUTSIDE).layers
 
 
 def test_a_read_only_session_that_can_write_its_folder_is_found_out() -> None:
-    assert judge(Policy(profile="read-only"), HELD, OUTSIDE).layers["workspace"] is False
+    assert evaluate(Policy(profile="read-only"), HELD, OUTSIDE).layers["workspace"] is False
 
 
 def test_missing_groups_are_told_and_do_not_forbid() -> None:
-    report = judge(
+    report = evaluate(
         Policy(), HELD, replace(OUTSIDE, grouped=frozenset(), group_problem="/sys/fs/cgroup may not be written")
     )
     assert [missing.layer for missing in report.missing] == ["memory", "pids", "cpu"]
     assert report.missing[0].cause == "/sys/fs/cgroup may not be written"
-    assert "Delegate=yes" in report.missing[0].mend
+    assert "Delegate=yes" in report.missing[0].fix
     assert report.ok
-    assert not judge(Policy(), HELD, replace(OUTSIDE, grouped=frozenset()), (*REQUIRED, "memory")).ok
+    assert not evaluate(Policy(), HELD, replace(OUTSIDE, grouped=frozenset()), (*REQUIRED, "memory")).ok
 
 
 def test_a_file_system_that_cannot_map_owners_is_named() -> None:
-    report = judge(
+    report = evaluate(
         Policy(), {**HELD, "workspace": "ENOENT"}, replace(OUTSIDE, late_error="mount_setattr: Invalid argument")
     )
     assert {missing.layer for missing in report.missing} == {"workspace", "late-workspace"}
@@ -122,8 +130,8 @@ def test_a_file_system_that_cannot_map_owners_is_named() -> None:
 
 def test_a_canary_that_says_nonsense_is_no_proof() -> None:
     with pytest.raises(KeyError):
-        judge(Policy(), {}, OUTSIDE)
-    report = broken("it said nothing", "look at it")
+        evaluate(Policy(), {}, OUTSIDE)
+    report = failed_report("it said nothing", "look at it")
     assert not report.ok
     assert report.text() == "sandbox: it said nothing (look at it)"
 
@@ -131,28 +139,43 @@ def test_a_canary_that_says_nonsense_is_no_proof() -> None:
 @pytest.mark.parametrize(
     ("said", "host", "cause", "mend"),
     [
-        ("bwrap: Unknown option --size", Host(), "too old", "0.7"),
-        ("bwrap: Can't mount proc on /newroot/proc: Operation not permitted", Host(), "/proc is masked", "systempaths"),
-        ("bwrap: setting up uid map: Permission denied", Host(apparmor_restricts=1), "AppArmor", "profile for bwrap"),
+        ("bwrap: Unknown option --size", HostSettings(), "too old", "0.7"),
+        (
+            "bwrap: Can't mount proc on /newroot/proc: Operation not permitted",
+            HostSettings(),
+            "/proc is masked",
+            "systempaths",
+        ),
+        (
+            "bwrap: setting up uid map: Permission denied",
+            HostSettings(apparmor_restricts=1),
+            "AppArmor",
+            "profile for bwrap",
+        ),
         (
             "bwrap: No permissions to create new namespace",
-            Host(unprivileged_userns_clone=0),
+            HostSettings(unprivileged_userns_clone=0),
             "are off",
             "unprivileged_userns_clone=1",
         ),
-        ("bwrap: Creating new namespace failed", Host(max_user_namespaces=0), "are off", "max_user_namespaces"),
+        ("bwrap: Creating new namespace failed", HostSettings(max_user_namespaces=0), "are off", "max_user_namespaces"),
         (
             "bwrap: No permissions to create new namespace",
-            Host(container="docker"),
+            HostSettings(container="docker"),
             "docker container",
             "seccomp=unconfined",
         ),
-        ("bwrap: Creating new namespace failed: nesting depth exceeded", Host(), "forbidden here", "user namespaces"),
-        ("bwrap: execvp /x: No such file or directory", Host(), "could not start", "message"),
-        ("", Host(), "it said nothing", "message"),
+        (
+            "bwrap: Creating new namespace failed: nesting depth exceeded",
+            HostSettings(),
+            "forbidden here",
+            "user namespaces",
+        ),
+        ("bwrap: execvp /x: No such file or directory", HostSettings(), "could not start", "message"),
+        ("", HostSettings(), "it said nothing", "message"),
     ],
 )
-def test_advice_fits_the_machine(said: str, host: Host, cause: str, mend: str) -> None:
-    found = explain(said, host)
+def test_advice_fits_the_machine(said: str, host: HostSettings, cause: str, mend: str) -> None:
+    found = explain_failure(said, host)
     assert cause in found[0]
     assert mend in found[1]

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from attack_targets import begin, end, uid_of
 from kit import Wire, wait_until
 from replctl.mcp.clients import CLIENTS
 from replwire.policy import Policy
 from replwire.protected import PROTECTED
-from replworker.confine.report import Report
-from replworker.confine.reserve import hold, release
-from replworker.confine.workspace import mounts
-from sites import begin, end, uid_of
+from replworker.sandbox.placeholders import create_placeholders, remove_placeholders
+from replworker.sandbox.report import SandboxReport
+from replworker.sandbox.workspace import workspace_mounts
 
 WORKS = (
     "git status",
@@ -132,7 +132,7 @@ def test_what_git_obeys_later_is_refused_and_as_it_was(wire: Wire, repository: R
 
 
 def test_a_repository_that_is_protected_as_a_whole_is_read_and_not_written(
-    who: str, repository: Repository, report: Report
+    who: str, repository: Repository, report: SandboxReport
 ) -> None:
     del report
     broker = begin(who, 'sandbox.protected-paths=[".git"]')
@@ -191,11 +191,11 @@ def test_what_the_owner_put_there_meanwhile_is_not_taken_away(tmp_path: Path) ->
     root, records = tmp_path / "project", str(tmp_path / "held")
     (root / ".git").mkdir(parents=True)
     (root / ".git/HEAD").write_text("ref: refs/heads/main")
-    for fd in hold(Policy(), str(root), records):
+    for fd in create_placeholders(Policy(), str(root), records):
         os.close(fd)
     (root / ".cursor/mcp.json").write_text("{}")
     (root / ".git/config.worktree").write_text("[core]")
-    release(records)
+    remove_placeholders(records)
     assert sorted(os.listdir(root)) == [".cursor", ".git"]
     assert sorted(os.listdir(root / ".git")) == ["HEAD", "config.worktree"]
     assert os.listdir(records) == []
@@ -208,7 +208,7 @@ def test_whatever_install_writes_into_a_project_is_protected() -> None:
 
 def test_the_place_of_a_repository_that_is_none_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
-    assert [mount.kind for mount in mounts(Policy(), str(tmp_path))] == ["writable", "readable"]
+    assert [mount.kind for mount in workspace_mounts(Policy(), str(tmp_path))] == ["writable", "readable"]
 
 
 def test_submodules_are_found_within_the_folder_and_nowhere_else(tmp_path: Path) -> None:
@@ -220,5 +220,5 @@ def test_submodules_are_found_within_the_folder_and_nowhere_else(tmp_path: Path)
     (root / "link").symlink_to(tmp_path / "outside")
     paths = ("one", "two", "full", "link", "../outside", "/etc", "none", ".")
     (root / ".gitmodules").write_text("".join(f'[submodule "{path}"]\n\tpath = {path}\n' for path in paths))
-    found = {os.path.relpath(mount.path, root): mount.kind for mount in mounts(Policy(), str(root))}
+    found = {os.path.relpath(mount.path, root): mount.kind for mount in workspace_mounts(Policy(), str(root))}
     assert found == {".": "writable", "one": "writable", "one/.git": "readable", "two": "readable"}

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kit import Broker, LineWire, free_tcp, own_address
+from attack_targets import USERS, begin, end
+from kit import BrokerProcess, LineWire, free_tcp, own_address
 from replctl import Client
-from replworker.confine.report import Report
-from sites import USERS, begin, end
+from replworker.sandbox.report import SandboxReport
 
 IN_ENVIRON = "s3ntinel-of-the-environment"
 LOOK = """
@@ -26,10 +26,10 @@ print(text)
 """
 
 
-class Place:
+class BrokerWithSecrets:
     """A broker that knows secrets of each kind, all of which were used."""
 
-    def __init__(self, broker: Broker, token: str) -> None:
+    def __init__(self, broker: BrokerProcess, token: str) -> None:
         self.broker = broker
         key = tomllib.loads((broker.folder / "ada.key").read_text())
         server = tomllib.loads((broker.folder / "keys/server.toml").read_text())
@@ -43,7 +43,7 @@ class Place:
 
 
 @pytest.fixture(scope="module", params=USERS)
-def place(request: pytest.FixtureRequest, report: Report) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, report: SandboxReport) -> Iterator[BrokerWithSecrets]:
     assert report.ok
     patch = pytest.MonkeyPatch()
     patch.setenv("SECRET_TOKEN", IN_ENVIRON)
@@ -61,7 +61,7 @@ def place(request: pytest.FixtureRequest, report: Report) -> Iterator[Place]:
         assert line.ask("hello", token=token)["identity"] == "bob"
         assert line.run("1", session="his").value == "1"
         line.close()
-        yield Place(broker, token)
+        yield BrokerWithSecrets(broker, token)
     finally:
         end(broker)
 
@@ -73,13 +73,13 @@ def holding(secrets: dict[str, str], texts: dict[str, bytes]) -> list[tuple[str,
     ]
 
 
-def test_no_command_line_has_one(place: Place) -> None:
-    texts = {f"cmdline of {pid}": Path(f"/proc/{pid}/cmdline").read_bytes() for pid in place.broker.family()}
+def test_no_command_line_has_one(place: BrokerWithSecrets) -> None:
+    texts = {f"cmdline of {pid}": Path(f"/proc/{pid}/cmdline").read_bytes() for pid in place.broker.process_tree()}
     assert len(texts) > 4
     assert holding(place.secrets, texts) == []
 
 
-def test_no_process_of_a_session_has_one_in_its_environment(place: Place) -> None:
+def test_no_process_of_a_session_has_one_in_its_environment(place: BrokerWithSecrets) -> None:
     with place.broker.wire() as wire:
         wire.run("1")
         processes = [each["pid"] for each in wire.ask("stack", session="s")["processes"]]
@@ -93,7 +93,7 @@ def test_no_process_of_a_session_has_one_in_its_environment(place: Place) -> Non
     assert holding(place.secrets, broker) == [("the broker's environment", "the broker")]  # so it was there to be had
 
 
-def test_no_file_of_the_broker_has_one_but_their_own(place: Place) -> None:
+def test_no_file_of_the_broker_has_one_but_their_own(place: BrokerWithSecrets) -> None:
     folder = place.broker.folder
     files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
     assert {"log", "audit.ndjson"} <= set(files)

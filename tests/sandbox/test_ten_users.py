@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from replwire.ops import OPS
-from ten_attempts import ATTEMPTS, FILES, NOT_FOUND, OTHERS, commands, methods, request, tools, turns
-from ten_scene import USERS, Owner, Scene, references, shared_by_ten, status, value
+from ten_users_attempts import ATTEMPTS, FILES, NOT_FOUND, OTHERS, commands, methods, request, tools, turns
+from ten_users_broker import USERS, SessionOwner, TenUsersScene, references, start_scene, status, value
 
 SOAK = os.environ.get("REPLCTL_SOAK") == "1"
 INTERFACES = ("zmq", "tcp", "unix")  # of the bare wire
@@ -30,9 +30,9 @@ WHO = [
 
 
 @pytest.fixture(scope="module", params=WHO)
-def scene(request: pytest.FixtureRequest, report: object) -> Iterator[Scene]:
+def scene(request: pytest.FixtureRequest, report: object) -> Iterator[TenUsersScene]:
     del report
-    with shared_by_ten(request.param) as scene:
+    with start_scene(request.param) as scene:
         yield scene
 
 
@@ -41,8 +41,8 @@ def test_every_operation_is_tried() -> None:
 
 
 @pytest.mark.parametrize("via", INTERFACES)
-def test_no_operation_gets_at_anothers_session(scene: Scene, via: str) -> None:
-    def attacks(attacker: int) -> list[tuple[Owner, dict[str, Any], str]]:
+def test_no_operation_gets_at_anothers_session(scene: TenUsersScene, via: str) -> None:
+    def attacks(attacker: int) -> list[tuple[SessionOwner, dict[str, Any], str]]:
         own = scene.owners[attacker].identity
         return [
             (owner, request(op, attempt, owner, reference, scene, own), attempt.word)
@@ -64,7 +64,7 @@ def test_no_operation_gets_at_anothers_session(scene: Scene, via: str) -> None:
 
 
 @pytest.mark.parametrize("via", INTERFACES)
-def test_what_is_about_the_broker_tells_nothing_of_anothers(scene: Scene, via: str) -> None:
+def test_what_is_about_the_broker_tells_nothing_of_anothers(scene: TenUsersScene, via: str) -> None:
     def asks(number: int) -> list[dict[str, Any]]:
         victim = scene.owners[(number + 1) % USERS]
         return [request(op, attempt, victim, references(victim)[1], scene) for op, attempt in OTHERS.items()]
@@ -80,7 +80,7 @@ def test_what_is_about_the_broker_tells_nothing_of_anothers(scene: Scene, via: s
     assert scene.state() == scene.before
 
 
-def test_anothers_id_as_a_name_is_a_name_of_ones_own(scene: Scene) -> None:
+def test_anothers_id_as_a_name_is_a_name_of_ones_own(scene: TenUsersScene) -> None:
     victim = scene.owners[1]
     at = {"session": victim.session}
     asks = [
@@ -98,13 +98,13 @@ def test_anothers_id_as_a_name_is_a_name_of_ones_own(scene: Scene) -> None:
 SOME = range(USERS if SOAK else 1)  # who try what takes a second of a processor each
 
 
-def victim_of(scene: Scene, number: int) -> tuple[Owner, str]:
+def victim_of(scene: TenUsersScene, number: int) -> tuple[SessionOwner, str]:
     """Who is attacked by this one, and what the session is called by; users take turns at that."""
     victim = scene.owners[(number + 1) % USERS]
     return victim, references(victim)[number % 2]
 
 
-def test_the_python_client_gets_at_nothing_of_anothers(scene: Scene) -> None:
+def test_the_python_client_gets_at_nothing_of_anothers(scene: TenUsersScene) -> None:
     def calls(number: int) -> list[list[Any]]:
         return methods(victim_of(scene, number)[1], scene.owners[number].identity)
 
@@ -116,7 +116,7 @@ def test_the_python_client_gets_at_nothing_of_anothers(scene: Scene) -> None:
     assert scene.state() == scene.before
 
 
-def test_the_command_line_gets_at_nothing_of_anothers(scene: Scene) -> None:
+def test_the_command_line_gets_at_nothing_of_anothers(scene: TenUsersScene) -> None:
     listings = [["ls"], ["ls", "--json"], ["status", "--json"]]
 
     def asked(number: int) -> list[list[str]]:
@@ -133,7 +133,7 @@ def test_the_command_line_gets_at_nothing_of_anothers(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("how", ["stdio", "http"])
-def test_an_agents_tools_get_at_nothing_of_anothers(scene: Scene, how: str) -> None:
+def test_an_agents_tools_get_at_nothing_of_anothers(scene: TenUsersScene, how: str) -> None:
     def asked(number: int) -> tuple[list[list[Any]], list[str]]:
         victim, reference = victim_of(scene, number)
         parts = ("variables", "transcript", "info")
@@ -155,7 +155,7 @@ def test_an_agents_tools_get_at_nothing_of_anothers(scene: Scene, how: str) -> N
     assert scene.state() == scene.before
 
 
-def test_an_editor_gets_at_nothing_of_anothers(scene: Scene) -> None:
+def test_an_editor_gets_at_nothing_of_anothers(scene: TenUsersScene) -> None:
     def asked(number: int) -> list[list[Any]]:
         return json.loads(json.dumps(turns(victim_of(scene, number)[1])).replace("HOME", str(scene.place)))
 
@@ -169,7 +169,7 @@ def test_an_editor_gets_at_nothing_of_anothers(scene: Scene) -> None:
     assert scene.state() == scene.before
 
 
-def test_what_is_shared_is_seen_by_whom_it_is_shared_with(scene: Scene) -> None:
+def test_what_is_shared_is_seen_by_whom_it_is_shared_with(scene: TenUsersScene) -> None:
     giver, taker, stranger = scene.owners[2:5]
     mine = {"session": giver.session}
     scene.wire(2, {"op": "share", **mine, "who": taker.identity, "level": "read"})
@@ -196,7 +196,7 @@ def test_what_is_shared_is_seen_by_whom_it_is_shared_with(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("via", INTERFACES)
-def test_the_owner_does_by_each_operation_what_others_cannot(scene: Scene, via: str) -> None:
+def test_the_owner_does_by_each_operation_what_others_cannot(scene: TenUsersScene, via: str) -> None:
     """In a session that is like the others, but for what runs in it."""
     owner = scene.owners[7]
     name = f"own-{via}"
@@ -211,7 +211,7 @@ def test_the_owner_does_by_each_operation_what_others_cannot(scene: Scene, via: 
     assert heard >= {"eval", "read", "history", "info"}
 
 
-def test_the_owner_hears_of_a_session_through_every_interface(scene: Scene) -> None:
+def test_the_owner_hears_of_a_session_through_every_interface(scene: TenUsersScene) -> None:
     owner = scene.owners[8]
     name = "mine"
     scene.wire(
@@ -254,7 +254,7 @@ def test_the_owner_hears_of_a_session_through_every_interface(scene: Scene) -> N
     scene.wire(8, {"op": "close", "session": name})
 
 
-def test_what_runs_goes_on_and_ends_as_its_owner_says(scene: Scene) -> None:
+def test_what_runs_goes_on_and_ends_as_its_owner_says(scene: TenUsersScene) -> None:
     """The last one: the evals that waited for their owners through all of this, and those behind them."""
 
     def input_(number: int) -> list[Any]:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from replworker.confine.report import Report
+from replworker.sandbox.report import SandboxReport
 
 HERE = Path(__file__).parent
 NEED_GROUPS = "not verdict and not processor_share"
 
 
 @pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="these tests run as an ordinary user already")
-def test_all_that_holds_for_root_holds_for_an_ordinary_user(report: Report) -> None:
+def test_all_that_holds_for_root_holds_for_an_ordinary_user(report: SandboxReport) -> None:
     del report
     done = subprocess.run(
         [

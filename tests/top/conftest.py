@@ -13,18 +13,18 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from kit import Broker
+from kit import BrokerProcess
 from top_kit import Terminal
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Broker]]:
+def start() -> Iterator[Callable[..., BrokerProcess]]:
     """Start a broker with settings of its own."""
-    brokers: list[Broker] = []
+    brokers: list[BrokerProcess] = []
 
-    def begin(*settings: str, **more: object) -> Broker:
+    def begin(*settings: str, **more: object) -> BrokerProcess:
         folder = Path(tempfile.mkdtemp(prefix="rpt-", dir="/tmp"))  # short: socket paths are bounded
-        brokers.append(Broker(folder, *settings, **more))  # type: ignore[arg-type]
+        brokers.append(BrokerProcess(folder, *settings, **more))  # type: ignore[arg-type]
         return brokers[-1]
 
     yield begin
@@ -34,10 +34,10 @@ def start() -> Iterator[Callable[..., Broker]]:
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
+def broker() -> Iterator[BrokerProcess]:
     """One for the tests of a module that change nothing in it but their own sessions."""
     folder = Path(tempfile.mkdtemp(prefix="rpt-", dir="/tmp"))
-    broker = Broker(folder, "limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=500")
+    broker = BrokerProcess(folder, "limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=500")
     yield broker
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
@@ -49,7 +49,7 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
     """Run commands in terminals."""
     terminals: list[Terminal] = []
 
-    def begin(broker: Broker, *args: str, **variables: str) -> Terminal:
+    def begin(broker: BrokerProcess, *args: str, **variables: str) -> Terminal:
         terminals.append(Terminal(broker, *args, **variables))
         return terminals[-1]
 

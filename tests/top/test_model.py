@@ -11,11 +11,11 @@ import pytest
 from replctl.client.errors import ReplError
 from replctl.client.result import Result
 from replctl.top import snapshot, tables
-from replctl.top.cells import plain
-from replctl.top.feed import Feed
-from replctl.top.figures import Rate, Usage, number, size, span
-from replctl.top.model import MAX_RECENT, Model
-from replctl.top.survey import Ask, survey
+from replctl.top.cell_text import plain_text
+from replctl.top.feed import BrokerFeed
+from replctl.top.formatting import Rate, SessionUsage, format_bytes, format_number, format_span
+from replctl.top.model import MAX_RECENT, TopModel
+from replctl.top.polling import PollRequest, poll_broker
 from replwire.replies import JobEntry, Reply, SessionEntry
 from top_kit import STARTED, fixed_model, moment
 
@@ -23,11 +23,11 @@ Hear = Callable[..., None]
 
 
 @pytest.fixture
-def model() -> Model:
+def model() -> TopModel:
     """A broker with one session, `s`, called work; the clock shows the seconds since its start."""
-    model = Model("ipc:///b.sock")
-    model.told_stats({"started": STARTED, "uptime-ms": 0}, 0.0)
-    model.hear(
+    model = TopModel("ipc:///b.sock")
+    model.update_stats({"started": STARTED, "uptime-ms": 0}, 0.0)
+    model.apply_event(
         {
             "type": "session/created",
             "session": "s",
@@ -42,31 +42,31 @@ def model() -> Model:
 
 
 @pytest.fixture
-def hear(model: Model) -> Hear:
+def hear(model: TopModel) -> Hear:
     """An event of that session."""
 
     def hear(type: str, at: float = 0.0, **fields: Any) -> None:
         fields = {key.replace("_", "-"): value for key, value in fields.items()}
-        model.hear({"type": type, "session": "s", "time": moment(at), **fields}, at)
+        model.apply_event({"type": type, "session": "s", "time": moment(at), **fields}, at)
 
     return hear
 
 
-def cells(model: Model, now: float = 0.0) -> dict[str, str]:
+def cells(model: TopModel, now: float = 0.0) -> dict[str, str]:
     """The one session's row, by the heads of its columns."""
     [row] = tables.session_rows(model, now)
     return {column.head: text for column, (text, _) in zip(tables.SESSIONS, row.cells, strict=True)}
 
 
-def jobs(model: Model, now: float = 0.0) -> list[tuple[str, ...]]:
+def jobs(model: TopModel, now: float = 0.0) -> list[tuple[str, ...]]:
     return [tuple(text for text, _ in row.cells) for row in tables.job_rows(model, now)]
 
 
-def printed(model: Model) -> list[str]:
-    return [plain(line) for line in model.sessions["s"].output.backwards(200)][::-1]
+def printed(model: TopModel) -> list[str]:
+    return [plain_text(line) for line in model.sessions["s"].output.backwards(200)][::-1]
 
 
-def test_an_eval_is_queued_runs_and_ends(model: Model, hear: Hear) -> None:
+def test_an_eval_is_queued_runs_and_ends(model: TopModel, hear: Hear) -> None:
     hear("eval/accepted", 1, eval=1, agent="ada", code="x = 1\nx")
     assert (cells(model)["WAIT"], jobs(model, 3)) == ("1", [("queued", "2.0s", "work", "1", "ada", "x = 1 x")])
     hear("eval/queued", 1, eval=1, position=2)
@@ -80,7 +80,7 @@ def test_an_eval_is_queued_runs_and_ends(model: Model, hear: Hear) -> None:
     assert printed(model) == ["[1] x = 1 x", "= 1"]
 
 
-def test_an_eval_that_was_asked_to_stop_says_so(model: Model, hear: Hear) -> None:
+def test_an_eval_that_was_asked_to_stop_says_so(model: TopModel, hear: Hear) -> None:
     hear("eval/accepted", eval=1, code="loop()")
     hear("eval/started", eval=1)
     hear("eval/interrupt-requested", eval=1, by="ada")
@@ -89,7 +89,7 @@ def test_an_eval_that_was_asked_to_stop_says_so(model: Model, hear: Hear) -> Non
     assert jobs(model)[0][:2] == ("cancelled", "5ms")
 
 
-def test_a_loss_a_reset_and_an_error_stand_in_the_output(model: Model, hear: Hear) -> None:
+def test_a_loss_a_reset_and_an_error_stand_in_the_output(model: TopModel, hear: Hear) -> None:
     hear("eval/accepted", eval=1, code="f()")
     hear("eval/started", eval=1)
     hear("eval/output", eval=1, reply={"out": "half a li"})
@@ -109,13 +109,13 @@ def test_a_loss_a_reset_and_an_error_stand_in_the_output(model: Model, hear: Hea
     assert (cells(model)["EPOCH"], cells(model)["STATE"]) == ("3", "starting")
 
 
-def test_figures_and_a_wish_for_input_are_told(model: Model, hear: Hear) -> None:
+def test_figures_and_a_wish_for_input_are_told(model: TopModel, hear: Hear) -> None:
     hear("eval/output", eval=1, reply={"mime": {"image/png": "…"}})
     hear("eval/output", eval=1, reply={"status": ["need-input"]})
     assert printed(model) == ["-- a figure: image/png", '-- waits for input: replctl stdin work "text"']
 
 
-def test_a_session_that_is_closed_takes_its_evals_along_but_not_what_has_ended(model: Model, hear: Hear) -> None:
+def test_a_session_that_is_closed_takes_its_evals_along_but_not_what_has_ended(model: TopModel, hear: Hear) -> None:
     for eval in (1, 2):
         hear("eval/accepted", eval=eval, agent="ada", code="1")
     hear("eval/finished", eval=1, status="ok", duration_ms=1.0)
@@ -123,39 +123,41 @@ def test_a_session_that_is_closed_takes_its_evals_along_but_not_what_has_ended(m
     assert (tables.session_rows(model, 0), [row[:3] for row in jobs(model)]) == ([], [("ok", "1ms", "work")])
 
 
-def test_events_of_sessions_that_are_not_known_change_nothing(model: Model) -> None:
+def test_events_of_sessions_that_are_not_known_change_nothing(model: TopModel) -> None:
     for kind in ("eval/started", "eval/output", "eval/finished", "session/idle", "session/closed", "worker/exited"):
-        model.hear({"type": kind, "session": "other", "eval": 1, "time": STARTED}, 0)
+        model.apply_event({"type": kind, "session": "other", "eval": 1, "time": STARTED}, 0)
     assert list(model.sessions) == ["s"]
 
 
-def test_what_was_missed_is_asked_for_again(model: Model, hear: Hear) -> None:
+def test_what_was_missed_is_asked_for_again(model: TopModel, hear: Hear) -> None:
     hear("eval/accepted", eval=1, code="1")
-    model.hear({"type": "session/created", "session": "once", "ephemeral": True, "time": STARTED}, 0)
-    model.hear({"type": "bus/lagged", "missed": 17}, 0)
+    model.apply_event({"type": "session/created", "session": "once", "ephemeral": True, "time": STARTED}, 0)
+    model.apply_event({"type": "bus/lagged", "missed": 17}, 0)
     assert list(model.sessions) == ["s"]
-    assert (model.sessions["s"].jobs_known, model.trouble) == (False, "too much at once: 17 events were not seen here")
+    assert (model.sessions["s"].jobs_known, model.warning) == (False, "too much at once: 17 events were not seen here")
 
 
-def test_a_refusal_is_told(model: Model) -> None:
-    model.hear({"type": "admission/refused", "agent": "ada", "err": "Too many\nevals", "word": "rate-limited"}, 0)
-    assert model.trouble == "ada was refused: Too many evals"
+def test_a_refusal_is_told(model: TopModel) -> None:
+    model.apply_event(
+        {"type": "admission/refused", "agent": "ada", "err": "Too many\nevals", "word": "rate-limited"}, 0
+    )
+    assert model.warning == "ada was refused: Too many evals"
 
 
-def test_what_ended_is_bounded(model: Model, hear: Hear) -> None:
+def test_what_ended_is_bounded(model: TopModel, hear: Hear) -> None:
     for eval in range(1, MAX_RECENT + 50):
         hear("eval/accepted", eval=eval, code="1")
         hear("eval/finished", eval=eval, status="ok", duration_ms=1.0)
     assert (len(model.recent), model.recent[0].eval_id, model.active) == (MAX_RECENT, MAX_RECENT + 49, {})
 
 
-def test_a_list_takes_away_what_has_gone_and_brings_what_is_new(model: Model) -> None:
-    model.told_sessions([entry("t", name="new", queued=1, running=3, state="busy")], throw_away=True)
+def test_a_list_takes_away_what_has_gone_and_brings_what_is_new(model: TopModel) -> None:
+    model.update_sessions([entry("t", name="new", queued=1, running=3, state="busy")], include_ephemeral=True)
     assert [row.key for row in tables.session_rows(model, 0)] == ["t"]
     assert not model.sessions["t"].jobs_known
-    model.told_jobs("t", [job(2, "done", ["done", "error", "timeout"], 70.0), job(3, "running"), job(4, "queued")])
+    model.update_jobs("t", [job(2, "done", ["done", "error", "timeout"], 70.0), job(3, "running"), job(4, "queued")])
     assert [row[0] for row in jobs(model)] == ["running", "queued", "timeout"]
-    model.told_sessions([entry("t", name="new", queued=1, running=3, state="busy")], throw_away=True)
+    model.update_sessions([entry("t", name="new", queued=1, running=3, state="busy")], include_ephemeral=True)
     assert model.sessions["t"].jobs_known
 
 
@@ -183,63 +185,63 @@ def test_agents_have_what_their_sessions_have() -> None:
 
 
 def test_processor_time_is_a_share_between_two_looks() -> None:
-    usage = Usage()
-    usage.told(10, 1.0, 5)
+    usage = SessionUsage()
+    usage.update(10, 1.0, 5)
     assert usage.percent is None
-    usage.told(12, 2.0, 6)
+    usage.update(12, 2.0, 6)
     assert (usage.percent, usage.memory_bytes) == (50.0, 6)
-    usage.beat(13, 1.5, 4)  # older than what is known
+    usage.update_from_heartbeat(13, 1.5, 4)  # older than what is known
     assert (usage.percent, usage.cpu_seconds) == (50.0, 2.0)
-    usage.told(14, 0.5, 7)  # another worker
+    usage.update(14, 0.5, 7)  # another worker
     assert (usage.percent, usage.cpu_seconds) == (50.0, 0.5)
-    usage.rests()
+    usage.set_idle()
     assert usage.percent == 0.0
 
 
 def test_memory_of_a_session_that_rests_follows_its_beats() -> None:
-    usage = Usage()
-    usage.beat(1, 0.0, 464_000)  # its interpreter was just being started
-    usage.beat(2, 0.0, 9_500_000)
+    usage = SessionUsage()
+    usage.update_from_heartbeat(1, 0.0, 464_000)  # its interpreter was just being started
+    usage.update_from_heartbeat(2, 0.0, 9_500_000)
     assert (usage.memory_bytes, usage.percent) == (9_500_000, None)
-    usage.told(3, 0.2, 9_600_000)
-    usage.beat(4, 0.1, 5)  # older than what is known
+    usage.update(3, 0.2, 9_600_000)
+    usage.update_from_heartbeat(4, 0.1, 5)  # older than what is known
     assert usage.memory_bytes == 9_600_000
 
 
 def test_a_rate_forgets_what_is_older_than_its_window() -> None:
     rate = Rate(60)
     for at, total in ((0, 0), (10, 100), (60, 100), (120, 100)):
-        rate.told(at, total)
+        rate.record(at, total)
     assert rate.per_second() == 0.0
-    rate.told(121, 3)  # it began anew
+    rate.record(121, 3)  # it began anew
     assert rate.per_second() == 0.0
 
 
 @pytest.mark.parametrize(
     ("told", "wanted"),
     [
-        (span(0.0034), "3ms"),
-        (span(9.94), "9.9s"),
-        (span(59.7), "1m00s"),
-        (span(7500), "2h05m"),
-        (span(90_000), "1d01h"),
-        (size(0), "0"),
-        (size(999), "999"),
-        (size(1000), "1.0K"),
-        (size(150_000_000), "143M"),
-        (size(9e12), "8.2T"),
-        (number(99.94), "99.9"),
-        (number(312.4), "312"),
+        (format_span(0.0034), "3ms"),
+        (format_span(9.94), "9.9s"),
+        (format_span(59.7), "1m00s"),
+        (format_span(7500), "2h05m"),
+        (format_span(90_000), "1d01h"),
+        (format_bytes(0), "0"),
+        (format_bytes(999), "999"),
+        (format_bytes(1000), "1.0K"),
+        (format_bytes(150_000_000), "143M"),
+        (format_bytes(9e12), "8.2T"),
+        (format_number(99.94), "99.9"),
+        (format_number(312.4), "312"),
     ],
 )
 def test_figures_are_short(told: str, wanted: str) -> None:
     assert told == wanted
 
 
-def answered(model: Model, answers: dict[str, Reply | ReplError], most: int = 5) -> list[Ask]:
+def answered(model: TopModel, answers: dict[str, Reply | ReplError], most: int = 5) -> list[PollRequest]:
     """Drive a survey with prepared answers; what was asked."""
-    asked: list[Ask] = []
-    steps: Generator[Ask, Any, None] = survey(model, lambda: 1.0, most)
+    asked: list[PollRequest] = []
+    steps: Generator[PollRequest, Any, None] = poll_broker(model, lambda: 1.0, most)
     ask = next(steps, None)
     while ask is not None:
         asked.append(ask)
@@ -251,7 +253,7 @@ def answered(model: Model, answers: dict[str, Reply | ReplError], most: int = 5)
 
 
 def test_who_may_not_look_inside_is_asked_less_and_sees_the_own_sessions() -> None:
-    model = Model("ipc:///b.sock")
+    model = TopModel("ipc:///b.sock")
     answers: dict[str, Reply | ReplError] = {
         "introspect": ReplError("forbidden", "only admins"),
         "stats": Reply(id="1", stats={"started": STARTED}),
@@ -260,13 +262,13 @@ def test_who_may_not_look_inside_is_asked_less_and_sees_the_own_sessions() -> No
         "info": Reply(id="1", info={"session": "t", "epoch": 1, "cpu-seconds": 2.0, "memory-bytes": 3}),
     }
     assert [ask.op for ask in answered(model, answers)] == ["introspect", "ls-sessions", "stats", "jobs", "info"]
-    assert (model.inside, model.sessions["t"].usage.memory_bytes) == (False, 3)
+    assert (model.may_introspect, model.sessions["t"].usage.memory_bytes) == (False, 3)
     assert [ask.op for ask in answered(model, answers)] == ["ls-sessions", "stats"]
 
 
 def test_a_round_asks_of_few_sessions_and_the_next_of_others() -> None:
-    model = Model("ipc:///b.sock")
-    model.inside = False
+    model = TopModel("ipc:///b.sock")
+    model.may_introspect = False
     listed = Reply(id="1", sessions=[entry(f"t{n}", name=f"t{n}", running=1, state="busy") for n in range(4)])
     answers: dict[str, Reply | ReplError] = {
         "ls-sessions": listed,
@@ -276,11 +278,11 @@ def test_a_round_asks_of_few_sessions_and_the_next_of_others() -> None:
     }
     rounds = [[ask.fields["session"] for ask in answered(model, answers, 2) if ask.op == "info"] for _ in range(2)]
     assert sorted(each for one in rounds for each in one) == ["t0", "t1", "t2", "t3"]
-    assert model.trouble == "no answer"
+    assert model.warning == "no answer"
 
 
 def test_a_snapshot_as_data_has_what_the_tables_have() -> None:
-    told = snapshot.data(fixed_model(), 90.0)
+    told = snapshot.snapshot_data(fixed_model(), 90.0)
     assert [each["name"] for each in told["sessions"]] == ["build", "etl", "plots", "train", None]
     assert (told["sessions"][1]["running"], told["sessions"][1]["running-ms"]) == (1, 20_000)
     assert [(each["name"], each["state"], each["end"]) for each in told["jobs"]][-1] == ("train", "done", "ok")
@@ -318,12 +320,14 @@ def job(number: int, state: str, status: list[str] | None = None, took: float | 
     )
 
 
-def test_an_end_that_is_heard_before_the_answer_of_a_read_is_shown_after_its_output(model: Model, hear: Hear) -> None:
+def test_an_end_that_is_heard_before_the_answer_of_a_read_is_shown_after_its_output(
+    model: TopModel, hear: Hear
+) -> None:
     hear("eval/accepted", eval=1, code="loop()")
     hear("eval/started", eval=1)
     session, reads = model.sessions["s"], 0
 
-    class Client:
+    class EndingReader:
         async def read(self, _session: str, _eval: int, *, on_output: Callable[[str, str], None], **_: Any) -> Result:
             nonlocal reads
             reads += 1
@@ -333,52 +337,52 @@ def test_an_end_that_is_heard_before_the_answer_of_a_read_is_shown_after_its_out
                 return Result(status=["done", "running"])
             return Result(status=["done", "interrupted"])
 
-    feed = Feed(model, Client, 1.0)  # type: ignore[arg-type]
-    feed.client = Client()  # type: ignore[assignment]
+    feed = BrokerFeed(model, EndingReader, 1.0)  # type: ignore[arg-type]
+    feed.client = EndingReader()  # type: ignore[assignment]
     session.output_known = False
     job = model.last_job("s")
     assert job is not None
-    asyncio.run(feed.look_back(session, job))
-    shown = [plain(line) for line in session.output.backwards(80)]
+    asyncio.run(feed.load_earlier_output(session, job))
+    shown = [plain_text(line) for line in session.output.backwards(80)]
     assert shown[0].startswith("-- cancelled")
     assert (shown.count("x"), reads) == (2, 2)
 
 
-def test_an_end_that_an_answer_told_first_still_stands_once_in_the_output(model: Model, hear: Hear) -> None:
+def test_an_end_that_an_answer_told_first_still_stands_once_in_the_output(model: TopModel, hear: Hear) -> None:
     hear("eval/accepted", eval=1, code="loop()")
     hear("eval/started", eval=1)
     hear("eval/accepted", eval=2, code="2")
-    model.told_jobs("s", [job(1, "done", ["done", "interrupted"], 1.0), job(2, "done", ["done"], 5.0)])
+    model.update_jobs("s", [job(1, "done", ["done", "interrupted"], 1.0), job(2, "done", ["done"], 5.0)])
     hear("eval/finished", eval=1, status="cancelled")
     hear("eval/started", eval=2, code="2")
     hear("eval/finished", eval=2, status="ok", value="2")
     assert printed(model) == ["[1] loop()", "-- cancelled", "[2] code 2", "= 2"]
     before = model.last_job("s")
     assert before is not None
-    model.told_output(before, [("out", "x\n")], 0, {"status": "ok", "value": "2"})
+    model.update_output(before, [("out", "x\n")], 0, {"status": "ok", "value": "2"})
     hear("eval/finished", eval=2, status="ok", value="2")
     assert printed(model) == ["[2] code 2", "x", "= 2"]
 
 
-def test_a_look_back_takes_nothing_from_an_eval_that_has_begun_since(model: Model, hear: Hear) -> None:
+def test_a_look_back_takes_nothing_from_an_eval_that_has_begun_since(model: TopModel, hear: Hear) -> None:
     hear("eval/accepted", eval=1, code="loop()")
     hear("eval/started", eval=1)
     session, first = model.sessions["s"], model.last_job("s")
     assert first is not None
 
-    class Client:
+    class SwitchingReader:
         async def read(self, *_: Any, on_output: Callable[[str, str], None], **__: Any) -> Result:
             on_output("out", "x\n")
             if "s:2" in model.active:
                 return Result(status=["done", "interrupted"])
-            model.told_jobs("s", [job(1, "running")])  # which makes its entry anew
+            model.update_jobs("s", [job(1, "running")])  # which makes its entry anew
             hear("eval/finished", eval=1, status="cancelled")
             hear("eval/accepted", eval=2, code="2")
             hear("eval/started", eval=2)
             return Result(status=["done", "running"])
 
-    feed = Feed(model, Client, 1.0)  # type: ignore[arg-type]
-    feed.client = Client()  # type: ignore[assignment]
+    feed = BrokerFeed(model, SwitchingReader, 1.0)  # type: ignore[arg-type]
+    feed.client = SwitchingReader()  # type: ignore[assignment]
     session.output_known = False
-    asyncio.run(feed.look_back(session, first))
+    asyncio.run(feed.load_earlier_output(session, first))
     assert printed(model) == ["[1] loop()", "-- cancelled", "[2] 2"]

@@ -12,27 +12,27 @@ from typing import Any
 
 import pytest
 
-from ext_kit import entry, write
-from kit import PATIENCE_S, Broker, wait_until
+from ext_kit import config_entry, write_extension
+from kit import TIMEOUT_S, BrokerProcess, wait_until
 from replctl.client.aio import AsyncClient
-from replctl.top.app import Top
-from replctl.top.model import Model
-from replctl.top.parts import Parts
-from replwire.ext.contracts import Contribution, Control, Panel, Status
-from replwire.ext.registry import Record, Registry
-from top_kit import fixed_model, sees, text_of
+from replctl.top.app import TopApp
+from replctl.top.model import TopModel
+from replctl.top.screen_extensions import ScreenExtensions
+from replwire.ext.contracts import Contribution, Control, Panel, StatusItem
+from replwire.ext.registry import ExtensionRegistry, Registration
+from top_kit import fixed_model, text_of, wait_for_text
 
-Start = Callable[..., Broker]
+Start = Callable[..., BrokerProcess]
 
 
-def _parts(*some: Contribution) -> Parts:
-    def load(on_error: Callable[[Record, BaseException], None]) -> Registry:
-        registry = Registry(on_error)
+def _parts(*some: Contribution) -> ScreenExtensions:
+    def load(on_error: Callable[[Registration, BaseException], None]) -> ExtensionRegistry:
+        registry = ExtensionRegistry(on_error)
         for each in some:
             registry.register("demo", each)
         return registry
 
-    return Parts(load)
+    return ScreenExtensions(load)
 
 
 def _count(shown: Any) -> str:
@@ -44,22 +44,22 @@ SHOWN: dict[str, Any] = {"sessions": [1, 2]}
 
 def test_words_stand_in_their_order_and_those_that_say_nothing_do_not() -> None:
     parts = _parts(
-        Status(name="b", order=2, render=lambda _: "last"),
-        Status(name="c", render=lambda _: None),
-        Status(name="a", order=1, render=_count),
+        StatusItem(name="b", order=2, render=lambda _: "last"),
+        StatusItem(name="c", render=lambda _: None),
+        StatusItem(name="a", order=1, render=_count),
     )
     assert [text for text, _ in parts.statuses(SHOWN) if text.strip()] == [" 2 sessions  ", " last  "]
-    assert parts.trouble == ""
+    assert parts.warning == ""
 
 
 @pytest.mark.parametrize(
     ("render", "why"), [(lambda *_: 1 // 0, "ZeroDivisionError"), (lambda *_: 42, "TypeError: gave int, no text")]
 )
 def test_one_that_fails_is_left_out_and_told_and_the_others_are_there(render: Any, why: str) -> None:
-    parts = _parts(Status(name="bad", render=render), Status(name="good", render=_count))
+    parts = _parts(StatusItem(name="bad", render=render), StatusItem(name="good", render=_count))
     assert [text for text, _ in parts.statuses(SHOWN) if text.strip()] == [" 2 sessions  "]
-    assert parts.trouble.startswith("extension demo/bad: ")
-    assert why in parts.trouble
+    assert parts.warning.startswith("extension demo/bad: ")
+    assert why in parts.warning
     parts = _parts(Panel(name="bad", title="T", height=2, render=render))
     ((record, panel),) = parts.panels()
     assert parts.lines(record, panel, SHOWN, 20) == [[("it failed", "bold red")]]
@@ -78,12 +78,12 @@ def test_a_key_of_the_screen_stays_its_own() -> None:
     parts = _parts(
         Control(name="mine", key="q", run=lambda *_: ""), Control(name="other", key="x", run=lambda *_: "", summary="X")
     )
-    assert "the key q is the screen's own" in parts.trouble
+    assert "the key q is the screen's own" in parts.warning
     assert parts.keys() == [("x", "X")]
 
 
-async def _draw(parts: Parts, size: tuple[int, int], *keys: str) -> str:
-    app = Top(fixed_model(), parts=parts)
+async def _draw(parts: ScreenExtensions, size: tuple[int, int], *keys: str) -> str:
+    app = TopApp(fixed_model(), parts=parts)
     app.now = lambda: 90.0
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
@@ -98,7 +98,7 @@ async def _draw(parts: Parts, size: tuple[int, int], *keys: str) -> str:
 
 def test_words_boxes_and_keys_are_on_the_screen() -> None:
     parts = _parts(
-        Status(name="count", render=_count),
+        StatusItem(name="count", render=_count),
         Panel(
             name="owners",
             title="Owners",
@@ -139,39 +139,39 @@ def test_a_key_does_something_at_a_real_broker(start: Start) -> None:
     )
 
     async def run() -> None:
-        app = Top(Model(broker.endpoint), lambda: AsyncClient(broker.endpoint, start=False), 0.5, parts=parts)
+        app = TopApp(TopModel(broker.endpoint), lambda: AsyncClient(broker.endpoint, start=False), 0.5, parts=parts)
         async with app.run_test(size=(120, 40)) as pilot:
             async with AsyncClient(broker.endpoint, start=False) as client:
                 await client.eval("x = 41", "work")
-            await sees(pilot, "Output of work")  # it is the chosen one
+            await wait_for_text(pilot, "Output of work")  # it is the chosen one
             await pilot.press("x")
-            await sees(pilot, "work: x is 42")
+            await wait_for_text(pilot, "work: x is 42")
             await pilot.press("X")
-            await sees(pilot, "extension demo/fails: ZeroDivisionError")
+            await wait_for_text(pilot, "extension demo/fails: ZeroDivisionError")
             await pilot.press("Y")
-            await sees(pilot, "Session not found: not-there")
+            await wait_for_text(pilot, "Session not found: not-there")
             await pilot.press(",")
-            await sees(pilot, "extension demo/leaves: KeyboardInterrupt")
+            await wait_for_text(pilot, "extension demo/leaves: KeyboardInterrupt")
             await pilot.press("@")
-            await sees(pilot, "at once")
+            await wait_for_text(pilot, "at once")
             await pilot.press("q")
 
     asyncio.run(run())
 
 
-def test_a_key_that_does_not_come_back_keeps_nobody_from_quitting(broker: Broker) -> None:
+def test_a_key_that_does_not_come_back_keeps_nobody_from_quitting(broker: BrokerProcess) -> None:
     begun, release, ended = threading.Event(), threading.Event(), []
 
     def hang(*_: Any) -> str:
         begun.set()
-        ended.append(release.wait(PATIENCE_S))
+        ended.append(release.wait(TIMEOUT_S))
         return ""
 
     async def run() -> None:
-        app = Top(Model(broker.endpoint), parts=_parts(Control(name="hangs", key="x", run=hang)))
+        app = TopApp(TopModel(broker.endpoint), parts=_parts(Control(name="hangs", key="x", run=hang)))
         async with app.run_test() as pilot:
             await pilot.press("x")
-            await sees(pilot, lambda _: begun.is_set())
+            await wait_for_text(pilot, lambda _: begun.is_set())
             await pilot.press("q")
 
     asyncio.run(run())
@@ -186,13 +186,13 @@ def replctl_register(register, settings):
     def show(client):
         print("sessions:", len(client.sessions()))
         return 3
-    register(Presenter(name="plain", run=show))
-    register(Presenter(name="broken", run=lambda client: 1 // 0))
+    register(Screen(name="plain", run=show))
+    register(Screen(name="broken", run=lambda client: 1 // 0))
 """
 
 
 def test_another_screen_is_chosen_by_its_name(start: Start, tmp_path: Path) -> None:
-    broker = start(config=entry(path=write(tmp_path, "screens", PRESENTER)))
+    broker = start(config=config_entry(path=write_extension(tmp_path, "screens", PRESENTER)))
     environ = {**broker.environ, "REPLCTL_CONFIG": str(broker.folder / "config.toml")}
 
     def top(name: str) -> subprocess.CompletedProcess[str]:

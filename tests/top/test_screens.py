@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from replctl.top.app import Top
+from replctl.top.app import TopApp
 from top_kit import fixed_model, text_of
 
 SCREENS = Path(__file__).parent / "screens"
@@ -29,7 +29,7 @@ KEYS = {
 
 
 async def _screen(size: tuple[int, int], keys: tuple[str, ...]) -> str:
-    app = Top(fixed_model())
+    app = TopApp(fixed_model())
     app.now = lambda: 90.0
     async with app.run_test(size=size) as pilot:
         await pilot.pause()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replctl.top.cells import Column, Line, Row, cut, fold, pad, plain, table, width_of
+from replctl.top.cell_text import Column, Line, TableRow, cut, fold, pad, plain_text, table, width_of
 from replctl.top.scrollback import MAX_CHARS, MAX_LINES, Scrollback
 
 
@@ -18,7 +18,7 @@ def texts(*pieces: str) -> list[str]:
     back = Scrollback()
     for piece in pieces:
         back.text(piece)
-    return [plain(line) for line in lines(back)]
+    return [plain_text(line) for line in lines(back)]
 
 
 @given(st.lists(st.text(st.sampled_from("\x1b\x9b\x9d[];?0123mKhl\x07\\\r\n\b\tab é\u202e"))))
@@ -78,15 +78,15 @@ def test_colours_and_faces_are_kept_and_end_with_their_eval() -> None:
 def test_the_oldest_lines_go_first() -> None:
     back = Scrollback()
     back.text("".join(f"{number}\n" for number in range(MAX_LINES + 50)))
-    assert (len(back), back.left_out) == (MAX_LINES, 50)
-    assert plain(lines(back)[0]) == "50"
+    assert (len(back), back.dropped_lines) == (MAX_LINES, 50)
+    assert plain_text(lines(back)[0]) == "50"
     back.text("x" * (2 * MAX_CHARS))
-    assert sum(len(plain(line)) for line in lines(back, 10_000)) <= MAX_CHARS + 4000
+    assert sum(len(plain_text(line)) for line in lines(back, 10_000)) <= MAX_CHARS + 4000
 
 
 def test_lines_are_folded_by_cells() -> None:
-    assert [plain(line) for line in fold([("abcd", ""), ("efg", "red")], 3)] == ["abc", "def", "g"]
-    assert [plain(line) for line in fold([("表計算", "")], 5)] == ["表計", "算"]
+    assert [plain_text(line) for line in fold([("abcd", ""), ("efg", "red")], 3)] == ["abc", "def", "g"]
+    assert [plain_text(line) for line in fold([("表計算", "")], 5)] == ["表計", "算"]
 
 
 def test_text_is_cut_and_filled_by_cells() -> None:
@@ -95,6 +95,6 @@ def test_text_is_cut_and_filled_by_cells() -> None:
 
 def test_a_table_that_is_too_wide_leaves_out_what_matters_least() -> None:
     columns = (Column("NAME", 4, most=10), Column("MORE", 5, rank=1), Column("N", 3, right=True))
-    rows = [Row("1", (("longer", ""), ("x", ""), ("1", "")))]
-    assert [plain(line) for line in table(columns, rows, 30)] == ["NAME   MORE    N", "longer x       1"]
-    assert [plain(line) for line in table(columns, rows, 9)] == ["NAME    N", "long…   1"]
+    rows = [TableRow("1", (("longer", ""), ("x", ""), ("1", "")))]
+    assert [plain_text(line) for line in table(columns, rows, 30)] == ["NAME   MORE    N", "longer x       1"]
+    assert [plain_text(line) for line in table(columns, rows, 9)] == ["NAME    N", "long…   1"]

@@ -17,22 +17,22 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from kit import PATIENCE_S, Broker
-from replctl.top.app import Top
-from replctl.top.model import Model
+from kit import TIMEOUT_S, BrokerProcess
+from replctl.top.app import TopApp
+from replctl.top.model import TopModel
 from replwire.replies import SessionEntry
 
 STARTED = "2026-01-02T03:04:00.000+00:00"
 
 
-def text_of(app: Top) -> str:
+def text_of(app: TopApp) -> str:
     """What the screen shows, as plain text."""
     width = app.size.width
     lines = app.screen._compositor.render_strips()
     return "\n".join(strip.text.rstrip()[:width] for strip in lines) + "\n"
 
 
-async def sees(pilot: Pilot[Any], what: str | Callable[[str], bool], patience_s: float = PATIENCE_S) -> str:
+async def wait_for_text(pilot: Pilot[Any], what: str | Callable[[str], bool], patience_s: float = TIMEOUT_S) -> str:
     """Wait until the screen shows this; the whole screen."""
     deadline = time.monotonic() + patience_s
     while True:
@@ -46,7 +46,7 @@ async def sees(pilot: Pilot[Any], what: str | Callable[[str], bool], patience_s:
 class Terminal:
     """The installed command at a pty of 100x30."""
 
-    def __init__(self, broker: Broker, *args: str, **variables: str) -> None:
+    def __init__(self, broker: BrokerProcess, *args: str, **variables: str) -> None:
         self.ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
         self.before = termios.tcgetattr(theirs)
@@ -63,30 +63,30 @@ class Terminal:
             preexec_fn=_controlling,
         )
         self._theirs = theirs  # kept open, so that what was left can be looked at
-        self.whole = ""
+        self.output = ""
         self._seen = 0
 
-    def sees(self, text: str, patience_s: float = PATIENCE_S) -> None:
+    def wait_for(self, text: str, patience_s: float = TIMEOUT_S) -> None:
         """Wait until this was written, after what was seen before."""
         deadline = time.monotonic() + patience_s
-        while text not in self.whole[self._seen :]:
+        while text not in self.output[self._seen :]:
             self._read(
-                max(0.0, deadline - time.monotonic()), f"never shown: {text!r}; shown was {self.whole[-3000:]!r}"
+                max(0.0, deadline - time.monotonic()), f"never shown: {text!r}; shown was {self.output[-3000:]!r}"
             )
-        self._seen = self.whole.index(text, self._seen) + len(text)
+        self._seen = self.output.index(text, self._seen) + len(text)
 
     def _read(self, patience_s: float, why: str) -> None:
         assert select.select([self.ours], [], [], patience_s)[0], why
-        self.whole += os.read(self.ours, 65536).decode("utf-8", "replace")
+        self.output += os.read(self.ours, 65536).decode("utf-8", "replace")
 
-    def types(self, text: str) -> None:
+    def write(self, text: str) -> None:
         os.write(self.ours, text.encode())
 
-    def ended(self, patience_s: float = PATIENCE_S) -> int:
+    def wait_for_exit(self, patience_s: float = TIMEOUT_S) -> int:
         """Its exit code, once it has ended; what it wrote last is read."""
         deadline = time.monotonic() + patience_s
         while self.process.poll() is None:
-            assert time.monotonic() < deadline, f"never ended: {self.whole[-2000:]!r}"
+            assert time.monotonic() < deadline, f"never ended: {self.output[-2000:]!r}"
             if select.select([self.ours], [], [], 0.05)[0]:
                 self._read(0, "")
         while select.select([self.ours], [], [], 0.1)[0]:
@@ -96,7 +96,7 @@ class Terminal:
     def is_restored(self) -> bool:
         """Whether modes, cursor and the ordinary screen are back."""
         back = all(
-            self.whole.rfind(off) > self.whole.rfind(on)
+            self.output.rfind(off) > self.output.rfind(on)
             for on, off in (("\x1b[?1049h", "\x1b[?1049l"), ("\x1b[?25l", "\x1b[?25h"), ("\x1b[?2004h", "\x1b[?2004l"))
         )
         return back and termios.tcgetattr(self._theirs)[:4] == self.before[:4]
@@ -113,9 +113,9 @@ def _controlling() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def fixed_model() -> Model:
+def fixed_model() -> TopModel:
     """A broker with four agents, one minute and a half after its start, when the clock shows 90."""
-    model = Model("ipc:///run/replctl/broker.sock")
+    model = TopModel("ipc:///run/replctl/broker.sock")
     model.version, model.identity = "0.1.0", "uid:1000"
     listed = [
         ("s1", "etl", "busy", "python", 1, 2, 1, 2, "ada"),
@@ -124,16 +124,16 @@ def fixed_model() -> Model:
         ("s4", "build", "vacant", "node", 3, 2, 0, None, "linus"),
         ("s5", None, "idle", "bash", 1, 1, 0, None, None),
     ]
-    model.told_sessions([_entry(*each) for each in listed], throw_away=True)
+    model.update_sessions([_entry(*each) for each in listed], include_ephemeral=True)
     for seconds, evals in ((30, 10), (90, 22)):
-        model.told_stats(_stats(seconds, evals), float(seconds))
+        model.update_stats(_stats(seconds, evals), float(seconds))
     for session in model.sessions.values():
         session.jobs_known = session.output_known = True
     model.sessions["s3"].mode = "plan"
     model.agent_cpu = {"ada": 1.25, "grace": 150.2, "linus": 0.04}
 
     def hear(type: str, session: str, at: float, **more: Any) -> None:
-        model.hear({"type": type, "session": session, "time": moment(at), **more}, at)
+        model.apply_event({"type": type, "session": session, "time": moment(at), **more}, at)
 
     for eval, code in ((8, "model = Net(depth=4)"), (9, "for step in range(10_000):\n    model.fit(batch())")):
         hear("eval/accepted", "s2", 40 + eval, eval=eval, agent="grace", code=code)
@@ -163,8 +163,8 @@ def fixed_model() -> Model:
         ("s2", 90.0, 59.0, 1_500_000_000),
         ("s3", 1.2, 0.0, 96_400_000),
     ):
-        model.sessions[key].usage.told(30.0, cpu, memory)
-        model.sessions[key].usage.told(90.0, cpu + more, memory)
+        model.sessions[key].usage.update(30.0, cpu, memory)
+        model.sessions[key].usage.update(90.0, cpu + more, memory)
     return model
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from replwire.config import RELOADABLE, Config, ConfigError, changes, env_name, keys, load, salvage
-from replwire.limits import bounds
-from replwire.places import config_file, default_endpoint, ipc_path, runtime_dir, state_dir
+from replwire.config import RELOADABLE, Config, ConfigError, changed_settings, env_name, list_settings, load, load_valid
+from replwire.limits import limit_rows
+from replwire.paths import config_file, default_endpoint, ipc_path, runtime_dir, state_dir
 
 TEXT = """
 [broker]
@@ -43,7 +43,7 @@ def test_later_layers_win_key_by_key_and_are_remembered() -> None:
     }
 
 
-HIGHEST = {bound.name: bound.high for bound in bounds()}
+HIGHEST = {bound.name: bound.high for bound in limit_rows()}
 
 
 OTHER = {
@@ -68,7 +68,7 @@ def _other(key: str, default: object) -> str:
 
 @pytest.mark.parametrize(
     ("section", "key", "default"),
-    [each for each in keys() if each[1] != "allow-unsandboxed"],
+    [each for each in list_settings() if each[1] != "allow-unsandboxed"],
     ids=lambda value: str(value)[:30],
 )
 def test_every_setting_can_be_set_by_file_environment_and_flag(section: str, key: str, default: object) -> None:
@@ -154,7 +154,7 @@ def test_what_cannot_be_used_is_left_out_and_told_and_the_rest_is_shown() -> Non
         workspaces = ["relative"]
     """
     environ = {"REPLCTL_LIMITS_MAX_QUEUED_EVALS": "-1", "REPLCTL_LIMITS_MAX": "1", "REPLCTL_BROKER_WARM_WORKERS": "3"}
-    loaded, problems = salvage(text, "c.toml", environ, {"limits.max": "1"})
+    loaded, problems = load_valid(text, "c.toml", environ, {"limits.max": "1"})
     assert loaded.sources == {
         "limits.max-history": "c.toml",
         "broker.warm-workers": "environment REPLCTL_BROKER_WARM_WORKERS",
@@ -172,7 +172,7 @@ def test_what_cannot_be_used_is_left_out_and_told_and_the_rest_is_shown() -> Non
 
 
 def test_of_a_file_that_is_no_toml_nothing_is_used_and_the_line_is_told() -> None:
-    loaded, problems = salvage("[limits]\nmax-sessions = = 3", "c.toml", {"REPLCTL_LIMITS_MAX_HISTORY": "7"})
+    loaded, problems = load_valid("[limits]\nmax-sessions = = 3", "c.toml", {"REPLCTL_LIMITS_MAX_HISTORY": "7"})
     assert loaded.config.limits.max_history == 7
     assert problems == ["c.toml: Invalid value (at line 2, column 16)"]
 
@@ -180,12 +180,12 @@ def test_of_a_file_that_is_no_toml_nothing_is_used_and_the_line_is_told() -> Non
 def test_changes_name_the_settings_that_differ() -> None:
     before = load("[limits]\nmax-sessions = 5\n[broker]\ntcp = '127.0.0.1:1'").config
     after = load("[limits]\nmax-sessions = 6\n[[agents]]\nname = 'ada'").config
-    assert changes(before, after) == ["broker.tcp", "limits.max-sessions", "agents"]
-    assert changes(before, before) == []
+    assert changed_settings(before, after) == ["broker.tcp", "limits.max-sessions", "agents"]
+    assert changed_settings(before, before) == []
 
 
 def test_what_can_be_reloaded_are_settings() -> None:
-    assert {f"{section}.{key}" for section, key, _ in keys()} | {"agents", "identities"} > RELOADABLE
+    assert {f"{section}.{key}" for section, key, _ in list_settings()} | {"agents", "identities"} > RELOADABLE
 
 
 def test_places_follow_the_environment() -> None:

@@ -15,7 +15,7 @@ from replwire.events import EVENTS
 def test_every_event_has_a_name_a_sentence_and_known_fields(name: str) -> None:
     kind = EVENTS[name]
     assert re.fullmatch(r"[a-z]+/[a-z-]+", name)
-    assert events.name_of(kind) == name
+    assert events.type_name(kind) == name
     assert (kind.__doc__ or "").strip().endswith(".")
     assert all(re.fullmatch(r"[a-z][a-z-]*", field) for field in events.fields_of(kind))
 
@@ -29,20 +29,20 @@ def test_what_is_not_declared_cannot_be_decoded() -> None:
 
 
 def test_prefixes_and_names_pick_types() -> None:
-    assert events.wanted_types([]) == frozenset(EVENTS)
-    assert events.wanted_types(["eval/queued", "log/"]) == {"eval/queued", "log/info", "log/error"}
+    assert events.matching_types([]) == frozenset(EVENTS)
+    assert events.matching_types(["eval/queued", "log/"]) == {"eval/queued", "log/info", "log/error"}
     for word in ("eval", "nope/", "eval/que"):
         with pytest.raises(ValueError, match=word):
-            events.wanted_types([word])
+            events.matching_types([word])
 
 
 def test_a_message_is_part_of_an_event_only_when_it_is_json() -> None:
-    assert events.raw(b'{"out":"hi"}') is not None
-    assert events.raw(b'{"out":"hi"') is None
-    assert events.raw(b'{} , "type":"broker/started"') is None
+    assert events.as_raw_json(b'{"out":"hi"}') is not None
+    assert events.as_raw_json(b'{"out":"hi"') is None
+    assert events.as_raw_json(b'{} , "type":"broker/started"') is None
 
 
 def test_a_notice_to_a_slow_reader_is_a_message_of_its_subscription() -> None:
-    message = msgspec.json.decode(events.carried('a"b', events.lagged(7)))
+    message = msgspec.json.decode(events.wrap_event('a"b', events.build_lagged(7)))
     assert message["id"] == 'a"b'
     assert (message["event"]["type"], message["event"]["missed"]) == ("bus/lagged", 7)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from replwire.keys import Keys, Pair
+from replwire.keys import KeyPair, KeyStore
 
 OTHER_UID = 65534
 PUBLIC = "x" * 40
@@ -28,26 +28,26 @@ def theirs() -> Iterator[Path]:
 
 def test_the_state_folder_that_the_first_key_makes_is_its_users_alone(tmp_path: Path) -> None:
     state = tmp_path / "new" / "replctl"
-    Keys(str(state)).allow("ada", PUBLIC)
+    KeyStore(str(state)).allow("ada", PUBLIC)
     made = [state, *state.rglob("*")]
     assert [path for path in made if path.stat().st_mode & 0o077] == []
 
 
 @pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, to act for another user")
 def test_what_root_makes_for_another_users_broker_is_that_users(theirs: Path) -> None:
-    keys = Keys(str(theirs))
-    keys.set_server(Pair("p", "s"))
+    keys = KeyStore(str(theirs))
+    keys.set_server(KeyPair("p", "s"))
     keys.allow("ada", PUBLIC)
     keys.add_token("bob", "secret")
     assert {path.stat().st_uid for path in theirs.rglob("*")} == {OTHER_UID}
     assert keys.revoke("ada")
-    assert [each.name for each in keys.known()] == ["bob"]
+    assert [each.name for each in keys.list_keys()] == ["bob"]
     assert (os.geteuid(), os.getegid()) == (0, 0)
 
 
 @pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, to act for another user")
 @pytest.mark.parametrize("act", [lambda keys: keys.allow("ada", PUBLIC), lambda keys: keys.revoke("old")])
-def test_links_of_another_user_lead_root_nowhere(theirs: Path, act: Callable[[Keys], object]) -> None:
+def test_links_of_another_user_lead_root_nowhere(theirs: Path, act: Callable[[KeyStore], object]) -> None:
     roots = theirs.parent / "roots"
     roots.mkdir(mode=0o755)
     (roots / "old").touch()
@@ -55,5 +55,5 @@ def test_links_of_another_user_lead_root_nowhere(theirs: Path, act: Callable[[Ke
     (theirs / "keys/clients").symlink_to(roots)
     os.chown(theirs / "keys", OTHER_UID, OTHER_UID)
     with pytest.raises(PermissionError):
-        act(Keys(str(theirs)))
+        act(KeyStore(str(theirs)))
     assert [path.name for path in roots.iterdir()] == ["old"]

@@ -8,10 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replwire import link
-from replwire.identities import Asker
+from replwire.identities import Principal
 from replwire.limits import Limits
-from replwire.link import HEADER_BYTES, Cancel, Claim, Claimed, Gone, Header, Hello, Kind, pack, unpack
-from replwire.replies import Ex, Frame, Reply, decode, encode
+from replwire.link import (
+    HEADER_BYTES,
+    AssignBody,
+    AssignedBody,
+    CancelBody,
+    ExitedBody,
+    FrameKind,
+    Header,
+    HelloBody,
+    pack,
+    unpack,
+)
+from replwire.replies import ExceptionInfo, Reply, StackFrame, decode, encode
 
 BYTE, WORD, LONG = st.integers(0, 2**8 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 HEADERS = st.builds(Header, kind=BYTE, outcome=BYTE, epoch=WORD, eval=WORD, route=LONG, first=WORD)
@@ -38,27 +49,29 @@ def test_any_other_bytes_are_a_frame(frame: bytes) -> None:
 
 
 def test_what_is_not_said_is_zero() -> None:
-    assert unpack(pack(Kind.BEAT)) == Header(kind=Kind.BEAT, outcome=0, epoch=0, eval=0, route=0, first=0)
+    assert unpack(pack(FrameKind.HEARTBEAT)) == Header(
+        kind=FrameKind.HEARTBEAT, outcome=0, epoch=0, eval=0, route=0, first=0
+    )
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        Hello("token"),
-        Claim(
+        HelloBody("token"),
+        AssignBody(
             session="id",
             name=None,
-            asker=Asker(identity="uid:7", groups=(7, 8)),
+            asker=Principal(identity="uid:7", groups=(7, 8)),
             cwd="/é",
             env=["A=1"],
             limits=Limits(max_sessions=3),
             lost="why",
         ),
-        Claimed(),
-        Claimed("no such folder"),
-        Cancel(),
-        Cancel(limit_ms=1),
-        Gone("killed by SIGKILL"),
+        AssignedBody(),
+        AssignedBody("no such folder"),
+        CancelBody(),
+        CancelBody(limit_ms=1),
+        ExitedBody("killed by SIGKILL"),
     ],
     ids=lambda body: type(body).__name__,
 )
@@ -76,8 +89,8 @@ REPLIES = st.builds(
     value=TEXT,
     created=st.none() | st.booleans(),
     eval_id=st.none() | st.integers(0, 2**63),
-    ex=st.none() | st.builds(Ex),
-    stacktrace=st.none() | st.lists(st.builds(Frame)),
+    ex=st.none() | st.builds(ExceptionInfo),
+    stacktrace=st.none() | st.lists(st.builds(StackFrame)),
     mime=st.none() | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), st.integers(0, 9)),
 )
 

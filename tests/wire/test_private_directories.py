@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from replbroker.watch.base import Head
-from replbroker.watch.jsonl import Jsonl
-from replbroker.watch.sqlite import Sqlite
+from replbroker.sinks.event_sink import TranscriptInfo
+from replbroker.sinks.jsonl_backend import JsonlBackend
+from replbroker.sinks.sqlite_backend import SqliteBackend
 from replctl.acp.modes import Mode
-from replctl.acp.records import Record, Records
-from replctl.mcp.http import token
-from replwire.keys import Keys
+from replctl.acp.store import AcpSessionRecord, AcpSessionStore
+from replctl.mcp.http import load_token
+from replwire.keys import KeyStore
 from replwire.private_directories import make_private_directory
 
 
@@ -26,8 +26,8 @@ def usual_umask() -> Iterator[None]:
     os.umask(before)
 
 
-HEAD = Head("s1", None, "python", "2026-01-01T00:00:00Z")
-RECORD = Record(id="r1", cwd="/", created="2026-01-01T00:00:00Z", mode=Mode.AUTO, runtime="python")
+HEAD = TranscriptInfo("s1", None, "python", "2026-01-01T00:00:00Z")
+RECORD = AcpSessionRecord(id="r1", cwd="/", created="2026-01-01T00:00:00Z", mode=Mode.AUTO, runtime="python")
 
 
 def modes(top: Path) -> dict[str, int]:
@@ -39,11 +39,11 @@ def modes(top: Path) -> dict[str, int]:
     "make",
     [
         make_private_directory,
-        lambda place: Jsonl(place, 1000).create(HEAD),
-        lambda place: Sqlite(place, 1000).create(HEAD),
-        lambda place: Keys(str(place.parent)).add_token("ada", "a" * 32),
-        lambda place: Records(str(place)).save(RECORD),
-        lambda place: token(str(place / "token")),
+        lambda place: JsonlBackend(place, 1000).create(HEAD),
+        lambda place: SqliteBackend(place, 1000).create(HEAD),
+        lambda place: KeyStore(str(place.parent)).add_token("ada", "a" * 32),
+        lambda place: AcpSessionStore(str(place)).save(RECORD),
+        lambda place: load_token(str(place / "token")),
     ],
     ids=["helper", "jsonl", "sqlite", "keys", "acp", "mcp"],
 )

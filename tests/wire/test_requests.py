@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replwire.faults import Refusal
-from replwire.names import MAX_NAME_BYTES
+from replwire.faults import RequestError
+from replwire.identifiers import MAX_NAME_BYTES
 from replwire.ops import OPS, Eval, Read, Request
-from replwire.requests import describe_ops, id_of, parse, typed
+from replwire.requests import describe_ops, extract_id, parse, to_request
 
 LONG = "x" * (MAX_NAME_BYTES + 1)
 FLAT = "request message must use a flat JSON envelope"
@@ -21,11 +21,11 @@ LETTERS = "name may only contain letters, digits, hyphens, and underscores"
 
 
 def request(body: bytes) -> Request:
-    return typed(parse(body))
+    return to_request(parse(body))
 
 
-def refusal(body: bytes) -> Refusal:
-    with pytest.raises(Refusal) as caught:
+def refusal(body: bytes) -> RequestError:
+    with pytest.raises(RequestError) as caught:
         request(body)
     return caught.value
 
@@ -48,9 +48,9 @@ def refusal(body: bytes) -> Refusal:
 )
 def test_what_is_no_json_object_is_malformed(body: bytes, why: str) -> None:
     refused = refusal(body)
-    assert refused.word == "malformed-request"
-    assert refused.err.startswith(f"Malformed JSON: {why}")
-    assert refused.more == {"id": ""}
+    assert refused.code == "malformed-request"
+    assert refused.message.startswith(f"Malformed JSON: {why}")
+    assert refused.fields == {"id": ""}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_what_is_no_json_object_is_malformed(body: bytes, why: str) -> None:
     ids=["high", "low", "latin-1", "cesu-8", "huge number", "deep objects", "deep arrays", "deep and whole"],
 )
 def test_what_no_text_or_number_can_hold_is_malformed(body: bytes) -> None:
-    assert refusal(body).word == "malformed-request"
+    assert refusal(body).code == "malformed-request"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_what_no_text_or_number_can_hold_is_malformed(body: bytes) -> None:
 )
 def test_an_envelope_that_is_wrong_is_answered_under_its_id(fields: dict[str, Any], err: str, answered_to: str) -> None:
     refused = refusal(json.dumps(fields).encode())
-    assert (refused.word, refused.err, refused.more["id"]) == ("invalid-request", err, answered_to)
+    assert (refused.code, refused.message, refused.fields["id"]) == ("invalid-request", err, answered_to)
 
 
 def test_an_id_may_have_256_bytes() -> None:
@@ -132,19 +132,19 @@ def test_an_id_may_have_256_bytes() -> None:
 )
 def test_a_field_that_is_wrong_is_named(fields: dict[str, Any], err: str) -> None:
     refused = refusal(json.dumps({"id": "a"} | fields).encode())
-    assert (refused.word, refused.err) == ("invalid-request", err)
+    assert (refused.code, refused.message) == ("invalid-request", err)
 
 
 @pytest.mark.parametrize(("op", "err"), [("", ""), ("Eval", "Eval"), ("x" * 999, "x" * 256)])
 def test_an_unknown_operation_is_named_in_short(op: str, err: str) -> None:
     refused = refusal(json.dumps({"id": "a", "op": op}).encode())
-    assert (refused.word, refused.err) == ("unknown-op", f"Unknown operation: {err}")
+    assert (refused.code, refused.message) == ("unknown-op", f"Unknown operation: {err}")
 
 
 def test_a_refusal_does_not_send_back_all_that_was_sent() -> None:
     refused = refusal(b'{"id":"a","op":"read","session":"s","eval-id":1,"stream":"' + b"x" * 100_000 + b'"}')
-    assert refused.err.startswith("stream: invalid enum value 'xxx")
-    assert len(refused.err) == 1001
+    assert refused.message.startswith("stream: invalid enum value 'xxx")
+    assert len(refused.message) == 1001
 
 
 def test_unknown_fields_are_ignored_and_the_last_of_two_counts() -> None:
@@ -180,9 +180,9 @@ def test_every_operation_describes_itself() -> None:
 def served_or_refused(body: bytes) -> None:
     try:
         asked = request(body)
-    except Refusal as refused:
-        refused.err.encode()
-        msgspec.json.encode(refused.more)
+    except RequestError as refused:
+        refused.message.encode()
+        msgspec.json.encode(refused.fields)
     else:
         assert type(asked) is OPS[asked.op]
         msgspec.json.encode(asked.id)
@@ -222,4 +222,4 @@ def test_any_json_is_served_or_refused(fields: dict[str, Any], op: str) -> None:
     ],
 )
 def test_the_id_of_what_is_not_looked_at_is_found_where_there_is_one(body: bytes, found: str) -> None:
-    assert id_of(body) == found
+    assert extract_id(body) == found

@@ -8,16 +8,26 @@ from typing import get_args
 import msgspec
 import pytest
 
-from replwire.config import Config, keys
-from replwire.faults import EXIT_MEANING, FAULTS, STATUSES, Exit, Fault, Refusal, Whose, exit_of, fault_in
-from replwire.limits import Bound, Limits, bounds
-from replwire.names import is_kebab, name_error
+from replwire.config import Config, list_settings
+from replwire.faults import (
+    EXIT_MEANING,
+    FAULTS,
+    STATUSES,
+    ExitCode,
+    Fault,
+    Origin,
+    RequestError,
+    exit_code_for,
+    find_fault,
+)
+from replwire.identifiers import is_kebab, name_error
+from replwire.limits import LimitRow, Limits, limit_rows
 from replwire.ops import OPS
 from replwire.replies import Reply, reply_fields
 
 
-@pytest.mark.parametrize("bound", [*bounds()], ids=lambda bound: bound.name)
-def test_every_bound_has_unit_reason_and_a_default_in_its_range(bound: Bound) -> None:
+@pytest.mark.parametrize("bound", [*limit_rows()], ids=lambda bound: bound.name)
+def test_every_bound_has_unit_reason_and_a_default_in_its_range(bound: LimitRow) -> None:
     assert bound.unit
     assert len(bound.why) > 10
     assert is_kebab(bound.name)
@@ -30,8 +40,8 @@ def test_every_bound_has_unit_reason_and_a_default_in_its_range(bound: Bound) ->
 
 
 def test_bounds_are_all_there_is_in_limits() -> None:
-    assert [bound.name for bound in bounds()] == list(Limits.__struct_encode_fields__)
-    assert {bound.name: bound.default for bound in bounds()} == msgspec.to_builtins(Limits())
+    assert [bound.name for bound in limit_rows()] == list(Limits.__struct_encode_fields__)
+    assert {bound.name: bound.default for bound in limit_rows()} == msgspec.to_builtins(Limits())
 
 
 def test_the_defaults_are_those_that_the_protocol_promises() -> None:
@@ -43,20 +53,20 @@ def test_the_defaults_are_those_that_the_protocol_promises() -> None:
     assert (limits.session_idle_timeout_ms, limits.close_grace_ms) == (3_600_000, 5000)
 
 
-@pytest.mark.parametrize("fault", [*FAULTS.values()], ids=lambda fault: fault.word)
+@pytest.mark.parametrize("fault", [*FAULTS.values()], ids=lambda fault: fault.code)
 def test_every_fault_has_a_word_a_meaning_and_an_exit_code_that_is_no_success(fault: Fault) -> None:
-    assert is_kebab(fault.word)
+    assert is_kebab(fault.code)
     assert fault.meaning
-    assert isinstance(fault.whose, Whose)
-    assert fault.exit not in (Exit.OK, Exit.RUNNING)
-    assert exit_of(["done", "error", fault.word]) is fault.exit
-    assert fault_in(["done", "error", fault.word]) is fault
+    assert isinstance(fault.origin, Origin)
+    assert fault.exit not in (ExitCode.OK, ExitCode.RUNNING)
+    assert exit_code_for(["done", "error", fault.code]) is fault.exit
+    assert find_fault(["done", "error", fault.code]) is fault
 
 
 def test_no_word_is_a_fault_and_a_status() -> None:
     assert not FAULTS.keys() & STATUSES.keys()
-    assert all(word == fault.word for word, fault in FAULTS.items())
-    assert all(word == status.word and status.meaning for word, status in STATUSES.items())
+    assert all(word == fault.code for word, fault in FAULTS.items())
+    assert all(word == status.code and status.meaning for word, status in STATUSES.items())
 
 
 def test_who_must_retry_is_not_told_to_repair_the_request() -> None:
@@ -65,40 +75,40 @@ def test_who_must_retry_is_not_told_to_repair_the_request() -> None:
     limits = [fault for word, fault in FAULTS.items() if word.endswith("-limit-reached") or word == "rate-limited"]
     assert len(limits) == 6
     kept = FAULTS["environment-limit-reached"]  # nothing frees these by itself
-    assert all(fault.retry is (fault is not kept) and fault.exit is Exit.REFUSED for fault in limits)
+    assert all(fault.retry is (fault is not kept) and fault.exit is ExitCode.REFUSED for fault in limits)
 
 
 @pytest.mark.parametrize(
     ("status", "code"),
     [
-        (["done"], Exit.OK),
-        (["done", "pong"], Exit.OK),
-        (["done", "error"], Exit.RAISED),
-        (["done", "error", "timeout"], Exit.TIMED_OUT),
-        (["done", "interrupted"], Exit.INTERRUPTED),
-        (["done", "interrupted", "session-closed"], Exit.INTERRUPTED),
-        (["done", "running"], Exit.RUNNING),
-        (["done", "error", "worker-lost"], Exit.WORKER_LOST),
-        (["done", "error", "session-not-found"], Exit.NAME),
-        (["done", "error", "no-broker"], Exit.NO_BROKER),
-        (["done", "error", "invalid-request"], Exit.USAGE),
-        (["done", "error", "rate-limited"], Exit.REFUSED),
+        (["done"], ExitCode.OK),
+        (["done", "pong"], ExitCode.OK),
+        (["done", "error"], ExitCode.RAISED),
+        (["done", "error", "timeout"], ExitCode.TIMED_OUT),
+        (["done", "interrupted"], ExitCode.INTERRUPTED),
+        (["done", "interrupted", "session-closed"], ExitCode.INTERRUPTED),
+        (["done", "running"], ExitCode.RUNNING),
+        (["done", "error", "worker-lost"], ExitCode.WORKER_LOST),
+        (["done", "error", "session-not-found"], ExitCode.NAME),
+        (["done", "error", "no-broker"], ExitCode.NO_BROKER),
+        (["done", "error", "invalid-request"], ExitCode.USAGE),
+        (["done", "error", "rate-limited"], ExitCode.REFUSED),
     ],
 )
-def test_exit_codes(status: list[str], code: Exit) -> None:
-    assert exit_of(status) is code
+def test_exit_codes(status: list[str], code: ExitCode) -> None:
+    assert exit_code_for(status) is code
 
 
 def test_every_exit_code_is_explained_once() -> None:
-    assert EXIT_MEANING.keys() == set(Exit)
-    assert len(set(EXIT_MEANING.values())) == len(Exit) == 10
-    assert [int(code) for code in Exit] == list(range(10))
+    assert EXIT_MEANING.keys() == set(ExitCode)
+    assert len(set(EXIT_MEANING.values())) == len(ExitCode) == 10
+    assert [int(code) for code in ExitCode] == list(range(10))
 
 
 def test_a_refusal_needs_a_word_of_the_table() -> None:
-    assert Refusal("busy", "later", limit="x").more == {"limit": "x"}
+    assert RequestError("busy", "later", limit="x").fields == {"limit": "x"}
     with pytest.raises(KeyError):
-        Refusal("done", "no fault")
+        RequestError("done", "no fault")
 
 
 def test_rows_cannot_be_changed() -> None:
@@ -117,7 +127,7 @@ def test_every_key_that_an_operation_returns_is_a_key_of_replies() -> None:
 def test_every_setting_is_documented() -> None:
     sections = {field.encode_name: field.type for field in msgspec.structs.fields(Config)}
     del sections["agents"], sections["identities"], sections["extensions"]
-    assert {section for section, _, _ in keys()} == sections.keys()
+    assert {section for section, _, _ in list_settings()} == sections.keys()
     for section in sections.values():
         for field in msgspec.structs.fields(section):
             assert any(isinstance(meta, msgspec.Meta) and meta.description for meta in get_args(field.type))

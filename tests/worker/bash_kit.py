@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from replworker.runtimes.bash import start
-from replworker.runtimes.child import Child
+from replworker.runtimes.bash import command
+from replworker.runtimes.interpreter_process import InterpreterProcess
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 RESEND_S = 0.5  # as the worker has it
 BASH = "/bin/bash"
 
@@ -22,10 +22,10 @@ class Bash:
 
     def __init__(self, **env: str) -> None:
         base = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "LC_ALL": "C.UTF-8"}
-        self.child = Child(start.command(BASH, base | env))
+        self.child = InterpreterProcess(command.build_bash_command(BASH, base | env))
         self.stdout, self.stderr, self.late = bytearray(), bytearray(), bytearray()
         self.frames: list[dict[str, Any]] = []
-        self._pipes = {self.child.out: self.stdout, self.child.err: self.stderr, self.child.late: self.late}
+        self._pipes = {self.child.out: self.stdout, self.child.err: self.stderr, self.child.background: self.late}
         self.number = 0
         self.asked = 0
         self.cause: str | None = None
@@ -121,7 +121,7 @@ class Bash:
 
     def until(self, done: Callable[[], bool]) -> None:
         """Read whatever comes until `done()`; fails at the deadline, or when the session has ended before."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not done():
             assert time.monotonic() < deadline, f"nothing; stderr: {bytes(self.stderr)[-2000:]!r}"
             assert self.cause is None, f"{self.cause}; stderr: {bytes(self.stderr)[-2000:]!r}"
@@ -129,7 +129,7 @@ class Bash:
 
     def ended(self) -> str:
         """How the session ended, in the worker's words."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while self.cause is None:
             assert time.monotonic() < deadline, "it lives"
             self.pump(deadline - time.monotonic())
@@ -140,13 +140,13 @@ class Bash:
         """Take what comes, once."""
         child = self.child
         watched = [child.control.fileno(), child.pidfd, *self._pipes]
-        for fd in select.select(watched, [child.control] if child.unsent else [], [], max(0.0, seconds))[0]:
+        for fd in select.select(watched, [child.control] if child.has_unsent else [], [], max(0.0, seconds))[0]:
             if fd == child.control.fileno():
                 child.flush()
                 self.frames += [json.loads(body) for body in child.receive()]
             elif fd == child.pidfd:
                 self.frames += [json.loads(body) for body in child.receive()]
-                self.cause = child.died()
+                self.cause = child.poll_exit()
                 return
             else:
                 self._read(fd)

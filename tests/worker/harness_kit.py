@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 HARNESS = Path(__file__).parents[2] / "worker/replworker/runtimes/python/harness.py"
 
 
@@ -88,7 +88,7 @@ class Harness:
         """Send a descriptor, as the worker does just before the frame that it belongs to."""
         socket.send_fds(self._parcel, [b"\0"], [fd])
 
-    def frame(self, patience: float = PATIENCE_S) -> dict[str, Any]:
+    def frame(self, patience: float = TIMEOUT_S) -> dict[str, Any]:
         """The next frame; fails when none comes."""
         self.until(self._whole_frame, patience)
         end = 4 + int.from_bytes(self._frames[:4], "big")
@@ -138,13 +138,13 @@ class Harness:
 
     def signal_until_answered(self) -> None:
         """Signal again and again, as something that swallows interrupts needs, until a frame is there."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not self._whole_frame():
             assert time.monotonic() < deadline, "no answer"
             self.signal()
             self._pump(0.02)
 
-    def until(self, done: Any, patience: float = PATIENCE_S) -> None:
+    def until(self, done: Any, patience: float = TIMEOUT_S) -> None:
         """Read whatever comes until `done()`; fails at the deadline, or when everything is closed before."""
         deadline = time.monotonic() + patience
         while not done():
@@ -153,7 +153,7 @@ class Harness:
             assert self._open, f"the harness is gone; stderr: {bytes(self.stderr)[-2000:]!r}"
             self._pump(left)
 
-    def exit_code(self, patience: float = PATIENCE_S) -> int:
+    def exit_code(self, patience: float = TIMEOUT_S) -> int:
         """Close nothing, wait for the end, and read all that was written before it."""
         self.until(lambda: not self._open, patience)
         return self.process.wait(patience)
@@ -167,7 +167,7 @@ class Harness:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        self.process.wait(PATIENCE_S)
+        self.process.wait(TIMEOUT_S)
         self.control.close()
         self._parcel.close()
         os.close(self._late)

@@ -9,8 +9,8 @@ import socket
 import subprocess
 from typing import Any
 
-from harness_kit import PATIENCE_S, Harness
-from replworker.runtimes.node.command import command
+from harness_kit import TIMEOUT_S, Harness
+from replworker.runtimes.node.command import build_argv
 
 CONTROL, LATE = 3, 4
 
@@ -30,7 +30,7 @@ class Node(Harness):
         high = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 64) for end in (theirs.fileno(), late_theirs)]
         places = f'exec {CONTROL}<&{high[0]} {LATE}>&{high[1]} {high[0]}<&- {high[1]}>&-; exec "$0" "$@"'
         self.process = subprocess.Popen(
-            ["bash", "-c", places, *command(node, CONTROL, LATE)],
+            ["bash", "-c", places, *build_argv(node, CONTROL, LATE)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -89,4 +89,4 @@ class Node(Harness):
         return answer
 
 
-__all__ = ["PATIENCE_S", "Node", "node_path"]
+__all__ = ["TIMEOUT_S", "Node", "node_path"]

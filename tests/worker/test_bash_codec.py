@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from replworker.runtimes import frames
 from replworker.runtimes.bash.codec import BashCodec
-from replworker.runtimes.bash.messages import Reader
-from replworker.runtimes.bash.names import Names, declared, plain_integers, unquoted
-from replworker.runtimes.bash.words import wanted
+from replworker.runtimes.bash.completion import plan_completion
+from replworker.runtimes.bash.messages import BashMessageReader
+from replworker.runtimes.bash.shell_names import ShellNames, has_only_integers, parse_declarations, unquote
 from replworker.runtimes.codec import MAX_FRAME_BYTES, JsonFrames, ProtocolError
-from replworker.runtimes.pick import pick
+from replworker.runtimes.commands import build_command
 
 TAGS = ["ready", "idle", "begun", "state", "result", "syntax", "need", "answer", "other", ""]
 DECLARED = b'declare -- a="1"\ndeclare -x E="2"\ndeclare -a arr=([0]="x" [1]="y z")\n'
@@ -167,7 +167,7 @@ def test_many_small_fields_are_bounded_too() -> None:
 
 
 def test_a_long_list_of_names_is_cut_and_no_error() -> None:
-    reader = Reader()
+    reader = BashMessageReader()
     reader.feed(b"\0!state\0.")
     for _ in range(20):
         reader.feed(b"x" * 1024 * 1024)
@@ -235,24 +235,24 @@ def test_whatever_bash_says_is_a_frame_or_a_protocol_error(steps: list[Any], siz
     | st.lists(st.sampled_from(list("declare -aAxn \n='\"$()[]\\01ab")), max_size=200).map("".join)
 )
 def test_any_text_in_the_place_of_names_is_read_without_error(text: str) -> None:
-    names = Names.told("declare " + text, text)
-    assert len(names.changed_since(Names())) <= 100
-    for how in declared(text).values():
-        assert how.value is None or isinstance(unquoted(how.value), str)
-        assert how.value is None or plain_integers(how.value) in (True, False)
+    names = ShellNames.parse("declare " + text, text)
+    assert len(names.changed_since(ShellNames())) <= 100
+    for how in parse_declarations(text).values():
+        assert how.value is None or isinstance(unquote(how.value), str)
+        assert how.value is None or has_only_integers(how.value) in (True, False)
 
 
 @settings(max_examples=300)
 @given(st.text(max_size=200), st.integers(-5, 250))
 def test_any_place_of_any_code_has_a_word(code: str, pos: int) -> None:
-    asks = wanted(code, pos)
+    asks = plan_completion(code, pos)
     assert 0 <= asks.start <= max(0, min(pos, len(code)))
     assert asks.asks
 
 
 def test_a_word_is_found_at_the_end_of_long_code() -> None:
     code = "a" * 1_000_000 + " $na"
-    assert wanted(code, len(code)).start == len(code) - 2
+    assert plan_completion(code, len(code)).start == len(code) - 2
 
 
 @given(st.binary(max_size=200))
@@ -272,8 +272,8 @@ def test_a_json_frame_that_is_too_long_is_a_protocol_error() -> None:
 
 
 def test_a_runtime_brings_its_codec_and_its_way_to_be_interrupted() -> None:
-    bash = pick("bash", "/bin/bash", {"PATH": "/bin", "TERM": "xterm"})
-    assert (bash.codec, bash.nudge, bash.wrapping) == (BashCodec, signal.SIGURG, None)
+    bash = build_command("bash", "/bin/bash", {"PATH": "/bin", "TERM": "xterm"})
+    assert (bash.codec, bash.extra_signal, bash.wrapper) == (BashCodec, signal.SIGURG, None)
     assert (bash.env["TERM"], bash.env["PAGER"], bash.env["PATH"]) == ("dumb", "cat", "/bin")
-    python = pick("python", sys.executable, {})
-    assert (python.codec, python.nudge) == (JsonFrames, None)
+    python = build_command("python", sys.executable, {})
+    assert (python.codec, python.extra_signal) == (JsonFrames, None)

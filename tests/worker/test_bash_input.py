@@ -19,7 +19,7 @@ def test_each_read_that_waits_asks(bash: Any) -> None:
 
 def test_input_that_is_there_is_not_asked_for(bash: Any) -> None:
     bash.start_eval("sleep 0.2; read a; read b; echo $a$b", stdin=True)
-    bash.child.feed(b"1\n2\n")
+    bash.child.write_stdin(b"1\n2\n")
     assert bash.result()["value"] == "0"
     assert (bash.stdout.decode(), bash.asked) == ("12\n", 0)
 
@@ -52,9 +52,9 @@ def test_a_read_in_a_subshell_asks_too(bash: Any) -> None:
 
 def test_a_command_reads_what_is_given(bash: Any) -> None:
     bash.start_eval("head -n 1; read x; echo $x", stdin=True)
-    bash.child.feed(b"for head\n")
+    bash.child.write_stdin(b"for head\n")
     bash.until(lambda: bool(bash.frames) or b"head" in bash.stdout)
-    bash.child.feed(b"for read\n")
+    bash.child.write_stdin(b"for read\n")
     while bash.frames and bash.frames[0]["t"] == "need-input":
         bash.frame()
     assert bash.result()["value"] == "0"
@@ -62,7 +62,7 @@ def test_a_command_reads_what_is_given(bash: Any) -> None:
 
 
 def test_without_input_stdin_is_empty(bash: Any) -> None:
-    bash.child.feed(b"kept\n")
+    bash.child.write_stdin(b"kept\n")
     assert bash.out("read x; echo $? ${x:-none}; cat; readlink /proc/self/fd/0") == "1 none\n/dev/null\n"
     assert bash.out("read x; echo $x", stdin=True) == "kept\n"
     assert bash.asked == 0

@@ -5,30 +5,32 @@ from __future__ import annotations
 import os
 import select
 
-from replworker.runtimes.child import Child, Command
+from replworker.runtimes.interpreter_process import InterpreterCommand, InterpreterProcess
 
 
-def _bury(child: Child) -> None:
+def _bury(child: InterpreterProcess) -> None:
     """Its end must come by itself, and soon."""
     assert select.select([child.pidfd], [], [], 20)[0], f"{child.pid} was not killed"
-    assert child.died() == "the interpreter was killed by SIGKILL (signal 9)"
+    assert child.poll_exit() == "the interpreter was killed by SIGKILL (signal 9)"
     child.close()
 
 
 def test_a_child_that_was_just_forked_can_be_killed() -> None:
     for _ in range(50):
-        child = Child(Command(["/bin/sleep", "1000"], {}))
+        child = InterpreterProcess(InterpreterCommand(["/bin/sleep", "1000"], {}))
         child.kill()
         _bury(child)
 
 
 def test_what_a_dead_child_left_in_its_group_is_killed_too() -> None:
-    child = Child(Command(["/bin/sh", "-c", "sleep 1000 & echo $!; exec sleep 1000"], {"PATH": os.environ["PATH"]}))
+    child = InterpreterProcess(
+        InterpreterCommand(["/bin/sh", "-c", "sleep 1000 & echo $!; exec sleep 1000"], {"PATH": os.environ["PATH"]})
+    )
     assert select.select([child.out], [], [], 20)[0]
     left = os.pidfd_open(int(child.read(child.out) or 0))
     os.kill(child.pid, 9)
     assert select.select([child.pidfd], [], [], 20)[0]
-    assert child.died() is not None
+    assert child.poll_exit() is not None
     child.kill()
     assert select.select([left], [], [], 20)[0], "what it started lives on"
     os.close(left)
@@ -37,7 +39,7 @@ def test_what_a_dead_child_left_in_its_group_is_killed_too() -> None:
 
 def test_a_closed_child_leaves_no_descriptor() -> None:
     before = len(os.listdir("/proc/self/fd"))
-    child = Child(Command(["/bin/sleep", "1000"], {}))
+    child = InterpreterProcess(InterpreterCommand(["/bin/sleep", "1000"], {}))
     child.kill()
     _bury(child)
     assert len(os.listdir("/proc/self/fd")) == before
@@ -45,7 +47,7 @@ def test_a_closed_child_leaves_no_descriptor() -> None:
 
 def test_an_interpreter_that_ended_right_after_its_first_word_is_no_error() -> None:
     speak = r"(printf '\0\0\0\2{}' >&3; exit) & wait; echo over; exec sleep 1000"
-    child = Child(Command(["/bin/bash", "-c", speak], {"PATH": os.environ["PATH"]}))
+    child = InterpreterProcess(InterpreterCommand(["/bin/bash", "-c", speak], {"PATH": os.environ["PATH"]}))
     assert select.select([child.out], [], [], 20)[0]
     assert child.receive() == [b"{}"]
     child.kill()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from replwire.identities import Asker, Identity
-from replworker.confine.rights import Rights, acting_as
-from replworker.confine.stage import swapped
-from replworker.confine.workspace import Refused
-from replworker.grants import Grants
+from replwire.identities import Identity, Principal
+from replworker.grants import GrantResolver
+from replworker.sandbox.private_mounts import swapped_id_map
+from replworker.sandbox.rights import Rights, acting_as
+from replworker.sandbox.workspace import DirectoryRefused
 
 ALL = [(0, 4294967295)]
 
@@ -28,19 +28,22 @@ ALL = [(0, 4294967295)]
 def test_an_id_map_has_two_ids_change_places_and_leaves_all_others(
     ranges: list[tuple[int, int]], one: int, other: int, lines: list[str]
 ) -> None:
-    assert swapped(ranges, one, other).splitlines() == lines
+    assert swapped_id_map(ranges, one, other).splitlines() == lines
 
 
 def test_an_ordinary_users_broker_opens_everything_as_that_user_where_its_config_lets_an_identity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    grants = Grants((Identity(name="ada", workspaces=["/srv/ada"]),))
-    assert (grants.of(Asker(identity="ada")).rights, grants.of(Asker(identity="ada")).directories) == (
+    grants = GrantResolver((Identity(name="ada", workspaces=["/srv/ada"]),))
+    assert (
+        grants.resolve(Principal(identity="ada")).rights,
+        grants.resolve(Principal(identity="ada")).directories,
+    ) == (
         None,
         ("/srv/ada",),
     )
-    assert not grants.of(Asker(identity="bob")).is_restricted
+    assert not grants.resolve(Principal(identity="bob")).is_restricted
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="of a root broker")
@@ -55,22 +58,22 @@ def test_an_ordinary_users_broker_opens_everything_as_that_user_where_its_config
     ],
 )
 def test_who_is_no_user_of_this_machine_gets_nothing_of_a_root_broker(identity: str, why: str) -> None:
-    grants = Grants((Identity(name="gone", user="nobody-of-this-name"),))
-    with pytest.raises(Refused, match=why):
-        grants.of(Asker(identity=identity))
+    grants = GrantResolver((Identity(name="gone", user="nobody-of-this-name"),))
+    with pytest.raises(DirectoryRefused, match=why):
+        grants.resolve(Principal(identity=identity))
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="of a root broker")
 def test_rights_are_the_askers_and_roots_are_roots() -> None:
-    grants = Grants((Identity(name="ada", user="nobody"), Identity(name="ops", user="root")))
-    assert grants.of(Asker(identity="uid:0")).rights is None
-    assert grants.of(Asker(identity="ops")).rights is None
-    ada = grants.of(Asker(identity="ada")).rights
+    grants = GrantResolver((Identity(name="ada", user="nobody"), Identity(name="ops", user="root")))
+    assert grants.resolve(Principal(identity="uid:0")).rights is None
+    assert grants.resolve(Principal(identity="ops")).rights is None
+    ada = grants.resolve(Principal(identity="ada")).rights
     assert ada is not None
     assert ada.uid == 65534
-    told = grants.of(Asker(identity="uid:3999999", groups=(7, 8, 9))).rights
+    told = grants.resolve(Principal(identity="uid:3999999", groups=(7, 8, 9))).rights
     assert told == Rights(3999999, 7, (7, 8, 9))
-    assert grants.of(Asker(identity="uid:65534", groups=(7,))).rights == Rights(
+    assert grants.resolve(Principal(identity="uid:65534", groups=(7,))).rights == Rights(
         65534, 7, (7,)
     )  # the process has no others
 

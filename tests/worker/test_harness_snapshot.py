@@ -226,7 +226,7 @@ def test_a_module_that_is_missing_leaves_the_rest(start_harness: Callable[..., A
         "helper": "module: " + missing,
         "Tool": missing,
         "tool": missing,
-        "lost": "_Lost: it shares something with a name that could not be restored",
+        "lost": "_LostReference: it shares something with a name that could not be restored",
     }
     assert clone.value("second, second[0] is first, json.dumps(1), size.__name__") == "([[1], 2], True, '1', 'size')"
     assert why(restore(same, file)) == {}

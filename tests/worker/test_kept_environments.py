@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from replworker.runtimes.environments import NoEnvironment, find
+from replworker.runtimes.environments import EnvironmentUnavailable, resolve_interpreter
 
 PATIENCE_S = 20.0
 # Stands for a python that is asked for `-m venv PATH`; what it does besides is in the file `do` beside it.
@@ -44,7 +44,7 @@ def made(maker: Path) -> int:
 def test_it_is_made_the_first_time_and_never_again(maker: Path, tmp_path: Path) -> None:
     kept = str(tmp_path / "envs")
     for _ in range(2):
-        assert find("@data", str(maker), kept, {}).executable == f"{kept}/data/bin/python"
+        assert resolve_interpreter("@data", str(maker), kept, {}).executable == f"{kept}/data/bin/python"
     assert made(maker) == 1
     assert os.stat(kept).st_mode & 0o777 == 0o700
 
@@ -53,7 +53,7 @@ def test_of_many_that_name_it_at_once_one_makes_it_and_all_get_it_whole(maker: P
     kept = str(tmp_path / "envs")
 
     def look(_: int) -> bool:
-        find("@data", str(maker), kept, {})
+        resolve_interpreter("@data", str(maker), kept, {})
         return Path(kept, "data/whole").exists()
 
     with ThreadPoolExecutor(8) as pool:
@@ -64,18 +64,18 @@ def test_of_many_that_name_it_at_once_one_makes_it_and_all_get_it_whole(maker: P
 def test_one_that_cannot_be_made_leaves_nothing_and_may_be_tried_again(maker: Path, tmp_path: Path) -> None:
     kept = str(tmp_path / "envs")
     (tmp_path / "do").write_text("echo no room >&2; exit 1\n")
-    with pytest.raises(NoEnvironment, match="no room"):
-        find("@data", str(maker), kept, {})
+    with pytest.raises(EnvironmentUnavailable, match="no room"):
+        resolve_interpreter("@data", str(maker), kept, {})
     assert not Path(kept, "data").exists()
     (tmp_path / "do").write_text("")
-    find("@data", str(maker), kept, {})
+    resolve_interpreter("@data", str(maker), kept, {})
     assert Path(kept, "data/whole").exists()
 
 
 def test_what_was_left_by_a_worker_that_was_killed_over_it_is_made_anew(maker: Path, tmp_path: Path) -> None:
     kept = str(tmp_path / "envs")
     (tmp_path / "do").write_text(f"touch '{tmp_path}/begun'; exec tail -f /dev/null\n")
-    code = "import sys; from replworker.runtimes.environments import find; find('@data', sys.argv[1], sys.argv[2], {})"
+    code = "import sys; from replworker.runtimes.environments import resolve_interpreter; resolve_interpreter('@data', sys.argv[1], sys.argv[2], {})"
     worker = subprocess.Popen([sys.executable, "-c", code, str(maker), kept], start_new_session=True)
     try:
         deadline = time.monotonic() + PATIENCE_S
@@ -87,6 +87,6 @@ def test_what_was_left_by_a_worker_that_was_killed_over_it_is_made_anew(maker: P
         worker.wait(PATIENCE_S)
     assert Path(kept, "data/bin/python").exists()
     (tmp_path / "do").write_text("")
-    find("@data", str(maker), kept, {})
+    resolve_interpreter("@data", str(maker), kept, {})
     assert Path(kept, "data/whole").exists()
     assert made(maker) == 2

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from replworker.confine import group_memory
 from replworker.memory import MemoryWatch
 from replworker.processes import ProcessTree
+from replworker.sandbox import group_memory
 
 MIB = 1 << 20
 FAMILY = """
@@ -62,7 +62,7 @@ def running(code: str, lines: int) -> Iterator[ProcessTree]:
 def test_pages_that_processes_share_count_once_where_it_matters() -> None:
     with running(FAMILY, 4) as tree:
         assert tree.memory() > 110 * MIB
-        assert 30 * MIB < tree.memory(doubt=60 * MIB) < 60 * MIB
+        assert 30 * MIB < tree.memory(exact_above=60 * MIB) < 60 * MIB
 
 
 def test_files_in_memory_count_though_nobody_has_mapped_them() -> None:
@@ -77,7 +77,7 @@ def test_children_that_a_thread_has_started_count() -> None:
 
 def test_a_tree_that_has_ended_uses_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    assert ProcessTree(int(done.stdout)).memory(doubt=0) == 0
+    assert ProcessTree(int(done.stdout)).memory(exact_above=0) == 0
 
 
 class Clock:
@@ -94,13 +94,13 @@ def test_it_is_looked_at_oftener_while_it_grows_and_seldom_while_it_rests() -> N
     pauses = []
     for grown in (20, 20, 20, 20, 20, 20, 60, 100, 100):
         used[0] = grown * MIB
-        pauses.append(watch.look(Clock()).pause_s)
+        pauses.append(watch.sample(Clock()).pause_s)
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 0.05, 0.05, 0.1]
     for _ in range(20):
-        watch.look(Clock())
-    assert watch.rests
-    assert watch.wake() == 0.25
-    assert not watch.rests
+        watch.sample(Clock())
+    assert watch.is_idle
+    assert watch.on_eval_start() == 0.25
+    assert not watch.is_idle
 
 
 def test_a_look_that_is_dear_is_taken_seldom() -> None:
@@ -110,7 +110,7 @@ def test_a_look_that_is_dear_is_taken_seldom() -> None:
         clock.now += 0.2
         return clock.now * 100 * MIB  # type: ignore[return-value]
 
-    assert MemoryWatch(measure, None).look(clock).pause_s == 4.0
+    assert MemoryWatch(measure, None).sample(clock).pause_s == 4.0
 
 
 def test_a_change_is_told_once_and_a_small_one_not() -> None:
@@ -119,14 +119,14 @@ def test_a_change_is_told_once_and_a_small_one_not() -> None:
     told = []
     for now in (20, 25, 29, 29, 15):
         used[0] = now * MIB
-        told.append(watch.look(Clock()).changed)
+        told.append(watch.sample(Clock()).changed)
     assert told == [True, False, True, False, True]
 
 
 def test_a_session_over_its_limit_is_told_with_both_figures() -> None:
     watch = MemoryWatch(lambda doubt: 300 * MIB if doubt == 256 * MIB else 0, 256 * MIB)
-    assert watch.look(Clock()).cause == "killed: its processes used 300 MiB, limit 256 MiB"
-    assert MemoryWatch(lambda _: 300 * MIB, None).look(Clock()).cause is None
+    assert watch.sample(Clock()).cause == "killed: its processes used 300 MiB, limit 256 MiB"
+    assert MemoryWatch(lambda _: 300 * MIB, None).sample(Clock()).cause is None
 
 
 def group(folder: Path, **files: str) -> Path:
@@ -143,26 +143,26 @@ def test_a_control_groups_memory_is_what_cannot_be_taken_back(tmp_path: Path) ->
         memory__limit_in_bytes="9223372036854771712\n",
         memory__stat="cache 5\ntotal_cache 600\ntotal_shmem 100\n",
     )
-    assert group_memory.used(first, 1) == 500
-    assert group_memory.limit(first, 1) is None
+    assert group_memory.used_bytes(first, 1) == 500
+    assert group_memory.limit_bytes(first, 1) is None
     second = group(
         tmp_path / "two", memory__current="1000\n", memory__max="4000\n", memory__stat="file 600\nshmem 100\n"
     )
-    assert group_memory.used(second, 2) == 500
-    assert group_memory.limit(second, 2) == 4000
-    assert group_memory.used(tmp_path / "gone", 2) == 0
+    assert group_memory.used_bytes(second, 2) == 500
+    assert group_memory.limit_bytes(second, 2) == 4000
+    assert group_memory.used_bytes(tmp_path / "gone", 2) == 0
 
 
 def test_the_groups_around_one_count_where_they_have_a_bound(tmp_path: Path) -> None:
     root = group(tmp_path / "tree", cgroup__procs="")
     above = group(root / "service", cgroup__procs="", memory__max="5000\n")
     own = group(above / "leaf", cgroup__procs="", memory__max="max\n")
-    assert list(group_memory.limited_above(own, 2)) == [above]
+    assert list(group_memory.limited_ancestors(own, 2)) == [above]
 
 
 def test_this_process_is_preferred_when_memory_runs_out_and_never_less_than_before() -> None:
     code = (
-        "from replworker.runtimes.child import raise_oom_score as up\n"
+        "from replworker.runtimes.interpreter_process import raise_oom_score as up\n"
         "for score in (300, 100, 500): up(score); print(open('/proc/self/oom_score_adj').read().strip())"
     )
     done = subprocess.run(

@@ -298,7 +298,7 @@ def test_the_driver_is_part_of_the_distribution() -> None:
     from replworker.runtimes.node import command
 
     folder = Path(command.__file__).parent
-    argv = command.command("/usr/bin/node", 3, 4)
+    argv = command.build_argv("/usr/bin/node", 3, 4)
     assert argv == ["/usr/bin/node", "--no-warnings", str(folder / "driver.mjs"), "3", "4"]
     assert {path.name for path in folder.glob("*.mjs")} > {"driver.mjs", "watcher.mjs", "engine.mjs"}
     assert max(len(path.read_text().splitlines()) for path in folder.glob("*.mjs")) < 300

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from replworker.runtimes.environments import kept
+from replworker.runtimes.environments import list_environments
 from replworker.runtimes.removal import delete_set_aside, has_set_aside, set_aside
 
 
@@ -24,13 +24,13 @@ def envs(tmp_path: Path) -> Path:
 
 def test_it_is_gone_at_once_and_its_files_later(envs: Path) -> None:
     set_aside(str(envs), "@data")
-    assert kept(str(envs)) == {"@other", "@uid:7/data"}
+    assert list_environments(str(envs)) == {"@other", "@uid:7/data"}
     assert has_set_aside(str(envs))
     assert sorted(os.listdir(envs)) == [".removed", "@uid%3A7", "other"]
     set_aside(str(envs), "@uid:7/data")
     assert delete_set_aside(str(envs)) == []
     assert not has_set_aside(str(envs))
-    assert kept(str(envs)) == {"@other"}
+    assert list_environments(str(envs)) == {"@other"}
 
 
 def test_one_that_is_not_there_and_a_folder_without_any_are_no_failure(envs: Path, tmp_path: Path) -> None:

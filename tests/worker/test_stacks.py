@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replworker.runtimes import frames
-from replworker.runtimes.child import Child
-from replworker.runtimes.pick import pick
+from replworker.runtimes.commands import build_command
+from replworker.runtimes.interpreter_process import InterpreterProcess
 from replworker.stacks import MAX_BYTES, parse
 
 PATIENCE_S = 20.0
@@ -96,44 +96,44 @@ def test_a_storm_of_questions_fills_the_pipe_and_harms_nothing(harness: Any) -> 
 
 
 @pytest.fixture
-def child() -> Iterator[Child]:
-    started = Child(pick("python", sys.executable, {"PATH": os.environ["PATH"]}))
+def child() -> Iterator[InterpreterProcess]:
+    started = InterpreterProcess(build_command("python", sys.executable, {"PATH": os.environ["PATH"]}))
     yield started
     started.kill()
     assert select.select([started.pidfd], [], [], PATIENCE_S)[0]
-    assert started.died() is not None
+    assert started.poll_exit() is not None
     started.close()
 
 
-def hear(child: Child) -> frames.Event:
+def hear(child: InterpreterProcess) -> frames.FrameEvent:
     while True:
         assert select.select([child.control], [], [], PATIENCE_S)[0]
         for body in child.receive():
             return frames.decode(body)
 
 
-def test_a_child_tells_its_stack_and_takes_descriptors(child: Child, tmp_path: Path) -> None:
+def test_a_child_tells_its_stack_and_takes_descriptors(child: InterpreterProcess, tmp_path: Path) -> None:
     ready = hear(child)
-    assert isinstance(ready, frames.Ready)
+    assert isinstance(ready, frames.ReadyFrame)
     assert ready.can == ["vars", "clear", "complete", "lookup", "dump", "restore", "stack"]
-    child.send(frames.encode(frames.Eval(1, "kept = [1, 2]\ninput()", "<w:1>", False, True, False)))
-    assert isinstance(hear(child), frames.NeedInput)
-    child.ask_stack()
+    child.send(frames.encode(frames.EvalFrame(1, "kept = [1, 2]\ninput()", "<w:1>", False, True, False)))
+    assert isinstance(hear(child), frames.NeedInputFrame)
+    child.request_stack()
     (thread,) = read_stack(child.trace, seen(b"in serve\n"))
     assert thread["frames"] == [{"func": "<module>", "file": "<w:1>", "line": 2}]
-    child.feed(b"\n")
-    assert isinstance(hear(child), frames.Result)
-    child.send(frames.encode(frames.Complete(2, "kep", 3, 10)))
+    child.write_stdin(b"\n")
+    assert isinstance(hear(child), frames.ResultFrame)
+    child.send(frames.encode(frames.CompleteFrame(2, "kep", 3, 10)))
     completed = hear(child)
-    assert completed == frames.Completions(2, 0, [frames.Completion("kept", "instance")])
+    assert completed == frames.CompletionsFrame(2, 0, [frames.Completion("kept", "instance")])
     with open(tmp_path / "snapshot", "w+b") as file:
-        child.send(frames.encode(frames.Dump(3, 1 << 20)), file.fileno())
+        child.send(frames.encode(frames.DumpFrame(3, 1 << 20)), file.fileno())
         dumped = hear(child)
-        assert isinstance(dumped, frames.Dumped)
+        assert isinstance(dumped, frames.DumpedFrame)
         assert (dumped.error, dumped.count, dumped.bytes) == (None, 1, os.fstat(file.fileno()).st_size)
-        child.send(frames.encode(frames.Restore(4)), file.fileno())
+        child.send(frames.encode(frames.RestoreFrame(4)), file.fileno())
         restored = hear(child)
-    assert isinstance(restored, frames.Dumped)
+    assert isinstance(restored, frames.DumpedFrame)
     assert (restored.error, restored.count) == (None, 1)
 
 

@@ -10,13 +10,13 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from replwire.identifiers import MAX_NAME_BYTES
 from replwire.limits import DAY_MS, MIB
-from replwire.names import MAX_NAME_BYTES
 
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES, pattern="^[a-zA-Z0-9_-]+$")]
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+class AgentRule(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """What one agent may do. A field that is not given leaves the broker's own limit in force."""
 
     name: Annotated[Name, Meta(description="the `agent` of its requests")]
@@ -32,29 +32,29 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unk
     )
 
 
-class Agent(Rule, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+class AgentEntry(AgentRule, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """An agent, and rules for its bindings. The rule of a binding replaces the agent's own as a whole: a field that
     it does not give falls back to the broker's limit, not to the agent's."""
 
-    bindings: Annotated[list[Rule], Meta(description="rules by the `binding` of a request")] = []
+    bindings: Annotated[list[AgentRule], Meta(description="rules by the `binding` of a request")] = []
 
 
-class Agents:
+class AgentRules:
     """All rules, found by agent and binding. Raises ValueError when a name stands twice."""
 
-    def __init__(self, agents: list[Agent]) -> None:
-        self._rules: dict[tuple[str, str | None], Rule] = {}
+    def __init__(self, agents: list[AgentEntry]) -> None:
+        self._rules: dict[tuple[str, str | None], AgentRule] = {}
         for agent in agents:
             self._add((agent.name, None), agent)
             for binding in agent.bindings:
                 self._add((agent.name, binding.name), binding)
 
-    def _add(self, key: tuple[str, str | None], rule: Rule) -> None:
+    def _add(self, key: tuple[str, str | None], rule: AgentRule) -> None:
         if key in self._rules:
             raise ValueError(f"agents: {' / '.join(name for name in key if name)} stands twice")
         self._rules[key] = rule
 
-    def rule(self, agent: str | None, binding: str | None) -> Rule | None:
+    def rule(self, agent: str | None, binding: str | None) -> AgentRule | None:
         """The rule for a request, or None when its agent is not listed."""
         if agent is None or not self._rules:
             return None

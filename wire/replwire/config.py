@@ -15,14 +15,14 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, field
 
-from replwire.agents import Agent, Agents
+from replwire.agents import AgentEntry, AgentRules
 from replwire.config_paths import located
 from replwire.extensions import Extension
 from replwire.identities import Identities, Identity
 from replwire.limits import DAY_MS, MINUTE_MS, Limits
-from replwire.policy import PROTECTED, Network, Policy, Profile, Read, Usage
+from replwire.policy import PROTECTED, Network, Policy, Profile, Read, SandboxLimits
 
-FILE_ALONE = ("sandbox.allow-unsandboxed",)  # whoever starts a broker, or asks it for something, cannot set these
+FILE_ONLY = ("sandbox.allow-unsandboxed",)  # whoever starts a broker, or asks it for something, cannot set these
 
 
 # Settings of a broker that runs which a new config file can change; whoever uses them asks for them each time.
@@ -121,7 +121,7 @@ class AccessSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_
     ] = []
 
 
-class SandboxSection(Usage, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+class SandboxSection(SandboxLimits, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """How sessions are confined; see docs/security.md. Requests may ask for less than this, never for more."""
 
     allow_unsandboxed: Annotated[
@@ -157,7 +157,7 @@ class SandboxSection(Usage, frozen=True, kw_only=True, rename="kebab", forbid_un
 
     def policy(self) -> Policy:
         """The same as the sandbox takes it, links in paths resolved. Raises ValueError for a path that is none."""
-        limits = Usage(**{name: getattr(self, name) for name in Usage.__struct_fields__})
+        limits = SandboxLimits(**{name: getattr(self, name) for name in SandboxLimits.__struct_fields__})
         return Policy(
             profile=self.profile,
             network=self.network,
@@ -251,13 +251,13 @@ class Config(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown
     metrics: MetricsSection = MetricsSection()
     trace: TraceSection = TraceSection()
     limits: Limits = Limits()
-    agents: list[Agent] = []
+    agents: list[AgentEntry] = []
     identities: list[Identity] = []
     extensions: list[Extension] = []
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedConfig:
     """The settings in force, for each dotted key that is not a default where it came from, and the file, if any."""
 
     config: Config
@@ -268,12 +268,12 @@ class Loaded:
 _LISTS = ("agents", "identities", "extensions")
 
 
-def several(setting: str | list[str]) -> list[str]:
+def as_list(setting: str | list[str]) -> list[str]:
     """The values of a setting that may be one or a list; empty ones are none."""
     return [each for each in ([setting] if isinstance(setting, str) else setting) if each]
 
 
-def keys() -> Iterator[tuple[str, str, Any]]:
+def list_settings() -> Iterator[tuple[str, str, Any]]:
     """Every setting that has one value: section, key, default. The lists of the file are not among them."""
     for section in msgspec.structs.fields(Config):
         if not isinstance(section.default, msgspec.Struct):
@@ -289,14 +289,14 @@ def load(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, str] | None = None,
     without: Collection[tuple[str, str]] = (),
-) -> Loaded:
+) -> LoadedConfig:
     """Merge the layers. `flags` maps dotted keys to text, `without` has sources and what is ignored of them.
 
     Raises ConfigError.
     """
     merged: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    known = {(section, key) for section, key, _ in keys()}
+    known = {(section, key) for section, key, _ in list_settings()}
 
     def put(section: str, key: str, value: Any, source: str) -> None:
         dotted = f"{section}.{key}"
@@ -304,12 +304,12 @@ def load(
             return
         if (section, key) not in known:
             raise ConfigError(f"{source}: unknown setting {dotted}", source, dotted)
-        if dotted in FILE_ALONE and source != origin:
+        if dotted in FILE_ONLY and source != origin:
             raise ConfigError(f"{source}: {dotted} can be set in the config file alone", source, dotted)
         merged.setdefault(section, {})[key] = value
         sources[dotted] = source
 
-    for section, table in _table(text, origin).items():
+    for section, table in _parse_toml(text, origin).items():
         if (origin, section) in without:
             continue
         if section in _LISTS:
@@ -323,21 +323,21 @@ def load(
     prefixes = tuple({f"REPLCTL_{section}_".upper() for section, _ in known})
     for name, value in sorted((environ or {}).items()):
         if name in names:
-            put(*names[name], _scalar(value), f"environment {name}")
+            put(*names[name], _parse_value(value), f"environment {name}")
         elif name.startswith(prefixes) and (name, name) not in without:
             raise ConfigError(f"environment {name}: no setting has this name", name, name)
     for dotted, value in (flags or {}).items():
         section, _, key = dotted.partition(".")
-        put(section, key, _scalar(value), f"flag {dotted}")
-    return Loaded(_build(merged, sources), sources)
+        put(section, key, _parse_value(value), f"flag {dotted}")
+    return LoadedConfig(_build_config(merged, sources), sources)
 
 
-def salvage(
+def load_valid(
     text: str | None = None,
     origin: str = "file",
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, str] | None = None,
-) -> tuple[Loaded, list[str]]:
+) -> tuple[LoadedConfig, list[str]]:
     """As `load`, without what cannot be used, and why that is: for looking at settings, not for running with them."""
     problems: list[str] = []
     without: set[tuple[str, str]] = set()
@@ -354,10 +354,10 @@ def salvage(
             without.add(wrong)
 
 
-def changes(before: Config, after: Config) -> list[str]:
+def changed_settings(before: Config, after: Config) -> list[str]:
     """The settings, by their dotted keys, that differ."""
     old, new = msgspec.to_builtins(before), msgspec.to_builtins(after)
-    single = [f"{section}.{key}" for section, key, _ in keys() if old[section][key] != new[section][key]]
+    single = [f"{section}.{key}" for section, key, _ in list_settings() if old[section][key] != new[section][key]]
     return [*single, *(name for name in _LISTS if old[name] != new[name])]
 
 
@@ -368,14 +368,14 @@ def env_name(section: str, key: str) -> str:
     return f"REPLCTL_{section}_{key}".replace("-", "_").upper()
 
 
-def _table(text: str | None, origin: str) -> dict[str, Any]:
+def _parse_toml(text: str | None, origin: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text or "")
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{origin}: {error}", origin) from None
 
 
-def _scalar(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     """A value from the environment or a flag, written as in TOML; what is no TOML value is a string."""
     try:
         table = tomllib.loads(f"v = {text}")
@@ -384,13 +384,13 @@ def _scalar(text: str) -> Any:
     return table["v"] if len(table) == 1 else text
 
 
-def _build(merged: dict[str, Any], sources: dict[str, str]) -> Config:
+def _build_config(merged: dict[str, Any], sources: dict[str, str]) -> Config:
     try:
         config = msgspec.convert(merged, Config)
     except msgspec.ValidationError as error:
-        raise _named(error, merged, sources) from None
+        raise _config_error(error, merged, sources) from None
     try:
-        Agents(config.agents)
+        AgentRules(config.agents)
     except ValueError as error:
         raise ConfigError(f"{sources['agents']}: {error}", sources["agents"], "agents") from None
     try:
@@ -407,7 +407,7 @@ def _build(merged: dict[str, Any], sources: dict[str, str]) -> Config:
     return config
 
 
-def _named(error: msgspec.ValidationError, merged: dict[str, Any], sources: dict[str, str]) -> ConfigError:
+def _config_error(error: msgspec.ValidationError, merged: dict[str, Any], sources: dict[str, str]) -> ConfigError:
     what, _, where = str(error).partition(" - at ")
     dotted, entry = located(where.strip("`").removeprefix("$."), merged)
     source = sources.get(dotted, "settings")

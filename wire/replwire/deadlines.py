@@ -31,7 +31,7 @@ class Deadlines:
     def __len__(self) -> int:
         return len(self._heap) - self._dead
 
-    def at(self, when: float, action: Callable[[float], None]) -> Deadline:
+    def call_at(self, when: float, action: Callable[[float], None]) -> Deadline:
         """Call `action(now)` in the first `run_due` at or after `when` (seconds, monotonic)."""
         deadline = Deadline(when, action)
         self._count += 1
@@ -55,7 +55,7 @@ class Deadlines:
             deadline.when += seconds
         self._heap = [(when + seconds, count, deadline) for when, count, deadline in self._heap]  # in the same order
 
-    def next(self) -> float | None:
+    def next_due(self) -> float | None:
         """When the earliest one is due, or None."""
         heap = self._heap
         while heap and heap[0][2].action is None:
@@ -65,7 +65,7 @@ class Deadlines:
 
     def run_due(self, now: float) -> None:
         """Run what is due, earliest first."""
-        while (when := self.next()) is not None and when <= now:
+        while (when := self.next_due()) is not None and when <= now:
             deadline = heapq.heappop(self._heap)[2]
             action, deadline.action = deadline.action, None
             if action is not None:
@@ -92,12 +92,12 @@ class GapDetector:
         self._asked_s: float | None = None  # None: awake
         self._gap_s = 0.0
 
-    def sleeps(self, seconds: float, now: float, computed: float) -> None:
+    def before_sleep(self, seconds: float, now: float, computed: float) -> None:
         """Before a sleep of this length."""
         self._gap_s = _gap(now - self._since - (computed - self._computed))
         self._since, self._asked_s = now, seconds
 
-    def wakes(self, now: float, computed: float) -> float:
+    def after_sleep(self, now: float, computed: float) -> float:
         """After it: the seconds in which the process did not run since the last call; mostly 0."""
         assert self._asked_s is not None, "it did not sleep"
         gap = self._gap_s + _gap(now - self._since - self._asked_s)

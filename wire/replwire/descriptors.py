@@ -13,15 +13,15 @@ _SPARE = 2  # descriptors for each connection: its own, and room for those that 
 _FEWEST = 10  # connections, and a reserve for a burst of them
 
 
-def needed(limits: Limits, warm_workers: int) -> int:
+def descriptors_needed(limits: Limits, warm_workers: int) -> int:
     """Descriptors for as many sessions and connections as the limits allow."""
     workers = limits.max_sessions + warm_workers + STARTING
     return OWN + workers * PER_SESSION + (limits.max_connections + _FEWEST) * _SPARE
 
 
-def fitted(limits: Limits, warm_workers: int, descriptors: int) -> Limits:
+def clamp_limits(limits: Limits, warm_workers: int, descriptors: int) -> Limits:
     """The limits, with fewer connections and sessions where there are not descriptors enough for them."""
-    if needed(limits, warm_workers) <= descriptors:
+    if descriptors_needed(limits, warm_workers) <= descriptors:
         return limits
     left = max(0, descriptors - OWN - (warm_workers + STARTING) * PER_SESSION - _FEWEST * _SPARE)
     connections = max(1, min(limits.max_connections, left // 2 // _SPARE))
@@ -29,7 +29,7 @@ def fitted(limits: Limits, warm_workers: int, descriptors: int) -> Limits:
     return msgspec.structs.replace(limits, max_connections=connections, max_sessions=sessions)
 
 
-def room(limits: Limits, warm_workers: int, descriptors: int) -> int:
+def connection_capacity(limits: Limits, warm_workers: int, descriptors: int) -> int:
     """Connections that may be open at once, those included that are about to be refused: half of what the sessions
     leave, for more may come before the broker sees them."""
     workers = (limits.max_sessions + warm_workers + STARTING) * PER_SESSION

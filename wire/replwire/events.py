@@ -15,7 +15,7 @@ from msgspec import Meta
 VERSION = 1
 BROKER = "broker"  # `emitter` of an event that the broker itself makes, and the transcript of those without a session
 
-End = Literal["ok", "error", "cancelled", "timeout", "died", "refused"]
+EvalStatus = Literal["ok", "error", "cancelled", "timeout", "died", "refused"]
 
 
 def _says(text: str) -> Meta:
@@ -172,7 +172,7 @@ class EvalOutputEnd(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/
 class EvalFinished(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/finished"):
     """The eval is over. Exactly one for each that was accepted, said when the session can take the next."""
 
-    status: Annotated[End, _says("how it ended, in one word")]
+    status: Annotated[EvalStatus, _says("how it ended, in one word")]
     words: Annotated[list[str], _says("the status of its answer on the wire")]
     duration_ms: Annotated[float | None, _says("how long the code ran; absent when it never did")] = None
     epoch: int
@@ -323,7 +323,7 @@ _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_type = msgspec.json.Decoder(_Type).decode
 
 
-def name_of(kind: type[Event]) -> str:
+def type_name(kind: type[Event]) -> str:
     """The type of an event as it stands on the wire."""
     return _NAMES[kind]
 
@@ -336,17 +336,17 @@ def decode(body: bytes | memoryview) -> Event:
     return _decoders[name].decode(body)
 
 
-def lagged(missed: int, time: str = "", session: str | None = None) -> bytes:
+def build_lagged(missed: int, time: str = "", session: str | None = None) -> bytes:
     """The one event that is made for one reader, and has no place among the others."""
     return encode(BusLagged(v=VERSION, id="lagged", time=time, emitter=BROKER, session=session, missed=missed))
 
 
-def carried(request_id: str, event: bytes) -> bytes:
+def wrap_event(request_id: str, event: bytes) -> bytes:
     """An event as a message for the subscription of this id."""
     return b'{"id":%b,"event":%b}' % (encode(request_id), event)
 
 
-def raw(body: bytes | memoryview) -> msgspec.Raw | None:
+def as_raw_json(body: bytes | memoryview) -> msgspec.Raw | None:
     """A message as part of an event; None when it is no JSON, which would spoil the event."""
     try:
         return _decode_raw(body)
@@ -354,7 +354,7 @@ def raw(body: bytes | memoryview) -> msgspec.Raw | None:
         return None
 
 
-def wanted_types(words: list[str]) -> frozenset[str]:
+def matching_types(words: list[str]) -> frozenset[str]:
     """The types that names and prefixes ending in `/` stand for; all, when there are none. Raises ValueError."""
     found: set[str] = set()
     for word in words:

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from replwire.names import MAX_NAME_BYTES
+from replwire.identifiers import MAX_NAME_BYTES
 
 _UID = re.compile(r"uid:(0|[1-9][0-9]{0,9})\Z")
 _ROOT = "uid:0"
@@ -22,20 +22,20 @@ Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES, pattern="^(u
 Directory = Annotated[str, Meta(min_length=1, max_length=4095)]
 
 
-Bound = Annotated[int, Meta(ge=0, le=1_000_000)] | None
+QuotaValue = Annotated[int, Meta(ge=0, le=1_000_000)] | None
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """What one identity may hold of the resources that all share. Each field is a limit of that name; a value above the
     limit itself means all of it."""
 
-    max_connections: Bound = None
-    max_sessions: Bound = None
-    max_concurrent_evals: Bound = None
-    max_queued_evals: Bound = None
-    max_waiting_reads_total: Bound = None
-    max_subscriptions_total: Bound = None
-    max_idempotency_keys: Bound = None
+    max_connections: QuotaValue = None
+    max_sessions: QuotaValue = None
+    max_concurrent_evals: QuotaValue = None
+    max_queued_evals: QuotaValue = None
+    max_waiting_reads_total: QuotaValue = None
+    max_subscriptions_total: QuotaValue = None
+    max_idempotency_keys: QuotaValue = None
 
     def given(self) -> dict[str, int]:
         """Those that are given, by the limit's name."""
@@ -63,7 +63,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid
     ] = Quota()
 
 
-class Asker(msgspec.Struct, frozen=True, kw_only=True):
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """A session's owner, with whose rights is opened what its clients name. `groups` are those of the process that
     asked, the primary one first; empty where the kernel does not tell them."""
 
@@ -79,7 +79,7 @@ class Identities:
         for each in listed:
             if each.name in self._by_name:
                 raise ValueError(f"{each.name} stands twice")
-            self._by_name[each.name] = _checked(each)
+            self._by_name[each.name] = _validate(each)
 
     def get(self, name: str) -> Identity | None:
         """The entry of an identity, if it has one."""
@@ -104,7 +104,7 @@ def uid_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _checked(entry: Identity) -> Identity:
+def _validate(entry: Identity) -> Identity:
     """Workspaces with links resolved, since paths are compared as text. Raises ValueError."""
     if entry.name == "anyone":
         raise ValueError("anyone: nobody vouches for this one, so nothing can be granted to it")

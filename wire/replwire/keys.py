@@ -18,18 +18,18 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from replwire.names import name_error
+from replwire.identifiers import name_error
 from replwire.private_directories import make_private_directory
 
 T = TypeVar("T", bound=msgspec.Struct)
 _Z85_CHARS = 40  # a CURVE key as text (ZeroMQ RFC 32)
 
 
-class KeyFault(ValueError):
+class InvalidKey(ValueError):
     """A key or token that cannot be used; the text says why, without the secret."""
 
 
-class Pair(msgspec.Struct, frozen=True):
+class KeyPair(msgspec.Struct, frozen=True):
     """A CURVE key pair in Z85."""
 
     public: str
@@ -45,7 +45,7 @@ class ClientKey(msgspec.Struct, frozen=True):
     secret: str
 
 
-class Known(NamedTuple):
+class KeyInfo(NamedTuple):
     """One line of `keys list`."""
 
     name: str
@@ -65,46 +65,46 @@ def write_secret(path: Path, data: msgspec.Struct) -> None:
         file.write(_toml(data))
 
 
-class Keys:
+class KeyStore:
     """The broker's folder."""
 
     def __init__(self, state_dir: str) -> None:
         self._folder = Path(state_dir) / "keys"
 
-    def server(self) -> Pair | None:
+    def server(self) -> KeyPair | None:
         """The broker's own pair, or None when it has none yet. Raises KeyFault."""
         path = self._folder / "server.toml"
-        return _read(path, Pair) if path.exists() else None
+        return _read(path, KeyPair) if path.exists() else None
 
-    def set_server(self, pair: Pair) -> None:
+    def set_server(self, pair: KeyPair) -> None:
         """Keep it."""
         with self._as_owner():
-            self._make("")
+            self._make_directory("")
             write_secret(self._folder / "server.toml", pair)
 
     def allow(self, name: str, public: str) -> None:
         """Let a public key in under this name. Raises KeyFault when either cannot be used, or the name is taken."""
         if len(public) != _Z85_CHARS or not public.isascii() or not public.isprintable():
-            raise KeyFault("not a public key: 40 characters of Z85")
-        self._keep("clients", name, public)
+            raise InvalidKey("not a public key: 40 characters of Z85")
+        self._store("clients", name, public)
 
     def add_token(self, name: str, token: str) -> None:
         """Let a token in under this name; only its digest is kept."""
-        self._keep("tokens", name, _digest(token))
+        self._store("tokens", name, _digest(token))
 
-    def _keep(self, kind: str, name: str, text: str) -> None:
+    def _store(self, kind: str, name: str, text: str) -> None:
         if (why := name_error("key", name)) is not None:
-            raise KeyFault(why)
+            raise InvalidKey(why)
         with self._as_owner():
-            folder = self._make(kind)
+            folder = self._make_directory(kind)
             try:
                 fd = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             except FileExistsError:
-                raise KeyFault(f"there is a {kind.removesuffix('s')} of the name {name}: revoke it first") from None
+                raise InvalidKey(f"there is a {kind.removesuffix('s')} of the name {name}: revoke it first") from None
             with open(fd, "w") as file:
                 file.write(text)
 
-    def _make(self, kind: str) -> Path:
+    def _make_directory(self, kind: str) -> Path:
         """One of our folders, and those above it that are the broker's, which nobody else may enter."""
         make_private_directory(self._folder / kind)
         return self._folder / kind
@@ -139,29 +139,29 @@ class Keys:
                     gone = True
         return gone
 
-    def known(self) -> list[Known]:
+    def list_keys(self) -> list[KeyInfo]:
         """Everything that may come in, by name."""
-        found = [Known(path.name, "key", path.stat().st_mtime) for path in self._files("clients")]
-        found += [Known(path.name, "token", path.stat().st_mtime) for path in self._files("tokens")]
+        found = [KeyInfo(path.name, "key", path.stat().st_mtime) for path in self._files("clients")]
+        found += [KeyInfo(path.name, "token", path.stat().st_mtime) for path in self._files("tokens")]
         return sorted(found)
 
     def _files(self, kind: str) -> Iterator[Path]:
         folder = self._folder / kind
         yield from sorted(folder.iterdir()) if os.access(folder, os.R_OK | os.X_OK) else ()
 
-    def name_of(self, public: str) -> str | None:
+    def name_for_key(self, public: str) -> str | None:
         """Whose public key this is, or None: it may not come in."""
-        return next((path.name for path in self._files("clients") if _text(path) == public), None)
+        return next((path.name for path in self._files("clients") if _read_line(path) == public), None)
 
-    def name_of_token(self, token: str) -> str | None:
+    def name_for_token(self, token: str) -> str | None:
         """Whose token this is, compared in constant time, or None."""
         digest, found = _digest(token), None
         for path in self._files("tokens"):
-            if hmac.compare_digest(_text(path).encode(), digest.encode()):
+            if hmac.compare_digest(_read_line(path).encode(), digest.encode()):
                 found = path.name
         return found
 
-    def standing(self, name: str) -> frozenset[object]:
+    def file_versions(self, name: str) -> frozenset[object]:
         """The key and the token of this name, told by their files: others once they were taken back and given anew."""
         found = set()
         for kind in ("clients", "tokens") if name_error("key", name) is None else ():
@@ -173,12 +173,12 @@ class Keys:
         return frozenset(found)
 
     @property
-    def folders(self) -> list[Path]:
+    def directories(self) -> list[Path]:
         """Where what may come in is kept: something changes in one of these when that does."""
         return [self._folder.parent, self._folder, self._folder / "clients", self._folder / "tokens"]
 
 
-def _text(path: Path) -> str:
+def _read_line(path: Path) -> str:
     """What a file says; nothing when it was just revoked, or is not ours to read."""
     try:
         return path.read_text("ascii", "replace").strip()
@@ -199,9 +199,9 @@ def _toml(data: msgspec.Struct) -> bytes:
 def _read(path: Path, kind: type[T]) -> T:
     try:
         if path.stat().st_mode & 0o077:
-            raise KeyFault(f"{path}: others may read it; chmod 600 it")
+            raise InvalidKey(f"{path}: others may read it; chmod 600 it")
         return msgspec.convert(tomllib.loads(path.read_text()), kind)
     except OSError as error:
-        raise KeyFault(f"{path}: {error.strerror}") from None
+        raise InvalidKey(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError):
-        raise KeyFault(f"{path}: not a key file") from None
+        raise InvalidKey(f"{path}: not a key file") from None

@@ -299,7 +299,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
     ] = 5_000
 
 
-class Bound(NamedTuple):
+class LimitRow(NamedTuple):
     """One limit as a row: what the docs, `describe` and the config listing show."""
 
     name: str
@@ -310,9 +310,9 @@ class Bound(NamedTuple):
     why: str
 
 
-def bounds() -> Iterator[Bound]:
+def limit_rows() -> Iterator[LimitRow]:
     """All limits as rows, in the order of the struct."""
     hints = get_type_hints(Limits, include_extras=True)
     for field in msgspec.structs.fields(Limits):
         meta: Any = hints[field.name].__metadata__[0]
-        yield Bound(field.encode_name, meta.extra["unit"], field.default, meta.ge, meta.le, meta.description)
+        yield LimitRow(field.encode_name, meta.extra["unit"], field.default, meta.ge, meta.le, meta.description)

@@ -12,28 +12,28 @@ from typing import NamedTuple
 
 import msgspec
 
-from replwire.identities import Asker
+from replwire.identities import Principal
 from replwire.limits import Limits
-from replwire.replies import LeftBehind
+from replwire.replies import SkippedName
 
 _HEADER = struct.Struct("!BBIIQI")
 HEADER_BYTES = _HEADER.size
 
 
-class Kind(enum.IntEnum):
+class FrameKind(enum.IntEnum):
     """What a frame is."""
 
     HELLO = 1  # worker: here I am, with the one-time token I was started with
     READY = 2  # worker: the interpreter is up
-    CLAIM = 3  # broker: you belong to this session now
-    CLAIMED = 4  # worker: folder and environment are set, or why not
-    ASK = 5  # broker: a client's request, its bytes untouched
+    ASSIGN = 3  # broker: you belong to this session now
+    ASSIGNED = 4  # worker: folder and environment are set, or why not
+    REQUEST = 5  # broker: a client's request, its bytes untouched
     CANCEL = 6  # broker: interrupt the eval of this route
-    OUT = 7  # worker: live output for the client of a route; may be dropped for a slow one
-    SAY = 8  # worker: a message for the client of a route; never dropped
-    BEAT = 9  # worker: still here
-    GONE = 10  # worker: the interpreter died; kill me
-    DUMPED = 11  # worker: a session's names are in a file, for a clone; ends its route
+    OUTPUT = 7  # worker: live output for the client of a route; may be dropped for a slow one
+    REPLY = 8  # worker: a message for the client of a route; never dropped
+    HEARTBEAT = 9  # worker: still here
+    INTERPRETER_EXITED = 10  # worker: the interpreter died; kill me
+    SNAPSHOT = 11  # worker: a session's names are in a file, for a clone; ends its route
 
 
 class Outcome(enum.IntEnum):
@@ -76,18 +76,18 @@ def unpack(frame: bytes) -> Header:
         raise ValueError("frame shorter than its header") from None
 
 
-class Hello(msgspec.Struct, frozen=True):
+class HelloBody(msgspec.Struct, frozen=True):
     """Body of HELLO."""
 
     token: str
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class AssignBody(msgspec.Struct, frozen=True, kw_only=True):
     """Body of CLAIM. `lost` says how the session lost the worker before this one, to be told once."""
 
     session: str
     name: str | None
-    asker: Asker  # whose rights directories and files are opened with
+    asker: Principal  # whose rights directories and files are opened with
     cwd: str | None
     env: list[str]
     limits: Limits
@@ -97,39 +97,39 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     restore: str | None = None  # file with the names of another session, to begin with
 
 
-class Claimed(msgspec.Struct, frozen=True):
+class AssignedBody(msgspec.Struct, frozen=True):
     """Body of CLAIMED."""
 
     error: str | None = None
     executable: str | None = None
-    left_behind: list[LeftBehind] = []
+    left_behind: list[SkippedName] = []
     notice: str | None = None  # why it has no folder although one was wished for
 
 
-class Dumped(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotBody(msgspec.Struct, frozen=True, kw_only=True):
     """Body of DUMPED."""
 
     path: str
     count: int
     bytes: int
-    left_behind: list[LeftBehind]
+    left_behind: list[SkippedName]
 
 
-class Usage(msgspec.Struct, frozen=True):
+class HeartbeatBody(msgspec.Struct, frozen=True):
     """Body of BEAT: what the session's processes use, as far as the worker can see it."""
 
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
 
 
-class Cancel(msgspec.Struct, frozen=True):
+class CancelBody(msgspec.Struct, frozen=True):
     """Body of CANCEL. `limit_ms` is set when a time limit asks, `hint` says then what to do about it."""
 
     limit_ms: int | None = None
     hint: str | None = None
 
 
-class Gone(msgspec.Struct, frozen=True):
+class ExitedBody(msgspec.Struct, frozen=True):
     """Body of GONE: how the interpreter ended, in words."""
 
     cause: str

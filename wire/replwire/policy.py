@@ -1,7 +1,7 @@
 """What a session may reach and use: the sandbox's policy, and the rule that a request may only tighten it.
 
 No I/O here. Paths are compared as text, so whoever mounts one must not follow a symlink that came after the
-check (`replworker.confine.mounts` does not).
+check (`replworker.sandbox.mounts` does not).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Strict(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_
     pass
 
 
-class Usage(_Strict, frozen=True, kw_only=True):
+class SandboxLimits(_Strict, frozen=True, kw_only=True):
     """What one sandboxed session may use of the machine. None of these can be switched off."""
 
     memory_bytes: Annotated[
@@ -67,7 +67,7 @@ class Policy(_Strict, frozen=True, kw_only=True):
         default_factory=lambda: list(PROTECTED)
     )  # inside what is writable, but not to be written
     hidden_paths: _Paths = []  # empty, whatever they lie in
-    limits: Usage = Usage()
+    limits: SandboxLimits = SandboxLimits()
 
     def __post_init__(self) -> None:
         for name in ("workspaces", "writable_paths", "readable_paths", "hidden_paths"):
@@ -77,7 +77,7 @@ class Policy(_Strict, frozen=True, kw_only=True):
             _check("protected_paths", path, relative=True)
 
 
-class Tighter(_Strict, frozen=True, kw_only=True):
+class SandboxOverrides(_Strict, frozen=True, kw_only=True):
     """What a request asks for; None leaves a field as it is. Lists of grants replace, those of taboos add."""
 
     profile: Profile | None = None
@@ -95,7 +95,7 @@ class Tighter(_Strict, frozen=True, kw_only=True):
     tmp_bytes: int | None = None
 
 
-class Loosens(ValueError):
+class PolicyExceeded(ValueError):
     """A request asked for more than the policy it started from gives."""
 
     def __init__(self, name: str, asked: object, given: object) -> None:
@@ -103,29 +103,33 @@ class Loosens(ValueError):
         super().__init__(f"{self.field}: {asked!r} is more than this broker gives ({given!r})")
 
 
-def within(path: str, roots: Iterable[str]) -> bool:
+def is_within(path: str, roots: Iterable[str]) -> bool:
     """Whether a path is one of these, or lies below one."""
     return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
 
 
 def may_work_in(policy: Policy, folder: str) -> bool:
     """Whether a session may have this folder (absolute, no symlink in it) as its workspace."""
-    return not policy.workspaces or within(folder, policy.workspaces)
+    return not policy.workspaces or is_within(folder, policy.workspaces)
 
 
-def tighten(base: Policy, request: Tighter) -> Policy:
+def tighten(base: Policy, request: SandboxOverrides) -> Policy:
     """The policy of a request. Raises Loosens for whatever would be more than `base`, ValueError for a bad value."""
     reads = [*base.readable_paths, *base.writable_paths] if base.read == "minimal" else ["/"]
     return Policy(
-        profile=_no_later("profile", get_args(Profile), base.profile, request.profile),
-        network=_no_later("network", get_args(Network), base.network, request.network),
-        read=_no_later("read", get_args(Read), base.read, request.read),
+        profile=_tightest_choice("profile", get_args(Profile), base.profile, request.profile),
+        network=_tightest_choice("network", get_args(Network), base.network, request.network),
+        read=_tightest_choice("read", get_args(Read), base.read, request.read),
         workspaces=base.workspaces,
-        writable_paths=_inside("writable_paths", base.writable_paths, base.writable_paths, request.writable_paths),
-        readable_paths=_inside("readable_paths", reads, base.readable_paths, request.readable_paths),
-        protected_paths=_also(base.protected_paths, request.protected_paths),
-        hidden_paths=_also(base.hidden_paths, request.hidden_paths),
-        limits=_usage({name: _no_more(name, base.limits, request) for name in Usage.__struct_fields__}),
+        writable_paths=_narrowed_paths(
+            "writable_paths", base.writable_paths, base.writable_paths, request.writable_paths
+        ),
+        readable_paths=_narrowed_paths("readable_paths", reads, base.readable_paths, request.readable_paths),
+        protected_paths=_merged_paths(base.protected_paths, request.protected_paths),
+        hidden_paths=_merged_paths(base.hidden_paths, request.hidden_paths),
+        limits=_build_limits(
+            {name: _lower_limit(name, base.limits, request) for name in SandboxLimits.__struct_fields__}
+        ),
     )
 
 
@@ -138,41 +142,41 @@ def _check(field: str, path: str, relative: bool) -> None:
         )
 
 
-def _no_later(field: str, order: tuple[Any, ...], given: str, asked: str | None) -> Any:
+def _tightest_choice(field: str, order: tuple[Any, ...], given: str, asked: str | None) -> Any:
     """The orders go from tight to loose."""
     if asked is None:
         return given
     if order.index(asked) > order.index(given):
-        raise Loosens(field, asked, given)
+        raise PolicyExceeded(field, asked, given)
     return asked
 
 
-def _inside(field: str, roots: list[str], given: list[str], asked: list[str] | None) -> list[str]:
+def _narrowed_paths(field: str, roots: list[str], given: list[str], asked: list[str] | None) -> list[str]:
     if asked is None:
         return given
     for path in asked:
         _check(field, path, relative=False)
-        if not within(path, roots):
-            raise Loosens(field, path, roots)
+        if not is_within(path, roots):
+            raise PolicyExceeded(field, path, roots)
     return asked
 
 
-def _also(given: list[str], asked: list[str] | None) -> list[str]:
+def _merged_paths(given: list[str], asked: list[str] | None) -> list[str]:
     return list(dict.fromkeys([*given, *(asked or [])]))
 
 
-def _usage(values: dict[str, int]) -> Usage:
+def _build_limits(values: dict[str, int]) -> SandboxLimits:
     try:
-        return msgspec.convert({name.replace("_", "-"): value for name, value in values.items()}, Usage)
+        return msgspec.convert({name.replace("_", "-"): value for name, value in values.items()}, SandboxLimits)
     except msgspec.ValidationError as error:  # below what may be asked for
         raise ValueError(f"limits: {error}") from None
 
 
-def _no_more(field: str, given: Usage, request: Tighter) -> int:
+def _lower_limit(field: str, given: SandboxLimits, request: SandboxOverrides) -> int:
     most: int = getattr(given, field)
     asked: int | None = getattr(request, field)
     if asked is None:
         return most
     if asked > most:
-        raise Loosens(field, asked, most)
+        raise PolicyExceeded(field, asked, most)
     return asked

@@ -18,14 +18,14 @@ def _says(text: str) -> Meta:
     return Meta(description=text)
 
 
-class Ex(msgspec.Struct, frozen=True):
+class ExceptionInfo(msgspec.Struct, frozen=True):
     """An exception of the user's code."""
 
     type: str
     message: str
 
 
-class Frame(msgspec.Struct, frozen=True):
+class StackFrame(msgspec.Struct, frozen=True):
     """One frame of a stack trace, the user's own; the harness is never shown."""
 
     func: str
@@ -66,21 +66,21 @@ class Binding(msgspec.Struct, frozen=True):
     type: str
 
 
-class LeftBehind(msgspec.Struct, frozen=True):
+class SkippedName(msgspec.Struct, frozen=True):
     """A name that a clone did not get, and why."""
 
     name: str
     why: str
 
 
-class Thread(msgspec.Struct, frozen=True):
+class ThreadStack(msgspec.Struct, frozen=True):
     """One thread of a session's interpreter, as `stack` shows it: outermost frame first."""
 
     name: str
-    frames: list[Frame]
+    frames: list[StackFrame]
 
 
-class Process(msgspec.Struct, frozen=True):
+class ProcessInfo(msgspec.Struct, frozen=True):
     """One process of a session."""
 
     pid: int
@@ -173,8 +173,8 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     ] = None
     images_dropped: Annotated[int | None, _says("figures that the code drew and that are not shown")] = None
     repr_error: Annotated[str | None, _says("the value's own repr raised this; there is no `value`")] = None
-    ex: Annotated[Ex | None, _says("the exception that ended the code")] = None
-    stacktrace: Annotated[list[Frame] | None, _says("the user's frames, bounded, outermost first")] = None
+    ex: Annotated[ExceptionInfo | None, _says("the exception that ended the code")] = None
+    stacktrace: Annotated[list[StackFrame] | None, _says("the user's frames, bounded, outermost first")] = None
     traceback: Annotated[str | None, _says("the same as text, as the runtime prints it, bounded")] = None
     eval_id: Annotated[int | None, _says("number of the eval in its session, from 1")] = None
     epoch: Annotated[
@@ -236,11 +236,11 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     file: Annotated[str | None, _says("where it is defined")] = None
     line: int | None = None
     bindings: list[Binding] | None = None
-    threads: list[Thread] | None = None
-    processes: list[Process] | None = None
+    threads: list[ThreadStack] | None = None
+    processes: list[ProcessInfo] | None = None
     new_session: Annotated[str | None, _says("id of the clone")] = None
     bytes: Annotated[int | None, _says("size of what was copied")] = None
-    left_behind: Annotated[list[LeftBehind] | None, _says("names that did not come along, at most 100")] = None
+    left_behind: Annotated[list[SkippedName] | None, _says("names that did not come along, at most 100")] = None
     environment: Annotated[str | None, _says("the python environment that was asked for")] = None
     environments: list[EnvironmentEntry] | None = None
     executable: Annotated[str | None, _says("the interpreter that runs")] = None

@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from replwire.faults import Refusal
-from replwire.names import MAX_NAME_BYTES, is_kebab, name_error, path_error, reference_error
+from replwire.faults import RequestError
+from replwire.identifiers import MAX_NAME_BYTES, is_kebab, name_error, path_error, reference_error
 from replwire.ops import OPS, Eval, Request
 
-__all__ = ["OPS", "describe_ops", "no_such_field", "parse", "typed", "unknown_fields"]
+__all__ = ["OPS", "describe_ops", "parse", "to_request", "unknown_field_message", "unknown_fields"]
 
 _FIELDS = {op: frozenset(field.encode_name for field in msgspec.structs.fields(kind)) for op, kind in OPS.items()}
 _KNOWN = frozenset[str]().union(*_FIELDS.values())
@@ -41,29 +41,29 @@ def parse(body: bytes | memoryview) -> dict[str, Any]:
     A Refusal carries the `id` to answer under where there is one.
     """
     if not body:
-        raise Refusal("malformed-request", "Malformed JSON: a request is one frame with one JSON object", id="")
+        raise RequestError("malformed-request", "Malformed JSON: a request is one frame with one JSON object", id="")
     try:
         raw = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Refusal("malformed-request", f"Malformed JSON: {error}", id="") from None
+        raise RequestError("malformed-request", f"Malformed JSON: {error}", id="") from None
     request_id = raw.get("id")
     if not isinstance(request_id, str):
         why = "id must not be empty" if request_id is None else "id must be a string"
-        raise Refusal("invalid-request", why, id="")
+        raise RequestError("invalid-request", why, id="")
     if not request_id:
-        raise Refusal("invalid-request", "id must not be empty", id="")
+        raise RequestError("invalid-request", "id must not be empty", id="")
     if len(request_id) > MAX_NAME_BYTES or len(request_id.encode("utf-8", "replace")) > MAX_NAME_BYTES:
-        raise Refusal("invalid-request", f"id exceeds maximum length of {MAX_NAME_BYTES}", id=request_id)
+        raise RequestError("invalid-request", f"id exceeds maximum length of {MAX_NAME_BYTES}", id=request_id)
     if not raw.keys() <= _KNOWN:
         _check_unknown(raw, request_id)
     op = raw.get("op")
     if not isinstance(op, str):
         why = "op is required" if op is None else "op must be a string"
-        raise Refusal("invalid-request", why, id=request_id)
+        raise RequestError("invalid-request", why, id=request_id)
     return raw
 
 
-def id_of(body: bytes) -> str:
+def extract_id(body: bytes) -> str:
     """The `id` of a request that is not looked at any further, "" where none is to be found. It costs little where
     it is the first field, and of one that was cut off it is found there alone."""
     begins = _BEGINS.match(body)
@@ -85,28 +85,28 @@ def _check_unknown(raw: dict[str, Any], request_id: str) -> None:
     """Fields that no operation has are kebab-case and flat too."""
     for key, value in raw.items():
         if not is_kebab(key):
-            raise Refusal("invalid-request", "request keys must use kebab-case", id=request_id)
+            raise RequestError("invalid-request", "request keys must use kebab-case", id=request_id)
         if isinstance(value, dict):
-            raise Refusal("invalid-request", "request message must use a flat JSON envelope", id=request_id)
+            raise RequestError("invalid-request", "request message must use a flat JSON envelope", id=request_id)
 
 
-def typed(raw: dict[str, Any]) -> Request:
+def to_request(raw: dict[str, Any]) -> Request:
     """The request that a parsed object is. Raises Refusal `unknown-op` or `invalid-request`."""
     op = raw["op"]
     kind = OPS.get(op)
     if kind is None:
-        raise Refusal("unknown-op", f"Unknown operation: {op[:MAX_NAME_BYTES]}")
+        raise RequestError("unknown-op", f"Unknown operation: {op[:MAX_NAME_BYTES]}")
     try:
         request = msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
-        raise Refusal("invalid-request", _explain(op, str(error))) from None
+        raise RequestError("invalid-request", _explain(op, str(error))) from None
     if request.session is not None and (why := reference_error("session", request.session)) is not None:
-        raise Refusal("invalid-request", why)
+        raise RequestError("invalid-request", why)
     if request.project is not None and (why := path_error("project", request.project)) is not None:
-        raise Refusal("invalid-request", why)
+        raise RequestError("invalid-request", why)
     for label, name in (("agent", request.agent), ("binding", request.binding)):
         if name is not None and (why := name_error(label, name)) is not None:
-            raise Refusal("invalid-request", why)
+            raise RequestError("invalid-request", why)
     return request
 
 
@@ -118,7 +118,7 @@ def unknown_fields(raw: dict[str, Any]) -> tuple[str, ...]:
     return tuple(name[:_MAX_FIELD] for name in raw if name not in known)[:_MAX_UNKNOWN]
 
 
-def no_such_field(op: str, name: str) -> str:
+def unknown_field_message(op: str, name: str) -> str:
     """The sentence for a field that an operation does not have, with the nearest one that it has."""
     from difflib import get_close_matches  # for the caller of a refusal alone
 

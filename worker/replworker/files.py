@@ -10,69 +10,71 @@ import os
 import stat
 from typing import NamedTuple
 
-from replwire.faults import Refusal
-from replwire.names import path_error
-from replwire.policy import within
-from replworker.confine.rights import Grant, acting_as
-from replworker.confine.workspace import EVERYTHING
+from replwire.faults import RequestError
+from replwire.identifiers import path_error
+from replwire.policy import is_within
+from replworker.sandbox.rights import Grant, acting_as
+from replworker.sandbox.workspace import EVERYTHING
 
 _DENIED = "path-not-allowed", "Path not allowed: it is not below a folder of session.load-paths"
 
 
-class Text(NamedTuple):
+class FileText(NamedTuple):
     """A file's text, and where it really is."""
 
     code: str
     path: str
 
 
-def read(file: str, cwd: str | None, allowed: tuple[str, ...], max_bytes: int, grant: Grant = EVERYTHING) -> Text:
+def read_file(
+    file: str, cwd: str | None, allowed: tuple[str, ...], max_bytes: int, grant: Grant = EVERYTHING
+) -> FileText:
     """The text of a file, at most `max_bytes`, opened as the session's owner may. A relative one is taken from the
     session's folder. Raises Refusal."""
     if not allowed:
         text = "load-file requires an explicit allowlist; no files are accessible by default"
-        raise Refusal("path-not-allowed", text, hint="the broker's config sets it: session.load-paths")
+        raise RequestError("path-not-allowed", text, hint="the broker's config sets it: session.load-paths")
     if (why := path_error("file", file)) is not None:
-        raise Refusal("invalid-request", why)
+        raise RequestError("invalid-request", why)
     path = os.path.join(cwd or "/", file)
     roots = [os.path.realpath(root) for root in allowed]
     try:
         with acting_as(grant.rights):
-            if not _may_name(os.path.realpath(path), roots, grant):
-                raise Refusal(*_DENIED)
+            if not _may_load(os.path.realpath(path), roots, grant):
+                raise RequestError(*_DENIED)
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (FileNotFoundError, NotADirectoryError):
-        raise Refusal("file-not-found", "File not found") from None
+        raise RequestError("file-not-found", "File not found") from None
     except PermissionError:
-        raise Refusal("path-not-allowed", "Permission denied: path not accessible") from None
+        raise RequestError("path-not-allowed", "Permission denied: path not accessible") from None
     except OSError:
-        raise Refusal("io-error", "I/O error reading file") from None
+        raise RequestError("io-error", "I/O error reading file") from None
     try:
         return _read(fd, roots, max_bytes, grant)
     except OSError:
-        raise Refusal("io-error", "I/O error reading file") from None
+        raise RequestError("io-error", "I/O error reading file") from None
     finally:
         os.close(fd)
 
 
-def _may_name(real: str, roots: list[str], grant: Grant) -> bool:
-    return within(real, roots) and (not grant.directories or within(real, grant.directories))
+def _may_load(real: str, roots: list[str], grant: Grant) -> bool:
+    return is_within(real, roots) and (not grant.directories or is_within(real, grant.directories))
 
 
-def _read(fd: int, roots: list[str], max_bytes: int, grant: Grant) -> Text:
+def _read(fd: int, roots: list[str], max_bytes: int, grant: Grant) -> FileText:
     real = os.readlink(f"/proc/self/fd/{fd}")
-    if not _may_name(real, roots, grant):
-        raise Refusal(*_DENIED)
+    if not _may_load(real, roots, grant):
+        raise RequestError(*_DENIED)
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
-        raise Refusal("invalid-request", "file: not a regular file")
+        raise RequestError("invalid-request", "file: not a regular file")
     data = b""
     while len(data) <= max_bytes and (more := os.read(fd, max_bytes + 1 - len(data))):
         data += more
     if len(data) > max_bytes:
         text = f"the file is longer than {max_bytes} bytes (max-file-bytes = {max_bytes})"
-        raise Refusal("message-too-large", text, limit="max-file-bytes", limit_value=max_bytes)
+        raise RequestError("message-too-large", text, limit="max-file-bytes", limit_value=max_bytes)
     try:
-        return Text(data.decode("utf-8-sig"), real)
+        return FileText(data.decode("utf-8-sig"), real)
     except UnicodeDecodeError as error:
-        raise Refusal("invalid-request", f"file: not UTF-8: {error.reason} at byte {error.start}") from None
+        raise RequestError("invalid-request", f"file: not UTF-8: {error.reason} at byte {error.start}") from None

@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import pwd
 
-from replwire.faults import Refusal
-from replwire.identities import Asker, Identities, Identity, uid_of
-from replworker.confine.rights import Grant, Rights
-from replworker.confine.workspace import Refused
+from replwire.faults import RequestError
+from replwire.identities import Identities, Identity, Principal, uid_of
+from replworker.sandbox.rights import Grant, Rights
+from replworker.sandbox.workspace import DirectoryRefused
 
 _ROOT = 0
 
 
-class Grants:
+class GrantResolver:
     """What the broker's config and the user database say of identities."""
 
     def __init__(self, listed: tuple[Identity, ...]) -> None:
         self._identities = Identities(list(listed))
 
-    def of(self, asker: Asker) -> Grant:
+    def resolve(self, asker: Principal) -> Grant:
         """What may be opened for this one. Raises Refused for who is no user of this machine where that matters."""
         entry = self._identities.get(asker.identity)
         directories = tuple(entry.workspaces) if entry is not None else ()
@@ -28,47 +28,47 @@ class Grants:
         user = _user(asker, entry)
         return Grant(asker.identity, _rights(asker, user), directories, user.pw_dir)
 
-    def for_files(self, asker: Asker) -> Grant:
+    def resolve_for_files(self, asker: Principal) -> Grant:
         """The same for files to be loaded. Raises Refusal `path-not-allowed`."""
         try:
-            return self.of(asker)
-        except Refused as refused:
-            raise Refusal("path-not-allowed", str(refused)) from None
+            return self.resolve(asker)
+        except DirectoryRefused as refused:
+            raise RequestError("path-not-allowed", str(refused)) from None
 
-    def check_unconfined(self, asker: Asker) -> None:
+    def check_unconfined(self, asker: Principal) -> None:
         """Raises Refused for a session that would run as root and is not root's."""
-        if os.geteuid() == _ROOT and self.of(asker).rights is not None:
-            raise Refused("sessions run unsandboxed here, as root: a root broker opens them for root alone")
+        if os.geteuid() == _ROOT and self.resolve(asker).rights is not None:
+            raise DirectoryRefused("sessions run unsandboxed here, as root: a root broker opens them for root alone")
 
 
-def _user(asker: Asker, entry: Identity | None) -> pwd.struct_passwd:
+def _user(asker: Principal, entry: Identity | None) -> pwd.struct_passwd:
     uid = uid_of(asker.identity)
     if uid is None:
-        return _named(asker.identity, entry)
+        return _mapped_user(asker.identity, entry)
     try:
         return pwd.getpwuid(uid)
     except KeyError:
         if not asker.groups:
-            raise Refused(
+            raise DirectoryRefused(
                 f"user {uid} is not in this machine's user database, so its groups are not known: connect by a Unix "
                 "socket, where the kernel tells them"
             ) from None
         return pwd.struct_passwd((str(uid), "x", uid, asker.groups[0], "", "/", ""))
 
 
-def _named(identity: str, entry: Identity | None) -> pwd.struct_passwd:
+def _mapped_user(identity: str, entry: Identity | None) -> pwd.struct_passwd:
     if entry is None or entry.user is None:
-        raise Refused(
+        raise DirectoryRefused(
             f"{identity} is no user of this machine, so a root broker opens no directory, environment or file for it: "
             "[[identities]] in the broker's config can name its user"
         )
     try:
         return pwd.getpwnam(entry.user)
     except KeyError:
-        raise Refused(f"[[identities]] names {entry.user} for {identity}, and there is no such user") from None
+        raise DirectoryRefused(f"[[identities]] names {entry.user} for {identity}, and there is no such user") from None
 
 
-def _rights(asker: Asker, user: pwd.struct_passwd) -> Rights | None:
+def _rights(asker: Principal, user: pwd.struct_passwd) -> Rights | None:
     """Groups are those of the process that asked, where the kernel has told them; else the user database's."""
     if user.pw_uid == _ROOT:
         return None

@@ -6,15 +6,15 @@ from collections import deque
 
 import zmq
 
-from replwire.link import Hello, Kind, encode, pack
+from replwire.link import FrameKind, HelloBody, encode, pack
 
 _MONITOR = "inproc://link"
-_LAST_WORD_MS = 10_000
+_FINAL_SEND_MS = 10_000
 # As plain numbers: pyzmq's are enums, whose `&` runs more python than the call it is made for.
 _EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
 
 
-class Link:
+class BrokerLink:
     """A DEALER that never waits: what cannot be sent yet is kept, and `stuffed` asks for less."""
 
     def __init__(self, endpoint: str, token: str) -> None:
@@ -28,7 +28,7 @@ class Link:
         self._monitor.connect(_MONITOR)
         self._pending: deque[bytes] = deque()
         socket.connect(endpoint)
-        self.send(pack(Kind.HELLO, encode(Hello(token))))
+        self.send(pack(FrameKind.HELLO, encode(HelloBody(token))))
 
         self.monitor_fd: int = self._monitor.fileno()  # readable: ask `broken`
 
@@ -46,16 +46,16 @@ class Link:
             frame = self._socket.recv(_NOBLOCK, copy=False)
         return None
 
-    def broken(self) -> bool:
+    def is_disconnected(self) -> bool:
         """Whether the connection to the broker is gone."""
         return bool(self._monitor.getsockopt(_EVENTS) & _POLLIN)  # type: ignore[operator]
 
     def send(self, frame: bytes) -> None:
         """Send, or keep for `flush`."""
-        if self._pending or not self._try(frame):
+        if self._pending or not self._try_send(frame):
             self._pending.append(frame)
 
-    def _try(self, frame: bytes) -> bool:
+    def _try_send(self, frame: bytes) -> bool:
         try:
             self._socket.send(frame, _NOBLOCK)
         except zmq.Again:
@@ -64,20 +64,20 @@ class Link:
 
     def flush(self) -> None:
         """Send what was kept, as far as it goes."""
-        while self._pending and self._try(self._pending[0]):
+        while self._pending and self._try_send(self._pending[0]):
             self._pending.popleft()
 
     @property
-    def stuffed(self) -> bool:
+    def is_backpressured(self) -> bool:
         """The broker does not keep up: stop reading output until `flush` has emptied this."""
         return bool(self._pending)
 
-    def last_word(self, frame: bytes) -> None:
+    def send_final(self, frame: bytes) -> None:
         """Say this, and wait until the broker has no more use for us."""
-        self._socket.sndtimeo = self._socket.rcvtimeo = _LAST_WORD_MS
+        self._socket.sndtimeo = self._socket.rcvtimeo = _FINAL_SEND_MS
         self._socket.send(frame)
         try:
-            while not self.broken():
+            while not self.is_disconnected():
                 self._socket.recv()
         except zmq.Again:
             return

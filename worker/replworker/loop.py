@@ -14,49 +14,55 @@ import zmq
 from replwire.deadlines import Deadline, Deadlines
 from replwire.link import unpack
 from replworker.interpreter import InterpreterBroken
-from replworker.link import Link
+from replworker.link import BrokerLink
 from replworker.memory import MemoryWatch
 from replworker.output import Stream
-from replworker.runtimes.child import Child, ProtocolError
-from replworker.session import Session
+from replworker.runtimes.interpreter_process import InterpreterProcess, ProtocolError
+from replworker.session import WorkerSession
 
-_SHARE = 1024 * 1024  # bytes of one pipe read in one turn, so that a flood leaves room for control
-_SMALL = 32 * 1024  # a read below this leaves the pipe alone for a moment, to find more there next time:
-_REST_S = 0.002  # a loop of prints costs hundreds of messages a second and not hundreds of thousands
-_IDLE_SHARE = 4 * 1024 * 1024  # bytes a second that are read, and mostly forgotten, while no eval runs
+_READ_BUDGET = 1024 * 1024  # bytes of one pipe read in one turn, so that a flood leaves room for control
+_SMALL_READ = 32 * 1024  # a read below this leaves the pipe alone for a moment, to find more there next time:
+_COALESCE_S = 0.002  # a loop of prints costs hundreds of messages a second and not hundreds of thousands
+_IDLE_BYTES_PER_S = 4 * 1024 * 1024  # bytes a second that are read, and mostly forgotten, while no eval runs
 _IDLE_PAUSE_S = 0.1
 _POLLIN = int(zmq.POLLIN)
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 
 
-class Loop:
+class WorkerLoop:
     """Runs until the broker is gone, or kills this worker, which is the normal end."""
 
     def __init__(
-        self, link: Link, child: Child, session: Session, timers: Deadlines, beat_s: float, memory: MemoryWatch
+        self,
+        link: BrokerLink,
+        child: InterpreterProcess,
+        session: WorkerSession,
+        timers: Deadlines,
+        beat_s: float,
+        memory: MemoryWatch,
     ) -> None:
         self._link = link
         self._child = child
         self._session = session
         self._timers = timers
-        self._beat_s = beat_s
+        self._heartbeat_s = beat_s
         self._memory = memory
-        self._memory_look: Deadline | None = None
+        self._memory_timer: Deadline | None = None
         self._epoll = select.epoll()
         self._watched: dict[int, int] = {}
-        self._paused = False
-        self._resting: set[int] = set()
-        self._dead = False
+        self._is_paused = False
+        self._coalescing: set[int] = set()
+        self._exited = False
         self._handlers: dict[int, Callable[[], None]] = {
-            child.control.fileno(): self._control,
-            child.out: lambda: self._stream("out"),
-            child.err: lambda: self._stream("err"),
-            child.late: self._late,
-            child.pidfd: self._child_died,
+            child.control.fileno(): self._on_control,
+            child.out: lambda: self._on_stream("out"),
+            child.err: lambda: self._on_stream("err"),
+            child.background: self._on_background,
+            child.pidfd: self._on_exit,
             child.stdin: lambda: session.input.flush(),  # a claim gives the session another Input
         }
         self._epoll.register(link.monitor_fd, _IN)
-        for fd in (child.control.fileno(), child.out, child.err, child.late, child.pidfd):
+        for fd in (child.control.fileno(), child.out, child.err, child.background, child.pidfd):
             self._watch(fd, _IN)
 
     def _watch(self, fd: int, events: int) -> None:
@@ -83,140 +89,142 @@ class Loop:
 
     def run(self) -> None:
         """Serve. Returns when the broker's connection is gone."""
-        self.begin()
+        self.start()
         link = self._link
-        if link.broken():  # before its descriptor was watched
+        if link.is_disconnected():  # before its descriptor was watched
             return
         # libzmq's own poll knows of frames that it took in while sending; the rest stands behind the epoll.
         items: Any = [(link.socket, _POLLIN), (self.fileno(), _POLLIN)]
         while True:
             for ready, _ in zmq.zmq_poll(items, self._timeout_ms()):
                 if ready is link.socket:
-                    self.hear()
-                elif not self.others():
+                    self.handle_link()
+                elif not self.handle_descriptors():
                     return
-            self.settle()
+            self.after_poll()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Say that this worker lives, and watch what is to be watched."""
-        self._look_at_memory(time.monotonic())
-        self._beat(time.monotonic())
-        self._arrange()
+        self._sample_memory(time.monotonic())
+        self._heartbeat(time.monotonic())
+        self._update_interest()
 
-    def hear(self) -> None:
+    def handle_link(self) -> None:
         """Take one frame from the link."""
         frame = self._link.receive()
         if frame is None:
             return
         try:
-            self._session.hear(unpack(frame), frame)
+            self._session.handle_frame(unpack(frame), frame)
         except InterpreterBroken as broken:
-            self._die(str(broken))
+            self._interpreter_exited(str(broken))
             return
-        if self._memory.rests and self._session.jobs.running is not None:
-            self._timers.cancel(self._memory_look)
-            self._memory_look = self._timers.at(time.monotonic() + self._memory.wake(), self._look_at_memory)
+        if self._memory.is_idle and self._session.jobs.running is not None:
+            self._timers.cancel(self._memory_timer)
+            self._memory_timer = self._timers.call_at(
+                time.monotonic() + self._memory.on_eval_start(), self._sample_memory
+            )
 
-    def others(self) -> bool:
+    def handle_descriptors(self) -> bool:
         """Handle everything but the link's frames; False when the broker is gone."""
         for fd, _ in self._epoll.poll(0):
-            if fd == self._link.monitor_fd and self._link.broken():
+            if fd == self._link.monitor_fd and self._link.is_disconnected():
                 return False
             handler = self._handlers.get(fd)
             if handler is not None:
                 handler()
         return True
 
-    def settle(self) -> None:
+    def after_poll(self) -> None:
         """After each turn: do what is due, and watch what is to be watched from here on."""
         self._timers.run_due(time.monotonic())
-        self._arrange()
+        self._update_interest()
 
     def _timeout_ms(self) -> int:
-        due = self._timers.next()
+        due = self._timers.next_due()
         return -1 if due is None else max(0, math.ceil(1000 * (due - time.monotonic())))
 
-    def _arrange(self) -> None:
+    def _update_interest(self) -> None:
         """Read pipes only while the broker takes what they give; write only where there is something to write."""
         child, link = self._child, self._link
-        if link.stuffed:
+        if link.is_backpressured:
             link.flush()
-        if self._dead:
+        if self._exited:
             return
-        blocked = link.stuffed or self._paused
-        for fd in (child.out, child.err, child.late):
+        blocked = link.is_backpressured or self._is_paused
+        for fd in (child.out, child.err, child.background):
             if fd in self._handlers:
-                self._watch(fd, 0 if blocked or fd in self._resting else _IN)
-        if child.unsent or child.control.fileno() in self._watched:
-            self._watch(child.control.fileno(), _IN | _OUT if child.unsent else _IN)
-        if self._session.input.pending or child.stdin in self._watched:
-            self._watch(child.stdin, _OUT if self._session.input.pending else 0)
+                self._watch(fd, 0 if blocked or fd in self._coalescing else _IN)
+        if child.has_unsent or child.control.fileno() in self._watched:
+            self._watch(child.control.fileno(), _IN | _OUT if child.has_unsent else _IN)
+        if self._session.input.has_pending or child.stdin in self._watched:
+            self._watch(child.stdin, _OUT if self._session.input.has_pending else 0)
 
-    def _beat(self, now: float) -> None:
-        self._session.beat()
-        self._timers.at(now + self._beat_s, self._beat)
+    def _heartbeat(self, now: float) -> None:
+        self._session.send_heartbeat()
+        self._timers.call_at(now + self._heartbeat_s, self._heartbeat)
 
-    def _look_at_memory(self, _: float) -> None:
-        if self._dead:
+    def _sample_memory(self, _: float) -> None:
+        if self._exited:
             return
-        look = self._memory.look(time.monotonic)
+        look = self._memory.sample(time.monotonic)
         if look.cause is not None:
-            self._die(look.cause)
+            self._interpreter_exited(look.cause)
             return
         if look.changed:
-            self._session.beat()
-        self._memory_look = self._timers.at(time.monotonic() + look.pause_s, self._look_at_memory)
+            self._session.send_heartbeat()
+        self._memory_timer = self._timers.call_at(time.monotonic() + look.pause_s, self._sample_memory)
 
-    def _control(self) -> None:
+    def _on_control(self) -> None:
         self._child.flush()
         try:
             for body in self._child.receive():
-                self._session.interpreter_said(body)
+                self._session.handle_interpreter_frame(body)
         except InterpreterBroken as broken:
-            self._die(str(broken))
+            self._interpreter_exited(str(broken))
         except (ProtocolError, ValueError, msgspec.MsgspecError) as error:
-            self._die(f"protocol: the interpreter {error}")
+            self._interpreter_exited(f"protocol: the interpreter {error}")
 
-    def _stream(self, stream: Stream) -> None:
+    def _on_stream(self, stream: Stream) -> None:
         fd = self._child.out if stream == "out" else self._child.err
-        most = self._share(fd)
-        if not self._session.printed(stream, most):
+        most = self._read_budget(fd)
+        if not self._session.read_stream(stream, most):
             self._stop_reading(fd)
-        elif most < _SMALL:
-            self._resting.add(fd)
-            self._timers.at(time.monotonic() + _REST_S, lambda _: self._resting.discard(fd))
+        elif most < _SMALL_READ:
+            self._coalescing.add(fd)
+            self._timers.call_at(time.monotonic() + _COALESCE_S, lambda _: self._coalescing.discard(fd))
 
-    def _late(self) -> None:
-        if not self._session.late(self._share(self._child.late)):
-            self._stop_reading(self._child.late)
+    def _on_background(self) -> None:
+        if not self._session.read_background(self._read_budget(self._child.background)):
+            self._stop_reading(self._child.background)
 
-    def _share(self, fd: int) -> int:
+    def _read_budget(self, fd: int) -> int:
         """How much to read now: what is there, within bounds; while nothing runs, not all the time."""
-        most = min(_SHARE, max(1, self._child.waiting(fd)))
-        if self._session.jobs.running is None and most > _IDLE_SHARE * _IDLE_PAUSE_S:
-            self._paused = True
-            self._timers.at(time.monotonic() + _IDLE_PAUSE_S, lambda _: self._resume())
+        most = min(_READ_BUDGET, max(1, self._child.unread_bytes(fd)))
+        if self._session.jobs.running is None and most > _IDLE_BYTES_PER_S * _IDLE_PAUSE_S:
+            self._is_paused = True
+            self._timers.call_at(time.monotonic() + _IDLE_PAUSE_S, lambda _: self._resume())
         return most
 
     def _resume(self) -> None:
-        self._paused = False
+        self._is_paused = False
 
     def _stop_reading(self, fd: int) -> None:
         self._watch(fd, 0)
         del self._handlers[fd]
 
-    def _child_died(self) -> None:
-        cause = self._child.died()
+    def _on_exit(self) -> None:
+        cause = self._child.poll_exit()
         if cause is not None:
-            self._die(cause)
+            self._interpreter_exited(cause)
 
-    def _die(self, cause: str) -> None:
+    def _interpreter_exited(self, cause: str) -> None:
         """The session is over: say what it still had to say, then how it ended, and wait to be killed."""
-        if self._dead:
+        if self._exited:
             return
-        self._dead = True
+        self._exited = True
         self._child.kill()
         self._session.drain()
-        self._session.gone(cause)
+        self._session.send_exited(cause)
         for fd in list(self._watched):
             self._watch(fd, 0)

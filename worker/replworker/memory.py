@@ -10,28 +10,28 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from replwire.limits import MIB
-from replworker.confine.group_memory import used
-from replworker.confinement import Confinement
 from replworker.processes import ProcessTree
-from replworker.runtimes.child import Child
+from replworker.runtimes.interpreter_process import InterpreterProcess
+from replworker.sandbox.group_memory import used_bytes
+from replworker.session_sandbox import SessionSandbox
 
 _FAST_S, _CALM_S, _SLOW_S = 0.05, 0.25, 4.0
-_SHARE = 20  # a look may take one part in so many of the time
+_MAX_COST_FRACTION = 20  # a look may take one part in so many of the time
 _STEP_BYTES = 8 * MIB  # a change that is told at once; what is smaller waits for the next beat
 
 Measure = Callable[[int | None], int]  # bytes; the argument: from where on the figure has to be exact
 
 
-def watch(child: Child, confinement: Confinement | None) -> MemoryWatch:
+def create_memory_watch(child: InterpreterProcess, confinement: SessionSandbox | None) -> MemoryWatch:
     """The watch over an interpreter and what it starts."""
-    if confinement is not None and (group := confinement.wrapping.memory_group()) is not None:
-        return MemoryWatch(lambda _: used(*group), None)
-    tree = ProcessTree(child.outer)
+    if confinement is not None and (group := confinement.wrapper.memory_group()) is not None:
+        return MemoryWatch(lambda _: used_bytes(*group), None)
+    tree = ProcessTree(child.outer_pid)
     limit = None if confinement is None else confinement.policy.limits.memory_bytes
-    return MemoryWatch(lambda doubt: tree.memory(doubt, child.confined), limit)
+    return MemoryWatch(lambda doubt: tree.memory(doubt, child.sandboxed_pid), limit)
 
 
-class Look(NamedTuple):
+class MemorySample(NamedTuple):
     """What one look gave."""
 
     used: int
@@ -46,35 +46,35 @@ class MemoryWatch:
     def __init__(self, measure: Measure, limit: int | None) -> None:
         self._measure = measure
         self._limit = limit
-        self._told = 0
-        self._before = 0
+        self._last_reported = 0
+        self._previous = 0
         self._pause_s = _CALM_S
         self.used = 0
 
     @property
-    def rests(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether the next look is far off, so that code which begins to run makes it due soon."""
         return self._pause_s > _CALM_S
 
-    def wake(self) -> float:
+    def on_eval_start(self) -> float:
         """Something runs: the pause from now to the next look."""
         self._pause_s = _CALM_S
         return _CALM_S
 
-    def look(self, clock: Callable[[], float]) -> Look:
+    def sample(self, clock: Callable[[], float]) -> MemorySample:
         """Look now."""
         begin = clock()
         self.used = self._measure(self._limit)
         cost = clock() - begin
         step = _STEP_BYTES if self._limit is None else min(_STEP_BYTES, self._limit // 16)
-        grew, self._before = self.used - self._before, self.used
+        grew, self._previous = self.used - self._previous, self.used
         self._pause_s = _FAST_S if grew > step else min(_SLOW_S, self._pause_s * 2)
-        changed = abs(self.used - self._told) > step
+        changed = abs(self.used - self._last_reported) > step
         if changed:
-            self._told = self.used
-        return Look(self.used, changed, self._cause(), max(self._pause_s, cost * _SHARE))
+            self._last_reported = self.used
+        return MemorySample(self.used, changed, self._cause(), max(self._pause_s, cost * _MAX_COST_FRACTION))
 
-    def shown(self, known: Mapping[str, int | None]) -> dict[str, int | None]:
+    def snapshot(self, known: Mapping[str, int | None]) -> dict[str, int | None]:
         """For `info`: measured now. `known`, from the broker, has the limit, and what is left beyond this session."""
         used = self._measure(None)
         limit, left = known.get("limit"), known.get("available")

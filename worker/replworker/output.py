@@ -15,26 +15,26 @@ from replwire.replies import TRUNCATED
 
 Stream = Literal["out", "err"]
 STREAMS: tuple[Stream, ...] = ("out", "err")
-_MERGE = 4096  # neighbouring chunks of one stream below this size are kept as one
+_MERGE_BYTES = 4096  # neighbouring chunks of one stream below this size are kept as one
 
 
-class Piece(NamedTuple):
+class OutputPiece(NamedTuple):
     """A part of the log, as text."""
 
     stream: Stream
     text: str
 
 
-class Page(NamedTuple):
+class OutputPage(NamedTuple):
     """What a read returns. `offset` is where the next one goes on, `missing` counts bytes that are gone."""
 
-    pieces: list[Piece]
+    pieces: list[OutputPiece]
     offset: int
     missing: int
     more: bool
 
 
-class _Chunk:
+class _LoggedChunk:
     __slots__ = ("data", "start", "stream")
 
     def __init__(self, start: int, stream: Stream, data: bytes) -> None:
@@ -47,7 +47,7 @@ class _Chunk:
         return self.start + len(self.data)
 
 
-class _Side:
+class _StreamState:
     """One stream's share of the log."""
 
     __slots__ = ("cut", "decoder", "dropped", "head", "tail", "tail_bytes")
@@ -57,39 +57,39 @@ class _Side:
         self.head = 0
         self.cut = False
         self.dropped = 0  # bytes that were not sent on live
-        self.tail: deque[_Chunk] = deque()
+        self.tail: deque[_LoggedChunk] = deque()
         self.tail_bytes = 0
 
 
-class Output:
+class OutputLog:
     """The log of one eval."""
 
     def __init__(self, head_bytes: int, tail_bytes: int) -> None:
         self._head_limit = head_bytes
         self._tail_limit = tail_bytes
-        self._chunks: list[_Chunk] = []
-        self._sides: dict[Stream, _Side] = {"out": _Side(), "err": _Side()}
+        self._chunks: list[_LoggedChunk] = []
+        self._streams: dict[Stream, _StreamState] = {"out": _StreamState(), "err": _StreamState()}
         self.total = 0
 
     @property
-    def kept(self) -> int:
+    def memory_bytes(self) -> int:
         """Bytes in memory."""
-        return sum(side.head + side.tail_bytes for side in self._sides.values())
+        return sum(side.head + side.tail_bytes for side in self._streams.values())
 
     def dropped(self, stream: str = "both") -> int:
         """Bytes of one stream, or of "both", that were not sent on live."""
-        return sum(side.dropped for name, side in self._sides.items() if stream in ("both", name))
+        return sum(side.dropped for name, side in self._streams.items() if stream in ("both", name))
 
     def add(self, stream: Stream, data: bytes) -> str:
         """Capture. Returns the text to send on live, "" when there is none."""
-        side = self._sides[stream]
+        side = self._streams[stream]
         room = self._head_limit - side.head
         if len(data) <= room:
-            self._keep(side, stream, data)
+            self._append(side, stream, data)
             return side.decoder.decode(data)
         text = ""
         if room:
-            self._keep(side, stream, data[:room])
+            self._append(side, stream, data[:room])
             text = side.decoder.decode(data[:room])
         if not side.cut:
             side.cut = True
@@ -98,36 +98,36 @@ class Output:
         self._overflow(side, stream, data[room:])
         return text
 
-    def finish(self) -> list[Piece]:
+    def finish(self) -> list[OutputPiece]:
         """The eval is over: text still held back because its last character was not complete."""
-        rest = [Piece(stream, side.decoder.decode(b"", True)) for stream, side in self._sides.items()]
+        rest = [OutputPiece(stream, side.decoder.decode(b"", True)) for stream, side in self._streams.items()]
         return [piece for piece in rest if piece.text]
 
-    def _keep(self, side: _Side, stream: Stream, data: bytes) -> None:
+    def _append(self, side: _StreamState, stream: Stream, data: bytes) -> None:
         last = self._chunks[-1] if self._chunks else None
-        if last is not None and last.stream == stream and last.end == self.total and len(last.data) < _MERGE:
+        if last is not None and last.stream == stream and last.end == self.total and len(last.data) < _MERGE_BYTES:
             last.data += data
         else:
-            self._chunks.append(_Chunk(self.total, stream, data))
+            self._chunks.append(_LoggedChunk(self.total, stream, data))
         side.head += len(data)
         self.total += len(data)
 
-    def _overflow(self, side: _Side, stream: Stream, data: bytes) -> None:
+    def _overflow(self, side: _StreamState, stream: Stream, data: bytes) -> None:
         side.dropped += len(data)
         keep = data[-self._tail_limit :] if self._tail_limit else b""
         if keep:
-            side.tail.append(_Chunk(self.total + len(data) - len(keep), stream, keep))
+            side.tail.append(_LoggedChunk(self.total + len(data) - len(keep), stream, keep))
             side.tail_bytes += len(keep)
             while side.tail_bytes - len(side.tail[0].data) >= self._tail_limit:
                 side.tail_bytes -= len(side.tail.popleft().data)
         self.total += len(data)
 
-    def page(self, offset: int, stream: str, max_bytes: int, max_pieces: int) -> Page:
+    def page(self, offset: int, stream: str, max_bytes: int, max_pieces: int) -> OutputPage:
         """Text from an offset, of one stream or of "both", at most `max_bytes` of it in at most `max_pieces`."""
-        tails = [chunk for side in self._sides.values() for chunk in side.tail]
+        tails = [chunk for side in self._streams.values() for chunk in side.tail]
         chunks = self._chunks + sorted(tails, key=lambda chunk: chunk.start)
-        decoders = {name: codecs.getincrementaldecoder("utf-8")("backslashreplace") for name in self._sides}
-        pieces: list[Piece] = []
+        decoders = {name: codecs.getincrementaldecoder("utf-8")("backslashreplace") for name in self._streams}
+        pieces: list[OutputPiece] = []
         at, missing = offset, 0
         for chunk in chunks:
             if chunk.end <= at:
@@ -140,14 +140,14 @@ class Output:
             data = chunk.data[start - chunk.start :][:max_bytes]
             max_bytes -= len(data)
             at = start + len(data)
-            pieces.append(Piece(chunk.stream, decoders[chunk.stream].decode(data)))
+            pieces.append(OutputPiece(chunk.stream, decoders[chunk.stream].decode(data)))
             if max_bytes <= 0 or len(pieces) >= max_pieces:
-                return Page(pieces, at, missing, more=at < self.total)
-        pieces += [Piece(name, rest) for name, decoder in decoders.items() if (rest := decoder.decode(b"", True))]
-        return Page(pieces, max(offset, self.total), missing + max(0, self.total - at), more=False)
+                return OutputPage(pieces, at, missing, more=at < self.total)
+        pieces += [OutputPiece(name, rest) for name, decoder in decoders.items() if (rest := decoder.decode(b"", True))]
+        return OutputPage(pieces, max(offset, self.total), missing + max(0, self.total - at), more=False)
 
 
-class Background:
+class BackgroundOutput:
     """What a session prints while no eval runs: the newest bytes, and how many there were."""
 
     def __init__(self, limit: int) -> None:
@@ -164,7 +164,7 @@ class Background:
         if len(self._data) > 2 * self._limit:
             del self._data[: len(self._data) - self._limit]
 
-    def page(self, offset: int, max_bytes: int) -> Page:
+    def page(self, offset: int, max_bytes: int) -> OutputPage:
         """Text from an offset."""
         kept = bytes(self._data[-self._limit :]) if self._limit else b""
         start = max(offset, self.total - len(kept))
@@ -172,4 +172,4 @@ class Background:
         at = start + len(data)
         self.unread = 0
         text = data.decode("utf-8", "backslashreplace")
-        return Page([Piece("out", text)] if text else [], at, max(0, start - offset), more=at < self.total)
+        return OutputPage([OutputPiece("out", text)] if text else [], at, max(0, start - offset), more=at < self.total)

@@ -10,7 +10,7 @@ from replwire.ops import Env
 TOOL = Path(__file__).parent / "runtimes/python/packages.py"
 
 
-def code(request: Env) -> str:
+def build_code(request: Env) -> str:
     """One expression whose value is the tool's exit code. It binds no name."""
     words = [str(TOOL), request.action, *([request.path] if request.path else []), *request.packages]
     return f"__import__('subprocess').call([__import__('sys').executable, *{words!r}])"

@@ -17,7 +17,7 @@ from replwire.limits import KIB
 _STATUS_BYTES = 8192
 _BLOCK = 512  # of st_blocks
 _TMPFS = ("/tmp", "/dev/shm")
-_MOST_PROCESSES = 10_000  # a tree that grows while it is walked must not be walked for ever
+_MAX_PROCESSES = 10_000  # a tree that grows while it is walked must not be walked for ever
 
 
 class ProcessMemory(NamedTuple):
@@ -40,22 +40,22 @@ class ProcessTree:
         self._memfds = os.fstat(fd).st_dev
         os.close(fd)
 
-    def memory(self, doubt: int | None = None, inside: int | None = None) -> int:
+    def memory(self, exact_above: int | None = None, sandboxed_pid: int | None = None) -> int:
         """Bytes that it uses; where the cheap sum is more than `doubt`, the exact one. `inside` is a process whose
         /tmp and /dev/shm are this tree's own, in memory."""
         pids = list(self._pids())
-        files = self._in_memfds(pids)
-        if inside is not None:
-            files += sum(_room_taken(f"{self._proc}/{inside}/root{place}") for place in _TMPFS)
-        held = [self._cheap(pid) for pid in pids]
+        files = self._memfd_bytes(pids)
+        if sandboxed_pid is not None:
+            files += sum(_used_bytes(f"{self._proc}/{sandboxed_pid}/root{place}") for place in _TMPFS)
+        held = [self._approximate(pid) for pid in pids]
         total = _sum(held, files)
-        if doubt is None or total <= doubt or len(pids) == 1:
+        if exact_above is None or total <= exact_above or len(pids) == 1:
             return total
         return _sum([self._exact(pid) or cheap for pid, cheap in zip(pids, held, strict=True)], files)
 
     def _pids(self) -> Iterator[int]:
         waiting = [self._root]
-        for _ in range(_MOST_PROCESSES):
+        for _ in range(_MAX_PROCESSES):
             if not waiting:
                 return
             pid = waiting.pop()
@@ -64,7 +64,7 @@ class ProcessTree:
             for thread in _names(tasks):  # each has the children that it started
                 waiting += map(int, _read(f"{tasks}/{thread}/children").split())
 
-    def _cheap(self, pid: int) -> ProcessMemory:
+    def _approximate(self, pid: int) -> ProcessMemory:
         found = _lines(f"{self._proc}/{pid}/status")
         return ProcessMemory(found.get(b"RssAnon", 0) + found.get(b"VmSwap", 0), found.get(b"RssShmem", 0))
 
@@ -72,7 +72,7 @@ class ProcessTree:
         found = _lines(f"{self._proc}/{pid}/smaps_rollup")
         return ProcessMemory(found.get(b"Pss_Anon", 0) + found.get(b"SwapPss", 0), found.get(b"Pss_Shmem", 0))
 
-    def _in_memfds(self, pids: Iterable[int]) -> int:
+    def _memfd_bytes(self, pids: Iterable[int]) -> int:
         sizes: dict[int, int] = {}
         for pid in pids:
             for name in _names(f"{self._proc}/{pid}/fd"):
@@ -91,7 +91,7 @@ def _sum(held: Iterable[ProcessMemory], files: int) -> int:
     return int(own + max(shared, files))
 
 
-def _room_taken(place: str) -> int:
+def _used_bytes(place: str) -> int:
     try:
         found = os.statvfs(place)
     except OSError:

@@ -12,8 +12,8 @@ from replwire.limits import Limits
 from replwire.link import Outcome
 from replwire.ops import Read
 from replwire.replies import Reply
-from replworker.jobs import Follower, Job, Jobs
-from replworker.output import STREAMS, Background, Page, Piece, Stream
+from replworker.evals import EvalRecord, EvalStore, ReadWaiter
+from replworker.output import STREAMS, BackgroundOutput, OutputPage, OutputPiece, Stream
 
 # Of the text in one answer. It is never left out, so it must be less than what is held for a slow client before that is
 # given up: 8 MiB, and text can be six times as long in JSON; 1000 messages.
@@ -21,13 +21,13 @@ _PAGE_BYTES = 1 << 20
 _PAGE_PIECES = 200
 
 
-class Reads:
+class ReadHandler:
     """All reads of one session. `say` sends a reply, and takes its route first."""
 
     def __init__(
         self,
-        jobs: Jobs,
-        background: Background,
+        jobs: EvalStore,
+        background: BackgroundOutput,
         timers: Deadlines,
         limits: Limits,
         say: Callable[..., None],
@@ -36,126 +36,128 @@ class Reads:
         self._background = background
         self._timers = timers
         self._limits = limits
-        self._say = say
+        self._send_reply = say
 
     def read(self, route: int, request: Read) -> None:
         """Answer now, or follow the running eval until it ends or the wait is over."""
         most = min(request.max_bytes or _PAGE_BYTES, self._limits.max_output_bytes, _PAGE_BYTES)
         if request.eval_id == 0:
             page = self._background.page(request.offset, most)
-            self._send(route, request.id, page, request.grep)
+            self._send_page(route, request.id, page, request.grep)
             reply = Reply(id=request.id, status=["done"], eval_id=0)
-            self._say(route, self._paged(reply, page, request.grep), Outcome.OK)
+            self._send_reply(route, self._with_page(reply, page, request.grep), Outcome.OK)
             return
         job = self._jobs.find(request.eval_id)
         if job is None:
             err = f"eval {request.eval_id}: its output was given up to make room"
             reply = Reply(id=request.id, status=["done", "error", "eval-not-found"], err=err)
-            self._say(route, reply, Outcome.ERROR)
+            self._send_reply(route, reply, Outcome.ERROR)
             return
-        follower = Follower(route, request.id, request.stream, request.offset, most, request.grep)
+        follower = ReadWaiter(route, request.id, request.stream, request.offset, most, request.grep)
         if job.done is not None:
-            self._finish(job, follower)
+            self._send_rest(job, follower)
             return
         page = _page(job, follower)
         full = page.more and request.max_bytes is not None and request.grep is None  # what comes is for the next page
         if full or not request.wait_ms:
-            self._wait_over(job, follower)
+            self._on_wait_timeout(job, follower)
             return
         if follower.grep is None:
-            self._send(route, request.id, page, None)
+            self._send_page(route, request.id, page, None)
             follower.missing = page.missing + (job.output.total - page.offset if page.more else 0)
             follower.dropped = job.output.dropped(follower.stream)
         when = time.monotonic() + min(request.wait_ms, self._limits.max_wait_ms) / 1000
-        follower.deadline = self._timers.at(when, lambda _: self._wait_over(job, follower))
-        job.followers.append(follower)
-        self._tell_need(job, follower)
+        follower.deadline = self._timers.call_at(when, lambda _: self._on_wait_timeout(job, follower))
+        job.waiters.append(follower)
+        self._send_need_input(job, follower)
 
-    def needs_input(self, job: Job) -> None:
+    def on_need_input(self, job: EvalRecord) -> None:
         """The eval waits for input: tell who follows it."""
-        for follower in job.followers:
-            self._tell_need(job, follower)
+        for follower in job.waiters:
+            self._send_need_input(job, follower)
 
-    def _tell_need(self, job: Job, follower: Follower) -> None:
-        if job.need is not None:
-            self._say(follower.route, msgspec.structs.replace(job.need, id=follower.request_id))
+    def _send_need_input(self, job: EvalRecord, follower: ReadWaiter) -> None:
+        if job.need_input is not None:
+            self._send_reply(follower.route, msgspec.structs.replace(job.need_input, id=follower.request_id))
 
-    def ended(self, job: Job) -> None:
+    def on_eval_end(self, job: EvalRecord) -> None:
         """The eval has its answer: tell who follows it."""
-        for follower in job.followers:
+        for follower in job.waiters:
             self._timers.cancel(follower.deadline)
             if follower.grep is None:
-                self._terminal(job, follower, _heard_live(job, follower))
+                self._send_final(job, follower, _live_page(job, follower))
             else:
-                self._finish(job, follower)
-        job.followers.clear()
+                self._send_rest(job, follower)
+        job.waiters.clear()
 
-    def _finish(self, job: Job, follower: Follower) -> None:
+    def _send_rest(self, job: EvalRecord, follower: ReadWaiter) -> None:
         page = _page(job, follower)
-        self._send(follower.route, follower.request_id, page, follower.grep)
-        self._terminal(job, follower, page)
+        self._send_page(follower.route, follower.request_id, page, follower.grep)
+        self._send_final(job, follower, page)
 
-    def _terminal(self, job: Job, follower: Follower, page: Page) -> None:
+    def _send_final(self, job: EvalRecord, follower: ReadWaiter, page: OutputPage) -> None:
         assert job.done is not None
         for image in job.images:
-            self._say(follower.route, Reply(id=follower.request_id, mime=image))
+            self._send_reply(follower.route, Reply(id=follower.request_id, mime=image))
         value = job.value and msgspec.structs.replace(job.value, id=follower.request_id)
         done = msgspec.structs.replace(job.done, id=follower.request_id, dropped_bytes=None, truncated=None)
-        self._say(follower.route, self._paged(done, page, follower.grep), Outcome.OK, before=value)
+        self._send_reply(follower.route, self._with_page(done, page, follower.grep), Outcome.OK, before=value)
 
-    def _wait_over(self, job: Job, follower: Follower) -> None:
-        live = follower in job.followers
+    def _on_wait_timeout(self, job: EvalRecord, follower: ReadWaiter) -> None:
+        live = follower in job.waiters
         if live:
-            job.followers.remove(follower)
+            job.waiters.remove(follower)
         if live and follower.grep is None:
-            page = _heard_live(job, follower)
+            page = _live_page(job, follower)
         else:
             page = _page(job, follower)
-            self._send(follower.route, follower.request_id, page, follower.grep)
-            self._tell_need(job, follower)
+            self._send_page(follower.route, follower.request_id, page, follower.grep)
+            self._send_need_input(job, follower)
         reply = Reply(id=follower.request_id, status=["done", "running"], eval_id=job.eval_id)
-        self._say(follower.route, self._paged(reply, page, follower.grep), Outcome.OK)
+        self._send_reply(follower.route, self._with_page(reply, page, follower.grep), Outcome.OK)
 
-    def _send(self, route: int, request_id: str, page: Page, grep: str | None) -> None:
+    def _send_page(self, route: int, request_id: str, page: OutputPage, grep: str | None) -> None:
         """A page's text is an answer and no live output: none of it is left out for a slow reader."""
-        pieces = page.pieces if grep is None else list(_matching(page.pieces, grep))
+        pieces = page.pieces if grep is None else list(_matching_lines(page.pieces, grep))
         if len(pieces) > _PAGE_PIECES:  # of a search: its lines stream by stream
-            pieces = [Piece(name, "".join(text for stream, text in pieces if stream == name)) for name in STREAMS]
+            pieces = [OutputPiece(name, "".join(text for stream, text in pieces if stream == name)) for name in STREAMS]
             pieces = [piece for piece in pieces if piece.text]
         for stream, text in pieces:
-            self._say(route, Reply(id=request_id, out=text) if stream == "out" else Reply(id=request_id, err=text))
+            self._send_reply(
+                route, Reply(id=request_id, out=text) if stream == "out" else Reply(id=request_id, err=text)
+            )
 
     @staticmethod
-    def _paged(reply: Reply, page: Page, grep: str | None = None) -> Reply:
+    def _with_page(reply: Reply, page: OutputPage, grep: str | None = None) -> Reply:
         reply.offset = page.offset
         if grep is not None and (page.missing or page.more):
-            reply.notice = _searched(page)
+            reply.notice = _partial_search_notice(page)
         if page.missing or page.more:
             reply.truncated = True
         reply.dropped_bytes = page.missing or None
         return reply
 
 
-def _page(job: Job, follower: Follower) -> Page:
+def _page(job: EvalRecord, follower: ReadWaiter) -> OutputPage:
     """What a follower gets at once. A search looks at all of it, however many pieces it is in."""
     most = _PAGE_PIECES if follower.grep is None else follower.max_bytes
     return job.output.page(follower.offset, follower.stream, follower.max_bytes, most)
 
 
-def _searched(page: Page) -> str:
+def _partial_search_notice(page: OutputPage) -> str:
     """What a search has not seen."""
     parts = [f"{page.missing} bytes of the output were not kept"] if page.missing else []
     parts += [f"what comes after offset {page.offset} is for the next read"] if page.more else []
     return f"not all of the output was searched: {'; '.join(parts)}"
 
 
-def _heard_live(job: Job, follower: Follower) -> Page:
+def _live_page(job: EvalRecord, follower: ReadWaiter) -> OutputPage:
     """What there is to send to a follower that has heard the output as it came: nothing, and what it has not got."""
     missing = follower.missing + job.output.dropped(follower.stream) - follower.dropped
-    return Page([], job.output.total, missing, more=False)
+    return OutputPage([], job.output.total, missing, more=False)
 
 
-def _matching(pieces: Iterable[Piece], grep: str) -> Iterator[Piece]:
+def _matching_lines(pieces: Iterable[OutputPiece], grep: str) -> Iterator[OutputPiece]:
     """Lines with this fixed string; a line may go on in a later piece. No pattern: one that never ends would stop the
     worker."""
     begun: dict[Stream, str] = {}
@@ -164,5 +166,5 @@ def _matching(pieces: Iterable[Piece], grep: str) -> Iterator[Piece]:
         if lines and not lines[-1].endswith("\n"):
             begun[stream] = lines.pop()
         if found := "".join(line for line in lines if grep in line):
-            yield Piece(stream, found)
-    yield from (Piece(stream, line) for stream, line in begun.items() if grep in line)
+            yield OutputPiece(stream, found)
+    yield from (OutputPiece(stream, line) for stream, line in begun.items() if grep in line)

@@ -14,20 +14,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from replwire.link import Dumped, Kind, encode
+from replwire.link import FrameKind, SnapshotBody, encode
 from replwire.private_directories import make_private_directory
-from replwire.replies import LeftBehind
-from replworker.confine import plain
+from replwire.replies import SkippedName
 from replworker.interpreter import Interpreter
+from replworker.reply_sender import ReplySender
 from replworker.runtimes import frames
 from replworker.runtimes.codec import MAX_FRAME_BYTES
-from replworker.voice import Voice
+from replworker.sandbox import bounded_read
 
 
-class Snapshots:
+class SnapshotTransfer:
     """Writes and reads them for one interpreter. `folder` is where the files stand, `dill` where dill lives."""
 
-    def __init__(self, voice: Voice, interpreter: Interpreter, folder: str, dill: str) -> None:
+    def __init__(self, voice: ReplySender, interpreter: Interpreter, folder: str, dill: str) -> None:
         self._voice = voice
         self._interpreter = interpreter
         self._folder = folder
@@ -35,7 +35,7 @@ class Snapshots:
 
     def dump(self, route: int, most: int, ended: Callable[[str | None], None]) -> int | None:
         """Have the names written; `ended` gets None, or why there is no snapshot. The number that was asked, if any."""
-        if not self._interpreter.can("dump"):
+        if not self._interpreter.supports("dump"):
             ended("this runtime cannot be copied")
             return None
         try:
@@ -47,20 +47,22 @@ class Snapshots:
             ended(f"no file for the snapshot: {error.strerror}")
             return None
 
-        def dumped(event: frames.Event) -> None:
-            assert isinstance(event, frames.Dumped)
+        def dumped(event: frames.FrameEvent) -> None:
+            assert isinstance(event, frames.DumpedFrame)
             error = event.error or self._store(begun, path, event.data, most)
             if error is not None:
                 Path(begun).unlink(missing_ok=True)
                 ended(error)
                 return
-            body = Dumped(path=path, count=event.count, bytes=os.stat(path).st_size, left_behind=event.left_behind)
-            self._voice.frame(Kind.DUMPED, encode(body), route=route)
+            body = SnapshotBody(
+                path=path, count=event.count, bytes=os.stat(path).st_size, left_behind=event.left_behind
+            )
+            self._voice.send_control(FrameKind.SNAPSHOT, encode(body), route=route)
             ended(None)
 
-        number = self._interpreter.next()
+        number = self._interpreter.next_number()
         try:
-            self._interpreter.ask(frames.Dump(number, most, self._dill), dumped, fd)
+            self._interpreter.request(frames.DumpFrame(number, most, self._dill), dumped, fd)
         finally:
             os.close(fd)
         return number
@@ -78,7 +80,7 @@ class Snapshots:
             return f"the snapshot cannot be written: {error.strerror}"
         return None
 
-    def restore(self, path: str, then: Callable[[str | None, list[LeftBehind]], None]) -> None:
+    def restore(self, path: str, then: Callable[[str | None, list[SkippedName]], None]) -> None:
         """Have the names read; `then` gets what went wrong, or None, and what was left behind."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -86,24 +88,26 @@ class Snapshots:
             then(f"the snapshot is gone: {error.strerror}", [])
             return
 
-        def restored(event: frames.Event) -> None:
-            assert isinstance(event, frames.Dumped)
+        def restored(event: frames.FrameEvent) -> None:
+            assert isinstance(event, frames.DumpedFrame)
             then(event.error, event.left_behind)
 
         assert self._interpreter.ready is not None
         try:
             if self._interpreter.ready.runtime == "python":
-                self._interpreter.ask(frames.Restore(self._interpreter.next(), None, self._dill), restored, fd)
+                self._interpreter.request(
+                    frames.RestoreFrame(self._interpreter.next_number(), None, self._dill), restored, fd
+                )
             else:
-                data = plain.bounded(fd, MAX_FRAME_BYTES, "the snapshot").decode("utf-8", "replace")
-                self._interpreter.ask(frames.Restore(self._interpreter.next(), data), restored)
-        except plain.Oversized as error:  # it came in one frame: somebody has put more into it since
+                data = bounded_read.read_bounded(fd, MAX_FRAME_BYTES, "the snapshot").decode("utf-8", "replace")
+                self._interpreter.request(frames.RestoreFrame(self._interpreter.next_number(), data), restored)
+        except bounded_read.Oversized as error:  # it came in one frame: somebody has put more into it since
             then(str(error), [])
         finally:
             os.close(fd)
 
 
-def sweep(folder: str) -> None:
+def remove_stale_snapshots(folder: str) -> None:
     """Remove files that were begun by workers that are gone."""
     for file in Path(folder).glob("*-*"):
         if not os.path.exists(f"/proc/{file.name.partition('-')[0]}"):
@@ -111,7 +115,7 @@ def sweep(folder: str) -> None:
                 file.unlink()
 
 
-def folder_of(package: str) -> str:
+def package_directory(package: str) -> str:
     """Where an installed package can be imported from, without importing it."""
     spec = importlib.util.find_spec(package)
     assert spec is not None

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from replworker.runtimes.child import Child
+from replworker.runtimes.interpreter_process import InterpreterProcess
 
 
-class Input:
+class StdinBuffer:
     """What the code has not read yet is partly here and partly in the pipe; together it is bounded."""
 
-    def __init__(self, child: Child, limit: int) -> None:
+    def __init__(self, child: InterpreterProcess, limit: int) -> None:
         self._child = child
         self._limit = limit
         self._held = bytearray()
 
-    def unread(self) -> int:
+    def unread_bytes(self) -> int:
         """Bytes given and not read."""
-        return len(self._held) + self._child.waiting(self._child.stdin)
+        return len(self._held) + self._child.unread_bytes(self._child.stdin)
 
-    def give(self, data: bytes) -> bool:
+    def offer(self, data: bytes) -> bool:
         """Take all of it, or nothing and return False."""
-        if self.unread() + len(data) > self._limit:
+        if self.unread_bytes() + len(data) > self._limit:
             return False
         self._held += data
         self.flush()
@@ -29,7 +29,7 @@ class Input:
         """Write to the pipe what goes."""
         while self._held:
             try:
-                sent = self._child.feed(self._held)
+                sent = self._child.write_stdin(self._held)
             except BrokenPipeError:  # the code closed its stdin: nobody will ever read this
                 self._held.clear()
                 return
@@ -38,6 +38,6 @@ class Input:
             del self._held[:sent]
 
     @property
-    def pending(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether `flush` has work."""
         return bool(self._held)

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from replwire.ext.verdicts import Question
-from replwire.identities import Asker
+from replwire.ext.verdicts import HookRequest
+from replwire.identities import Principal
 
 Peer = bytes  # a transport's name for one connection; opaque here
 
 
-class Spec(NamedTuple):
+class WorkerSpec(NamedTuple):
     """What cannot be changed about a worker once it runs, and so tells which warm ones a session may take.
 
     `environment` is the python environment as it was asked for; None is the runtime's own.
@@ -20,20 +20,20 @@ class Spec(NamedTuple):
 
     runtime: str
     environment: str | None = None
-    tighter: bytes | None = None  # what the session asked of its sandbox, as JSON
-    folder: str | None = None  # where folders cannot be given to a sandbox that runs already
-    asker: Asker | None = None  # whose it will be, where something is opened before it is anybody's
+    sandbox_overrides: bytes | None = None  # what the session asked of its sandbox, as JSON
+    workspace: str | None = None  # where folders cannot be given to a sandbox that runs already
+    principal: Principal | None = None  # whose it will be, where something is opened before it is anybody's
 
-    def for_asker(self, asker: Asker) -> Spec:
+    def for_principal(self, asker: Principal) -> WorkerSpec:
         """The same for a session of this owner: a worker that opens nothing at its start is anybody's. An environment
         is for who named it: its code would run with the rights of whoever the session has come to since."""
-        spec = self._replace(environment=None) if self.is_named_by_another(asker) else self
-        return spec._replace(asker=None if spec.environment is None and spec.folder is None else asker)
+        spec = self._replace(environment=None) if self.was_chosen_by_another(asker) else self
+        return spec._replace(principal=None if spec.environment is None and spec.workspace is None else asker)
 
-    def is_named_by_another(self, asker: Asker) -> bool:
+    def was_chosen_by_another(self, asker: Principal) -> bool:
         """Whether somebody else than this one chose the environment, by its path."""
         named = self.environment is not None and not self.environment.startswith("@")
-        return named and self.asker is not None and self.asker.identity != asker.identity
+        return named and self.principal is not None and self.principal.identity != asker.identity
 
     def __str__(self) -> str:
         return self.runtime if self.environment is None else f"{self.runtime} {self.environment}"
@@ -57,7 +57,7 @@ class ToWorker(msgspec.Struct, frozen=True, gc=False):
     frame: bytes
 
 
-class HangUp(msgspec.Struct, frozen=True, gc=False):
+class CloseConnection(msgspec.Struct, frozen=True, gc=False):
     """Close this client's connection once its answers have left, where the transport has connections to close."""
 
     peer: Peer
@@ -70,7 +70,7 @@ class Disconnect(msgspec.Struct, frozen=True, gc=False):
     peer: Peer
 
 
-class Pause(msgspec.Struct, frozen=True, gc=False):
+class PauseReading(msgspec.Struct, frozen=True, gc=False):
     """Hear nothing of this client until that moment, where the transport can leave what it sends unread."""
 
     peer: Peer
@@ -81,14 +81,14 @@ class Spawn(msgspec.Struct, frozen=True, gc=False):
     """Start a worker under this number, with this interpreter."""
 
     worker: int
-    spec: Spec
+    spec: WorkerSpec
 
 
-class Judge(msgspec.Struct, frozen=True, gc=False):
+class RunHooks(msgspec.Struct, frozen=True, gc=False):
     """Ask the hooks about this eval."""
 
     route: int
-    question: Question
+    question: HookRequest
 
 
 class Kill(msgspec.Struct, frozen=True, gc=False):
@@ -123,7 +123,7 @@ class SaveSession(msgspec.Struct, frozen=True, gc=False):
     record: SessionRecord
 
 
-class Discard(msgspec.Struct, frozen=True, gc=False):
+class DeleteSnapshot(msgspec.Struct, frozen=True, gc=False):
     """Remove a snapshot's file, if it is still there."""
 
     path: str
@@ -145,12 +145,12 @@ class Audit(msgspec.Struct, frozen=True, gc=False):
     repeated: int = 1  # requests that this stands for
 
 
-class Happened(msgspec.Struct, frozen=True, gc=False):
+class PublishEvent(msgspec.Struct, frozen=True, gc=False):
     """An event, for the transcript of this session (`broker` without one, None: nobody keeps it) and who else wants
     all of them. `when` is monotonic."""
 
     type: str
-    book: str | None
+    transcript_id: str | None
     body: bytes
     when: float
 
@@ -162,23 +162,23 @@ class RereadConfig(msgspec.Struct, frozen=True, gc=False):
     request_id: str
 
 
-class RemoveEnvironment(msgspec.Struct, frozen=True, gc=False):
+class DeleteEnvironment(msgspec.Struct, frozen=True, gc=False):
     """Remove this named environment, which no session has, and tell `environment_removed`."""
 
     environment: str
 
 
-class LookAtMemory(msgspec.Struct, frozen=True, gc=False):
+class MeasureMemory(msgspec.Struct, frozen=True, gc=False):
     """See what memory the machine has left, and tell `machine_seen`."""
 
 
-class Note(msgspec.Struct, frozen=True, gc=False):
+class Log(msgspec.Struct, frozen=True, gc=False):
     """A line for the broker's log."""
 
     text: str
 
 
-class Exit(msgspec.Struct, frozen=True, gc=False):
+class StopBroker(msgspec.Struct, frozen=True, gc=False):
     """Everything is answered: end the process."""
 
     why: str
@@ -187,19 +187,19 @@ class Exit(msgspec.Struct, frozen=True, gc=False):
 Effect = (
     ToClient
     | ToWorker
-    | HangUp
+    | CloseConnection
     | Disconnect
-    | Pause
+    | PauseReading
     | Spawn
-    | Judge
+    | RunHooks
     | Kill
     | SaveSession
-    | Discard
+    | DeleteSnapshot
     | Audit
-    | Happened
+    | PublishEvent
     | RereadConfig
-    | RemoveEnvironment
-    | LookAtMemory
-    | Note
-    | Exit
+    | DeleteEnvironment
+    | MeasureMemory
+    | Log
+    | StopBroker
 )

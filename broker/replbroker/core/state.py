@@ -8,108 +8,114 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from replbroker.core.access import Access
-from replbroker.core.audit import Trail
-from replbroker.core.bus import Bus
-from replbroker.core.connections import Connections
-from replbroker.core.effects import Effect, Note, Peer, ToClient
-from replbroker.core.environments import Environments
-from replbroker.core.gate import Gate
-from replbroker.core.greetings import Greetings
-from replbroker.core.keys import Keys
-from replbroker.core.lookup import SessionLookup
-from replbroker.core.memory import MemorySums
-from replbroker.core.news import News
-from replbroker.core.quotas import QUEUE, Holder, Quotas
-from replbroker.core.rate import Window
-from replbroker.core.records import SessionRecords
-from replbroker.core.registry import Registry
-from replbroker.core.sandbox import Sandbox
-from replbroker.core.session import Ask, Job, Session
-from replwire.agents import Agents, Rule
+from replbroker.core.clients.access_control import AccessControl
+from replbroker.core.clients.connections import Connections
+from replbroker.core.clients.greetings import Greetings
+from replbroker.core.clients.session_lookup import SessionLookup
+from replbroker.core.effects import Effect, Log, Peer, ToClient
+from replbroker.core.limits.fair_semaphore import FairSemaphore
+from replbroker.core.limits.memory_totals import MemoryTotals
+from replbroker.core.limits.quotas import QUEUE, Holder, Quotas
+from replbroker.core.limits.sliding_window import SlidingWindow
+from replbroker.core.observing.audit_trail import AuditTrail
+from replbroker.core.observing.event_bus import EventBus
+from replbroker.core.observing.event_emitter import EventEmitter
+from replbroker.core.sessions.idempotency_cache import IdempotencyCache
+from replbroker.core.sessions.named_environments import NamedEnvironments
+from replbroker.core.sessions.sandbox_status import SandboxStatus
+from replbroker.core.sessions.session import EvalTask, Session, WorkerRequest
+from replbroker.core.sessions.session_records import SessionRecords
+from replbroker.core.sessions.session_registry import SessionRegistry
+from replwire.agents import AgentRule, AgentRules
 from replwire.deadlines import Deadline, Deadlines
 from replwire.events import LogInfo
-from replwire.faults import FAULTS, Refusal
+from replwire.faults import FAULTS, RequestError
 from replwire.identities import Identities
 from replwire.limits import RETRY_AFTER_MS, Limits
 from replwire.ops import Request
 from replwire.replies import Reply, encode
-from replwire.requests import no_such_field
+from replwire.requests import unknown_field_message
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
+class CoreConfig:
     """What the core is told once. `new_id` gives fresh unguessable ids: the core has no randomness of its own."""
 
     limits: Limits
     warm_workers: int
     idle_exit_ms: int  # 0: never
     new_id: Callable[[], str]
-    wall: Callable[[], float]  # Unix time of monotonic zero: moves when the wall clock is set
+    monotonic_to_unix: Callable[[], float]  # Unix time of monotonic zero: moves when the wall clock is set
     started: float = 0.0  # monotonic
     runtimes: tuple[str, ...] = ("python",)  # the first is the default
-    agents: Agents = field(default_factory=lambda: Agents([]))
+    agents: AgentRules = field(default_factory=lambda: AgentRules([]))
     identities: Identities = field(default_factory=lambda: Identities([]))
     audit: bool = False
-    sandbox: Sandbox = field(default_factory=Sandbox)
-    own: str = "self"  # the identity of the broker's user
+    sandbox: SandboxStatus = field(default_factory=SandboxStatus)
+    broker_user: str = "self"  # the identity of the broker's user
     admins: frozenset[str] = frozenset()
     name_of_token: Callable[[str], str | None] = lambda _: None  # a look into a file
     versions: tuple[tuple[str, str], ...] = ()
-    boot: str = "0"  # this start of the broker, in the ids of its events
-    record: bool = False  # whether the shell wants every canonical event
-    standing: Callable[[str], frozenset[object]] = lambda _: frozenset([""])  # keys of this name; a look into files
+    boot_id: str = "0"  # this start of the broker, in the ids of its events
+    emit_all_events: bool = False  # whether the shell wants every canonical event
+    credentials_of: Callable[[str], frozenset[object]] = lambda _: frozenset(
+        [""]
+    )  # keys of this name; a look into files
     environments: Callable[[], frozenset[str]] = frozenset  # those that are kept; a look into a directory
-    hooks: bool = False  # whether the shell has hooks, which judge every eval
-    snapshots: dict[str, Callable[[], Any]] = field(default_factory=dict)  # of the shell's parts, for `introspect`
+    has_hooks: bool = False  # whether the shell has hooks, which judge every eval
+    introspectors: dict[str, Callable[[], Any]] = field(default_factory=dict)  # of the shell's parts, for `introspect`
 
 
-def refused(refusal: Refusal) -> dict[str, Any]:
+def error_fields(refusal: RequestError) -> dict[str, Any]:
     """The fields of the terminal message for a request that is not served."""
-    more = dict(refusal.more)
+    more = dict(refusal.fields)
     more.pop("id", None)
-    if FAULTS[refusal.word].retry:
+    if FAULTS[refusal.code].retry:
         more.setdefault("retry_after_ms", RETRY_AFTER_MS)
-    return {"status": ["done", "error", refusal.word], "err": refusal.err, **more}
+    return {"status": ["done", "error", refusal.code], "err": refusal.message, **more}
 
 
-class State:
+class BrokerState:
     """Plain data with two helpers: `say` to a client, `refuse` a request."""
 
-    def __init__(self, setup: Setup) -> None:
-        self.setup = setup
+    def __init__(self, setup: CoreConfig) -> None:
+        self.config = setup
         self.limits = setup.limits
-        self._second, self._until = -1, ""
-        self.out: list[Effect] = []
-        self.sessions = Registry()
-        self.access = Access(setup.own, setup.admins, setup.standing)
+        self._cached_second, self._cached_prefix = -1, ""
+        self.effects: list[Effect] = []
+        self.sessions = SessionRegistry()
+        self.access = AccessControl(setup.broker_user, setup.admins, setup.credentials_of)
         self.greetings = Greetings()
-        self.records = SessionRecords(lambda effect: self.out.append(effect))
+        self.records = SessionRecords(lambda effect: self.effects.append(effect))
         self.lookup = SessionLookup(self.sessions, self.access)
         self.quotas = Quotas(lambda: self.limits, setup.identities.quotas(), self.access.is_admin_identity)
-        self.trail = Trail(lambda effect: self.out.append(effect), self.access.of, setup.audit)
-        self.bus = Bus(
+        self.audit = AuditTrail(lambda effect: self.effects.append(effect), self.access.identity_of, setup.audit)
+        self.bus = EventBus(
             setup.limits,
             self.access,
-            lambda effect: self.out.append(effect),
-            lambda: self.trail.now,
-            self.iso,
-            boot=setup.boot,
-            record=setup.record,
+            lambda effect: self.effects.append(effect),
+            lambda: self.audit.now,
+            self.to_iso,
+            boot=setup.boot_id,
+            record=setup.emit_all_events,
             quotas=self.quotas,
         )
-        self.news = News(self.bus, setup.limits)
-        self.gate: Gate[Job] = Gate(self.quotas, lambda: self.limits.max_concurrent_evals, self._long_slots)
+        self.emitter = EventEmitter(self.bus, setup.limits)
+        self.semaphore: FairSemaphore[EvalTask] = FairSemaphore(
+            self.quotas, lambda: self.limits.max_concurrent_evals, self._long_slots
+        )
         self.deadlines = Deadlines()
-        self.memory = MemorySums(setup.limits, setup.own)
-        self.environments = Environments(setup.own, setup.environments)
-        self.keys = Keys(self.quotas)
-        self.routes: dict[int, Job | Ask] = {}
-        self.by_request: dict[tuple[Peer, str], Job] = {}  # evals whose sender still waits
-        self.windows: dict[Peer | str, Window] = {}  # by connection for the broker's own user, else by identity
-        self.ignored: dict[tuple[Peer, str], tuple[str, ...]] = {}  # unknown fields of open requests, by request
-        self.strikes: Counter[Peer] = Counter()  # malformed messages in a row
-        self.troubles: list[str] = []  # of the shell's, for who asks how the broker is
+        self.memory = MemoryTotals(setup.limits, setup.broker_user)
+        self.environments = NamedEnvironments(setup.broker_user, setup.environments)
+        self.idempotency = IdempotencyCache(self.quotas)
+        self.routes: dict[int, EvalTask | WorkerRequest] = {}
+        self.by_request: dict[tuple[Peer, str], EvalTask] = {}  # evals whose sender still waits
+        self.rate_windows: dict[
+            Peer | str, SlidingWindow
+        ] = {}  # by connection for the broker's own user, else by identity
+        self.ignored_fields: dict[tuple[Peer, str], tuple[str, ...]] = {}  # unknown fields of open requests, by request
+        self.protocol_errors: Counter[Peer] = Counter()  # malformed messages in a row
+        self.problems: list[str] = []  # of the shell's, for who asks how the broker is
         self.connections = Connections(self.quotas, lambda deadline: self.deadlines.cancel(deadline))
         self.counts: Counter[str] = Counter()
         self.last_request = 0.0
@@ -122,75 +128,77 @@ class State:
         self._route += 1
         return self._route
 
-    def say(self, peer: Peer | None, request_id: str, **fields: Any) -> None:
+    def reply(self, peer: Peer | None, request_id: str, **fields: Any) -> None:
         """One message to a client, or to nobody when it has gone or stopped waiting."""
         if peer is None:
             return
         status: list[str] = fields.get("status") or []
         ends = status[:1] == ["done"]
-        if ends and self.ignored and (ignored := self.ignored.pop((peer, request_id), None)):
+        if ends and self.ignored_fields and (ignored := self.ignored_fields.pop((peer, request_id), None)):
             fields["ignored_fields"] = list(ignored)
-        self.out.append(ToClient(peer, encode(Reply(id=request_id, **fields))))
+        self.effects.append(ToClient(peer, encode(Reply(id=request_id, **fields))))
         if ends:
-            self.trail.end(peer, request_id, status, fields.get("err"))
+            self.audit.finish(peer, request_id, status, fields.get("err"))
 
     def check_fields(self, peer: Peer, request: Request) -> None:
         """Refuse what is to open a session and has a field that its operation does not have: it might be one that
         tightens, misspelt, or of a newer protocol. Raises Refusal."""
-        if self.ignored and (ignored := self.ignored.get((peer, request.id))):
-            raise Refusal("invalid-request", no_such_field(request.op, ignored[0]), hint="nothing was opened")
+        if self.ignored_fields and (ignored := self.ignored_fields.get((peer, request.id))):
+            raise RequestError(
+                "invalid-request", unknown_field_message(request.op, ignored[0]), hint="nothing was opened"
+            )
 
-    def refuse(self, peer: Peer | None, request_id: str, refusal: Refusal) -> None:
+    def reply_error(self, peer: Peer | None, request_id: str, refusal: RequestError) -> None:
         """The terminal message for a request that is not served."""
-        self.counts[f"refused.{refusal.word}"] += 1
-        self.say(peer, request_id, **refused(refusal))
+        self.counts[f"refused.{refusal.code}"] += 1
+        self.reply(peer, request_id, **error_fields(refusal))
 
-    def full(self, word: str, limit: str, err: str, **more: Any) -> Refusal:
+    def limit_error(self, word: str, limit: str, err: str, **more: Any) -> RequestError:
         """A refusal by a limit, which is named with its value."""
         value = getattr(self.limits, limit.replace("-", "_"))
-        return Refusal(word, f"{err} ({limit} = {value})", limit=limit, limit_value=value, **more)
+        return RequestError(word, f"{err} ({limit} = {value})", limit=limit, limit_value=value, **more)
 
     def _long_slots(self) -> int:
         return max(1, self.limits.max_concurrent_evals - self.limits.short_eval_slots)
 
     def holder(self, request: Request, peer: Peer) -> Holder:
         """On whose account a request is: its agent's, or that of a client that names none."""
-        return Holder(self.access.of(peer), request.agent or f"peer {peer.hex()}")
+        return Holder(self.access.identity_of(peer), request.agent or f"peer {peer.hex()}")
 
     def check_queue(self, holder: Holder) -> None:
         """Whether one more eval of this agent may wait. Raises Refusal."""
-        if self.gate.slots == 0:
-            raise self.full("concurrency-limit-reached", "max-concurrent-evals", "Too many concurrent evals")
+        if self.semaphore.capacity == 0:
+            raise self.limit_error("concurrency-limit-reached", "max-concurrent-evals", "Too many concurrent evals")
         no_queue = not min(self.limits.max_queued_evals, self.limits.max_queued_total)
-        if no_queue and self.setup.hooks and not self.quotas.held(QUEUE, holder.identity):
+        if no_queue and self.config.has_hooks and not self.quotas.used_by(QUEUE, holder.identity):
             return  # all wait for hooks, if only for a moment
         self.quotas.check(QUEUE, holder, queue_position=self.quotas.total(QUEUE))
 
-    def rule(self, request: Request) -> Rule | None:
+    def rule(self, request: Request) -> AgentRule | None:
         """What the config says of the request's agent."""
-        return self.setup.agents.rule(request.agent, request.binding)
+        return self.config.agents.rule(request.agent, request.binding)
 
     def acts_as(self, identity: str) -> str:
         """The host user with whose rights sessions of this identity have files opened."""
-        return self.setup.identities.acts_as(identity, self.setup.own)
+        return self.config.identities.acts_as(identity, self.config.broker_user)
 
-    def note(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """A line for the log."""
-        self.out.append(Note(text))
-        self.bus.tell(LogInfo, text=text)
+        self.effects.append(Log(text))
+        self.bus.emit(LogInfo, text=text)
 
-    def iso(self, when: float) -> str:
+    def to_iso(self, when: float) -> str:
         """A monotonic moment as ISO 8601, UTC, in today's wall time."""
-        at = self.setup.wall() + when
+        at = self.config.monotonic_to_unix() + when
         second = int(at)
-        if second != self._second:  # all but the end is the same for all events of a second
-            self._second, self._until = second, datetime.fromtimestamp(second, UTC).isoformat()[:-6]
-        return f"{self._until}.{int((at - second) * 1000):03d}+00:00"
+        if second != self._cached_second:  # all but the end is the same for all events of a second
+            self._cached_second, self._cached_prefix = second, datetime.fromtimestamp(second, UTC).isoformat()[:-6]
+        return f"{self._cached_prefix}.{int((at - second) * 1000):03d}+00:00"
 
-    def unix(self, when: float) -> float:
+    def to_unix(self, when: float) -> float:
         """A monotonic moment as Unix seconds."""
-        return round(self.setup.wall() + when, 3)
+        return round(self.config.monotonic_to_unix() + when, 3)
 
-    def touch(self, session: Session, now: float) -> None:
+    def mark_active(self, session: Session, now: float) -> None:
         """The session was used: the idle sweep starts counting anew."""
-        session.active = now
+        session.last_active = now

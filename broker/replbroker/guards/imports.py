@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from replwire.ext.api import Block, Hook, Question, Register, hookimpl
+from replwire.ext.api import Block, Hook, HookRequest, Register, hookimpl
 
 _BY_NAME = frozenset({"__import__", "importlib.import_module", "importlib.reload", "exec", "eval", "compile"})
 
 
-class Settings(msgspec.Struct, forbid_unknown_fields=True):
+class ImportGuardSettings(msgspec.Struct, forbid_unknown_fields=True):
     """`allow` has modules by agent; `*` is for agents that are not listed and for who names none. A module allows what
     is below it."""
 
@@ -26,14 +26,14 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
 
 @hookimpl
 def replctl_register(register: Register, settings: Mapping[str, Any]) -> None:
-    """See `Settings`. Files that `load-file` runs are not read: they lie in folders of the operator's choice."""
-    allow = msgspec.convert(dict(settings), Settings).allow
+    """See `ToolSettings`. Files that `load-file` runs are not read: they lie in folders of the operator's choice."""
+    allow = msgspec.convert(dict(settings), ImportGuardSettings).allow
 
-    def before_eval(question: Question) -> Block | None:
+    def before_eval(question: HookRequest) -> Block | None:
         allowed = allow.get(question.agent or "*", allow.get("*", []))
         if question.op != "eval" or "*" in allowed:
             return None
-        facts = question.facts
+        facts = question.analysis
         if facts.error is not None:
             return Block(f"its imports cannot be told ({facts.error})")
         hidden = sorted(facts.calls & _BY_NAME)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from replwire.ext.api import Ask, Block, Hook, Question, Register, hookimpl
+from replwire.ext.api import Block, Hook, HookRequest, Register, RequireApproval, hookimpl
 
 # Name to shape. Each is linear in the length of the code.
 SHAPES = {
@@ -35,12 +35,12 @@ def replctl_register(register: Register, settings: Mapping[str, Any]) -> None:
         raise ValueError("settings: answer (block or ask) and shapes (name = regular expression), nothing else")
     found = {name: re.compile(shape) for name, shape in shapes.items()}
 
-    def before_eval(question: Question) -> Ask | Block | None:
+    def before_eval(question: HookRequest) -> RequireApproval | Block | None:
         for name, shape in found.items():
             if (match := shape.search(question.code)) is not None:
                 line = question.code.count("\n", 0, match.start()) + 1
                 reason = f"line {line} has what looks like a secret ({name})"
-                return Block(reason) if answer == "block" else Ask("Run code with a secret in it?", reason)
+                return Block(reason) if answer == "block" else RequireApproval("Run code with a secret in it?", reason)
         return None
 
     register(Hook(name="secrets", summary="secrets in code", before_eval=before_eval))

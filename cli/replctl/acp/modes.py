@@ -22,28 +22,28 @@ _MEANING = {
 _ORDER = list(Mode)
 
 
-def parse(text: object) -> Mode | None:
+def parse_mode(text: object) -> Mode | None:
     """The mode of this name, or None."""
     return Mode(text) if isinstance(text, str) and text in _MEANING else None
 
 
-def narrower(one: Mode, other: Mode) -> Mode:
+def stricter(one: Mode, other: Mode) -> Mode:
     """Of two modes the one that allows less."""
     return max(one, other, key=_ORDER.index)
 
 
-def asked_for(meta: Any) -> Mode:
+def requested_mode(meta: Any) -> Mode:
     """What a prompt's `_meta` narrows its one turn to, as `{"replctl": {"mode": "ask"}}`; else the widest."""
     ours = meta.get("replctl") if isinstance(meta, dict) else None
-    return (parse(ours.get("mode")) if isinstance(ours, dict) else None) or Mode.AUTO
+    return (parse_mode(ours.get("mode")) if isinstance(ours, dict) else None) or Mode.AUTO
 
 
-def state(current: Mode) -> dict[str, Any]:
+def modes_state(current: Mode) -> dict[str, Any]:
     """ACP's `modes`."""
     modes = [{"id": mode, "name": name, "description": text} for mode, (name, text) in _MEANING.items()]
     return {"currentModeId": current, "availableModes": modes}
 
 
-def choices() -> list[dict[str, str]]:
+def mode_choices() -> list[dict[str, str]]:
     """The modes as options of a select."""
     return [{"value": mode, "name": name, "description": text} for mode, (name, text) in _MEANING.items()]

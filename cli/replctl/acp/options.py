@@ -9,7 +9,7 @@ from replctl.acp import modes
 from replctl.acp.rpc import INVALID_PARAMS, RpcError
 
 if TYPE_CHECKING:
-    from replctl.acp.records import Record
+    from replctl.acp.store import AcpSessionRecord
     from replwire.replies import SessionEntry
 
 RUNTIMES = ("python", "node", "bash")  # of every broker, as far as its machine has them; the first is the default
@@ -17,28 +17,28 @@ OWN = "own"
 _MAX_LISTED = 50
 
 
-class Seen(NamedTuple):
+class BrokerSnapshot(NamedTuple):
     """What the broker had when it was last looked at."""
 
     sessions: Sequence[SessionEntry] = ()
     runtimes: Sequence[str] = RUNTIMES
 
 
-def home(record: Record) -> str:
+def repl_session_name(record: AcpSessionRecord) -> str:
     """The broker's session that it works in, by name: the one chosen, else its own, of which each runtime has one."""
-    return record.session or own(record.id, record.runtime)
+    return record.session or own_session_name(record.id, record.runtime)
 
 
-def own(session_id: str, runtime: str) -> str:
+def own_session_name(session_id: str, runtime: str) -> str:
     """The name of an ACP session's own session of a runtime."""
     return session_id if runtime == RUNTIMES[0] else f"{session_id}-{runtime}"
 
 
-def every(record: Record, seen: Seen) -> list[dict[str, Any]]:
+def config_options(record: AcpSessionRecord, seen: BrokerSnapshot) -> list[dict[str, Any]]:
     """ACP's `configOptions`."""
     runtimes = list(dict.fromkeys([*seen.runtimes, record.runtime]))  # its own also where the broker has it no more
     return [
-        {**_select("mode", "Mode", "What a prompt may do", record.mode, modes.choices()), "category": "mode"},
+        {**_select("mode", "Mode", "What a prompt may do", record.mode, modes.mode_choices()), "category": "mode"},
         _select(
             "runtime",
             "Runtime",
@@ -56,10 +56,10 @@ def every(record: Record, seen: Seen) -> list[dict[str, Any]]:
     ]
 
 
-def choose(record: Record, option: str, value: str, seen: Seen) -> None:
+def set_option(record: AcpSessionRecord, option: str, value: str, seen: BrokerSnapshot) -> None:
     """Set an option in the record. Raises RpcError for an option or a value that there is not."""
     sessions = seen.sessions
-    known = {each["id"]: each for each in every(record, seen)}
+    known = {each["id"]: each for each in config_options(record, seen)}
     if option not in known:
         raise RpcError(INVALID_PARAMS, "unknown config option", {"configId": option[:100]})
     values = [each["value"] for each in known[option]["options"]]
@@ -78,8 +78,8 @@ def choose(record: Record, option: str, value: str, seen: Seen) -> None:
         record.runtime = next((each.runtime for each in sessions if value in (each.ref, each.session)), record.runtime)
 
 
-def _sessions(record: Record, sessions: Sequence[SessionEntry]) -> list[dict[str, str]]:
-    mine = own(record.id, record.runtime)
+def _sessions(record: AcpSessionRecord, sessions: Sequence[SessionEntry]) -> list[dict[str, str]]:
+    mine = own_session_name(record.id, record.runtime)
     choices = [{"value": OWN, "name": "Own", "description": mine}]
     live = [each for each in sessions if each.ref not in (mine, OWN)]
     for each in sorted(live, key=lambda each: each.ref.startswith("acp-"))[:_MAX_LISTED]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from replctl.acp.peer import Peer
-from replctl.acp.rpc import Response
+from replctl.acp.client_connection import AcpClientConnection
+from replctl.acp.rpc import RpcResponse
 
 PERMISSION_SECONDS = 120.0  # how long a client may take over an answer
 _OPTIONS = [
@@ -25,7 +25,7 @@ class Decision(enum.StrEnum):
     UNREADABLE = "unreadable"
 
 
-WHY_NOT = {
+DENIAL_TEXTS = {
     Decision.REJECTED: "Not run: permission was refused.",
     Decision.CANCELLED: "Not run: cancelled.",
     Decision.TIMED_OUT: "Not run: nobody gave permission in time.",
@@ -33,13 +33,13 @@ WHY_NOT = {
 }
 
 
-def ask(peer: Peer, session: str, tool: dict[str, Any]) -> int:
-    """Ask whether this tool call may run; the id of the request, for `Peer.response` and `Peer.withdraw`."""
+def request_permission(peer: AcpClientConnection, session: str, tool: dict[str, Any]) -> int:
+    """Ask the client whether a tool call may run. Return the request's id, for `wait_response` and `cancel_request`."""
     params = {"sessionId": session, "toolCall": tool, "options": _OPTIONS}
-    return peer.begin("session/request_permission", params)
+    return peer.send_request("session/request_permission", params)
 
 
-def read(response: Response | None) -> Decision:
+def parse_decision(response: RpcResponse | None) -> Decision:
     """What an answer says; None is one that did not come in time."""
     if response is None:
         return Decision.TIMED_OUT

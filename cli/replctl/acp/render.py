@@ -9,8 +9,8 @@ import msgspec
 
 from replctl.client.errors import ReplError
 from replctl.client.result import Result
-from replctl.commands.durations import spoken
-from replwire.faults import Exit
+from replctl.commands.durations import format_duration
+from replwire.faults import ExitCode
 
 TITLE_CHARS = 60
 MAX_SHOWN = 32 * 1024  # characters of output in a tool call: every update repeats all of it
@@ -40,7 +40,7 @@ _SUBSET = (
 )
 
 
-class Shown:
+class LiveOutput:
     """Live output as far as a tool call shows it: its head and its tail."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ def text_block(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def in_tool(*texts: str) -> list[dict[str, Any]]:
+def tool_content(*texts: str) -> list[dict[str, Any]]:
     """Texts as a tool call's content; each is code or output, and is shown as it stands."""
     return [{"type": "content", "content": text_block(fenced(text))} for text in texts if text.strip()]
 
@@ -82,7 +82,7 @@ def fenced(text: str) -> str:
     return f"{fence}\n{text.rstrip(chr(10))}\n{fence}"
 
 
-def shown(text: str) -> str:
+def as_markdown(text: str) -> str:
     """Text for a message: as it is when markdown would not change it, else fenced."""
     return text if _PLAIN.match(text) and not _EMPHASIS.search(text) else fenced(text)
 
@@ -94,7 +94,7 @@ def title(code: str) -> str:
     return flat if len(flat) <= TITLE_CHARS else flat[: TITLE_CHARS - 1] + "…"
 
 
-def raw(result: Result) -> dict[str, Any]:
+def raw_output(result: Result) -> dict[str, Any]:
     """A result as `rawOutput`: all but the output, which is in the content."""
     data = {name: value for name in _SUBSET if (value := getattr(result, name)) is not None}
     whole: dict[str, Any] = msgspec.to_builtins(data)
@@ -114,14 +114,14 @@ def images(result: Result) -> list[dict[str, Any]]:
 def messages(result: Result, had_turns: bool) -> list[str]:
     """What is told of an eval that has ended, beside its output. `had_turns`: the session had run something before."""
     told = [result.notice] if result.notice else []
-    if result.ok and (value := result.shown or result.exit_status):
-        told.append(shown(value))
+    if result.ok and (value := result.display_value or result.exit_status):
+        told.append(as_markdown(value))
     told += [f"Picture: {note}" for note in result.notes]
     if result.repr_error:
-        told.append(f"The value cannot be shown: its repr raised {shown(result.repr_error)}")
+        told.append(f"The value cannot be shown: its repr raised {as_markdown(result.repr_error)}")
     if not result.ok:
-        told.append(shown(_ending(result)))
-        if result.hint and result.exit is Exit.RAISED:
+        told.append(as_markdown(_ending(result)))
+        if result.hint and result.exit is ExitCode.RAISED:
             told.append(result.hint)
         if result.ex is not None and result.ex.type == "EOFError":
             told.append("Code that is run from here gets no input.")
@@ -134,11 +134,11 @@ def messages(result: Result, had_turns: bool) -> list[str]:
 
 
 def _ending(result: Result) -> str:
-    if result.exit is Exit.INTERRUPTED:
+    if result.exit is ExitCode.INTERRUPTED:
         return "interrupted"
-    if result.exit is Exit.TIMED_OUT and result.max_eval_time_ms and result.duration_ms is not None:
-        return f"stopped at its time limit of {spoken(result.max_eval_time_ms)}"
-    return result.error or result.word or "failed"
+    if result.exit is ExitCode.TIMED_OUT and result.max_eval_time_ms and result.duration_ms is not None:
+        return f"stopped at its time limit of {format_duration(result.max_eval_time_ms)}"
+    return result.error or result.code or "failed"
 
 
 def _state(result: Result, had_turns: bool) -> list[str]:
@@ -151,11 +151,11 @@ def _state(result: Result, had_turns: bool) -> list[str]:
     return []
 
 
-def refusal(error: ReplError) -> str:
+def error_text(error: ReplError) -> str:
     """What is told when the broker would not run it, or went away."""
-    text = error.err
+    text = error.message
     if error.hint:
         text += f". {error.hint}"
     if error.retry_after_ms is not None:
-        text += f" (try again in {spoken(error.retry_after_ms)})"
-    return shown(text)
+        text += f" (try again in {format_duration(error.retry_after_ms)})"
+    return as_markdown(text)

@@ -5,31 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 from replctl.acp import render
-from replctl.acp.peer import Peer
-from replctl.acp.records import Turn
+from replctl.acp.client_connection import AcpClientConnection
+from replctl.acp.store import StoredTurn
 
 _UNKNOWN = (
     "How this ended is not known: the adapter ended first. `/jobs` and `/read` have what the session still knows."
 )
 
 
-async def replay(peer: Peer, session: str, turns: list[Turn]) -> None:
+async def replay(peer: AcpClientConnection, session: str, turns: list[StoredTurn]) -> None:
     """Send all turns, at the pace at which the client reads. Of cancelled ones no output: it is only a part."""
     for turn in turns:
-        peer.update(session, "user_message_chunk", content=render.text_block(turn.prompt))
+        peer.send_update(session, "user_message_chunk", content=render.text_block(turn.prompt))
         if turn.tool is not None:
-            peer.update(session, "tool_call", **_tool(turn, turn.tool))
+            peer.send_update(session, "tool_call", **_tool(turn, turn.tool))
         for at, text in enumerate(turn.messages if turn.stop is not None else [_UNKNOWN]):
-            peer.update(session, "agent_message_chunk", content=render.text_block(f"\n\n{text}" if at else text))
+            peer.send_update(session, "agent_message_chunk", content=render.text_block(f"\n\n{text}" if at else text))
         await peer.drain()
 
 
-def _tool(turn: Turn, tool: dict[str, Any]) -> dict[str, Any]:
+def _tool(turn: StoredTurn, tool: dict[str, Any]) -> dict[str, Any]:
     whole = {**tool, "rawInput": {"code": turn.prompt}}
     return {**whole, "content": []} if turn.stop == "cancelled" else whole
 
 
-def news(state: dict[str, Any]) -> str | None:
+def variables_notice(state: dict[str, Any]) -> str | None:
     """What is told of the variables after a replay; None when there were none."""
     if state["state"] == "kept":
         return f"The session `{state['session']}` lives on: its variables are there (epoch {state['epoch']})."

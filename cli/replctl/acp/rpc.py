@@ -34,7 +34,7 @@ class RpcError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RpcRequest:
     """A call that must be answered under its id."""
 
     id: Id
@@ -43,7 +43,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Notification:
+class RpcNotification:
     """A call that must not be answered."""
 
     method: str
@@ -51,7 +51,7 @@ class Notification:
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class RpcResponse:
     """The client's answer to a request of ours: `result` when it has one, else `error`."""
 
     id: Id
@@ -60,14 +60,14 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True)
-class Invalid:
+class InvalidMessage:
     """A line that is no message: the error that it is answered with, and the id if one could be read."""
 
     error: RpcError
     id: Id | None = None
 
 
-Message = Request | Notification | Response | Invalid
+Message = RpcRequest | RpcNotification | RpcResponse | InvalidMessage
 
 
 def decode(line: bytes) -> Message | None:
@@ -78,7 +78,7 @@ def decode(line: bytes) -> Message | None:
     try:
         message = _decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return Invalid(RpcError(PARSE_ERROR, "Parse error: not one JSON value in UTF-8"), _id_in(line))
+        return InvalidMessage(RpcError(PARSE_ERROR, "Parse error: not one JSON value in UTF-8"), _lenient_id(line))
     if not isinstance(message, dict):
         return _invalid("a message is one JSON object; batches are not part of ACP")
     method = message.get("method")
@@ -90,13 +90,13 @@ def decode(line: bytes) -> Message | None:
     if called:
         return _call(method, name, legal, message)
     if legal and "result" in message:
-        return Response(name, result=message["result"])
+        return RpcResponse(name, result=message["result"])
     if legal and "error" in message:
-        return Response(name, error=message["error"])
+        return RpcResponse(name, error=message["error"])
     return None if "result" in message or "error" in message else _invalid("no method, result or error")
 
 
-def _id_in(line: bytes) -> Id | None:
+def _lenient_id(line: bytes) -> Id | None:
     """The id of a request that only a laxer reader takes (half an emoji, a number that is too large): who sent it
     waits for an answer."""
     try:
@@ -115,9 +115,9 @@ def _call(method: Any, name: Any, legal: bool, message: dict[str, Any]) -> Messa
     if not isinstance(params, dict):
         return _invalid("params must be an object", echoed)
     if legal:
-        return Request(name, method, params)
+        return RpcRequest(name, method, params)
     if name is None or (isinstance(name, str) and not name.strip()):
-        return Notification(method, params)
+        return RpcNotification(method, params)
     return _invalid("id must be an integer or a string")
 
 
@@ -127,8 +127,8 @@ def _is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _invalid(why: str, name: Id | None = None) -> Invalid:
-    return Invalid(RpcError(INVALID_REQUEST, f"Invalid request: {why}"), name)
+def _invalid(why: str, name: Id | None = None) -> InvalidMessage:
+    return InvalidMessage(RpcError(INVALID_REQUEST, f"Invalid request: {why}"), name)
 
 
 def result_line(name: Id, result: Any) -> bytes:

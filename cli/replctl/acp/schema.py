@@ -17,68 +17,68 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,200}\Z")
 T = TypeVar("T")
 
 
-class Params(msgspec.Struct, kw_only=True, rename="camel"):
+class AcpParams(msgspec.Struct, kw_only=True, rename="camel"):
     """Parameters of a method. Unknown keys are ignored, as ACP wants it."""
 
 
-class Initialize(Params, kw_only=True, rename="camel"):
+class InitializeParams(AcpParams, kw_only=True, rename="camel"):
     """`initialize`; the client's capabilities are not read: nothing of the client's own is ever called."""
 
     protocol_version: int = PROTOCOL_VERSION
 
 
-class NewSession(Params, kw_only=True, rename="camel"):
+class NewSessionParams(AcpParams, kw_only=True, rename="camel"):
     """`session/new`. MCP servers and additional folders mean nothing to a REPL and are not read."""
 
     cwd: str
 
 
-class OneSession(Params, kw_only=True, rename="camel"):
+class SessionParams(AcpParams, kw_only=True, rename="camel"):
     """`session/close`, `session/delete`, `session/cancel`."""
 
     session_id: str
 
 
-class OpenSession(OneSession, kw_only=True, rename="camel"):
+class OpenSessionParams(SessionParams, kw_only=True, rename="camel"):
     """`session/load` and `session/resume`."""
 
     cwd: str
 
 
-class ListSessions(Params, kw_only=True, rename="camel"):
+class ListSessionsParams(AcpParams, kw_only=True, rename="camel"):
     """`session/list`."""
 
     cwd: str | None = None
     cursor: str | None = None
 
 
-class SetMode(OneSession, kw_only=True, rename="camel"):
+class SetModeParams(SessionParams, kw_only=True, rename="camel"):
     """`session/set_mode`."""
 
     mode_id: str
 
 
-class SetConfigOption(OneSession, kw_only=True, rename="camel"):
+class SetConfigOptionParams(SessionParams, kw_only=True, rename="camel"):
     """`session/set_config_option`; ours are all selects."""
 
     config_id: str
     value: str
 
 
-class Prompt(OneSession, kw_only=True, rename="camel"):
+class PromptParams(SessionParams, kw_only=True, rename="camel"):
     """`session/prompt`."""
 
     prompt: list[dict[str, Any]]
     meta: Any = msgspec.field(name="_meta", default=None)
 
 
-class CancelRequest(Params, kw_only=True, rename="camel"):
+class CancelRequestParams(AcpParams, kw_only=True, rename="camel"):
     """`$/cancel_request`."""
 
     request_id: int | str
 
 
-def read(kind: type[T], params: dict[str, Any]) -> T:
+def parse_params(kind: type[T], params: dict[str, Any]) -> T:
     """The parameters as a struct. Raises RpcError: a key is missing or of the wrong type."""
     try:
         return msgspec.convert(params, kind)

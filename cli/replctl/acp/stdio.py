@@ -28,25 +28,25 @@ def take_stdio() -> tuple[int, int]:
     return source, sink
 
 
-class Cutter:
+class LineSplitter:
     """Bytes to lines. A line over the bound is dropped up to its newline, told of once, and the next one is read."""
 
     def __init__(self, limit: int = MAX_LINE) -> None:
         self._limit = limit
         self._parts: list[bytes] = []
-        self._held = 0
+        self._buffered_bytes = 0
         self._skipping = False
 
     def feed(self, data: bytes) -> Iterator[bytes | None]:
         """Whole lines that are not blank, and None for each that was too long."""
         *whole, rest = data.split(b"\n")
         for piece in whole:
-            yield from self._take(piece)
+            yield from self._add(piece)
             line, too_long = b"".join(self._parts), self._skipping
-            self._parts, self._held, self._skipping = [], 0, False
+            self._parts, self._buffered_bytes, self._skipping = [], 0, False
             if not too_long and line.strip():
                 yield line
-        yield from self._take(rest)
+        yield from self._add(rest)
 
     def end(self) -> Iterator[bytes]:
         """The last line, when the stream ended without a newline."""
@@ -54,24 +54,24 @@ class Cutter:
         if line.strip() and not self._skipping:
             yield line
 
-    def _take(self, piece: bytes) -> Iterator[None]:
+    def _add(self, piece: bytes) -> Iterator[None]:
         if self._skipping or not piece:
             return
         self._parts.append(piece)
-        self._held += len(piece)
-        if self._held > self._limit:
-            self._parts, self._held, self._skipping = [], 0, True
+        self._buffered_bytes += len(piece)
+        if self._buffered_bytes > self._limit:
+            self._parts, self._buffered_bytes, self._skipping = [], 0, True
             yield None
 
 
-class Reader:
+class StdinReader:
     """Hands on what arrives at a descriptor, until its end: `ended` gets None, or the error that ended it."""
 
     def __init__(self, source: int, hear: Callable[[bytes | None], None], ended: Callable[[OSError | None], None]):
-        self._source, self._hear, self._ended = source, hear, ended
-        self._cutter = Cutter()
+        self._source, self._on_line, self._on_end = source, hear, ended
+        self._splitter = LineSplitter()
         self._loop = asyncio.get_running_loop()
-        self._polled, self._stopped = True, False
+        self._polled, self._is_stopped = True, False
         try:
             self._loop.add_reader(source, self._read)
         except PermissionError:  # a plain file or /dev/null: never blocks, and epoll will not have it
@@ -80,43 +80,43 @@ class Reader:
 
     def stop(self) -> None:
         """Read no more."""
-        self._stopped = True
+        self._is_stopped = True
         if self._polled:
             self._loop.remove_reader(self._source)
 
     def _read(self) -> None:
-        if self._stopped:
+        if self._is_stopped:
             return
         try:
             data = os.read(self._source, _READ)
         except OSError as error:
             self.stop()
-            self._ended(error)
+            self._on_end(error)
             return
-        for line in self._cutter.feed(data):
-            self._hear(line)
+        for line in self._splitter.feed(data):
+            self._on_line(line)
         if not data:
-            for line in self._cutter.end():
-                self._hear(line)
+            for line in self._splitter.end():
+                self._on_line(line)
             self.stop()
-            self._ended(None)
+            self._on_end(None)
         elif not self._polled:
             self._loop.call_soon(self._read)
 
 
-class Writer:
+class StdoutWriter:
     """The only one that writes to the client. Whole lines in the order they were given; never blocks the loop."""
 
     def __init__(self, sink: int, broken: Callable[[str], None]) -> None:
-        self._sink, self._broken = sink, broken
+        self._sink, self._on_broken = sink, broken
         self._loop = asyncio.get_running_loop()
         self._poll = select.poll()
         self._poll.register(sink, select.POLLOUT)
         self._unsent = bytearray()
         self._scheduled = self._watching = False
         self.closed = False
-        self._room = asyncio.Event()
-        self._room.set()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
 
     @property
     def backlog(self) -> int:
@@ -129,7 +129,7 @@ class Writer:
             return
         self._unsent += line
         if len(self._unsent) > HIGH_WATER:
-            self._room.clear()
+            self._has_room.clear()
         if len(self._unsent) > MAX_UNREAD:
             self._close(f"the client does not read: {len(self._unsent)} bytes wait")
         elif not self._scheduled:
@@ -138,9 +138,9 @@ class Writer:
 
     async def drain(self) -> None:
         """Wait until the client has taken most of it, or is gone."""
-        await self._room.wait()
+        await self._has_room.wait()
 
-    async def flushed(self) -> None:
+    async def wait_flushed(self) -> None:
         """Wait until the client has taken all of it, or is gone."""
         await asyncio.sleep(0)
         while self._unsent:
@@ -162,10 +162,10 @@ class Writer:
         view.release()
         del self._unsent[:sent]
         if len(self._unsent) <= HIGH_WATER:
-            self._room.set()
-        self._watch(bool(self._unsent))
+            self._has_room.set()
+        self._set_watching(bool(self._unsent))
 
-    def _watch(self, wanted: bool) -> None:
+    def _set_watching(self, wanted: bool) -> None:
         if wanted and not self._watching:
             self._loop.add_writer(self._sink, self._flush)
         elif self._watching and not wanted:
@@ -175,6 +175,6 @@ class Writer:
     def _close(self, why: str) -> None:
         self.closed = True
         self._unsent.clear()
-        self._watch(False)
-        self._room.set()
-        self._broken(why)
+        self._set_watching(False)
+        self._has_room.set()
+        self._on_broken(why)

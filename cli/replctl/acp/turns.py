@@ -7,63 +7,63 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from replctl.acp import permissions, records, render
-from replctl.acp.commands import Commands
-from replctl.acp.link import Link, unreachable
-from replctl.acp.modes import Mode, narrower
-from replctl.acp.peer import Peer
+from replctl.acp import permissions, render, store
+from replctl.acp.broker_connection import AcpBrokerConnection, unreachable_error
+from replctl.acp.client_connection import AcpClientConnection
+from replctl.acp.modes import Mode, stricter
 from replctl.acp.permissions import Decision
 from replctl.acp.rpc import one_line
+from replctl.acp.slash_commands import SlashCommands
 from replctl.client.errors import ReplError
 
 if TYPE_CHECKING:
-    from replctl.acp.sessions import Session
+    from replctl.acp.sessions import AcpSession
     from replctl.client.result import Result
     from replwire.replies import Approval, Reply
 
 WAIT_SECONDS = 3600.0  # how long one request waits for an eval; past it, it is read on. No bound on the eval
-OBEY_SECONDS = 5.0  # how long a cancelled turn waits for its code to obey the interrupt
+INTERRUPT_SECONDS = 5.0  # how long a cancelled turn waits for its code to obey the interrupt
 _SHOW_SECONDS = 0.1  # between two updates with live output: each repeats all that is shown
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class AcpServices:
     """What every turn works with."""
 
-    peer: Peer
-    link: Link
-    records: records.Records
-    commands: Commands = field(default_factory=Commands)
+    client: AcpClientConnection
+    broker: AcpBrokerConnection
+    store: store.AcpSessionStore
+    commands: SlashCommands = field(default_factory=SlashCommands)
     permission_seconds: float = permissions.PERMISSION_SECONDS
 
 
-class _Cancelled(Exception):
+class _CancelledBeforeStart(Exception):
     """Cancel came before the code was sent."""
 
 
-class Turn:
+class PromptTurn:
     """A prompt under way. It is in its session's `turn` from the moment it was read until it resolves."""
 
-    def __init__(self, desk: Desk, session: Session, text: str, links: int, mode: Mode) -> None:
-        self.desk, self.session, self.text = desk, session, text
-        self._links, self._asked_mode = links, mode
-        self._record = records.Turn(turn=secrets.token_hex(6), at=records.now(), prompt=records.bounded(text))
-        self._call: dict[str, Any] | None = None  # the tool call as it stands
-        self._shown = render.Shown()
-        self._cancelled = self._gave_up = False
-        self._asking: int | None = None  # a request for permission that is not yet answered
-        self._request: str | None = None  # the eval's request, once it is sent
-        self._eval: int | None = None  # its number, when it is read on
+    def __init__(self, desk: AcpServices, session: AcpSession, text: str, links: int, mode: Mode) -> None:
+        self.services, self.session, self.text = desk, session, text
+        self._links, self._requested_mode = links, mode
+        self._record = store.StoredTurn(turn=secrets.token_hex(6), at=store.now(), prompt=store.truncate_middle(text))
+        self._tool_call: dict[str, Any] | None = None  # the tool call as it stands
+        self._live_output = render.LiveOutput()
+        self._cancelled = self._abandoned = False
+        self._permission_request: int | None = None  # a request for permission that is not yet answered
+        self._eval_request_id: str | None = None  # the eval's request, once it is sent
+        self._eval_id: int | None = None  # its number, when it is read on
         self._task: asyncio.Task[Any] | None = None
-        self._showing: asyncio.TimerHandle | None = None
-        self._ended = asyncio.Event()
+        self._show_timer: asyncio.TimerHandle | None = None
+        self._end_event = asyncio.Event()
 
     @property
     def mode(self) -> Mode:
         """How much this turn may do now: the session's mode, narrowed by what the prompt asked for."""
-        return narrower(self.session.record.mode, self._asked_mode)
+        return stricter(self.session.record.mode, self._requested_mode)
 
-    def _plans(self) -> bool:
+    def _is_plan_mode(self) -> bool:
         return self.mode is Mode.PLAN
 
     # --- from start to end ---
@@ -71,29 +71,29 @@ class Turn:
     async def run(self) -> str:
         """Do it; the stop reason. Raises RpcError when no broker can be reached."""
         self._task = asyncio.current_task()
-        self._note_down()
+        self._save()
         try:
             await self._work()
-        except _Cancelled:
-            self._end_call("failed", "Not run: cancelled.")
+        except _CancelledBeforeStart:
+            self._close_tool_call("failed", "Not run: cancelled.")
         except asyncio.CancelledError:
-            if not self._gave_up or self._task is None:
+            if not self._abandoned or self._task is None:
                 raise
             self._task.uncancel()
-            self._end_call("failed")
-            self.say(
+            self._close_tool_call("failed")
+            self.send_message(
                 "The code does not obey the interrupt and runs on; `/jobs` shows it, `/reset` ends it."
-                if self._request is not None
+                if self._eval_request_id is not None
                 else "The command cannot be stopped and goes on."
             )
         except ReplError as error:
-            self._end_call("failed")
-            if error.word == "no-broker" and not self._cancelled:
-                self._record.messages.append(one_line(error.err))
-                raise unreachable(error) from None
-            self.say(self._denied(error) or render.refusal(error))
-            if error.word == "broker-lost":
-                self.say("The variables are lost with the broker; the next prompt starts a new one.")
+            self._close_tool_call("failed")
+            if error.code == "no-broker" and not self._cancelled:
+                self._record.messages.append(one_line(error.message))
+                raise unreachable_error(error) from None
+            self.send_message(self._denial_text(error) or render.error_text(error))
+            if error.code == "broker-lost":
+                self.send_message("The variables are lost with the broker; the next prompt starts a new one.")
         finally:
             stop = self._resolve()
         return stop
@@ -103,34 +103,34 @@ class Turn:
 
         Nothing is awaited between this and the answer to the prompt.
         """
-        self._end_call("failed")  # one that is still open here was left by a defect
+        self._close_tool_call("failed")  # one that is still open here was left by a defect
         self.session.turn = None
         stop = "cancelled" if self._cancelled else "end_turn"
         self._record.stop = stop
-        self._record.tool = self._call
-        self._note_down()
-        self._ended.set()
+        self._record.tool = self._tool_call
+        self._save()
+        self._end_event.set()
         return stop
 
     async def _work(self) -> None:
-        await self.session.settled()
-        self.session.entitle(self.text)
-        if (mismatch := self.desk.link.take_mismatch()) is not None:
-            self.say(f"{mismatch}.")
+        await self.session.wait_settled()
+        self.session.set_title(self.text)
+        if (mismatch := self.services.broker.take_mismatch()) is not None:
+            self.send_message(f"{mismatch}.")
         if self._links:
-            self.say(f"{self._links} linked resource(s) are left out: a prompt's text is run as code.")
-        if (found := self.desk.commands.parse(self.text)) is not None:
+            self.send_message(f"{self._links} linked resource(s) are left out: a prompt's text is run as code.")
+        if (found := self.services.commands.parse(self.text)) is not None:
             await found(self)
         elif self.text.strip():
             await self._evaluate()
         else:
-            self.say("Nothing to run.")
+            self.send_message("Nothing to run.")
 
-    def _note_down(self) -> None:
+    def _save(self) -> None:
         try:
-            self.desk.records.append(self.session.id, self._record)
+            self.services.store.append(self.session.id, self._record)
         except OSError as error:
-            self.desk.peer.note(f"the transcript cannot be written: {error.strerror}")
+            self.services.client.note(f"the transcript cannot be written: {error.strerror}")
 
     # --- cancel ---
 
@@ -139,189 +139,193 @@ class Turn:
         if self._cancelled:
             return
         self._cancelled = True
-        asyncio.get_running_loop().call_later(OBEY_SECONDS, self.give_up)
-        if self._asking is not None:
-            self.desk.peer.withdraw(self._asking)
-        if self._request is not None:
-            self.session.background(self._interrupt())
+        asyncio.get_running_loop().call_later(INTERRUPT_SECONDS, self.abandon)
+        if self._permission_request is not None:
+            self.services.client.cancel_request(self._permission_request)
+        if self._eval_request_id is not None:
+            self.session.run_in_background(self._interrupt())
 
-    async def ended(self) -> None:
+    async def wait_ended(self) -> None:
         """Wait for its end; after a cancel that is soon."""
-        await self._ended.wait()
+        await self._end_event.wait()
 
     async def _interrupt(self) -> None:
-        client = self.desk.link.client
+        client = self.services.broker.client
         try:
-            if self._eval is not None:
-                await client.interrupt(self.session.home, self._eval)
+            if self._eval_id is not None:
+                await client.interrupt(self.session.repl_session, self._eval_id)
             else:
-                await client.request("interrupt", request_id=self._request)
+                await client.request("interrupt", request_id=self._eval_request_id)
         except ReplError as error:
-            self.desk.peer.note(f"the interrupt failed: {error.err}")
+            self.services.client.note(f"the interrupt failed: {error.message}")
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Wait no longer for code that does not obey; it runs on."""
-        if not self._ended.is_set() and self._task is not None:
-            self._gave_up = True
+        if not self._end_event.is_set() and self._task is not None:
+            self._abandoned = True
             self._task.cancel()
 
-    def _sending(self, request: str) -> None:
+    def _on_request_id(self, request: str) -> None:
         if self._cancelled:
-            raise _Cancelled
-        self._request = request
+            raise _CancelledBeforeStart
+        self._eval_request_id = request
 
     # --- what the client is told ---
 
-    def say(self, text: str) -> None:
+    def send_message(self, text: str) -> None:
         """A message of the agent; several of them are paragraphs."""
         first = not self._record.messages
-        self._record.messages.append(records.bounded(text))
-        self.desk.peer.update(
+        self._record.messages.append(store.truncate_middle(text))
+        self.services.client.send_update(
             self.session.id, "agent_message_chunk", content=render.text_block(text if first else f"\n\n{text}")
         )
 
-    def _begin_call(self, title: str, kind: str, status: str, code: str) -> None:
-        self._call = {"toolCallId": f"call-{self._record.turn}", "title": title, "kind": kind, "status": status}
-        self.desk.peer.update(self.session.id, "tool_call", **self._call, rawInput={"code": code})
+    def _open_tool_call(self, title: str, kind: str, status: str, code: str) -> None:
+        self._tool_call = {"toolCallId": f"call-{self._record.turn}", "title": title, "kind": kind, "status": status}
+        self.services.client.send_update(self.session.id, "tool_call", **self._tool_call, rawInput={"code": code})
 
-    def _change_call(self, **fields: Any) -> None:
-        assert self._call is not None
-        self._call |= fields
-        self.desk.peer.update(self.session.id, "tool_call_update", toolCallId=self._call["toolCallId"], **fields)
+    def _update_tool_call(self, **fields: Any) -> None:
+        assert self._tool_call is not None
+        self._tool_call |= fields
+        self.services.client.send_update(
+            self.session.id, "tool_call_update", toolCallId=self._tool_call["toolCallId"], **fields
+        )
 
-    def _end_call(self, status: str, say: str | None = None, *texts: str, **fields: Any) -> None:
+    def _close_tool_call(self, status: str, say: str | None = None, *texts: str, **fields: Any) -> None:
         """Close the tool call, if there is one that is open, and say why."""
-        if self._showing is not None:
-            self._showing.cancel()
-        if self._call is not None and self._call["status"] not in ("completed", "failed"):
-            content = render.in_tool(self._shown.text(), *texts)
-            self._change_call(status=status, content=content, **fields)
+        if self._show_timer is not None:
+            self._show_timer.cancel()
+        if self._tool_call is not None and self._tool_call["status"] not in ("completed", "failed"):
+            content = render.tool_content(self._live_output.text(), *texts)
+            self._update_tool_call(status=status, content=content, **fields)
         if say is not None:
-            self.say(say)
+            self.send_message(say)
 
-    def done(self, text: str) -> None:
+    def finish_command(self, text: str) -> None:
         """A command's answer, which ends it."""
-        self._end_call("completed")
-        self.say(render.shown(text))
+        self._close_tool_call("completed")
+        self.send_message(render.as_markdown(text))
 
     # --- permission ---
 
-    async def may(self, title: str, kind: str, code: str) -> bool:
+    async def authorize(self, title: str, kind: str, code: str) -> bool:
         """Begin a tool call and find out whether it may go on; when not, it is closed and the reason said."""
-        if self._plans():
-            self._begin_call(title, kind, "failed", code)
-            self.say("Not run: the session is in plan mode, which changes nothing. `/help` lists what only looks.")
+        if self._is_plan_mode():
+            self._open_tool_call(title, kind, "failed", code)
+            self.send_message(
+                "Not run: the session is in plan mode, which changes nothing. `/help` lists what only looks."
+            )
             return False
         asks = self.mode is Mode.ASK
-        self._begin_call(title, kind, "pending" if asks else "in_progress", code)
+        self._open_tool_call(title, kind, "pending" if asks else "in_progress", code)
         if not asks:
             return True
-        decision = await self._ask(code)
+        decision = await self._request_permission(code)
         self._record.permission = decision
         if decision is not Decision.ALLOWED:
-            self._end_call("failed", permissions.WHY_NOT[decision])
+            self._close_tool_call("failed", permissions.DENIAL_TEXTS[decision])
             return False
-        if self._plans():  # since it was asked
-            self._end_call("failed", "Not run: the session is in plan mode now.")
+        if self._is_plan_mode():  # since it was asked
+            self._close_tool_call("failed", "Not run: the session is in plan mode now.")
             return False
-        self._change_call(status="in_progress")
+        self._update_tool_call(status="in_progress")
         return True
 
-    async def _approved(self, approval: Approval) -> bool:
+    async def _on_approval(self, approval: Approval) -> bool:
         """What a hook of the broker wants a person to decide, in whatever mode the session is."""
-        self._change_call(title=f"{approval.title} {approval.reason}", status="pending")
-        self._record.permission = decision = await self._ask(self.text)
+        self._update_tool_call(title=f"{approval.title} {approval.reason}", status="pending")
+        self._record.permission = decision = await self._request_permission(self.text)
         if decision is Decision.ALLOWED:
-            self._change_call(title=render.title(self.text), status="in_progress")
+            self._update_tool_call(title=render.title(self.text), status="in_progress")
         return decision is Decision.ALLOWED
 
-    def _denied(self, error: ReplError) -> str | None:
+    def _denial_text(self, error: ReplError) -> str | None:
         """What is told who was asked for a hook, and said no."""
         decided = self._record.permission if error.approval is not None else None
-        return None if decided is None else permissions.WHY_NOT.get(Decision(decided))
+        return None if decided is None else permissions.DENIAL_TEXTS.get(Decision(decided))
 
-    async def _ask(self, code: str) -> Decision:
+    async def _request_permission(self, code: str) -> Decision:
         if self._cancelled:
             return Decision.CANCELLED
-        assert self._call is not None
-        tool = {**self._call, "rawInput": {"code": code}, "content": render.in_tool(code)}
-        self._asking = permissions.ask(self.desk.peer, self.session.id, tool)
-        response = await self.desk.peer.response(self._asking, self.desk.permission_seconds)
-        self._asking = None
-        return Decision.CANCELLED if self._cancelled else permissions.read(response)
+        assert self._tool_call is not None
+        tool = {**self._tool_call, "rawInput": {"code": code}, "content": render.tool_content(code)}
+        self._permission_request = permissions.request_permission(self.services.client, self.session.id, tool)
+        response = await self.services.client.wait_response(self._permission_request, self.services.permission_seconds)
+        self._permission_request = None
+        return Decision.CANCELLED if self._cancelled else permissions.parse_decision(response)
 
     # --- eval ---
 
     async def _evaluate(self) -> None:
         code = self.text
-        if not await self.may(render.title(code), "execute", code):
+        if not await self.authorize(render.title(code), "execute", code):
             return
-        had_turns = self.session.last is not None
+        had_turns = self.session.last_turn is not None
         result = await self._run(code)
-        if self._showing is not None:
-            self._showing.cancel()
-        self.session.ran(result)
+        if self._show_timer is not None:
+            self._show_timer.cancel()
+        self.session.on_eval_finished(result)
         record = self._record
-        record.home, record.epoch, record.eval_id = self.session.home_id, result.epoch, result.eval_id
-        self.session.last = record
-        self._end_call(
-            "completed" if result.ok else "failed", None, result.traceback or "", rawOutput=render.raw(result)
+        record.home, record.epoch, record.eval_id = self.session.repl_session_id, result.epoch, result.eval_id
+        self.session.last_turn = record
+        self._close_tool_call(
+            "completed" if result.ok else "failed", None, result.traceback or "", rawOutput=render.raw_output(result)
         )
         if self._cancelled:
             return
         for picture in render.images(result):
-            self.desk.peer.update(self.session.id, "agent_message_chunk", content=picture)
+            self.services.client.send_update(self.session.id, "agent_message_chunk", content=picture)
         for text in render.messages(result, had_turns):
-            self.say(text)
+            self.send_message(text)
 
     async def _run(self, code: str) -> Result:
-        session, client = self.session, self.desk.link.client
+        session, client = self.session, self.services.broker.client
         own = session.record.session is None
         result = await client.eval(
             code,
-            session.home,
+            session.repl_session,
             wait=WAIT_SECONDS,
-            on_output=self._printed,
-            on_status=self._status,
-            on_request=self._sending,
+            on_output=self._on_output,
+            on_status=self._on_status,
+            on_request=self._on_request_id,
             create=own,
             runtime=session.record.runtime if own else None,
             cwd=session.record.cwd if own else None,
             cwd_needed=False,
             allow_stdin=False,
             mime=render.IMAGES,
-            on_approval=self._approved,
+            on_approval=self._on_approval,
         )
         while result.running and result.eval_id is not None:
-            self._eval = result.eval_id
+            self._eval_id = result.eval_id
             heard = len(result.out.encode()) + len(result.err.encode())
             more = await client.read(
-                session.home, result.eval_id, wait=WAIT_SECONDS, offset=heard, on_output=self._printed
+                session.repl_session, result.eval_id, wait=WAIT_SECONDS, offset=heard, on_output=self._on_output
             )
             more.out, more.err, more.created = result.out + more.out, result.err + more.err, result.created
             more.session_id = result.session_id
             result = more
         return result
 
-    def _printed(self, _stream: str, text: str) -> None:
-        self._shown.add(text)
-        self._show_soon()
+    def _on_output(self, _stream: str, text: str) -> None:
+        self._live_output.add(text)
+        self._schedule_show()
 
-    def _status(self, reply: Reply) -> None:
+    def _on_status(self, reply: Reply) -> None:
         status = reply.status or ()
         if "queued" in status:
             ahead = reply.queue_position or 0
-            self._change_call(content=render.in_tool(f"waiting: {ahead} eval(s) go first"))
+            self._update_tool_call(content=render.tool_content(f"waiting: {ahead} eval(s) go first"))
         elif "output-dropped" in status:
-            self._shown.add(f"\n…[{reply.dropped_bytes or 0} bytes came too fast to be shown]…\n")
+            self._live_output.add(f"\n…[{reply.dropped_bytes or 0} bytes came too fast to be shown]…\n")
 
-    def _show_soon(self) -> None:
-        if self._showing is None:
-            self._showing = asyncio.get_running_loop().call_later(_SHOW_SECONDS, self._show)
+    def _schedule_show(self) -> None:
+        if self._show_timer is None:
+            self._show_timer = asyncio.get_running_loop().call_later(_SHOW_SECONDS, self._send_output)
 
-    def _show(self) -> None:
-        self._showing = None
-        if self.desk.peer.slow:
-            self._show_soon()
+    def _send_output(self) -> None:
+        self._show_timer = None
+        if self.services.client.is_slow:
+            self._schedule_show()
         else:
-            self._change_call(content=render.in_tool(self._shown.text()))
+            self._update_tool_call(content=render.tool_content(self._live_output.text()))

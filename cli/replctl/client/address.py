@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from replctl.client.errors import ReplError
-from replwire import places
+from replwire import paths
 
 PROBE_SECONDS = 2.0  # a listener accepts at once; a remote one gets two round trips of the slowest kind
 
@@ -28,14 +28,14 @@ def resolve(flag: str | None, environ: Mapping[str, str], uid: int) -> Address:
     is not there: it might name another endpoint.
     """
     if flag:
-        return Address(absolute(flag), "flag")
+        return Address(absolute_endpoint(flag), "flag")
     if named := environ.get("REPLCTL_ENDPOINT"):
-        return Address(absolute(named), "REPLCTL_ENDPOINT")
-    path = places.config_file(environ)
+        return Address(absolute_endpoint(named), "REPLCTL_ENDPOINT")
+    path = paths.config_file(environ)
     given = environ.get("REPLCTL_CONFIG")
     if (given or os.path.exists(path)) and (named := _from_file(path, environ)):
-        return Address(absolute(named), path)
-    return Address(absolute(places.default_endpoint(environ, uid)), "default")
+        return Address(absolute_endpoint(named), path)
+    return Address(absolute_endpoint(paths.default_endpoint(environ, uid)), "default")
 
 
 def _from_file(path: str, environ: Mapping[str, str]) -> str:
@@ -45,38 +45,38 @@ def _from_file(path: str, environ: Mapping[str, str]) -> str:
         with open(path, encoding="utf-8") as file:
             return load(file.read(), path, environ).config.broker.endpoint
     except FileNotFoundError:
-        raise ReplError("invalid-request", places.no_such_config("REPLCTL_CONFIG", path)) from None
+        raise ReplError("invalid-request", paths.missing_config_message("REPLCTL_CONFIG", path)) from None
     except (OSError, UnicodeDecodeError, ConfigError) as error:
         raise ReplError("invalid-request", f"config cannot be used: {error}") from None
 
 
-def absolute(endpoint: str) -> str:
+def absolute_endpoint(endpoint: str) -> str:
     """The endpoint with an absolute socket path. Raises ReplError `invalid-request` when it is none of ours."""
     try:
-        path = places.ipc_path(endpoint)
+        path = paths.ipc_path(endpoint)
     except ValueError as error:
         raise ReplError("invalid-request", str(error)) from None
     if path is None:
         if not endpoint.startswith("tcp://"):
             raise ReplError("invalid-request", f"not an endpoint (ipc://PATH or tcp://HOST:PORT): {endpoint}")
-        _host_port(endpoint)
+        _parse_host_port(endpoint)
         return endpoint
     if not path:
         raise ReplError("invalid-request", "endpoint without a path: ipc://")
     return "ipc://" + (path if path.startswith("@") else os.path.abspath(path))
 
 
-def listens(endpoint: str) -> bool:
+def is_listening(endpoint: str) -> bool:
     """Whether something accepts connections there; asked with a plain connect, before ZeroMQ is involved.
 
     Raises ReplError `no-broker` when that cannot be found out: no permission, an unknown host, no answer in time.
     """
-    path = places.ipc_path(endpoint)
+    path = paths.ipc_path(endpoint)
     try:
         if path is None:
             import socket
 
-            with socket.create_connection(_host_port(endpoint), PROBE_SECONDS):
+            with socket.create_connection(_parse_host_port(endpoint), PROBE_SECONDS):
                 return True
         probe = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
@@ -93,7 +93,7 @@ def listens(endpoint: str) -> bool:
         raise ReplError("no-broker", f"cannot reach {endpoint}: {error.strerror or error}") from None
 
 
-def folder_fault(folder: str, uid: int) -> str | None:
+def directory_problem(folder: str, uid: int) -> str | None:
     """Why sockets in this folder cannot be trusted, or None: another user could put theirs there."""
     try:
         found = os.lstat(folder)
@@ -110,7 +110,7 @@ def folder_fault(folder: str, uid: int) -> str | None:
     return None
 
 
-def _host_port(endpoint: str) -> tuple[str, int]:
+def _parse_host_port(endpoint: str) -> tuple[str, int]:
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ReplError("invalid-request", f"not tcp://HOST:PORT: {endpoint}")

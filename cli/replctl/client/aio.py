@@ -8,29 +8,29 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from replctl.client import calls, talk
+from replctl.client import protocol, request_fields
 from replctl.client.address import Address, resolve
 from replctl.client.errors import ReplError
-from replctl.client.line import Line
-from replctl.client.listen import events_in, subscription
-from replctl.client.plain import Plain
+from replctl.client.event_stream import events_in, subscribe_fields
+from replctl.client.operations import Operations
 from replctl.client.project import project_at
-from replctl.client.result import Gathering, OnOutput, OnStatus, Pages, Result
-from replctl.client.sync import LONG, PATIENCE, connect
-from replwire.names import DEFAULT_SESSION
+from replctl.client.result import OnOutput, OnStatus, OutputPages, PendingRequest, Result
+from replctl.client.sync import DEFAULT_TIMEOUT, UNBOUNDED_OPS, connect
+from replctl.client.transport import Transport
+from replwire.identifiers import DEFAULT_SESSION
 from replwire.replies import Approval, EnvironmentEntry, JobEntry, Reply, SessionEntry
 
 if TYPE_CHECKING:
-    from replctl.client.start import Started
+    from replctl.client.start import BrokerReady
 
 OnRequest = Callable[[str], None]
 OnApproval = Callable[[Approval], Awaitable[bool]]
-MAX_UNHEARD = 5000  # events that wait for who iterates; those beyond are counted and left out
-AT_ONCE = 500  # messages that are taken before the event loop's others get their turn
+MAX_QUEUED_EVENTS = 5000  # events that wait for who iterates; those beyond are counted and left out
+MESSAGES_PER_TURN = 500  # messages that are taken before the event loop's others get their turn
 RESEND_SECONDS = 0.01  # how long a send that found the pipe full waits; only with a thousand messages under way
 
 
-class AsyncClient(Plain[Awaitable[Reply]]):
+class AsyncClient(Operations[Awaitable[Reply]]):
     """A conversation with one broker inside an event loop; open it with `async with`.
 
     For the loop it was opened in. Cancelling a task that awaits `eval` does not end the eval: it goes on in its
@@ -42,7 +42,7 @@ class AsyncClient(Plain[Awaitable[Reply]]):
         endpoint: str | None = None,
         agent: str | None = None,
         start: bool = True,
-        on_start: Callable[[Started], None] | None = None,
+        on_start: Callable[[BrokerReady], None] | None = None,
         key: str | None = None,
         directory: str | None = ".",
         on_mismatch: Callable[[str], None] | None = None,
@@ -53,16 +53,16 @@ class AsyncClient(Plain[Awaitable[Reply]]):
         self._start = start
         self._on_start = on_start
         project = project_at(self.address, directory)
-        self._talk = talk.Talk(agent, os.urandom(4).hex() + "-", project, on_mismatch)
-        self._line: Line | None = None
-        self.connections = 0  # how many there have been: with each the broker may be another
-        self._opening = asyncio.Lock()
-        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._protocol = protocol.ClientProtocol(agent, os.urandom(4).hex() + "-", project, on_mismatch)
+        self._transport: Transport | None = None
+        self.connection_count = 0  # how many there have been: with each the broker may be another
+        self._connect_lock = asyncio.Lock()
+        self._futures: dict[str, asyncio.Future[None]] = {}
 
     @property
     def broker_version(self) -> str | None:
         """The broker's version, when it is another than this client's; None before the first answer."""
-        return self._talk.broker_version
+        return self._protocol.broker_version
 
     async def eval(
         self,
@@ -83,25 +83,30 @@ class AsyncClient(Plain[Awaitable[Reply]]):
         `on_request` gets the id of the request just before it is sent: `interrupt` with `request_id` ends that eval
         and no other. What it raises is raised here, and nothing is sent.
         """
-        fields = calls.eval_fields(code, session, timeout=timeout, wait=wait, silent=silent, **options)
+        fields = request_fields.eval_fields(code, session, timeout=timeout, wait=wait, silent=silent, **options)
         if stdin is not None:
-            on_status = self._feeding(session, stdin, on_status)
+            on_status = self._stdin_feeder(session, stdin, on_status)
         while True:
             gathering = await self.exchange("eval", fields, None, on_output, on_status, on_request)
             try:
-                result = talk.result(gathering)
+                result = protocol.eval_result(gathering)
                 break
             except ReplError as error:
                 if error.approval is None or on_approval is None or not await on_approval(error.approval):
                     raise
                 fields["approval"] = error.approval.id
-        if gathering.missed and result.session is not None and result.eval_id is not None and not result.ephemeral:
-            whole = Pages()
+        if (
+            gathering.dropped_bytes
+            and result.session is not None
+            and result.eval_id is not None
+            and not result.ephemeral
+        ):
+            whole = OutputPages()
             while whole.add(
-                await self.read(result.session, result.eval_id, offset=whole.offset, max_bytes=Pages.BYTES)
+                await self.read(result.session, result.eval_id, offset=whole.offset, max_bytes=OutputPages.BYTES)
             ):
                 pass
-            gathering.complete(whole)
+            gathering.fill_gaps(whole)
         return result
 
     async def read(
@@ -116,8 +121,8 @@ class AsyncClient(Plain[Awaitable[Reply]]):
         on_output: OnOutput | None = None,
     ) -> Result:
         """Output and answer of an eval from `offset` on, waiting up to `wait` seconds for its end."""
-        fields = calls.read_fields(session, eval_id, wait, offset, stream, max_bytes, grep)
-        return talk.result(await self.exchange("read", fields, PATIENCE + (wait or 0), on_output))
+        fields = request_fields.read_fields(session, eval_id, wait, offset, stream, max_bytes, grep)
+        return protocol.eval_result(await self.exchange("read", fields, DEFAULT_TIMEOUT + (wait or 0), on_output))
 
     async def load(
         self,
@@ -129,8 +134,8 @@ class AsyncClient(Plain[Awaitable[Reply]]):
         on_output: OnOutput | None = None,
     ) -> Result:
         """Run a file that the broker's machine has and allows; see `Client.load`."""
-        op, fields = calls.load_fields(file, session, reload, timeout, wait)
-        return talk.result(await self.exchange(op, fields, None, on_output))
+        op, fields = request_fields.load_fields(file, session, reload, timeout, wait)
+        return protocol.eval_result(await self.exchange(op, fields, None, on_output))
 
     async def packages(
         self,
@@ -141,8 +146,8 @@ class AsyncClient(Plain[Awaitable[Reply]]):
         on_output: OnOutput | None = None,
     ) -> Result:
         """Do something with the packages of the session's environment; see `Client.packages`."""
-        fields = calls.package_fields(action, packages, session, path)
-        return talk.result(await self.exchange("env", fields, None, on_output))
+        fields = request_fields.package_fields(action, packages, session, path)
+        return protocol.eval_result(await self.exchange("env", fields, None, on_output))
 
     async def sessions(self) -> list[SessionEntry]:
         """All sessions of the broker."""
@@ -176,7 +181,7 @@ class AsyncClient(Plain[Awaitable[Reply]]):
             nonlocal missed
             ids.add(reply.id)
             for event in events_in(reply):
-                if heard.qsize() >= MAX_UNHEARD:
+                if heard.qsize() >= MAX_QUEUED_EVENTS:
                     missed += 1
                     continue
                 if missed:
@@ -184,7 +189,7 @@ class AsyncClient(Plain[Awaitable[Reply]]):
                     missed = 0
                 heard.put_nowait(event)
 
-        asking = self.exchange("subscribe", subscription(session, types, since, output), None, None, on_status)
+        asking = self.exchange("subscribe", subscribe_fields(session, types, since, output), None, None, on_status)
         task = asyncio.create_task(asking)
         task.add_done_callback(lambda _: heard.put_nowait(None))
         try:
@@ -193,16 +198,16 @@ class AsyncClient(Plain[Awaitable[Reply]]):
                 if missed and heard.empty():
                     told, missed = missed, 0
                     yield {"type": "bus/lagged", "missed": told}
-            talk.answer(await task)
+            protocol.final_reply(await task)
         finally:
-            if not task.done() and self._line is not None:
+            if not task.done() and self._transport is not None:
                 for request_id in ids:
-                    self._line.send(self._talk.ask("unsubscribe", {"subscription": request_id})[1])
+                    self._transport.send(self._protocol.send("unsubscribe", {"subscription": request_id})[1])
             task.cancel()
 
     async def request(self, op: str, **fields: Any) -> Reply:
         """Send an operation and return its last reply. Raises ReplError when that says `error`."""
-        return talk.answer(await self.exchange(op, fields, None if op in LONG else PATIENCE))
+        return protocol.final_reply(await self.exchange(op, fields, None if op in UNBOUNDED_OPS else DEFAULT_TIMEOUT))
 
     # Below: for those who drive a request themselves (the tools).
 
@@ -210,135 +215,137 @@ class AsyncClient(Plain[Awaitable[Reply]]):
         self,
         op: str,
         fields: dict[str, Any],
-        patience: float | None,
+        timeout: float | None,
         on_output: OnOutput | None = None,
         on_status: OnStatus | None = None,
         on_request: OnRequest | None = None,
-    ) -> Gathering:
+    ) -> PendingRequest:
         """Send an operation and wait for its end, at most `patience` seconds."""
-        gathering = await self.begin(op, fields, on_output, on_status, on_request)
-        await self.finish(gathering, patience)
+        gathering = await self.send(op, fields, on_output, on_status, on_request)
+        await self.wait(gathering, timeout)
         return gathering
 
-    async def begin(
+    async def send(
         self,
         op: str,
         fields: dict[str, Any],
         on_output: OnOutput | None = None,
         on_status: OnStatus | None = None,
         on_request: OnRequest | None = None,
-    ) -> Gathering:
+    ) -> PendingRequest:
         """Send an operation and return what gathers its answer; `finish` waits for it."""
-        line = await self._open()
-        gathering, body = self._talk.ask(op, fields, on_output, on_status)
-        if len(body) > talk.SMALL:
-            self._talk.check(gathering, body, (await self.describe()).limits)
-            if gathering.cut is not None:  # meanwhile
-                raise gathering.cut
-        self._waiting[gathering.request_id] = asyncio.get_running_loop().create_future()
+        line = await self._connect()
+        gathering, body = self._protocol.send(op, fields, on_output, on_status)
+        if len(body) > protocol.ALWAYS_ACCEPTED_BYTES:
+            self._protocol.check_size(gathering, body, (await self.describe()).limits)
+            if gathering.error is not None:  # meanwhile
+                raise gathering.error
+        self._futures[gathering.request_id] = asyncio.get_running_loop().create_future()
         try:
             if on_request is not None:
                 on_request(gathering.request_id)
             while not line.send(body):
-                self._hear()
-                if gathering.cut is not None:
+                self._receive_available()
+                if gathering.error is not None:
                     break
                 await asyncio.sleep(RESEND_SECONDS)
         except BaseException:  # cancelled, or what `on_request` raised
             self._forget(gathering)
             raise
-        self._hear()  # a send may have eaten the edge that tells of messages
+        self._receive_available()  # a send may have eaten the edge that tells of messages
         return gathering
 
-    async def finish(self, gathering: Gathering, patience: float | None = None) -> bool:
+    async def wait(self, gathering: PendingRequest, timeout: float | None = None) -> bool:
         """Wait for the end of a request, at most `patience` seconds. False: `leave` was called.
 
         Raises ReplError `broker-lost` when the connection broke, `no-broker` when it never stood or nobody answers.
         """
         try:
-            async with asyncio.timeout(patience):
-                await self._waiting[gathering.request_id]
+            async with asyncio.timeout(timeout):
+                await self._futures[gathering.request_id]
         except TimeoutError:
-            raise talk.lost(gathering, talk.unanswered(self.address.endpoint, patience)) from None
+            raise protocol.with_partial_result(
+                gathering, protocol.no_answer_error(self.address.endpoint, timeout)
+            ) from None
         finally:
             self._forget(gathering)
-        if gathering.cut is not None:
-            raise talk.lost(gathering, gathering.cut)
-        return gathering.last is not None
+        if gathering.error is not None:
+            raise protocol.with_partial_result(gathering, gathering.error)
+        return gathering.final is not None
 
-    def leave(self, gathering: Gathering) -> None:
+    def abandon(self, gathering: PendingRequest) -> None:
         """Let a `finish` that waits for this request return; what still comes for it is dropped."""
-        self._talk.forget(gathering)
+        self._protocol.forget(gathering)
         self._wake(gathering)
 
-    def tell(self, op: str, fields: dict[str, Any]) -> None:
+    def send_nowait(self, op: str, fields: dict[str, Any]) -> None:
         """Send an operation whose answer nobody waits for, if the connection stands. Never waits."""
-        if self._line is not None:
-            self._line.send(self._talk.ask(op, fields)[1])
+        if self._transport is not None:
+            self._transport.send(self._protocol.send(op, fields)[1])
 
-    def _forget(self, gathering: Gathering) -> None:
-        self._talk.forget(gathering)
-        self._waiting.pop(gathering.request_id, None)
+    def _forget(self, gathering: PendingRequest) -> None:
+        self._protocol.forget(gathering)
+        self._futures.pop(gathering.request_id, None)
 
-    async def _open(self) -> Line:
-        async with self._opening:
-            if self._line is not None:
-                self._hear()
-            if self._line is None:
+    async def _connect(self) -> Transport:
+        async with self._connect_lock:
+            if self._transport is not None:
+                self._receive_available()
+            if self._transport is None:
                 loop = asyncio.get_running_loop()
                 line = await loop.run_in_executor(None, connect, self.address, self._start, self._on_start, self._key)
-                self._line = line
-                self.connections += 1
+                self._transport = line
+                self.connection_count += 1
                 for descriptor in line.descriptors:
-                    loop.add_reader(descriptor, self._hear)
-            return self._line
+                    loop.add_reader(descriptor, self._receive_available)
+            return self._transport
 
-    def _hear(self) -> None:
+    def _receive_available(self) -> None:
         """Take what has come, and notice the end of the connection."""
-        line = self._line
+        line = self._transport
         if line is None:
             return
-        gone = line.gone()
+        gone = line.is_closed()
         try:
-            for _ in range(AT_ONCE):
-                if (body := line.take()) is None:
+            for _ in range(MESSAGES_PER_TURN):
+                if (body := line.receive_nowait()) is None:
                     break
-                if (ended := self._talk.hear(body)) is not None:
+                if (ended := self._protocol.receive(body)) is not None:
                     self._wake(ended)
             else:
-                asyncio.get_running_loop().call_soon(self._hear)
+                asyncio.get_running_loop().call_soon(self._receive_available)
                 return
         except ReplError as error:
-            self._drop(error)
+            self._close_transport(error)
             return
         if gone:
-            word, what = ("broker-lost", "went away") if line.up else ("no-broker", "does not answer")
-            if line.refused:
+            word, what = ("broker-lost", "went away") if line.connected else ("no-broker", "does not answer")
+            if line.unauthorized:
                 word, what = "unauthorized", "does not let us in: a key that it knows goes into REPLCTL_KEY_FILE"
-            self._drop(ReplError(word, f"the broker at {self.address.endpoint} {what}"))
+            self._close_transport(ReplError(word, f"the broker at {self.address.endpoint} {what}"))
 
-    def _wake(self, gathering: Gathering) -> None:
-        done = self._waiting.get(gathering.request_id)
+    def _wake(self, gathering: PendingRequest) -> None:
+        done = self._futures.get(gathering.request_id)
         if done is not None and not done.done():
             done.set_result(None)
 
-    def _drop(self, why: ReplError) -> None:
-        line, self._line = self._line, None
+    def _close_transport(self, why: ReplError) -> None:
+        line, self._transport = self._transport, None
         if line is not None:
             for descriptor in line.descriptors:
                 asyncio.get_running_loop().remove_reader(descriptor)
             line.close()
-        for gathering in self._talk.hang_up(why):
+        for gathering in self._protocol.connection_lost(why):
             self._wake(gathering)
 
-    def _feeding(self, session: str, source: str | Callable[[], str | None], then: OnStatus | None) -> OnStatus:
+    def _stdin_feeder(self, session: str, source: str | Callable[[], str | None], then: OnStatus | None) -> OnStatus:
         texts = [source] if isinstance(source, str) else None
 
         def on_status(reply: Reply) -> None:
             if "need-input" in (reply.status or ()):
                 text = source() if callable(source) else texts.pop() if texts else None
                 if text is not None:
-                    self.tell("stdin", {"session": reply.session or session, "input": text})
+                    self.send_nowait("stdin", {"session": reply.session or session, "input": text})
             if then is not None:
                 then(reply)
 
@@ -346,10 +353,10 @@ class AsyncClient(Plain[Awaitable[Reply]]):
 
     async def disconnect(self) -> None:
         """End the connection. Sessions live on."""
-        self._drop(ReplError("broker-lost", "this client was closed"))
+        self._close_transport(ReplError("broker-lost", "this client was closed"))
 
     async def __aenter__(self) -> Self:
-        await self._open()
+        await self._connect()
         return self
 
     async def __aexit__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from replwire.faults import FAULTS, Exit, exit_of, fault_in
+from replwire.faults import FAULTS, ExitCode, exit_code_for, find_fault
 
 if TYPE_CHECKING:
     from replctl.client.result import Result
@@ -20,17 +20,22 @@ class ReplError(Exception):
     """
 
     def __init__(
-        self, word: str, err: str, reply: Reply | None = None, exit: Exit | None = None, result: Result | None = None
+        self,
+        code: str,
+        message: str,
+        reply: Reply | None = None,
+        exit: ExitCode | None = None,
+        result: Result | None = None,
     ) -> None:
-        super().__init__(word, err)
-        self.word = word
-        self.err = err
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
         self.reply = reply
         self.result = result
-        self.exit = exit if exit is not None else FAULTS[word].exit
+        self.exit = exit if exit is not None else FAULTS[code].exit
 
     def __str__(self) -> str:
-        return f"{self.word}: {self.err}"
+        return f"{self.code}: {self.message}"
 
     @property
     def retry_after_ms(self) -> int | None:
@@ -52,17 +57,17 @@ class CodeError(ReplError):
     """The code of an eval raised; `type` and `message` are those of its exception. From `raise_for_error` only."""
 
     def __init__(self, type: str, message: str, result: Result) -> None:
-        super().__init__("error", f"{type}: {message}" if message else type, exit=Exit.RAISED, result=result)
-        self.type = type
-        self.message = message
+        super().__init__("error", f"{type}: {message}" if message else type, exit=ExitCode.RAISED, result=result)
+        self.exception_type = type
+        self.exception_message = message
 
     def __str__(self) -> str:
-        return self.err
+        return self.message
 
 
-def refused(reply: Reply, result: Result | None = None) -> ReplError:
+def error_from_reply(reply: Reply, result: Result | None = None) -> ReplError:
     """The error that a terminal reply with `error` in its status stands for."""
     status = reply.status or []
-    fault = fault_in(status)
-    word = fault.word if fault is not None else "error"
-    return ReplError(word, reply.err or (fault.meaning if fault else "failed"), reply, exit_of(status), result)
+    fault = find_fault(status)
+    word = fault.code if fault is not None else "error"
+    return ReplError(word, reply.err or (fault.meaning if fault else "failed"), reply, exit_code_for(status), result)

@@ -10,7 +10,7 @@ from replctl.client.errors import ReplError
 
 # Fields that this library sends itself. The table of operations takes 10 ms to load, which a command need not pay; the
 # broker refuses, or names in `ignored-fields`, those of them that the operation at hand does not have.
-_OWN = frozenset(
+_LIBRARY_FIELDS = frozenset(
     {
         "action",
         "all",
@@ -68,12 +68,12 @@ class UnknownFieldError(ReplError, TypeError):
 def check_fields(op: str, fields: Mapping[str, Any]) -> None:
     """Raises UnknownFieldError for the first name that the operation does not have. An operation that is not known
     here is a newer broker's, perhaps: the broker answers."""
-    if fields.keys() <= _OWN:
+    if fields.keys() <= _LIBRARY_FIELDS:
         return
-    from replwire.requests import OPS, no_such_field, unknown_fields
+    from replwire.requests import OPS, unknown_field_message, unknown_fields
 
     if op not in OPS:
         return
     names = {name.replace("_", "-"): None for name in fields}
     for name in unknown_fields({"op": op, **names}):
-        raise UnknownFieldError("invalid-request", no_such_field(op, name))
+        raise UnknownFieldError("invalid-request", unknown_field_message(op, name))

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from replctl.client.address import folder_fault, listens
+from replctl.client.address import directory_problem, is_listening
 from replctl.client.errors import ReplError
-from replwire import places
+from replwire import paths
 from replwire.private_directories import make_private_directory
 
 START_SECONDS = 20.0  # for the broker to say that it is ready
@@ -25,7 +25,7 @@ MAX_LOG_BYTES = 1024 * 1024  # the log is put aside as broker.log.1 when a start
 TAIL_BYTES = 2000
 
 
-class Started(msgspec.Struct, frozen=True):
+class BrokerReady(msgspec.Struct, frozen=True):
     """What a broker says when it is ready. `lost` names the sessions that ended with the broker before it."""
 
     pid: int
@@ -34,51 +34,51 @@ class Started(msgspec.Struct, frozen=True):
     warnings: list[str] = []
 
 
-def ensure(endpoint: str, environ: Mapping[str, str]) -> Started | None:
+def ensure_broker(endpoint: str, environ: Mapping[str, str]) -> BrokerReady | None:
     """Have a broker listen at this ipc endpoint; what it said if this call started it, else None.
 
     Raises ReplError `no-broker` when it did not come up; the text has the end of its log.
     """
-    path = places.ipc_path(endpoint)
+    path = paths.ipc_path(endpoint)
     if path is None or path.startswith("@"):
         raise ReplError("no-broker", f"no broker answers at {endpoint}; start one there: replctl serve")
-    state = places.state_dir(environ)
-    _own_folder(state)  # first: it may hold the other, which would leave it with the mode of any folder
-    _own_folder(os.path.dirname(path))
+    state = paths.state_dir(environ)
+    _ensure_private_directory(state)  # first: it may hold the other, which would leave it with the mode of any folder
+    _ensure_private_directory(os.path.dirname(path))
     try:
-        return _ensure(endpoint, path, os.path.join(state, "broker.log"))
+        return _start_under_lock(endpoint, path, os.path.join(state, "broker.log"))
     except OSError as error:
         why = f"{error.filename or state}: {error.strerror}"
         raise ReplError("no-broker", f"no broker can be started: {why}") from None
 
 
-def _ensure(endpoint: str, path: str, log_path: str) -> Started | None:
+def _start_under_lock(endpoint: str, path: str, log_path: str) -> BrokerReady | None:
     lock = os.open(path + ".start.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        if not _locked(lock, endpoint):
+        if not _acquire_lock(lock, endpoint):
             return None
-        if listens(endpoint):  # it came up between our first look and the lock
+        if is_listening(endpoint):  # it came up between our first look and the lock
             return None
         try:
             return _launch(endpoint, log_path)
         except ReplError:
-            if listens(endpoint):  # one whose socket had vanished has made it anew
+            if is_listening(endpoint):  # one whose socket had vanished has made it anew
                 return None
             raise
     finally:
         os.close(lock)  # and with it the lock; the file stays, or two callers could lock two different files
 
 
-def _own_folder(folder: str) -> None:
+def _ensure_private_directory(folder: str) -> None:
     try:
         make_private_directory(folder)
     except OSError as error:
         raise ReplError("no-broker", f"cannot create {folder}: {error.strerror}") from None
-    if (why := folder_fault(folder, os.getuid())) is not None:
+    if (why := directory_problem(folder, os.getuid())) is not None:
         raise ReplError("no-broker", f"no broker is started: {why}")
 
 
-def _locked(lock: int, endpoint: str) -> bool:
+def _acquire_lock(lock: int, endpoint: str) -> bool:
     """True with the lock held; False when a broker listens before the lock was ours."""
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
@@ -89,13 +89,13 @@ def _locked(lock: int, endpoint: str) -> bool:
             pass
         time.sleep(RETRY_SECONDS)
         if time.monotonic() > deadline:
-            if listens(endpoint):
+            if is_listening(endpoint):
                 return False
             raise ReplError("no-broker", f"another start of a broker at {endpoint} did not end")
 
 
-def _launch(endpoint: str, log_path: str) -> Started:
-    with open(_log(log_path), "ab") as log:
+def _launch(endpoint: str, log_path: str) -> BrokerReady:
+    with open(_rotate_log(log_path), "ab") as log:
         begin = log.tell()
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "replctl", "serve", "--background", "--endpoint", endpoint],
@@ -104,25 +104,25 @@ def _launch(endpoint: str, log_path: str) -> Started:
             stderr=log,
             cwd="/",
             start_new_session=True,
-            env=_environment(),
+            env=_absolute_environment(),
         )
     assert child.stdout is not None
     deadline = time.monotonic() + START_SECONDS
     with child.stdout as pipe:
-        line = _line(pipe.fileno(), deadline)
+        line = _read_line(pipe.fileno(), deadline)
     # `serve --background` forks and its first process ends at once: the broker is nobody's child, so that neither
     # a zombie nor a warning is left in a program that used the library.
     try:
-        return msgspec.json.decode(line, type=Started)
+        return msgspec.json.decode(line, type=BrokerReady)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        _end_group(child.pid)
+        _kill_group(child.pid)
         why = "did not get ready in time" if time.monotonic() >= deadline else "ended before it was ready"
-        raise ReplError("no-broker", f"the broker {why}; {log_path} says:\n{_tail(log_path, begin)}") from None
+        raise ReplError("no-broker", f"the broker {why}; {log_path} says:\n{_log_tail(log_path, begin)}") from None
     finally:
         child.wait()
 
 
-def _environment() -> dict[str, str]:
+def _absolute_environment() -> dict[str, str]:
     """Our environment with its paths made absolute: the broker does not start in our folder."""
     env = dict(os.environ)
     for name in ("REPLCTL_STATE_DIR", "REPLCTL_CONFIG"):
@@ -133,7 +133,7 @@ def _environment() -> dict[str, str]:
     return env
 
 
-def _log(path: str) -> str:
+def _rotate_log(path: str) -> str:
     try:
         if os.path.getsize(path) > MAX_LOG_BYTES:
             os.replace(path, path + ".1")
@@ -143,7 +143,7 @@ def _log(path: str) -> str:
     return path
 
 
-def _line(fd: int, deadline: float) -> bytes:
+def _read_line(fd: int, deadline: float) -> bytes:
     """What comes up to the first newline, the end or the deadline."""
     got = b""
     said = select.poll()  # `select` knows no descriptor beyond 1023, and a program that uses the library may have more
@@ -159,14 +159,14 @@ def _line(fd: int, deadline: float) -> bytes:
     return got
 
 
-def _end_group(group: int) -> None:
+def _kill_group(group: int) -> None:
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
         pass
 
 
-def _tail(path: str, begin: int) -> str:
+def _log_tail(path: str, begin: int) -> str:
     with open(path, "rb") as log:
         log.seek(max(begin, os.path.getsize(path) - TAIL_BYTES))
         return log.read().decode("utf-8", "replace").strip() or "(nothing)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 
-def mismatch(ours: str, theirs: str) -> str:
+def describe_mismatch(ours: str, theirs: str) -> str:
     """Which versions they are, which is older, and what mends it."""
     restart = "`replctl shutdown` ends it, with its sessions, and the next command starts the new one"
     here, there = _release(ours), _release(theirs)

@@ -9,14 +9,14 @@ import click
 
 from replctl.client.address import resolve
 from replctl.client.errors import ReplError
-from replctl.commands.configured import configured
+from replctl.commands.configured import configured_extensions
 from replctl.commands.durations import Duration
-from replwire.faults import Exit
-from replwire.names import name_error
-from replwire.places import state_dir
+from replwire.faults import ExitCode
+from replwire.identifiers import name_error
+from replwire.paths import state_dir
 
 if TYPE_CHECKING:
-    from replctl.acp.commands import Command
+    from replctl.acp.slash_commands import SlashCommand
 
 
 @click.command()
@@ -44,41 +44,41 @@ def acp(endpoint: str | None, no_start: bool, agent: str | None, mode: str, perm
     try:
         address = resolve(endpoint, os.environ, os.getuid())
     except ReplError as error:
-        raise click.UsageError(error.err) from None
+        raise click.UsageError(error.message) from None
 
     import asyncio
 
     from replctl.acp import server, stdio
-    from replctl.acp.commands import Commands
-    from replctl.acp.link import Link
+    from replctl.acp.broker_connection import AcpBrokerConnection
+    from replctl.acp.client_connection import AcpClientConnection, DiagnosticsLog
     from replctl.acp.modes import Mode
-    from replctl.acp.peer import Notes, Peer
-    from replctl.acp.records import Records
-    from replctl.acp.turns import Desk
+    from replctl.acp.slash_commands import SlashCommands
+    from replctl.acp.store import AcpSessionStore
+    from replctl.acp.turns import AcpServices
 
-    notes = Notes()
+    notes = DiagnosticsLog()
     if os.isatty(0):
         notes("messages of the Agent Client Protocol are read from here; an editor starts this. Ctrl-D ends it")
     source, sink = stdio.take_stdio()
     folder = os.path.join(state_dir(os.environ), "acp")
-    slashes = Commands(_more_commands(name))
+    slashes = SlashCommands(_extension_commands(name))
 
-    def desk(peer: Peer) -> Desk:
-        link = Link(address.endpoint, name, not no_start, notes)
-        return Desk(peer, link, Records(folder), slashes, permission_timeout)
+    def desk(peer: AcpClientConnection) -> AcpServices:
+        link = AcpBrokerConnection(address.endpoint, name, not no_start, notes)
+        return AcpServices(peer, link, AcpSessionStore(folder), slashes, permission_timeout)
 
     # Not asyncio.run: at its end it waits for threads, and one may be starting a broker that nobody needs any more.
     loop = asyncio.new_event_loop()
-    well = loop.run_until_complete(server.serve(source, sink, notes, desk, Mode(mode)))
-    return Exit.OK if well else Exit.RAISED
+    well = loop.run_until_complete(server.serve_acp(source, sink, notes, desk, Mode(mode)))
+    return ExitCode.OK if well else ExitCode.RAISED
 
 
-def _more_commands(agent: str) -> list[Command]:
+def _extension_commands(agent: str) -> list[SlashCommand]:
     """What extensions add; they are looked for only where the config names some."""
-    named = configured()
+    named = configured_extensions()
     if not named:
         return []
-    from replctl.acp.extending import slash_commands
+    from replctl.acp.extension_commands import build_slash_commands
     from replctl.extensions import load_all
 
-    return slash_commands(load_all(named), agent)
+    return build_slash_commands(load_all(named), agent)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replctl.commands.common import Face, common
-from replctl.commands.dialogue import Dialogue, blocks, complete
-from replctl.commands.running import TERMINAL, Answer
-from replctl.commands.where import folder_to_send
-from replwire.faults import Exit
-from replwire.names import DEFAULT_SESSION
-from replwire.places import state_dir
+from replctl.commands.context import CommandContext, with_common_options
+from replctl.commands.foreground import TERMINAL, InputSource
+from replctl.commands.prompt import SessionPrompt, is_complete, split_blocks
+from replctl.commands.session_defaults import directory_for_new
+from replwire.faults import ExitCode
+from replwire.identifiers import DEFAULT_SESSION
+from replwire.paths import state_dir
 from replwire.private_directories import make_private_directory
 
 if TYPE_CHECKING:
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("session", default=DEFAULT_SESSION)
 @click.option("--runtime", metavar="NAME", help="What the session runs, if it is new.")
-@common
-def attach(face: Face, session: str, runtime: str | None) -> int:
+@with_common_options
+def attach(face: CommandContext, session: str, runtime: str | None) -> int:
     """An interactive prompt on SESSION, which is opened if there is none.
 
     Enter runs a complete block, Alt-Enter adds a line. Ctrl-C clears the line, or interrupts the code that runs.
     Ctrl-D leaves; the session lives on.
     """
     with face.client() as client:
-        cwd = folder_to_send(None, client.address.endpoint)
+        cwd = directory_for_new(None, client.address.endpoint)
         opened = client.new(session, runtime, cwd, reuse=True, cwd_needed=False)
         if opened.created:
             where = f" in {opened.cwd}" if opened.cwd else ""
@@ -43,26 +43,26 @@ def attach(face: Face, session: str, runtime: str | None) -> int:
             face.screen.notice(opened.notice)
         if not os.isatty(0):
             with open(0, encoding="utf-8", errors="replace", closefd=False) as lines:
-                answer = Answer(lambda: lines.readline() or None)
-                return _piped(Dialogue(face, client, session, answer), lines.readline)
-        dialogue = Dialogue(face, client, session, TERMINAL)
-        _prompt(dialogue)
+                answer = InputSource(lambda: lines.readline() or None)
+                return _run_piped(SessionPrompt(face, client, session, answer), lines.readline)
+        dialogue = SessionPrompt(face, client, session, TERMINAL)
+        _run_interactive(dialogue)
     face.screen.notice(f"left; session {session!r} lives on: replctl attach {session}")
-    return Exit.OK
+    return ExitCode.OK
 
 
-def _piped(dialogue: Dialogue, lines: Callable[[], str]) -> int:
+def _run_piped(dialogue: SessionPrompt, lines: Callable[[], str]) -> int:
     """Run each block of stdin in turn; the exit code is that of the last one that did not end well."""
     code = 0
-    for block in blocks(lines):
-        if not dialogue.take(block):
+    for block in split_blocks(lines):
+        if not dialogue.handle_block(block):
             break
         code = dialogue.exit or code
     return code
 
 
-def _prompt(dialogue: Dialogue) -> None:
-    shell = _shell(dialogue.session)
+def _run_interactive(dialogue: SessionPrompt) -> None:
+    shell = _prompt_session(dialogue.session)
     while True:
         try:
             block = shell.prompt()
@@ -70,11 +70,11 @@ def _prompt(dialogue: Dialogue) -> None:
             continue
         except EOFError:
             return
-        if not dialogue.take(block):
+        if not dialogue.handle_block(block):
             return
 
 
-def _shell(session: str) -> PromptSession[str]:
+def _prompt_session(session: str) -> PromptSession[str]:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.history import FileHistory
 
@@ -83,7 +83,7 @@ def _shell(session: str) -> PromptSession[str]:
         multiline=True,
         prompt_continuation=lambda width, _line, _wraps: "." * (width - 1) + " ",
         history=FileHistory(_history_file()),
-        key_bindings=_keys(),
+        key_bindings=_key_bindings(),
         enable_open_in_editor=True,
     )
 
@@ -97,7 +97,7 @@ def _history_file() -> str:
     return path
 
 
-def _keys() -> KeyBindings:
+def _key_bindings() -> KeyBindings:
     from prompt_toolkit.key_binding import KeyBindings
 
     keys = KeyBindings()
@@ -105,7 +105,7 @@ def _keys() -> KeyBindings:
     @keys.add("enter")
     def _enter(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
-        if buffer.document.is_cursor_at_the_end and complete(buffer.text):
+        if buffer.document.is_cursor_at_the_end and is_complete(buffer.text):
             buffer.validate_and_handle()
         else:
             opens = buffer.document.current_line_before_cursor.rstrip().endswith(":")

@@ -11,9 +11,9 @@ from typing import Any
 import click
 import msgspec
 
-from replctl.commands.durations import Duration, spoken
-from replctl.commands.screen import Screen
-from replwire.places import state_dir
+from replctl.commands.durations import Duration, format_duration
+from replctl.commands.output import CommandOutput
+from replwire.paths import state_dir
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _HEAD = ("TIME", "WHO", "AGENT", "OP", "SESSION", "OUTCOME", "TOOK", "CLIENT")
@@ -48,7 +48,7 @@ def audit(
         for record in _records(Path(state_dir(os.environ)))
         if record.get("time", 0) >= oldest and all(record.get(key) == value for key, value in wanted.items())
     ][-limit:]
-    screen = Screen()
+    screen = CommandOutput()
     if as_json:
         for record in found:
             screen.json(record)
@@ -62,14 +62,14 @@ def _records(folder: Path) -> Iterator[dict[str, Any]]:
     for name in ("audit.ndjson.1", "audit.ndjson"):
         try:
             with (folder / name).open("rb") as file:
-                yield from _parsed(file)
+                yield from _parse_lines(file)
         except FileNotFoundError:
             continue
         except OSError as error:
             raise click.ClickException(f"cannot read {folder / name}: {error.strerror}") from None
 
 
-def _parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+def _parse_lines(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:
             yield _decode(line)
@@ -79,7 +79,7 @@ def _parsed(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 def _row(record: dict[str, Any]) -> tuple[Any, ...]:
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["time"]))
-    took = spoken(record["latency-ms"])
+    took = format_duration(record["latency-ms"])
     keys = ("identity", "agent", "op", "session")
     times = f" ({record['repeated']} times)" if "repeated" in record else ""
     return stamp, *(record.get(key) for key in keys), f"{record.get('outcome')}{times}", took, record["client"]

@@ -6,15 +6,15 @@ import click
 
 from replctl import __version__
 from replctl.client.errors import ReplError
-from replctl.commands.common import Face, common
-from replctl.commands.listing import told
+from replctl.commands.context import CommandContext, with_common_options
+from replctl.commands.listing import format_facts
 
 END_SECONDS = 30.0  # more than the usual close grace and the kills after it
 
 
 @click.command()
-@common
-def status(face: Face) -> None:
+@with_common_options
+def status(face: CommandContext) -> None:
     """Is there a broker, and what does it do? Exit code 3 when none answers."""
     with face.client(start=False) as client:
         identity = client.describe().identity
@@ -24,17 +24,17 @@ def status(face: Face) -> None:
         face.screen.json({"status": ["done"], "endpoint": endpoint, "identity": identity, "stats": stats})
         return
     face.screen.line(f"a broker answers at {endpoint}; you are {identity}")
-    for line in told(stats):
+    for line in format_facts(stats):
         face.screen.line(line)
 
 
 @click.command()
-@common
-def shutdown(face: Face) -> None:
+@with_common_options
+def shutdown(face: CommandContext) -> None:
     """End the broker and wait until it is gone. Running evals get a moment, then every session is closed."""
     with face.client(start=False) as client:
         reply = client.shutdown()
-        ended = client.wait_for_end(END_SECONDS)
+        ended = client.wait_for_shutdown(END_SECONDS)
         endpoint = client.address.endpoint
     face.show({"status": reply.status, "endpoint": endpoint, "ended": ended})
     if not face.json:
@@ -42,8 +42,8 @@ def shutdown(face: Face) -> None:
 
 
 @click.command()
-@common
-def version(face: Face) -> None:
+@with_common_options
+def version(face: CommandContext) -> None:
     """Version of replctl, and of the broker if one answers."""
     versions = None
     try:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 import msgspec
 
-from replctl.commands.common import Face, common
-from replctl.commands.screen import Screen
-from replctl.commands.settings import parse_set, salvage_settings
-from replwire.config import keys
-from replwire.faults import Exit
+from replctl.commands.context import CommandContext, with_common_options
+from replctl.commands.output import CommandOutput
+from replctl.settings import parse_set, salvage_settings
+from replwire.config import list_settings
+from replwire.faults import ExitCode
 
 
 @click.group()
@@ -30,10 +30,10 @@ def show(path: str | None, pairs: tuple[str, ...], json: bool) -> int:
     values = msgspec.to_builtins(loaded.config)
     rows = [
         (f"{section}.{key}", values[section][key], loaded.sources.get(f"{section}.{key}", "default"))
-        for section, key, _ in keys()
+        for section, key, _ in list_settings()
     ]
     rows += [(name, values[name], loaded.sources[name]) for name in ("agents", "identities") if values[name]]
-    screen = Screen()
+    screen = CommandOutput()
     if json:
         settings = {dotted: {"value": value, "source": source} for dotted, value, source in rows}
         wrong = {"err": "; ".join(problems), "word": "invalid-config", "problems": problems} if problems else {}
@@ -49,12 +49,12 @@ def show(path: str | None, pairs: tuple[str, ...], json: bool) -> int:
 
 
 def _exit(problems: list[str]) -> int:
-    return Exit.USAGE if problems else Exit.OK
+    return ExitCode.USAGE if problems else ExitCode.OK
 
 
 @config.command()
-@common
-def reload(face: Face) -> None:
+@with_common_options
+def reload(face: CommandContext) -> None:
     """Have the broker read its config file again: what can change while it runs does, the rest is named."""
     with face.client(start=False) as client:
         reply = client.reload_config()

@@ -6,11 +6,11 @@ import os
 
 import click
 
-from replctl.commands.screen import Screen
+from replctl.commands.output import CommandOutput
+from replctl.doctor.checks import run_checks
 from replctl.doctor.finding import Finding
-from replctl.doctor.run import examine
 
-_SHOWN = {"ok": "ok   ", "warn": "warn ", "fail": "FAIL "}
+_LEVEL_LABELS = {"ok": "ok   ", "warn": "warn ", "fail": "FAIL "}
 
 
 @click.command()
@@ -22,10 +22,10 @@ def doctor(endpoint: str | None, path: str | None, json: bool) -> int:
 
     Starts no broker and changes nothing. Run it as the broker's user, with its environment.
     """
-    findings = examine(endpoint, path, os.environ, os.getuid())
+    findings = run_checks(endpoint, path, os.environ, os.getuid())
     failed = sum(finding.level == "fail" for finding in findings)
     warned = sum(finding.level == "warn" for finding in findings)
-    screen = Screen()
+    screen = CommandOutput()
     if json:
         screen.json({"status": ["done"], "failed": failed, "warned": warned, "checks": findings})
     else:
@@ -35,8 +35,8 @@ def doctor(endpoint: str | None, path: str | None, json: bool) -> int:
     return int(failed > 0)
 
 
-def _show(screen: Screen, finding: Finding) -> None:
-    screen.line(f"{_SHOWN[finding.level]} {finding.name}: {finding.seen}")
-    for label, text in (("cause", finding.cause), ("mend", finding.mend)):
+def _show(screen: CommandOutput, finding: Finding) -> None:
+    screen.line(f"{_LEVEL_LABELS[finding.level]} {finding.name}: {finding.seen}")
+    for label, text in (("cause", finding.cause), ("fix", finding.fix)):
         if text is not None:
             screen.line(f"      {label}: {text}")

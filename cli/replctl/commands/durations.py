@@ -18,7 +18,7 @@ _FORM = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|)\Z")
 MAX_SECONDS = 365 * 86_400.0
 
 
-def parse(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Seconds. Raises ValueError for what is no duration, and beyond a year."""
     match = _FORM.match(text.strip().lower())
     if match is None:
@@ -29,7 +29,7 @@ def parse(text: str) -> float:
     return seconds
 
 
-def spoken(milliseconds: float) -> str:
+def format_duration(milliseconds: float) -> str:
     """A duration for people: `350 ms`, `2 s`, `1.5 s`, `3 min 20 s`, `2 h 5 min`."""
     if milliseconds < 1000:
         return f"{milliseconds:.0f} ms"
@@ -51,6 +51,6 @@ class Duration(_FloatParam):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Seconds; a usage error for anything else."""
         try:
-            return parse(str(value))
+            return parse_duration(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)

@@ -6,8 +6,8 @@ import os
 
 import click
 
-from replctl.commands.common import Face, common, session_option
-from replctl.commands.running import blank, report
+from replctl.commands.context import CommandContext, session_option, with_common_options
+from replctl.commands.foreground import empty_eval_json, show_result
 from replwire.replies import EnvironmentEntry, Reply
 
 
@@ -18,39 +18,41 @@ def env() -> None:
 
 @env.command()
 @session_option
-@common
-def show(face: Face, session: str) -> None:
+@with_common_options
+def show(face: CommandContext, session: str) -> None:
     """Which environment a session has, and which interpreter runs it."""
     with face.client() as client:
         reply = client.env(session)
-    face.show(_plain(reply), f"{reply.environment or 'the broker’s own python'}: {reply.executable or 'not started'}")
+    face.show(
+        _reply_fields(reply), f"{reply.environment or 'the broker’s own python'}: {reply.executable or 'not started'}"
+    )
 
 
 @env.command()
 @click.argument("path")
 @session_option
-@common
-def activate(face: Face, path: str, session: str) -> None:
+@with_common_options
+def activate(face: CommandContext, path: str, session: str) -> None:
     """Move a session to the environment at PATH: a virtual environment, an interpreter, a project folder with a .venv,
     or @NAME for one that the broker keeps (and makes, when it is new). A fresh worker; if it fails nothing changes."""
     with face.client() as client:
         reply = client.activate(session, path if path.startswith("@") else os.path.abspath(path))
-    _moved(face, session, reply)
+    _show_switch(face, session, reply)
 
 
 @env.command()
 @session_option
-@common
-def deactivate(face: Face, session: str) -> None:
+@with_common_options
+def deactivate(face: CommandContext, session: str) -> None:
     """Move a session back to the broker's own python."""
     with face.client() as client:
         reply = client.deactivate(session)
-    _moved(face, session, reply)
+    _show_switch(face, session, reply)
 
 
 @env.command()
-@common
-def ls(face: Face) -> None:
+@with_common_options
+def ls(face: CommandContext) -> None:
     """List the named environments that the broker keeps: your own, for admins everybody's."""
     with face.client() as client:
         environments = client.environments()
@@ -72,16 +74,16 @@ def _sessions(entry: EnvironmentEntry) -> str | None:
 
 @env.command()
 @click.argument("environment", metavar="@NAME")
-@common
-def remove(face: Face, environment: str) -> None:
+@with_common_options
+def remove(face: CommandContext, environment: str) -> None:
     """Remove the named environment @NAME, which no session has, from the broker's disk."""
     with face.client() as client:
         reply = client.remove_environment(environment)
     face.show({"status": reply.status, "environment": reply.environment}, f"{reply.environment} is removed")
 
 
-def _moved(face: Face, session: str, reply: Reply) -> None:
-    face.show(_plain(reply), reply.executable or "")
+def _show_switch(face: CommandContext, session: str, reply: Reply) -> None:
+    face.show(_reply_fields(reply), reply.executable or "")
     if not face.json:
         lost = "; its state is gone" if reply.state == "lost" else ""
         face.screen.notice(f"session {session!r} runs there now (epoch {reply.epoch}){lost}")
@@ -92,19 +94,19 @@ def _moved(face: Face, session: str, reply: Reply) -> None:
 @click.argument("packages", nargs=-1)
 @session_option
 @click.option("--from", "path", metavar="FILE", help="What `install` reads. [the lock or project file in the folder]")
-@common
-def pkg(face: Face, action: str, packages: tuple[str, ...], session: str, path: str | None) -> int:
+@with_common_options
+def pkg(face: CommandContext, action: str, packages: tuple[str, ...], session: str, path: str | None) -> int:
     """Do something with the PACKAGES of a session's environment, through uv when it is there, else pip.
 
     It runs as an eval of the session does: Ctrl-C of another client, `interrupt` and `read` work on it.
     """
-    face.blank = blank(session)
+    face.empty_result = empty_eval_json(session)
     with face.client() as client:
         live = None if face.json else face.screen.live
-        return report(face, client.packages(action, packages, session, path, live))
+        return show_result(face, client.packages(action, packages, session, path, live))
 
 
-def _plain(reply: Reply) -> dict[str, object]:
+def _reply_fields(reply: Reply) -> dict[str, object]:
     return {
         "status": reply.status,
         "session": reply.session,

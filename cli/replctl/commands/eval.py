@@ -6,12 +6,19 @@ import os
 
 import click
 
-from replctl.client import calls, talk
-from replctl.client.sync import PATIENCE
-from replctl.commands.common import Face, common, session_argument, session_option
+from replctl.client import protocol, request_fields
+from replctl.client.sync import DEFAULT_TIMEOUT
+from replctl.commands.context import CommandContext, session_argument, session_option, with_common_options
 from replctl.commands.durations import Duration
-from replctl.commands.running import TERMINAL, Running, at_terminal, blank, once, report
-from replctl.commands.where import folder_to_send, parse_env, runtime_to_send
+from replctl.commands.foreground import (
+    TERMINAL,
+    ForegroundEval,
+    confirm_at_terminal,
+    empty_eval_json,
+    show_result,
+    single_input,
+)
+from replctl.commands.session_defaults import directory_for_new, parse_env, runtime_for_new
 
 
 @click.command()
@@ -30,9 +37,9 @@ from replctl.commands.where import folder_to_send, parse_env, runtime_to_send
 @click.option("--expect-epoch", type=click.IntRange(min=0), metavar="N", help="Fail when the session was reset since.")
 @click.option("--stdin", "feed", metavar="TEXT", help="Answer to input(); a newline is added.")
 @click.option("--traceparent", envvar="TRACEPARENT", metavar="ID", help="The span that calls; also $TRACEPARENT.")
-@common
+@with_common_options
 def eval_(
-    face: Face,
+    face: CommandContext,
     code: str | None,
     file: str | None,
     session: str,
@@ -53,16 +60,16 @@ def eval_(
 
     What the code prints comes live, its last value is printed at the end.
     """
-    text, from_stdin = _code(code, file)
+    text, from_stdin = _read_code(code, file)
     if timeout is not None and timeout <= 0:
         raise click.UsageError("--timeout must be longer than nothing")
-    answers = [] if feed is None else [once(feed + "\n")]
+    answers = [] if feed is None else [single_input(feed + "\n")]
     if os.isatty(0) and not from_stdin:
         answers.append(TERMINAL)
-    decide = at_terminal if TERMINAL in answers and os.isatty(2) and not face.json else None
-    face.blank = blank(session)
+    decide = confirm_at_terminal if TERMINAL in answers and os.isatty(2) and not face.json else None
+    face.empty_result = empty_eval_json(session)
     with face.client() as client:
-        fields = calls.eval_fields(
+        fields = request_fields.eval_fields(
             text,
             session,
             timeout=timeout,
@@ -70,8 +77,8 @@ def eval_(
             silent=silent,
             create=not no_create,
             ephemeral=ephemeral,
-            runtime=runtime_to_send(runtime, None)[0],
-            cwd=folder_to_send(cwd, client.address.endpoint),
+            runtime=runtime_for_new(runtime, None)[0],
+            cwd=directory_for_new(cwd, client.address.endpoint),
             cwd_needed=cwd is not None,
             env=parse_env(env),
             expect_epoch=expect_epoch,
@@ -79,7 +86,7 @@ def eval_(
             traceparent=traceparent,
             allow_stdin=bool(answers) or not ephemeral,  # nobody else knows a throw-away session, to send it input
         )
-        return Running(face, client, fields, answers, decide).go()
+        return ForegroundEval(face, client, fields, answers, decide).run()
 
 
 @click.command()
@@ -91,9 +98,9 @@ def eval_(
 @click.option("--max-bytes", type=click.IntRange(min=1), help="At most this much text.")
 @click.option("--grep", metavar="TEXT", help="Only lines with this text.")
 @click.option("--raw", is_flag=True, help="To a terminal too: every byte as it was printed.")
-@common
+@with_common_options
 def read(
-    face: Face,
+    face: CommandContext,
     session: str,
     eval_id: int,
     wait: float | None,
@@ -108,16 +115,18 @@ def read(
     Whoever may use the session may have printed it: a terminal is given lines, tabs and colours of it, and no other
     control sequence unless with --raw. A pipe or file gets it as it is.
     """
-    face.blank = blank(session)
+    face.empty_result = empty_eval_json(session)
     with face.client() as client:
-        fields = calls.read_fields(session, eval_id, wait, offset, stream, max_bytes, grep)
-        live = None if face.json else face.screen.live if raw else face.screen.stored
-        gathering = client.begin("read", fields, live)
-        client.finish(gathering, PATIENCE + (wait or 0))
-        return report(face, talk.result(gathering), None if raw or not os.isatty(1) else face.screen.block)
+        fields = request_fields.read_fields(session, eval_id, wait, offset, stream, max_bytes, grep)
+        live = None if face.json else face.screen.live if raw else face.screen.write_stored
+        gathering = client.send("read", fields, live)
+        client.wait(gathering, DEFAULT_TIMEOUT + (wait or 0))
+        return show_result(
+            face, protocol.eval_result(gathering), None if raw or not os.isatty(1) else face.screen.block
+        )
 
 
-def _code(code: str | None, file: str | None) -> tuple[str, bool]:
+def _read_code(code: str | None, file: str | None) -> tuple[str, bool]:
     """The code, and whether it came from stdin."""
     if (code is None) == (file is None):
         raise click.UsageError("give the code, or -f FILE, or - for stdin")

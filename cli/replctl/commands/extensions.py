@@ -6,17 +6,17 @@ import click
 
 from replctl import extensions as ext
 from replctl.client.errors import ReplError
-from replctl.commands.common import Face, common, session_option
-from replctl.commands.configured import configured
+from replctl.commands.configured import configured_extensions
+from replctl.commands.context import CommandContext, session_option, with_common_options
 
 
 @click.command()
-@common
-def extensions(face: Face) -> None:
+@with_common_options
+def extensions(face: CommandContext) -> None:
     """What the extensions of the config contribute, here and to the broker that runs."""
-    named = configured()
+    named = configured_extensions()
     here = ext.load_all(named).listing()
-    rows = [{**each, "loaded": "here"} for each in here] + _in_broker(face)
+    rows = [{**each, "loaded": "here"} for each in here] + _broker_extensions(face)
     if face.json:
         face.screen.json({"status": ["done"], "extensions": rows})
     elif not rows:
@@ -26,7 +26,7 @@ def extensions(face: Face) -> None:
         face.screen.table(columns, ([each[name.lower()] for name in columns] for each in rows))
 
 
-def _in_broker(face: Face) -> list[dict[str, str]]:
+def _broker_extensions(face: CommandContext) -> list[dict[str, str]]:
     """What the broker says that it has; nothing when there is none, or it does not tell us."""
     try:
         with face.client(start=False) as client:
@@ -36,20 +36,20 @@ def _in_broker(face: Face) -> list[dict[str, str]]:
     return [{**each, "loaded": "broker"} for each in found]
 
 
-def as_command(name: str) -> click.Command | None:
+def find_command(name: str) -> click.Command | None:
     """The command of this name that an extension brings, or None."""
-    registry = ext.load_all(configured())
-    found = ext.commands(registry).get(name)
+    registry = ext.load_all(configured_extensions())
+    found = ext.commands_by_name(registry).get(name)
     if found is None:
         return None
 
     @click.command(name, help=found.summary, context_settings={"ignore_unknown_options": True})
     @session_option
     @click.argument("arguments", nargs=-1, metavar=found.hint or "[ARGUMENTS]...")
-    @common
-    def command(face: Face, session: str, arguments: tuple[str, ...]) -> None:
-        with face.client() as client, ext.stdout_is_ours():
-            text = ext.run(registry, name, client, session, ext.words(arguments))
+    @with_common_options
+    def command(face: CommandContext, session: str, arguments: tuple[str, ...]) -> None:
+        with face.client() as client, ext.redirect_stdout_to_stderr():
+            text = ext.run_command(registry, name, client, session, ext.join_arguments(arguments))
         if face.json:
             face.screen.json({"status": ["done"], "text": text})
         else:
@@ -58,7 +58,7 @@ def as_command(name: str) -> click.Command | None:
     return command
 
 
-def entries() -> list[tuple[str, str]]:
+def list_commands() -> list[tuple[str, str]]:
     """Name and summary of each command that extensions bring."""
-    some = ext.commands(ext.load_all(configured())).values()
+    some = ext.commands_by_name(ext.load_all(configured_extensions())).values()
     return [(each.name, each.summary) for each in some]

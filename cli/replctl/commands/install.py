@@ -10,12 +10,12 @@ import time
 
 import click
 
-from replctl.commands.screen import Screen
+from replctl.commands.output import CommandOutput
 from replctl.mcp.clients import CLIENTS
-from replctl.mcp.edit import CannotEdit
-from replctl.tools.sets import SETS
-from replwire.faults import Exit
-from replwire.names import name_error
+from replctl.mcp.config_edit import CannotEdit
+from replctl.tools.catalog import SETS
+from replwire.faults import ExitCode
+from replwire.identifiers import name_error
 
 
 @click.command()
@@ -48,10 +48,10 @@ def install(
     if path is None:
         raise click.UsageError(f"{client} has no configuration of a project")
     path = os.path.realpath(path)
-    entry, screen = place.entry(command), Screen()
+    entry, screen = place.entry(command), CommandOutput()
     if show:
         screen.block(place.edit("", name, entry).removesuffix("\n"))
-        return Exit.OK
+        return ExitCode.OK
     before = _read(path)
     try:
         after = place.edit(before, name, entry)
@@ -60,12 +60,12 @@ def install(
         raise click.ClickException(f"{path} is left as it is: {error}. Add this by hand:\n{snippet}") from None
     if after == before:
         screen.notice(f"already in {path}")
-        return Exit.OK
+        return ExitCode.OK
     for line in difflib.unified_diff(before.splitlines(), after.splitlines(), path, path, lineterm=""):
         screen.block(line)
     kept = _write(path, before, after)
     screen.notice(f"wrote {path}" + (f"; as it was before: {kept}" if kept else ""))
-    return Exit.OK
+    return ExitCode.OK
 
 
 def _program(scope: str) -> list[str]:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
-from replctl.commands.screen import Screen
-from replwire.keys import ClientKey, KeyFault, Keys, Pair, write_secret
-from replwire.places import state_dir
+from replctl.commands.output import CommandOutput
+from replwire.keys import ClientKey, InvalidKey, KeyPair, KeyStore, write_secret
+from replwire.paths import state_dir
 
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON object on one line.")
 
@@ -32,13 +32,13 @@ def keys() -> None:
 @_json
 def new(name: str, out: str | None, as_json: bool) -> None:
     """Make a key for the client NAME, let it in, and write its file: give that to the client, as REPLCTL_KEY_FILE."""
-    folder = _folder()
+    folder = _key_store()
     path = Path(out or f"{name}.key").absolute()
     server = folder.server() or _new_server(folder)
     pair = _new_pair()
     key = ClientKey(name, server.public, pair.public, pair.secret)
-    _hand_out(path, lambda: write_secret(path, key), lambda: _told(folder.allow, name, pair.public))
-    _tell(as_json, {"name": name, "public": pair.public, "file": str(path)}, str(path))
+    _issue(path, lambda: write_secret(path, key), lambda: _apply(folder.allow, name, pair.public))
+    _show(as_json, {"name": name, "public": pair.public, "file": str(path)}, str(path))
 
 
 @keys.command()
@@ -47,10 +47,10 @@ def new(name: str, out: str | None, as_json: bool) -> None:
 @_json
 def allow(name: str, public: str, as_json: bool) -> None:
     """Let a client in that made its own key: NAME, and its PUBLIC key in Z85. Prints the broker's public key."""
-    folder = _folder()
+    folder = _key_store()
     server = folder.server() or _new_server(folder)
-    _told(folder.allow, name, public)
-    _tell(as_json, {"name": name, "public": public, "server": server.public}, server.public)
+    _apply(folder.allow, name, public)
+    _show(as_json, {"name": name, "public": public, "server": server.public}, server.public)
 
 
 @keys.command()
@@ -61,11 +61,11 @@ def token(name: str, out: str | None, as_json: bool) -> None:
     """Make a token for the line client NAME: it sends {"op": "hello", "token": …} first."""
     path = Path(out or f"{name}.token").absolute()
     text = secrets.token_urlsafe(32)
-    _hand_out(path, lambda: _write(path, text + "\n"), lambda: _told(_folder().add_token, name, text))
-    _tell(as_json, {"name": name, "file": str(path)}, str(path))
+    _issue(path, lambda: _write(path, text + "\n"), lambda: _apply(_key_store().add_token, name, text))
+    _show(as_json, {"name": name, "file": str(path)}, str(path))
 
 
-def _hand_out(path: Path, write: Callable[[], None], let_in: Callable[[], None]) -> None:
+def _issue(path: Path, write: Callable[[], None], let_in: Callable[[], None]) -> None:
     """Write a client's file and let the client in: both, or neither."""
     try:
         write()
@@ -90,8 +90,8 @@ def _write(path: Path, text: str) -> None:
 @_json
 def list_(as_json: bool) -> None:
     """Keys and tokens that may come in."""
-    known = _folder().known()
-    screen = Screen()
+    known = _key_store().list_keys()
+    screen = CommandOutput()
     if as_json:
         rows = [{"name": each.name, "kind": each.kind, "since": each.since} for each in known]
         screen.json({"status": ["done"], "keys": rows})
@@ -107,37 +107,37 @@ def list_(as_json: bool) -> None:
 @_json
 def revoke(name: str, as_json: bool) -> None:
     """Take back the key and the token of NAME. Who is connected with them is refused within seconds."""
-    if not _folder().revoke(name):
+    if not _key_store().revoke(name):
         raise click.ClickException(f"no key or token of the name {name}")
-    _tell(as_json, {"name": name}, f"revoked {name}")
+    _show(as_json, {"name": name}, f"revoked {name}")
 
 
-def _folder() -> Keys:
-    return Keys(state_dir(os.environ))
+def _key_store() -> KeyStore:
+    return KeyStore(state_dir(os.environ))
 
 
-def _told(act: Callable[[str, str], None], name: str, text: str) -> None:
+def _apply(act: Callable[[str, str], None], name: str, text: str) -> None:
     try:
         act(name, text)
-    except KeyFault as error:
+    except InvalidKey as error:
         raise click.ClickException(str(error)) from None
 
 
-def _new_pair() -> Pair:
+def _new_pair() -> KeyPair:
     import zmq
 
     public, secret = zmq.curve_keypair()
-    return Pair(public.decode(), secret.decode())
+    return KeyPair(public.decode(), secret.decode())
 
 
-def _new_server(folder: Keys) -> Pair:
+def _new_server(folder: KeyStore) -> KeyPair:
     pair = _new_pair()
     folder.set_server(pair)
     return pair
 
 
-def _tell(as_json: bool, data: dict[str, object], line: str) -> None:
-    screen = Screen()
+def _show(as_json: bool, data: dict[str, object], line: str) -> None:
+    screen = CommandOutput()
     if as_json:
         screen.json({"status": ["done"], **data})
     else:

@@ -8,19 +8,19 @@ from typing import Any
 
 import click
 
-from replctl.commands.common import Face, common, session_argument
-from replctl.commands.durations import spoken
-from replctl.commands.screen import Screen
-from replwire.limits import bounds
-from replwire.names import DEFAULT_SESSION
+from replctl.commands.context import CommandContext, session_argument, with_common_options
+from replctl.commands.durations import format_duration
+from replctl.commands.output import CommandOutput
+from replwire.identifiers import DEFAULT_SESSION
+from replwire.limits import limit_rows
 from replwire.replies import JobEntry, SessionEntry
 
 _LINE = 60  # characters of an eval's code that `jobs` shows
 
 
 @click.command()
-@common
-def ls(face: Face) -> None:
+@with_common_options
+def ls(face: CommandContext) -> None:
     """List the sessions."""
     with face.client() as client:
         sessions = client.sessions()
@@ -34,13 +34,13 @@ def ls(face: Face) -> None:
             ("NAME", "STATE", "RUNTIME", "EPOCH", "EVALS", "QUEUED", "AGE", "OWNER", "AGENT", "FOLDER"),
             (
                 (
-                    named(entry),
+                    display_name(entry),
                     entry.state,
                     entry.runtime,
                     entry.epoch,
                     entry.eval_count,
                     entry.queued,
-                    spoken(max(0.0, now - entry.created_at) * 1000),
+                    format_duration(max(0.0, now - entry.created_at) * 1000),
                     entry.owner,
                     entry.agent,
                     entry.cwd,
@@ -50,15 +50,15 @@ def ls(face: Face) -> None:
         )
 
 
-def named(entry: SessionEntry) -> str:
+def display_name(entry: SessionEntry) -> str:
     """What to call a session: what means it here, or `default` for that of another project, which its folder tells."""
     return entry.name if entry.name == DEFAULT_SESSION and "/" not in entry.ref else entry.ref
 
 
 @click.command()
 @session_argument
-@common
-def jobs(face: Face, session: str) -> None:
+@with_common_options
+def jobs(face: CommandContext, session: str) -> None:
     """SESSION's queued, running and recent evals."""
     with face.client() as client:
         entries = client.jobs(session)
@@ -68,7 +68,7 @@ def jobs(face: Face, session: str) -> None:
         show_jobs(face.screen, entries)
 
 
-def show_jobs(screen: Screen, entries: Sequence[JobEntry]) -> None:
+def show_jobs(screen: CommandOutput, entries: Sequence[JobEntry]) -> None:
     """The evals of a session as a table."""
     if entries:
         screen.table(("ID", "STATE", "END", "EPOCH", "AGENT", "TOOK", "CODE"), map(_job, entries))
@@ -78,7 +78,7 @@ def show_jobs(screen: Screen, entries: Sequence[JobEntry]) -> None:
 
 def _job(entry: JobEntry) -> tuple[Any, ...]:
     end = " ".join(word for word in entry.status if word != "done") or ("ok" if "done" in entry.status else None)
-    took = None if entry.duration_ms is None else spoken(entry.duration_ms)
+    took = None if entry.duration_ms is None else format_duration(entry.duration_ms)
     code = " ".join(entry.code.split())
     short = code if len(code) <= _LINE else code[: _LINE - 1] + "…"
     return entry.eval_id, entry.state, end, entry.epoch, entry.agent, took, short
@@ -87,45 +87,45 @@ def _job(entry: JobEntry) -> tuple[Any, ...]:
 @click.command()
 @session_argument
 @click.option("--no-variables", is_flag=True, help="Leave the variables out.")
-@common
-def info(face: Face, session: str, no_variables: bool) -> None:
+@with_common_options
+def info(face: CommandContext, session: str, no_variables: bool) -> None:
     """All there is to know of SESSION."""
     with face.client() as client:
         facts = client.info(session, variables=not no_variables)
     if face.json:
         face.screen.json({"status": ["done"], "info": facts})
         return
-    for line in told(facts):
+    for line in format_facts(facts):
         face.screen.line(line)
 
 
-def told(facts: Mapping[str, Any]) -> Iterator[str]:
+def format_facts(facts: Mapping[str, Any]) -> Iterator[str]:
     """The answer of `info` as lines: facts first, then the variables. Of the limits, those that are not the default."""
     facts = dict(facts)
     variables = facts.pop("variables", None)
     if isinstance(limits := facts.get("limits"), dict):
-        usual = {bound.name: bound.default for bound in bounds()}
+        usual = {bound.name: bound.default for bound in limit_rows()}
         facts["limits"] = {k: v for k, v in limits.items() if v != usual.get(k)} or "the defaults"
     width = max((len(key) for key in facts), default=0)
     for key, value in facts.items():
-        yield f"{key.ljust(width)}  {flat(value)}"
+        yield f"{key.ljust(width)}  {format_value(value)}"
     if isinstance(variables, list) and variables:
         yield "variables"
-        yield from (f"  {variable(entry)}" for entry in variables if isinstance(entry, dict))
+        yield from (f"  {format_variable(entry)}" for entry in variables if isinstance(entry, dict))
 
 
-def flat(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A fact on one line."""
     if value is None:
         return "-"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {flat(inner)}" for key, inner in value.items()) or "-"
+        return ", ".join(f"{key} {format_value(inner)}" for key, inner in value.items()) or "-"
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return ", ".join(map(flat, value)) or "-"
+        return ", ".join(map(format_value, value)) or "-"
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
-def variable(entry: Mapping[str, Any]) -> str:
+def format_variable(entry: Mapping[str, Any]) -> str:
     """One of a session's variables on a line."""
     shape = entry.get("shape")
     measure = f" {'x'.join(map(str, shape))}" if shape else f" {entry['size']}" if entry.get("size") is not None else ""

@@ -12,15 +12,15 @@ import click
 
 from replctl.client.address import resolve
 from replctl.client.errors import ReplError
-from replctl.commands.configured import configured
+from replctl.commands.configured import configured_extensions
 from replctl.commands.durations import Duration
-from replctl.commands.where import folder_to_send
-from replctl.tools.sets import SETS
-from replwire.faults import Exit
-from replwire.names import name_error
+from replctl.commands.session_defaults import directory_for_new
+from replctl.tools.catalog import SETS
+from replwire.faults import ExitCode
+from replwire.identifiers import name_error
 
 if TYPE_CHECKING:
-    from replctl.tools.base import Tool
+    from replctl.tools.base import ToolDefinition
 
 DEFAULT_HTTP = "127.0.0.1:8931"
 
@@ -58,38 +58,38 @@ def mcp(
     try:
         address = resolve(endpoint, os.environ, os.getuid())
     except ReplError as error:
-        raise click.UsageError(error.err) from None
+        raise click.UsageError(error.message) from None
 
     gc.disable()  # while the SDK makes its classes: to look through them again and again is a tenth of the start
 
-    from replctl.tools.base import Settings
-    from replctl.tools.sets import ToolSet
+    from replctl.tools.base import ToolSettings
+    from replctl.tools.catalog import ToolSet
 
-    usual = Settings()
-    settings = Settings(
+    usual = ToolSettings()
+    settings = ToolSettings(
         wait=usual.wait if wait is None else wait,
         budget=budget or usual.budget,
         structured=structured,
-        cwd=folder_to_send(None, address.endpoint),
+        cwd=directory_for_new(None, address.endpoint),
     )
     import anyio
 
-    from replctl.mcp.server import build
+    from replctl.mcp.server import build_server
 
-    server = build(
-        ToolSet(set_name, settings, more_tools()), endpoint, agent, None if http else ".", start=not no_start
+    server = build_server(
+        ToolSet(set_name, settings, extension_tools()), endpoint, agent, None if http else ".", start=not no_start
     )
     if http is not None:
         from replctl.mcp.http import serve_http
 
-        _loaded()
+        _resume_gc()
         try:
             return serve_http(server, http)
         except ReplError as error:
-            raise click.ClickException(error.err) from None
+            raise click.ClickException(error.message) from None
     from replctl.mcp.stdio import serve
 
-    _loaded()
+    _resume_gc()
     if os.isatty(0):
         print(
             "replctl: an MCP server on this terminal; Ctrl-D ends it. Clients start it themselves: "
@@ -97,18 +97,18 @@ def mcp(
             file=sys.stderr,
         )
     anyio.run(serve, server)
-    return Exit.OK
+    return ExitCode.OK
 
 
-def _loaded() -> None:
+def _resume_gc() -> None:
     """Collect garbage from now on, and never look at what is there already: it stays."""
     gc.freeze()
     gc.enable()
 
 
-def more_tools() -> list[Tool]:
+def extension_tools() -> list[ToolDefinition]:
     """What extensions add; they are looked for only where the config names some."""
-    named = configured()
+    named = configured_extensions()
     if not named:
         return []
     from replctl.extensions import load_all, tools

@@ -7,14 +7,14 @@ import os
 
 import click
 
-from replctl.client.address import absolute
+from replctl.client.address import absolute_endpoint
 from replctl.client.errors import ReplError
 from replctl.commands.durations import Duration
-from replctl.commands.screen import Screen
-from replctl.commands.settings import parse_set, read_settings
-from replwire.config import ConfigError, Loaded
-from replwire.faults import Exit
-from replwire.places import default_endpoint, state_dir
+from replctl.commands.output import CommandOutput
+from replctl.settings import parse_set, read_settings
+from replwire.config import ConfigError, LoadedConfig
+from replwire.faults import ExitCode
+from replwire.paths import default_endpoint, state_dir
 
 
 @click.command()
@@ -51,34 +51,34 @@ def serve(
     flags = parse_set(pairs)
     if idle_exit is not None:
         flags["broker.idle-exit-ms"] = str(round(idle_exit * 1000))
-    flags |= {f"broker.{key}": _as_setting(given) for key, given in (("tcp", tcp), ("unix", unix)) if given}
+    flags |= {f"broker.{key}": _toml_value(given) for key, given in (("tcp", tcp), ("unix", unix)) if given}
     loaded = read_settings(path, flags)
     named = endpoints or (loaded.config.broker.endpoint or default_endpoint(os.environ, os.getuid()),)
     try:
-        addresses = [absolute(each) for each in named]
+        addresses = [absolute_endpoint(each) for each in named]
     except ReplError as error:
-        raise click.UsageError(error.err) from None
+        raise click.UsageError(error.message) from None
     if background:
-        _leave_family()
+        _detach()
 
     try:
         from replbroker.app import StartError, run
     except OSError as error:  # what it stands on looks for a directory for temporary files when it is loaded
-        return _cannot(error)
+        return _report_start_error(error)
 
-    listener = _listener() if background or as_json else None
+    listener = _take_ready_pipe() if background or as_json else None
 
     ready: dict[str, object] = {}
 
     def announce(told: dict[str, object]) -> None:
         ready.update(told)
         if listener is not None:
-            Screen(listener).json(ready)
+            CommandOutput(listener).json(ready)
             os.close(listener)  # who started us stops listening here
         else:
-            _tell(ready)
+            _show_ready(ready)
 
-    def read_again() -> Loaded:
+    def read_again() -> LoadedConfig:
         try:
             return read_settings(path, flags)
         except click.UsageError as error:
@@ -91,43 +91,43 @@ def serve(
             state_dir=state_dir(os.environ),
             background=background or idle_exit is not None,
             announce=announce,
-            read_again=read_again,
+            reread=read_again,
         )
     except StartError as error:
-        Screen().notice(str(error))
+        CommandOutput().notice(str(error))
     except OSError as error:
         if ready:
             raise
-        return _cannot(error)
-    return Exit.NO_BROKER
+        return _report_start_error(error)
+    return ExitCode.NO_BROKER
 
 
-def _cannot(error: OSError) -> int:
+def _report_start_error(error: OSError) -> int:
     where = f"{error.filename}: " if error.filename else ""
-    Screen().notice(f"no broker can be started: {where}{error.strerror}")
-    return Exit.NO_BROKER
+    CommandOutput().notice(f"no broker can be started: {where}{error.strerror}")
+    return ExitCode.NO_BROKER
 
 
-def _as_setting(given: tuple[str, ...]) -> str:
+def _toml_value(given: tuple[str, ...]) -> str:
     """A list as TOML has it, which for plain text is how JSON does."""
     return given[0] if len(given) == 1 else json.dumps(given)
 
 
-def _listener() -> int:
+def _take_ready_pipe() -> int:
     """Whoever listens on stdout, for one line of ours; what extensions print goes to stderr, which is the log."""
     listener = os.dup(1)
     os.dup2(2, 1)
     return listener
 
 
-def _leave_family() -> None:
+def _detach() -> None:
     """Become nobody's child: the caller that started us ends, or lives on without having to reap us."""
     if os.fork():
         os._exit(0)
 
 
-def _tell(ready: dict[str, object]) -> None:
-    screen = Screen()
+def _show_ready(ready: dict[str, object]) -> None:
+    screen = CommandOutput()
     listening = ready.get("listening")
     for url in listening if isinstance(listening, list) else ():
         screen.notice(f"listening on {url} (pid {ready.get('pid')})")

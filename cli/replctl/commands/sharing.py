@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import click
 
-from replctl.commands.common import Face, common, session_argument
+from replctl.commands.context import CommandContext, session_argument, with_common_options
 
 
 @click.command()
 @session_argument
 @click.argument("level", type=click.Choice(["read", "write", "none"]))
 @click.option("--with", "who", metavar="WHO", default="*", help="An identity, as uid:1001 or a key's name. [everybody]")
-@common
-def share(face: Face, session: str, level: str, who: str) -> None:
+@with_common_options
+def share(face: CommandContext, session: str, level: str, who: str) -> None:
     """Let others see SESSION (read) or use it (write), or take that back (none)."""
     with face.client() as client:
         reply = client.share(session, level, who)
@@ -26,11 +26,11 @@ def share(face: Face, session: str, level: str, who: str) -> None:
 @click.command("hand-over")
 @session_argument
 @click.option("--to", "who", metavar="WHO", required=True, help="An identity, as uid:1001 or a key's name.")
-@common
-def hand_over(face: Face, session: str, who: str) -> None:
+@with_common_options
+def transfer(face: CommandContext, session: str, who: str) -> None:
     """Offer SESSION to somebody else, or take one that was offered to you. An admin's word makes it so at once."""
     with face.client() as client:
-        reply = client.hand_over(session, who)
+        reply = client.transfer(session, who)
     data = {
         "status": reply.status,
         "session": reply.session,

@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from replctl.client.errors import ReplError
-from replctl.commands.common import Face, common
 from replctl.commands.completion import SessionName
-from replctl.commands.durations import spoken
-from replctl.commands.screen import has_colours
-from replctl.top.sequences import Harmless
+from replctl.commands.context import CommandContext, with_common_options
+from replctl.commands.durations import format_duration
+from replctl.commands.output import has_colours
+from replctl.top.terminal_sequences import TerminalSanitizer
 
 _COLOURS = {"eval": "36", "session": "32", "worker": "35", "broker": "34"}
 _BAD = "31"
@@ -45,43 +45,43 @@ _ENVELOPE = frozenset(
 @click.option("--types", metavar="TYPE", multiple=True, help="Only this one, or with a / at its end all that begin so.")
 @click.option("--output", is_flag=True, help="What evals print as well, live.")
 @click.option("--since", type=click.IntRange(min=0), metavar="SEQ", help="First what came after this number.")
-@common
-def tail(face: Face, session: str | None, types: tuple[str, ...], output: bool, since: int | None) -> int:
+@with_common_options
+def tail(face: CommandContext, session: str | None, types: tuple[str, ...], output: bool, since: int | None) -> int:
     """Events of SESSION, or of all sessions, until Ctrl-C or the end of the session."""
     with face.client() as client:
-        face.screen.leave_with_the_reader()
-        teller = Teller(face, has_colours(1))
+        face.screen.exit_on_broken_pipe()
+        teller = EventPrinter(face, has_colours(1))
         teller.names = {entry.session: entry.ref for entry in client.sessions()}
         for_names = types and session is None and not {_CREATED, "session/"} & {*types}
         try:
             for event in client.events(session, (*types, _CREATED) if for_names else types, since, output):
-                teller.learn(event)
+                teller.learn_name(event)
                 if not (for_names and event["type"] == _CREATED):
-                    teller.tell(event)
+                    teller.print_event(event)
         except KeyboardInterrupt:
             return 0
         except ReplError as error:
-            if error.word != "shutdown":
+            if error.code != "shutdown":
                 raise
             face.screen.notice("the broker ends")
     return 0
 
 
-class Teller:
+class EventPrinter:
     """Events as lines."""
 
-    def __init__(self, face: Face, coloured: bool) -> None:
+    def __init__(self, face: CommandContext, coloured: bool) -> None:
         self._face = face
         self._coloured = coloured
         self.names: dict[str, str] = {}
-        self._texts: dict[tuple[str | None, str], Harmless] = {}  # by session and stream
+        self._texts: dict[tuple[str | None, str], TerminalSanitizer] = {}  # by session and stream
 
-    def learn(self, event: dict[str, Any]) -> None:
+    def learn_name(self, event: dict[str, Any]) -> None:
         """What a new session is called."""
         if event["type"] == _CREATED:
             self.names[event["session"]] = event.get("name") or event["session"]
 
-    def tell(self, event: dict[str, Any]) -> None:
+    def print_event(self, event: dict[str, Any]) -> None:
         """Show one."""
         kind, session = event["type"], event.get("session")
         if self._face.json:
@@ -89,7 +89,7 @@ class Teller:
         elif kind == "eval/output":
             self._output(session, event["reply"])
         elif kind != "eval/output-end":
-            self._face.screen.coloured(*self._line(kind, session, event))
+            self._face.screen.write_coloured(*self._line(kind, session, event))
         if kind in ("eval/finished", "session/closed"):
             for stream in ("out", "err"):
                 self._texts.pop((session, stream), None)
@@ -100,7 +100,7 @@ class Teller:
         """What a session prints is not for our terminal to obey; colours apart, which end with each message."""
         for stream in ("out", "err"):
             if text := reply.get(stream):
-                harmless = self._texts.setdefault((session, stream), Harmless(self._coloured))
+                harmless = self._texts.setdefault((session, stream), TerminalSanitizer(self._coloured))
                 self._face.screen.live("out", harmless.text(text) + harmless.end())
 
     def _line(self, kind: str, session: str | None, event: dict[str, Any]) -> list[tuple[str, str | None]]:
@@ -125,7 +125,7 @@ def _facts(event: dict[str, Any]) -> list[str]:
         if key in _ENVELOPE or value in ("", [], {}):
             continue
         if key.endswith("-ms"):
-            found.append(f"{key.removesuffix('-ms')}={spoken(value)}")
+            found.append(f"{key.removesuffix('-ms')}={format_duration(value)}")
         elif key in ("status", "name"):
             found.append(str(value))
         else:

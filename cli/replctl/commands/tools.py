@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 import msgspec
 
-from replctl.commands.mcp import more_tools
+from replctl.commands.mcp import extension_tools
+from replctl.tools.catalog import SETS, ToolSet
 from replctl.tools.formats import FORMATS, schemas
-from replctl.tools.sets import SETS, ToolSet
-from replwire.faults import Exit
+from replwire.faults import ExitCode
 
 
 @click.command()
@@ -16,6 +16,6 @@ from replwire.faults import Exit
 @click.option("--set", "set_name", type=click.Choice(list(SETS)), default="default", help="Which tools. [default]")
 def tools(form: str, set_name: str) -> int:
     """Print a tool set's schemas as JSON. `replctl.tools` executes the calls."""
-    text = msgspec.json.format(msgspec.json.encode(schemas(ToolSet(set_name, more=more_tools()), form)), indent=2)
+    text = msgspec.json.format(msgspec.json.encode(schemas(ToolSet(set_name, more=extension_tools()), form)), indent=2)
     click.echo(text.decode())
-    return Exit.OK
+    return ExitCode.OK

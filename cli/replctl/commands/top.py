@@ -9,14 +9,14 @@ from importlib.util import find_spec
 import click
 
 from replctl.client.errors import ReplError
-from replctl.commands.common import Face, common
-from replctl.commands.configured import configured
+from replctl.commands.configured import configured_extensions
+from replctl.commands.context import CommandContext, with_common_options
 from replctl.commands.durations import Duration
 from replctl.top import snapshot
-from replctl.top.parts import Parts
-from replwire.faults import Exit
+from replctl.top.screen_extensions import ScreenExtensions
+from replwire.faults import ExitCode
 
-LEAST_SECONDS = 0.2
+MIN_INTERVAL_SECONDS = 0.2
 INSTALL = "pip install 'replctl[tui]'"
 
 
@@ -31,64 +31,64 @@ INSTALL = "pip install 'replctl[tui]'"
     help="Between two looks at processor time and memory; events come at once.",
 )
 @click.option("--presenter", metavar="NAME", help="Another screen, of an extension.")
-@common
-def top(face: Face, once: bool, interval: float, presenter: str | None) -> int:
+@with_common_options
+def top(face: CommandContext, once: bool, interval: float, presenter: str | None) -> int:
     """Sessions, agents, queue and live output on one screen. Keys: ? shows them, q quits.
 
     Where there is no terminal for a screen (a pipe, TERM=dumb), one snapshot is printed, as with --once.
     """
-    if interval < LEAST_SECONDS:
-        raise click.BadParameter(f"at least {LEAST_SECONDS} seconds", param_hint="--interval")
+    if interval < MIN_INTERVAL_SECONDS:
+        raise click.BadParameter(f"at least {MIN_INTERVAL_SECONDS} seconds", param_hint="--interval")
     if presenter is not None:
-        return _present(face, presenter)
-    why = None if once or face.json else _no_screen()
+        return _run_extension_screen(face, presenter)
+    why = None if once or face.json else _no_terminal_reason()
     if why is None and not once and not face.json and find_spec("textual") is None:
         face.screen.notice(f"the live screen needs textual: {INSTALL}")
         face.screen.notice("replctl top --once prints one snapshot without it")
-        return Exit.USAGE
+        return ExitCode.USAGE
     with face.client() as client:
         endpoint = client.address.endpoint
         if once or face.json or why is not None:
-            model = snapshot.taken(client)
+            model = snapshot.take_snapshot(client)
             now = time.monotonic()
             if face.json:
-                face.screen.json(snapshot.data(model, now))
-                return Exit.OK
-            for line in snapshot.text(model, now):
+                face.screen.json(snapshot.snapshot_data(model, now))
+                return ExitCode.OK
+            for line in snapshot.format_text(model, now):
                 face.screen.line(line)
             if why:
                 face.screen.notice(f"{why}: this is one snapshot; replctl tail follows")
-            return Exit.OK
-    from replctl.top.run import watch  # brings textual
+            return ExitCode.OK
+    from replctl.top.run import run_screen  # brings textual
 
-    return watch(face.screen, endpoint, face.agent, interval, _parts())
+    return run_screen(face.screen, endpoint, face.agent, interval, _load_extensions())
 
 
-def _parts() -> Parts:
+def _load_extensions() -> ScreenExtensions:
     """What extensions add; they are looked for only where the config names some."""
-    named = configured()
+    named = configured_extensions()
     if not named:
-        return Parts()
+        return ScreenExtensions()
     from replctl.extensions import load_all
 
-    return Parts(lambda on_error: load_all(named, on_error))
+    return ScreenExtensions(lambda on_error: load_all(named, on_error))
 
 
-def _present(face: Face, name: str) -> int:
-    parts = _parts()
-    found = parts.presenter(name)
+def _run_extension_screen(face: CommandContext, name: str) -> int:
+    parts = _load_extensions()
+    found = parts.find_screen(name)
     if found is None:
         raise click.BadParameter(f"no extension has a presenter {name}", param_hint="--presenter")
     with face.client() as client:
         try:
-            return int(found.run(client) or Exit.OK)
+            return int(found.run(client) or ExitCode.OK)
         except ReplError:
             raise
         except (Exception, SystemExit) as error:
             raise ReplError("not-supported", f"extension presenter {name}: {type(error).__name__}: {error}") from error
 
 
-def _no_screen() -> str | None:
+def _no_terminal_reason() -> str | None:
     """Why there can be no live screen here; "" where nobody would want one, None where there can be."""
     if not os.isatty(1):
         return ""

@@ -11,25 +11,25 @@ from typing import Any
 import msgspec
 
 from replctl import __version__
-from replctl.client.address import listens
+from replctl.client.address import is_listening
 from replctl.client.errors import ReplError
+from replctl.client.protocol import final_reply
 from replctl.client.sync import Client
-from replctl.client.talk import answer
 from replctl.doctor.finding import Finding, fail, ok, warn
-from replwire.places import ipc_path
+from replwire.paths import ipc_path
 from replwire.replies import Reply
 
-PATIENCE_S = 3.0  # a broker answers `describe` in a millisecond, whatever its sessions do
+ANSWER_TIMEOUT_S = 3.0  # a broker answers `describe` in a millisecond, whatever its sessions do
 _PROTOCOL = "1"
 
 
-class _Head(msgspec.Struct):
+class _SessionListHead(msgspec.Struct):
     """The first line of a session list file: who wrote it."""
 
     pid: int
 
 
-class _Record(msgspec.Struct):
+class _SessionListRecord(msgspec.Struct):
     """A further line, as far as it matters here."""
 
     id: str
@@ -41,34 +41,36 @@ def broker(endpoint: str, state_dir: str) -> Iterator[Finding]:
     """Whoever listens there; else what is left of one."""
     path = ipc_path(endpoint)
     try:
-        listening = listens(endpoint)
+        listening = is_listening(endpoint)
     except ReplError as error:
         yield fail(
-            "broker", error.err, "it cannot be reached from here", "see the address, its folder, and who you are"
+            "broker", error.message, "it cannot be reached from here", "see the address, its folder, and who you are"
         )
         return
     if listening:
-        yield from _answers(endpoint, path)
+        yield from _check_listening(endpoint, path)
     elif path is None:
         yield ok("broker", f"none at {endpoint}; commands do not start one there")
     else:
-        yield from _remains(endpoint, path, state_dir)
-    yield from adrift(os.getuid())
+        yield from _check_leftovers(endpoint, path, state_dir)
+    yield from find_orphan_brokers(os.getuid())
 
 
-def _answers(endpoint: str, path: str | None) -> Iterator[Finding]:
+def _check_listening(endpoint: str, path: str | None) -> Iterator[Finding]:
     holder = None if path is None else lock_holder(path + ".lock")
     who = f" (pid {holder})" if holder else ""
     try:
         with Client(endpoint, "doctor", start=False) as client:
-            said, stats = (_asked(client, op) for op in ("describe", "stats"))
+            said, stats = (_request(client, op) for op in ("describe", "stats"))
     except ReplError as error:
-        if error.word in ("unauthorized", "forbidden"):
-            yield warn("broker", f"one at {endpoint} refuses us", error.err, "see `replctl keys` and docs/agents.md")
+        if error.code in ("unauthorized", "forbidden"):
+            yield warn(
+                "broker", f"one at {endpoint} refuses us", error.message, "see `replctl keys` and docs/agents.md"
+            )
             return
         mend = f"kill {holder}; the next command starts a fresh one" if holder else "end whatever listens there"
         cause = "it hangs, or is no broker of replctl's"
-        seen = f"something listens at {endpoint}{who} and does not answer in {PATIENCE_S:g} s"
+        seen = f"something listens at {endpoint}{who} and does not answer in {ANSWER_TIMEOUT_S:g} s"
         yield fail("broker", seen, cause, mend)
         return
     yield _describe(said, f"one answers at {endpoint}{who}")
@@ -77,10 +79,10 @@ def _answers(endpoint: str, path: str | None) -> Iterator[Finding]:
         yield fail("broker", trouble, cause, "make room there; the broker tries again every two seconds")
 
 
-def _asked(client: Client, op: str) -> Reply:
-    gathering = client.begin(op, {})
-    client.finish(gathering, PATIENCE_S)
-    return answer(gathering)
+def _request(client: Client, op: str) -> Reply:
+    gathering = client.send(op, {})
+    client.wait(gathering, ANSWER_TIMEOUT_S)
+    return final_reply(gathering)
 
 
 def _describe(said: Reply, seen: str) -> Finding:
@@ -101,10 +103,12 @@ def _describe(said: Reply, seen: str) -> Finding:
         cause = f"{said.identity} is no user of that machine, so sessions get no directory, environment or file there"
         return warn("broker", f"{seen}, version {its}", cause, "have its operator name a user in [[identities]]")
     seen += f", where you are {said.identity} and sessions act as {said.acts_as}" if said.acts_as else ""
-    return ok("broker", f"{seen}, version {its}, {_confined(said.sandbox if isinstance(said.sandbox, dict) else {})}")
+    return ok(
+        "broker", f"{seen}, version {its}, {_describe_sandbox(said.sandbox if isinstance(said.sandbox, dict) else {})}"
+    )
 
 
-def _confined(sandbox: dict[str, Any]) -> str:
+def _describe_sandbox(sandbox: dict[str, Any]) -> str:
     """What the broker saw at its start, which may be less than we see: a service has its unit around it."""
     if not sandbox.get("layers"):
         return "sessions without a sandbox"
@@ -112,10 +116,10 @@ def _confined(sandbox: dict[str, Any]) -> str:
     return f"{len(sandbox['layers'])} sandbox layers{without}"
 
 
-def _remains(endpoint: str, path: str, state_dir: str) -> Iterator[Finding]:
+def _check_leftovers(endpoint: str, path: str, state_dir: str) -> Iterator[Finding]:
     """Nobody listens: is somebody about to, and what did the last one leave?"""
     left = is_socket(path)
-    lost = _lost(state_dir)
+    lost = _lost_sessions(state_dir)
     starter = lock_holder(path + ".start.lock")
     if (pid := lock_holder(path + ".lock")) is not None:
         cause = "it starts or ends at this moment, or it hangs"
@@ -145,22 +149,22 @@ def is_socket(path: str) -> bool:
         return False
 
 
-def _lost(state_dir: str) -> list[str]:
+def _lost_sessions(state_dir: str) -> list[str]:
     """Sessions that were open when their broker was killed."""
     lost = []
     for path in sorted(Path(state_dir).glob("sessions-*.ndjson")):
         try:
             head, *lines = path.read_bytes().splitlines()
-            pid = msgspec.json.decode(head, type=_Head).pid
-            records = [msgspec.json.decode(line, type=_Record) for line in lines]
+            pid = msgspec.json.decode(head, type=_SessionListHead).pid
+            records = [msgspec.json.decode(line, type=_SessionListRecord) for line in lines]
         except (OSError, ValueError, msgspec.MsgspecError):
             continue
-        if not _runs(pid):
+        if not _is_running(pid):
             lost += [each.name or each.id for each in {each.id: each for each in records}.values() if each.open]
     return lost
 
 
-def _runs(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     """Whether there is such a process: one that nobody reaped is none."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -184,7 +188,7 @@ def lock_holder(path: str, locks: str = "/proc/locks") -> int | None:
     return None
 
 
-def adrift(uid: int, proc: str = "/proc") -> Iterator[Finding]:
+def find_orphan_brokers(uid: int, proc: str = "/proc") -> Iterator[Finding]:
     """Brokers of this user whose lock file was deleted: nobody finds them, and they hold their sessions."""
     for entry in filter(str.isdigit, os.listdir(proc)):
         try:

@@ -19,7 +19,7 @@ class Finding(msgspec.Struct, frozen=True):
     level: Level
     seen: str
     cause: str | None = None
-    mend: str | None = None
+    fix: str | None = None
 
 
 def ok(name: str, seen: str) -> Finding:
@@ -27,11 +27,11 @@ def ok(name: str, seen: str) -> Finding:
     return Finding(name, "ok", seen)
 
 
-def warn(name: str, seen: str, cause: str, mend: str) -> Finding:
+def warn(name: str, seen: str, cause: str, fix: str) -> Finding:
     """It works, with less."""
-    return Finding(name, "warn", seen, cause, mend)
+    return Finding(name, "warn", seen, cause, fix)
 
 
-def fail(name: str, seen: str, cause: str, mend: str) -> Finding:
+def fail(name: str, seen: str, cause: str, fix: str) -> Finding:
     """It does not work."""
-    return Finding(name, "fail", seen, cause, mend)
+    return Finding(name, "fail", seen, cause, fix)

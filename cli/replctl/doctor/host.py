@@ -15,7 +15,7 @@ from pathlib import Path
 
 from replctl.doctor.finding import Finding, fail, ok, warn
 from replwire.config import Config
-from replwire.descriptors import fitted, needed
+from replwire.descriptors import clamp_limits, descriptors_needed
 
 PYTHON = (3, 11)
 LIBZMQ = (4, 2)  # has heartbeats, by which a host that vanished is noticed
@@ -33,7 +33,7 @@ def python(version: tuple[int, ...] = sys.version_info[:3], system: str = sys.pl
         yield fail("python", f"{seen}, on {system}", "replctl uses what only Linux has", "run it on Linux")
     elif version < PYTHON:
         yield fail("python", seen, "replctl needs 3.11", "install it into a newer python; sessions may run older ones")
-    elif missing := _missing():
+    elif missing := _missing_packages():
         mend = f"{sys.executable} -m pip install --force-reinstall replctl"
         yield fail("python", seen, f"not installed, or only in part: {', '.join(missing)}", mend)
     else:
@@ -44,24 +44,24 @@ def descriptors(config: Config, most: int | None = None) -> Iterator[Finding]:
     """Whether as many files may be open as sessions and connections need."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if most is None else most
     limits, warm = config.limits, config.broker.warm_workers
-    found, seen = fitted(limits, warm, most), f"{most} open files at most"
+    found, seen = clamp_limits(limits, warm, most), f"{most} open files at most"
     if found == limits:
         yield ok("descriptors", seen)
         return
     cause = f"enough for {found.max_sessions} sessions and {found.max_connections} connections"
-    mend = f"ulimit -Hn {needed(limits, warm)}, or LimitNOFILE= of the service"
+    mend = f"ulimit -Hn {descriptors_needed(limits, warm)}, or LimitNOFILE= of the service"
     yield (warn if found.max_sessions else fail)("descriptors", seen, cause, mend)
 
 
-def _missing() -> list[str]:
+def _missing_packages() -> list[str]:
     try:
         needed = metadata.requires("replctl") or []
     except metadata.PackageNotFoundError:
         return ["replctl"]
-    return [name for name in _names(needed) if not _installed(name)]
+    return [name for name in _package_names(needed) if not _is_installed(name)]
 
 
-def _names(requirements: list[str]) -> Iterator[str]:
+def _package_names(requirements: list[str]) -> Iterator[str]:
     """The packages that are always needed."""
     for requirement in requirements:
         name = re.match(r"[A-Za-z0-9._-]+", requirement)
@@ -69,7 +69,7 @@ def _names(requirements: list[str]) -> Iterator[str]:
             yield name[0]
 
 
-def _installed(name: str) -> bool:
+def _is_installed(name: str) -> bool:
     try:
         metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -99,12 +99,12 @@ def libzmq() -> Iterator[Finding]:
 def disk(config: Config, state_dir: str, scratch: str) -> Iterator[Finding]:
     """Room for what a broker writes itself: audit, snapshots of clones, logs; and for temporary files."""
     own = 2 * config.broker.audit_bytes if config.broker.audit else 0
-    yield _room("disk", state_dir, own + config.limits.max_snapshot_bytes)
+    yield _check_space("disk", state_dir, own + config.limits.max_snapshot_bytes)
     if os.path.realpath(scratch) != os.path.realpath(state_dir):
-        yield _room("disk", scratch, DISK_FLOOR)
+        yield _check_space("disk", scratch, DISK_FLOOR)
 
 
-def _room(name: str, folder: str, wanted: int) -> Finding:
+def _check_space(name: str, folder: str, wanted: int) -> Finding:
     place = Path(folder)
     while not place.exists():
         place = place.parent
@@ -134,7 +134,7 @@ def clock(state_dir: str, now: float | None = None, synchronised: bool | None = 
             why = f"{path} is from later than that: audit and `--since` go wrong"
             yield warn("clock", seen, why, mend)
             return
-    if (_synchronised() if synchronised is None else synchronised) is False:
+    if (_is_synchronised() if synchronised is None else synchronised) is False:
         yield warn(
             "clock", f"{seen}, not synchronised", "times in the audit may be off; nothing else depends on it", mend
         )
@@ -142,7 +142,7 @@ def clock(state_dir: str, now: float | None = None, synchronised: bool | None = 
         yield ok("clock", seen)
 
 
-def _synchronised() -> bool | None:
+def _is_synchronised() -> bool | None:
     """What the kernel says; None where it may not be asked. With `modes` 0 the call only reads: adjtimex(2)."""
     said: int = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     return None if said < 0 else said != _TIME_ERROR

@@ -10,9 +10,9 @@ import msgspec
 
 from replctl.doctor.finding import Finding, Level, ok, warn
 from replwire.config import SandboxSection
-from replworker.confine.machine import Machine, look
-from replworker.confine.probe import host, probe
-from replworker.confine.report import Host, Report
+from replworker.sandbox.machine import Machine, detect_machine
+from replworker.sandbox.probe import detect_host_settings, probe
+from replworker.sandbox.report import HostSettings, SandboxReport
 
 _BWRAP = "apt-get install bubblewrap, or dnf install bubblewrap (0.7 or later)"
 _LANDLOCK = "Linux 5.13 or later with `landlock` in the lsm= boot parameter"
@@ -20,7 +20,7 @@ _DELEGATE = "run the broker as a service with Delegate=yes (systemd), or as root
 _OF_NAMESPACES = ("namespace", "/proc is masked", "bubblewrap")  # in what a probe says of its failure
 _IN_UNIT = "in a systemd unit: neither ProtectKernelTunables= nor ProtectKernelLogs= nor ProcSubset="
 _BOUNDS = ("memory", "pids", "cpu")
-_LEVELS_OF_OFF = "set sandbox.profile, or allow-unsandboxed = true if sessions are to run without"
+_PROFILE_FIX = "set sandbox.profile, or allow-unsandboxed = true if sessions are to run without"
 
 
 def sandbox(section: SandboxSection, state_dir: str, env: dict[str, str]) -> list[Finding]:
@@ -29,16 +29,16 @@ def sandbox(section: SandboxSection, state_dir: str, env: dict[str, str]) -> lis
     The canary leaves nothing: its folder in TMPDIR and its control group go with it.
     """
     if section.profile == "off":
-        return [_off(section)]
+        return [_check_profile_off(section)]
     policy = section.policy()
     policy = msgspec.structs.replace(policy, hidden_paths=[*policy.hidden_paths, os.path.realpath(state_dir)])
-    machine = look()
+    machine = detect_machine()
     report = probe(policy, machine, sys.executable, env)
     level: Level = "warn" if section.allow_unsandboxed else "fail"
-    return [*judge(machine, report, host(), level), *_loose(section)]
+    return [*judge(machine, report, detect_host_settings(), level), *_check_allow_unsandboxed(section)]
 
 
-def judge(machine: Machine, report: Report, host: Host, level: Level) -> Iterator[Finding]:
+def judge(machine: Machine, report: SandboxReport, host: HostSettings, level: Level) -> Iterator[Finding]:
     """What was seen, part by part. `level` is that of a sandbox that cannot be had."""
     yield bubblewrap(machine, level)
     yield namespaces(machine, report, host, level)
@@ -54,7 +54,7 @@ def bubblewrap(machine: Machine, level: Level) -> Finding:
     return ok("bubblewrap", f"{'.'.join(map(str, machine.bwrap_version))} at {machine.bwrap}")
 
 
-def namespaces(machine: Machine, report: Report, host: Host, level: Level) -> Finding:
+def namespaces(machine: Machine, report: SandboxReport, host: HostSettings, level: Level) -> Finding:
     """Whether they can be made: the canary was in some. What the kernel's settings say counts when it never came in."""
     if report.layers:
         return ok("namespaces", "made: a canary was inside of them")
@@ -75,13 +75,13 @@ def namespaces(machine: Machine, report: Report, host: Host, level: Level) -> Fi
         return warn("namespaces", "not tried", "there is no bubblewrap to try them with", _BWRAP)
     gap = report.missing[0]
     if not any(word in gap.cause for word in _OF_NAMESPACES):
-        return warn("namespaces", "not tried", f"a canary was not started: {gap.cause}", gap.mend or "see its message")
+        return warn("namespaces", "not tried", f"a canary was not started: {gap.cause}", gap.fix or "see its message")
     in_unit = f"; {_IN_UNIT}" if "/proc" in gap.cause else ""
-    mend = (gap.mend or "see its message") + in_unit
+    mend = (gap.fix or "see its message") + in_unit
     return Finding("namespaces", level, "a canary did not get into any", gap.cause, mend)
 
 
-def landlock(machine: Machine, report: Report) -> Finding:
+def landlock(machine: Machine, report: SandboxReport) -> Finding:
     """A layer beside the mounts."""
     if not machine.landlock_abi:
         return warn("landlock", "the kernel has none", "mounts alone hold a descriptor that leads outside", _LANDLOCK)
@@ -90,7 +90,7 @@ def landlock(machine: Machine, report: Report) -> Finding:
     return ok("landlock", f"version {machine.landlock_abi}")
 
 
-def cgroups(machine: Machine, report: Report) -> Finding:
+def cgroups(machine: Machine, report: SandboxReport) -> Finding:
     """What bounds all of a session's processes together."""
     home = machine.cgroups
     lacking = [name for name in _BOUNDS if report.layers.get(name, name in home.folders) is False]
@@ -100,7 +100,7 @@ def cgroups(machine: Machine, report: Report) -> Finding:
     return warn("cgroups", home.problem or f"not usable: {', '.join(lacking)}", cause, _DELEGATE)
 
 
-def layers(report: Report, level: Level) -> Finding:
+def layers(report: SandboxReport, level: Level) -> Finding:
     """What sessions would be promised."""
     held = [name for name, seen in report.layers.items() if seen]
     if report.ok:
@@ -110,24 +110,24 @@ def layers(report: Report, level: Level) -> Finding:
                 "sandbox",
                 f"{len(held)} layers; late-workspace: {lost[0].cause}",
                 "sessions with a folder start cold, in 0.1 s and not from the pool",
-                lost[0].mend,
+                lost[0].fix,
             )
         return ok("sandbox", f"{len(held)} of {len(report.layers)} layers were observed")
     without = "sessions run unsandboxed, as the config allows" if level == "warn" else "no session is opened"
-    mends = dict.fromkeys(gap.mend for gap in report.lacking if gap.mend)
-    seen = "; ".join(f"{gap.layer}: {gap.cause}" for gap in report.lacking)
+    mends = dict.fromkeys(gap.fix for gap in report.missing_required if gap.fix)
+    seen = "; ".join(f"{gap.layer}: {gap.cause}" for gap in report.missing_required)
     return Finding("sandbox", level, seen, without, "; ".join(mends) or "see docs/security.md")
 
 
-def _off(section: SandboxSection) -> Finding:
+def _check_profile_off(section: SandboxSection) -> Finding:
     if section.allow_unsandboxed:
         return warn("sandbox", "profile is off", "sessions can do what the broker's user can", "set sandbox.profile")
     return Finding(
-        "sandbox", "fail", "profile is off", "and allow-unsandboxed is not set: no session is opened", _LEVELS_OF_OFF
+        "sandbox", "fail", "profile is off", "and allow-unsandboxed is not set: no session is opened", _PROFILE_FIX
     )
 
 
-def _loose(section: SandboxSection) -> Iterator[Finding]:
+def _check_allow_unsandboxed(section: SandboxSection) -> Iterator[Finding]:
     if section.allow_unsandboxed:
         cause = "when the sandbox fails one day, sessions run without one instead of being refused"
         yield warn(

@@ -9,43 +9,43 @@ import stat
 from collections.abc import Iterator, Mapping
 
 from replctl.doctor.finding import Finding, fail, ok, warn
-from replwire.config import Config, Loaded
+from replwire.config import Config, LoadedConfig
 from replwire.identities import Identity
-from replwire.places import config_file
+from replwire.paths import config_file
 
-_MEND = "correct it; `replctl config show` prints every setting and where it came from"
+_FIX = "correct it; `replctl config show` prints every setting and where it came from"
 
 
 def config(
-    path: str | None, loaded: Loaded, problems: list[str], environ: Mapping[str, str], uid: int
+    path: str | None, loaded: LoadedConfig, problems: list[str], environ: Mapping[str, str], uid: int
 ) -> Iterator[Finding]:
     """Whether it can be used, and who else could write it: it can switch the sandbox off."""
     place = path or config_file(environ)
     for problem in problems:
-        yield fail("config", problem, "no broker starts with it (the checks below leave it out)", _MEND)
+        yield fail("config", problem, "no broker starts with it (the checks below leave it out)", _FIX)
     if problems:
         return
     try:
         found = os.stat(place)
     except FileNotFoundError:
-        yield ok("config", f"no file at {place}; {_count(loaded)}")
+        yield ok("config", f"no file at {place}; {_describe_settings(loaded)}")
         return
     if found.st_uid not in (uid, 0) or found.st_mode & 0o022:
         seen = f"{place} has mode {stat.S_IMODE(found.st_mode):04o} and owner {found.st_uid}"
         cause = "others may change it, and it can switch the sandbox off"
         yield fail("config", seen, cause, f"chmod go-w {place}; chown {uid} {place}")
         return
-    yield ok("config", f"{place}; {_count(loaded)}")
-    yield from _named(loaded.config)
+    yield ok("config", f"{place}; {_describe_settings(loaded)}")
+    yield from _check_paths(loaded.config)
 
 
-def _count(loaded: Loaded) -> str:
+def _describe_settings(loaded: LoadedConfig) -> str:
     agents = f", rules for {len(loaded.config.agents)} agents" if loaded.config.agents else ""
     listed = f", {len(loaded.config.identities)} identities" if loaded.config.identities else ""
     return f"{len(loaded.sources)} settings differ from the defaults{agents}{listed}"
 
 
-def _named(config: Config) -> Iterator[Finding]:
+def _check_paths(config: Config) -> Iterator[Finding]:
     """Folders that the settings name."""
     sandbox = config.sandbox
     folders = {
@@ -59,10 +59,10 @@ def _named(config: Config) -> Iterator[Finding]:
             if not os.path.exists(os.path.expanduser(path)):
                 yield warn("config", f"{key} names {path}", "it is not there", f"make it, or take it out of {key}")
     for each in config.identities:
-        yield from _identity(each)
+        yield from _check_identity(each)
 
 
-def _identity(entry: Identity) -> Iterator[Finding]:
+def _check_identity(entry: Identity) -> Iterator[Finding]:
     """The host user and the directories of an identity."""
     key = f"identities: {entry.name}"
     if entry.user is not None:
@@ -90,9 +90,9 @@ def interpreters(config: Config, search: str | None) -> Iterator[Finding]:
                 "there is no such program",
                 f"install it, or correct {runtime}.interpreter",
             )
-    yield ok("runtimes", f"python, {', '.join(_found(config, search)) or 'and neither node nor bash'}")
+    yield ok("runtimes", f"python, {', '.join(_find_interpreters(config, search)) or 'and neither node nor bash'}")
 
 
-def _found(config: Config, search: str | None) -> list[str]:
+def _find_interpreters(config: Config, search: str | None) -> list[str]:
     named = {"node": config.node.interpreter, "bash": config.bash.interpreter}
     return [runtime for runtime, path in named.items() if shutil.which(path or runtime, path=search)]

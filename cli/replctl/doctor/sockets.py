@@ -6,18 +6,18 @@ import os
 import stat
 from collections.abc import Iterator
 
-from replctl.client.address import folder_fault, listens
+from replctl.client.address import directory_problem, is_listening
 from replctl.client.errors import ReplError
 from replctl.doctor.finding import Finding, fail, ok, warn
-from replwire.keys import KeyFault, Keys
-from replwire.places import ipc_path
+from replwire.keys import InvalidKey, KeyStore
+from replwire.paths import ipc_path
 
 _LOOPBACK = ("127.", "localhost", "[::1]")
 
 
-def folder(name: str, path: str, uid: int) -> Iterator[Finding]:
+def directory(name: str, path: str, uid: int) -> Iterator[Finding]:
     """A folder that must be ours alone; a broker refuses another."""
-    if (fault := folder_fault(path, uid)) is not None:
+    if (fault := directory_problem(path, uid)) is not None:
         yield fail(
             name, fault, "others could put their own socket or files there", f"chown {uid} {path}; chmod 700 {path}"
         )
@@ -47,7 +47,7 @@ def listener(endpoint: str, state_dir: str, uid: int) -> Iterator[Finding]:
     """The place where a broker would listen, by its kind."""
     path = ipc_path(endpoint)
     if path is None:
-        yield from _tcp(endpoint, state_dir)
+        yield from _check_tcp(endpoint, state_dir)
         return
     if path.startswith("@"):
         yield warn("sockets", endpoint, "any user of this machine may connect to an abstract socket", "give it a path")
@@ -55,20 +55,20 @@ def listener(endpoint: str, state_dir: str, uid: int) -> Iterator[Finding]:
     if _is_shared(endpoint, os.path.dirname(path), uid):
         yield ok("sockets", f"{path}, which is shared: a broker listens there, and others may enter its directory")
     else:
-        yield from folder("sockets", os.path.dirname(path), uid)
-    yield from _file(path, uid)
+        yield from directory("sockets", os.path.dirname(path), uid)
+    yield from _check_file(path, uid)
 
 
 def _is_shared(endpoint: str, directory: str, uid: int) -> bool:
     """Whether it is a service's socket: one in a directory like /run, which a broker is passed and does not make."""
     try:
         mode = os.stat(directory).st_mode
-        return bool(mode & 0o077) and folder_fault(directory, uid) is None and listens(endpoint)
+        return bool(mode & 0o077) and directory_problem(directory, uid) is None and is_listening(endpoint)
     except (OSError, ReplError):
         return False
 
 
-def _file(path: str, uid: int) -> Iterator[Finding]:
+def _check_file(path: str, uid: int) -> Iterator[Finding]:
     try:
         found = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -84,10 +84,10 @@ def _file(path: str, uid: int) -> Iterator[Finding]:
         )
 
 
-def _tcp(endpoint: str, state_dir: str) -> Iterator[Finding]:
+def _check_tcp(endpoint: str, state_dir: str) -> Iterator[Finding]:
     try:
-        pair = Keys(state_dir).server()
-    except KeyFault as error:
+        pair = KeyStore(state_dir).server()
+    except InvalidKey as error:
         yield fail(
             "sockets",
             str(error),

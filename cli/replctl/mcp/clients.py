@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from replctl.mcp.edit import into_json, into_toml
+from replctl.mcp.config_edit import into_json, into_toml
 from replwire.protected import CLIENT_SETTINGS as PROJECT
 
 Environ = Mapping[str, str]
 
 
-class Place(NamedTuple):
+class ClientConfig(NamedTuple):
     """How one client is configured. Paths are templates: `~` is the home folder; None: the client has no such scope."""
 
     user: str
@@ -50,9 +50,11 @@ _CODEX = {
     "tool_timeout_sec": 300,
 }
 
-CLIENTS: dict[str, Place] = {
-    "claude": Place("~/.claude.json", PROJECT["claude"], ("mcpServers",), typed=True, base=("CLAUDE_CONFIG_DIR", "~")),
-    "codex": Place(
+CLIENTS: dict[str, ClientConfig] = {
+    "claude": ClientConfig(
+        "~/.claude.json", PROJECT["claude"], ("mcpServers",), typed=True, base=("CLAUDE_CONFIG_DIR", "~")
+    ),
+    "codex": ClientConfig(
         "~/.codex/config.toml",
         PROJECT["codex"],
         ("mcp_servers",),
@@ -60,9 +62,9 @@ CLIENTS: dict[str, Place] = {
         base=("CODEX_HOME", "~/.codex"),
         more=_CODEX,
     ),
-    "cursor": Place("~/.cursor/mcp.json", PROJECT["cursor"], ("mcpServers",)),
-    "vscode": Place("~/.config/Code/User/mcp.json", PROJECT["vscode"], ("servers",), typed=True),
-    "gemini": Place("~/.gemini/settings.json", PROJECT["gemini"], ("mcpServers",)),
-    "qwen": Place("~/.qwen/settings.json", PROJECT["qwen"], ("mcpServers",)),
-    "windsurf": Place("~/.codeium/windsurf/mcp_config.json", None, ("mcpServers",)),
+    "cursor": ClientConfig("~/.cursor/mcp.json", PROJECT["cursor"], ("mcpServers",)),
+    "vscode": ClientConfig("~/.config/Code/User/mcp.json", PROJECT["vscode"], ("servers",), typed=True),
+    "gemini": ClientConfig("~/.gemini/settings.json", PROJECT["gemini"], ("mcpServers",)),
+    "qwen": ClientConfig("~/.qwen/settings.json", PROJECT["qwen"], ("mcpServers",)),
+    "windsurf": ClientConfig("~/.codeium/windsurf/mcp_config.json", None, ("mcpServers",)),
 }

@@ -18,10 +18,10 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from replctl.client.address import folder_fault
+from replctl.client.address import directory_problem
 from replctl.client.errors import ReplError
-from replwire.faults import Exit
-from replwire.places import state_dir
+from replwire.faults import ExitCode
+from replwire.paths import state_dir
 from replwire.private_directories import make_private_directory
 
 PATH = "/mcp"
@@ -35,7 +35,7 @@ def serve_http(server: Server[Any], where: str) -> int:
     listener = bind(where)
     try:
         path = os.path.join(state_dir(os.environ), TOKEN_FILE)
-        guarded = Guard(asgi(server, listener), token(path), lambda: serving.should_exit)
+        guarded = TokenGuard(build_app(server, listener), load_token(path), lambda: serving.should_exit)
         url = f"http://{_authority(listener)}{PATH}"
         print(f"replctl: MCP at {url}; its bearer token is in {path}", file=sys.stderr, flush=True)
         config = uvicorn.Config(
@@ -47,7 +47,7 @@ def serve_http(server: Server[Any], where: str) -> int:
         pass
     finally:
         listener.close()
-    return Exit.OK
+    return ExitCode.OK
 
 
 def bind(where: str) -> socket.socket:
@@ -66,12 +66,12 @@ def bind(where: str) -> socket.socket:
         raise ReplError("invalid-request", f"cannot listen at {where}: {error.strerror}") from None
 
 
-def token(path: str) -> str:
+def load_token(path: str) -> str:
     """The token in this file, which is made when it is not there. Raises ReplError when others might know it."""
     folder = os.path.dirname(path)
     try:
         make_private_directory(folder)
-        if (why := folder_fault(folder, os.getuid())) is not None:
+        if (why := directory_problem(folder, os.getuid())) is not None:
             raise ReplError("invalid-request", f"no token is kept there: {why}")
         try:
             made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -93,7 +93,7 @@ def token(path: str) -> str:
     return text
 
 
-class Guard:
+class TokenGuard:
     """Lets requests through that carry the token. `state.ending` tells them whether the server is about to end."""
 
     def __init__(self, app: ASGIApp, token: str, ending: Callable[[], bool]) -> None:
@@ -117,7 +117,7 @@ class Guard:
                 raise  # else it was still open when the server had waited long enough: no fault of anything
 
 
-def asgi(server: Server[Any], listener: socket.socket) -> ASGIApp:
+def build_app(server: Server[Any], listener: socket.socket) -> ASGIApp:
     """The SDK's endpoint; Host and Origin must be ours, or a web page could reach it by a name of its own."""
     port = listener.getsockname()[1]
     names = {f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}", _authority(listener)}

@@ -11,19 +11,19 @@ import anyio
 from mcp.server.context import ServerRequestContext
 
 from replctl.client.result import OnOutput
-from replctl.tools.text import clean
+from replctl.tools.text_budget import clean
 
-LOOK_SECONDS = 0.5  # at most two notifications a second
-ALIVE_SECONDS = 5.0  # clients that extend their own time limit at each notification do so well before a minute
+REPORT_INTERVAL_SECONDS = 0.5  # at most two notifications a second
+KEEPALIVE_SECONDS = 5.0  # clients that extend their own time limit at each notification do so well before a minute
 MAX_TEXT = 200
 
 
-class Progress:
+class ProgressReporter:
     """What to say of one call, and when."""
 
     def __init__(self) -> None:
         self._begin = time.monotonic()
-        self._said_at = self._begin
+        self._reported_at = self._begin
         self._line = ""
         self._fresh = False
 
@@ -36,23 +36,23 @@ class Progress:
 
     def due(self, now: float) -> tuple[float, str] | None:
         """Seconds since the call began and the text to send, or None when nothing is to be said now."""
-        if not self._fresh and now - self._said_at < ALIVE_SECONDS:
+        if not self._fresh and now - self._reported_at < KEEPALIVE_SECONDS:
             return None
-        self._fresh, self._said_at = False, now
+        self._fresh, self._reported_at = False, now
         return now - self._begin, self._line or "running"
 
 
 @asynccontextmanager
-async def reporting(ctx: ServerRequestContext[Any, Any]) -> AsyncIterator[OnOutput | None]:
+async def report_progress(ctx: ServerRequestContext[Any, Any]) -> AsyncIterator[OnOutput | None]:
     """Send progress while the block runs, if the client asked for it; gives what hears the output."""
     if not (ctx.meta and ctx.meta.get("progress_token") is not None):
         yield None
         return
-    progress = Progress()
+    progress = ProgressReporter()
 
     async def report() -> None:
         while True:
-            await anyio.sleep(LOOK_SECONDS)
+            await anyio.sleep(REPORT_INTERVAL_SECONDS)
             if (said := progress.due(time.monotonic())) is not None:
                 await ctx.session.report_progress(said[0], message=said[1])
 

@@ -34,7 +34,7 @@ Measure this, in a session of its own (`{session}`), so that nothing else runs i
 """
 
 
-class _Routine(NamedTuple):
+class _PromptTemplate(NamedTuple):
     """A prompt: its one needed argument, the session it is for unless another is named, and its text."""
 
     title: str
@@ -57,30 +57,32 @@ class _Routine(NamedTuple):
         )
 
 
-_ROUTINES = {
-    "debug": _Routine(
+_PROMPTS = {
+    "debug": _PromptTemplate(
         "Debug in a session",
         "Find a fault without losing the state that shows it",
         ("problem", "What goes wrong"),
         "default",
         _DEBUG,
     ),
-    "benchmark": _Routine(
+    "benchmark": _PromptTemplate(
         "Benchmark", "Measure code soundly in a session of its own", ("code", "What to measure"), "bench", _BENCHMARK
     ),
 }
 
 
-async def listed(
+async def list_prompts(
     _ctx: ServerRequestContext[Any, Any], _params: types.PaginatedRequestParams | None
 ) -> types.ListPromptsResult:
     """All prompts."""
-    return types.ListPromptsResult(prompts=[routine.prompt(name) for name, routine in _ROUTINES.items()])
+    return types.ListPromptsResult(prompts=[routine.prompt(name) for name, routine in _PROMPTS.items()])
 
 
-async def get(_ctx: ServerRequestContext[Any, Any], params: types.GetPromptRequestParams) -> types.GetPromptResult:
+async def get_prompt(
+    _ctx: ServerRequestContext[Any, Any], params: types.GetPromptRequestParams
+) -> types.GetPromptResult:
     """One prompt with its arguments filled in."""
-    routine = _ROUTINES.get(params.name)
+    routine = _PROMPTS.get(params.name)
     if routine is None:
         raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {params.name}")
     given = {"session": routine.session, **(params.arguments or {})}

@@ -13,13 +13,13 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from replctl.client.address import listens
+from replctl.client.address import is_listening
 from replctl.client.aio import AsyncClient
 from replctl.client.errors import ReplError
-from replctl.tools.base import Answer, Ask, Got, Steps, request
-from replctl.tools.drive import adrive
-from replctl.tools.sets import ToolSet
-from replctl.tools.text import fold
+from replctl.tools.base import ToolCall, ToolRequest, ToolResponse, ToolResult, request
+from replctl.tools.catalog import ToolSet
+from replctl.tools.runner import run_tool_async
+from replctl.tools.text_budget import fold
 
 _URI = re.compile(r"repl://sessions(?:/(?P<name>[^/]+)/(?P<part>variables|transcript|info))?\Z")
 _NOT_FOUND = -32002  # up to 2025-11-25; later revisions say "invalid params" instead
@@ -31,7 +31,7 @@ _PARTS = {
 MAX_TRANSCRIPT = 100  # evals
 
 
-class Shelf:
+class SessionResources:
     """What can be listed and read. Larger than a tool's answer: a person asked for it."""
 
     def __init__(self, tools: ToolSet, client: AsyncClient) -> None:
@@ -48,7 +48,7 @@ class Shelf:
             )
         ]
         try:
-            if listens(self._client.address.endpoint):
+            if is_listening(self._client.address.endpoint):
                 for entry in await self._client.sessions():
                     name, path = entry.ref, quote(entry.ref, safe="")
                     found += [
@@ -84,7 +84,7 @@ class Shelf:
         uri = str(params.uri)
         match = _URI.match(uri)
         steps = None if match is None else self._steps(match["name"] and unquote(match["name"]), match["part"])
-        answer = None if steps is None else await adrive(steps, self._client)
+        answer = None if steps is None else await run_tool_async(steps, self._client)
         if answer is None or answer.error:
             modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
             why = "" if answer is None else f": {answer.text}"
@@ -95,7 +95,7 @@ class Shelf:
             contents=[types.TextResourceContents(uri=params.uri, mime_type=kind, text=answer.text)]
         )
 
-    def _steps(self, name: str | None, part: str | None) -> Steps:
+    def _steps(self, name: str | None, part: str | None) -> ToolCall:
         try:
             if name is None or part is None:
                 facts: Any = (yield from request("ls-sessions")).get("sessions") or []
@@ -106,14 +106,14 @@ class Shelf:
                 if part == "variables":
                     facts = facts.get("variables")
         except ReplError as error:
-            return Answer(text=str(error), error=True)
-        return Answer(text=json.dumps(facts, indent=1))
+            return ToolResult(text=str(error), error=True)
+        return ToolResult(text=json.dumps(facts, indent=1))
 
 
-def _transcript(name: str, budget: int) -> Generator[Ask, Got, Answer]:
+def _transcript(name: str, budget: int) -> Generator[ToolRequest, ToolResponse, ToolResult]:
     entries = (yield from request("history", session=name, limit=MAX_TRANSCRIPT)).get("history") or []
     lines = []
     for each in entries:
         words = [word for word in each.get("status") or [] if word != "done"]
         lines.append(f"[{each['eval-id']}] epoch {each['epoch']}, {' '.join(words) or 'ok'}\n{each['code']}\n")
-    return Answer(text=fold("\n".join(lines) or "nothing was run", budget, budget).text)
+    return ToolResult(text=fold("\n".join(lines) or "nothing was run", budget, budget).text)

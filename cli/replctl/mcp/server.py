@@ -19,44 +19,46 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from replctl import __version__
 from replctl.client.aio import AsyncClient
 from replctl.client.errors import ReplError
-from replctl.client.result import Gathering
-from replctl.client.start import Started
+from replctl.client.result import PendingRequest
+from replctl.client.start import BrokerReady
 from replctl.mcp import prompts, resources
-from replctl.mcp.asking import Asks, approved
-from replctl.mcp.progress import reporting
-from replctl.tools.base import Answer, Tool
-from replctl.tools.drive import adrive
+from replctl.mcp.elicitation import InputRequired, ask_approval
+from replctl.mcp.progress import report_progress
+from replctl.tools.base import ToolDefinition, ToolResult
+from replctl.tools.catalog import ToolSet
 from replctl.tools.formats import mcp as described
-from replctl.tools.sets import ToolSet
-from replwire.names import MAX_NAME_BYTES
+from replctl.tools.runner import run_tool_async
+from replwire.identifiers import MAX_NAME_BYTES
 
-Context = ServerRequestContext[Any, Any]
+McpRequestContext = ServerRequestContext[Any, Any]
 
-_SECOND_THOUGHT = 0.05  # seconds in which the notification that cancelled a call is looked at
+_CANCEL_REASON_WAIT_S = 0.05  # seconds in which the notification that cancelled a call is looked at
 _HOUR_MS = 3_600_000
 
 
-class Door:
+class McpHandlers:
     """One MCP server's own state: its tools, its client, and the calls that were given up a moment ago."""
 
     def __init__(self, tools: ToolSet, client: AsyncClient) -> None:
         self.tools = tools
         self.client = client
-        self._connections = 0  # of the client, as far as it is known which broker they are to
-        self._met: float | None = None  # when that broker was last known to be there
-        self._lost: list[str] = []  # sessions of the one before it
+        self._known_connections = 0  # of the client, as far as it is known which broker they are to
+        self._last_seen: float | None = None  # when that broker was last known to be there
+        self._lost_sessions: list[str] = []  # sessions of the one before it
         self._mismatch: str | None = None  # that the broker is of another version, as long as it is not told
-        self._given_up: dict[str, str | None] = {}  # call to the reason its client gave
+        self._abandoned_calls: dict[str, str | None] = {}  # call to the reason its client gave
 
-    def on_start(self, started: Started) -> None:
+    def on_start(self, started: BrokerReady) -> None:
         """A broker had to be started: what the one before it took along is told with the next answer."""
-        self._lost = started.lost
+        self._lost_sessions = started.lost
 
     def on_mismatch(self, text: str) -> None:
         """The broker is of another version: told with the next answer."""
         self._mismatch = text
 
-    async def list_tools(self, _ctx: Context, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+    async def list_tools(
+        self, _ctx: McpRequestContext, _params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
         """All tools; the same for everybody, always."""
         settings = self.tools.settings
         return types.ListToolsResult(
@@ -64,105 +66,105 @@ class Door:
         )
 
     async def call_tool(
-        self, ctx: Context, params: types.CallToolRequestParams
+        self, ctx: McpRequestContext, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
         """One call. What the code or the broker does wrong is in its result."""
         tool = self.tools.tools.get(params.name)
         if tool is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}")
-        steps = self.tools.steps(params.name, params.arguments)
+        steps = self.tools.start_call(params.name, params.arguments)
         try:
-            async with reporting(ctx) as on_output:
-                answer = await adrive(
+            async with report_progress(ctx) as on_output:
+                answer = await run_tool_async(
                     steps,
                     self.client,
                     on_output,
-                    lambda g: self._left(ctx, g),
-                    partial(approved, ctx, params),
+                    lambda g: self._on_abandoned(ctx, g),
+                    partial(ask_approval, ctx, params),
                     _traceparent(ctx),
                 )
-        except Asks as asked:
+        except InputRequired as asked:
             return asked.result
-        if (news := await self._news()) is not None:
+        if (news := await self._restart_notice()) is not None:
             answer.text += f"\n[{news}]"
         if self._mismatch is not None:
             answer.text += f"\n[{self._mismatch}]"
             self._mismatch = None
         return self._result(tool, answer)
 
-    async def _news(self) -> str | None:
+    async def _restart_notice(self) -> str | None:
         """That another broker serves than before, whoever started it; once."""
-        if self._connections == self.client.connections:
+        if self._known_connections == self.client.connection_count:
             return None
-        self._connections = self.client.connections
-        now, before = time.monotonic(), self._met
+        self._known_connections = self.client.connection_count
+        now, before = time.monotonic(), self._last_seen
         try:
             up_ms = (await self.client.stats()).get("uptime-ms")
         except ReplError:
             return None
-        self._met, lost, self._lost = time.monotonic(), self._lost, []
+        self._last_seen, lost, self._lost_sessions = time.monotonic(), self._lost_sessions, []
         another = before is not None and up_ms is not None and up_ms / 1000 < now - before
         if not lost and not another:
             return None
         how = f"ended unexpectedly, and sessions {', '.join(lost)}" if lost else "ended, and its sessions"
         return f"a new broker was started; the one before it {how} with it"
 
-    def _result(self, tool: Tool, answer: Answer) -> types.CallToolResult:
+    def _result(self, tool: ToolDefinition, answer: ToolResult) -> types.CallToolResult:
         content: list[types.ContentBlock] = [types.TextContent(type="text", text=answer.text)]
         content += [types.ImageContent(type="image", data=each.data, mime_type=each.mime) for each in answer.images]
         result = types.CallToolResult(content=content, is_error=answer.error)
         if tool.declared_output(self.tools.settings) is not None:
-            if not answer.error or "status" in answer.facts:
-                result.structured_content = answer.facts
-        elif facts := {name: answer.facts[name] for name in _FEW if name in answer.facts}:
+            if not answer.error or "status" in answer.structured:
+                result.structured_content = answer.structured
+        elif facts := {name: answer.structured[name] for name in _META_KEYS if name in answer.structured}:
             result.meta = {"replctl/eval": facts}
         return result
 
     # A call that is cancelled: by the user, who wants the code to stop; or because its client stopped waiting, or
     # went away, and then the code goes on. Which of the two it was, the notification says that comes with it.
 
-    async def watch(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+    async def note_cancellation(self, ctx: McpRequestContext, call_next: CallNext) -> HandlerResult:
         """Middleware: note why a call was cancelled."""
         if ctx.method == "notifications/cancelled" and ctx.params is not None:
-            call = _call(ctx, ctx.params.get("requestId"))
-            if call in self._given_up:
-                self._given_up[call] = str(ctx.params.get("reason") or "")
+            call = _call_key(ctx, ctx.params.get("requestId"))
+            if call in self._abandoned_calls:
+                self._abandoned_calls[call] = str(ctx.params.get("reason") or "")
         return await call_next(ctx)
 
-    def _left(self, ctx: Context, gathering: Gathering) -> None:
+    def _on_abandoned(self, ctx: McpRequestContext, gathering: PendingRequest) -> None:
         if (ending := getattr(ctx.request and ctx.request.state, "ending", None)) is not None and ending():
             return  # it is we who go, and nobody has cancelled anything
         interrupt = {"request_id": gathering.request_id}
         if ctx.request is not None and ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
-            self.client.tell("interrupt", interrupt)  # over HTTP, closing the stream is how a call is cancelled
+            self.client.send_nowait("interrupt", interrupt)  # over HTTP, closing the stream is how a call is cancelled
             return
-        call = _call(ctx, ctx.request_id)
-        self._given_up[call] = None
+        call = _call_key(ctx, ctx.request_id)
+        self._abandoned_calls[call] = None
 
         def think_again() -> None:
-            reason = self._given_up.pop(call, None)
+            reason = self._abandoned_calls.pop(call, None)
             if reason is not None and "timed out" not in reason.lower() and "timeout" not in reason.lower():
-                self.client.tell("interrupt", interrupt)
+                self.client.send_nowait("interrupt", interrupt)
 
-        asyncio.get_running_loop().call_later(_SECOND_THOUGHT, think_again)
-
-
-_FEW = ("status", "session", "eval_id", "epoch", "state")
+        asyncio.get_running_loop().call_later(_CANCEL_REASON_WAIT_S, think_again)
 
 
-def _call(ctx: Context, request_id: Any) -> str:
+_META_KEYS = ("status", "session", "eval_id", "epoch", "state")
+
+
+def _call_key(ctx: McpRequestContext, request_id: Any) -> str:
     """A name for a call: its id, and over HTTP the connection it counts in."""
     where = ctx.request.headers.get("mcp-session-id", "") if ctx.request is not None else ""
     return f"{where}/{request_id}"
 
 
-def _traceparent(ctx: Context) -> str | None:
+def _traceparent(ctx: McpRequestContext) -> str | None:
     """The span that the call belongs to, as MCP has it."""
     found = ctx.meta.get("traceparent") if ctx.meta else None
     return found if isinstance(found, str) and len(found) <= MAX_NAME_BYTES else None
 
 
-def build(
+def build_server(
     tools: ToolSet, endpoint: str | None, agent: str, directory: str | None = ".", *, start: bool = True
 ) -> Server[Any]:
     """A server for any number of connections. The broker is looked for, or started, by the first call. The default
@@ -175,7 +177,7 @@ def build(
         directory=directory,
         on_mismatch=lambda text: door.on_mismatch(text),
     )
-    door = Door(tools, client)
+    door = McpHandlers(tools, client)
 
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncIterator[dict[str, Any]]:
@@ -184,7 +186,7 @@ def build(
         finally:
             await client.disconnect()
 
-    shelf = resources.Shelf(tools, client)
+    shelf = resources.SessionResources(tools, client)
     server: Server[Any] = Server(
         "replctl",
         version=__version__,
@@ -197,8 +199,8 @@ def build(
         on_list_resources=shelf.list,
         on_list_resource_templates=shelf.templates,
         on_read_resource=shelf.read,
-        on_list_prompts=prompts.listed,
-        on_get_prompt=prompts.get,
+        on_list_prompts=prompts.list_prompts,
+        on_get_prompt=prompts.get_prompt,
     )
-    server.middleware.append(door.watch)
+    server.middleware.append(door.note_cancellation)
     return server

@@ -18,14 +18,14 @@ from pydantic import ValidationError
 async def serve(server: Server[Any]) -> None:
     """Serve until stdin ends, or nobody reads stdout. Nothing but the protocol is written to it."""
     try:
-        async with stdio_server() as (incoming, outgoing), _answering(incoming, outgoing) as messages:
+        async with stdio_server() as (incoming, outgoing), _reject_invalid(incoming, outgoing) as messages:
             await server.run(messages, outgoing, server.create_initialization_options())
     except* BrokenPipeError:
         pass  # the client has gone; what it asked to run goes on
 
 
 @asynccontextmanager
-async def _answering(incoming: Any, outgoing: Any) -> AsyncIterator[Any]:
+async def _reject_invalid(incoming: Any, outgoing: Any) -> AsyncIterator[Any]:
     """Hand messages on; what could not be read as one is refused, where the SDK would let its sender wait."""
     send, receive = anyio.create_memory_object_stream[Any]()
 
@@ -33,7 +33,7 @@ async def _answering(incoming: Any, outgoing: Any) -> AsyncIterator[Any]:
         async with send:
             async for item in incoming:
                 if isinstance(item, ValidationError):
-                    await outgoing.send(SessionMessage(refusal(item)))
+                    await outgoing.send(SessionMessage(invalid_message_error(item)))
                 elif not isinstance(item, Exception):
                     await send.send(item)
 
@@ -43,20 +43,20 @@ async def _answering(incoming: Any, outgoing: Any) -> AsyncIterator[Any]:
         tasks.cancel_scope.cancel()
 
 
-def refusal(error: ValidationError) -> types.JSONRPCError:
+def invalid_message_error(error: ValidationError) -> types.JSONRPCError:
     """JSON-RPC's answer to a line that is no message, under its id where it has a usable one (JSON-RPC 2.0, 5)."""
     flaws = error.errors(include_url=False, include_context=False)
     if (broken := next((flaw for flaw in flaws if flaw["type"] == "json_invalid"), None)) is not None:
-        sent = _loosely(broken["input"])
+        sent = _parse_leniently(broken["input"])
         why = "Parse error: " + ("not one line of JSON" if sent is None else "half of a surrogate pair is no text")
         data = types.ErrorData(code=types.PARSE_ERROR, message=why)
-        return types.JSONRPCError(jsonrpc="2.0", id=_usable(sent), error=data)
+        return types.JSONRPCError(jsonrpc="2.0", id=_usable_id(sent), error=data)
     sent = next((flaw["input"] for flaw in flaws if isinstance(flaw["input"], dict) and "id" in flaw["input"]), None)
     data = types.ErrorData(code=types.INVALID_REQUEST, message="Invalid request: not a JSON-RPC 2.0 message")
-    return types.JSONRPCError(jsonrpc="2.0", id=_usable(sent), error=data)
+    return types.JSONRPCError(jsonrpc="2.0", id=_usable_id(sent), error=data)
 
 
-def _loosely(line: str) -> Any:
+def _parse_leniently(line: str) -> Any:
     """The line as a reader takes it that lets lone surrogates pass: models write them, and JSON's grammar has them."""
     try:
         return json.loads(line)
@@ -64,6 +64,6 @@ def _loosely(line: str) -> Any:
         return None
 
 
-def _usable(sent: Any) -> str | int | None:
+def _usable_id(sent: Any) -> str | int | None:
     number = sent.get("id") if isinstance(sent, dict) else None
     return number if isinstance(number, str) or type(number) is int else None

@@ -15,13 +15,13 @@ from typing import Any, Self
 from replctl.client.errors import ReplError
 from replctl.client.result import OnOutput
 from replctl.client.sync import Client
-from replctl.tools.base import Answer, Image, Settings
-from replctl.tools.drive import drive
+from replctl.tools.base import ToolImage, ToolResult, ToolSettings
+from replctl.tools.catalog import SETS, ToolSet
 from replctl.tools.formats import schemas
-from replctl.tools.sets import SETS, ToolSet
-from replctl.tools.told import refused
+from replctl.tools.render import error_result
+from replctl.tools.runner import run_tool
 
-__all__ = ["SETS", "Answer", "Image", "Settings", "Tools", "toolset"]
+__all__ = ["SETS", "ToolImage", "ToolResult", "ToolSettings", "Tools", "toolset"]
 
 
 class Tools:
@@ -32,7 +32,7 @@ class Tools:
         set: str = "default",
         agent: str | None = None,
         endpoint: str | None = None,
-        settings: Settings | None = None,
+        settings: ToolSettings | None = None,
         client: Client | None = None,
     ) -> None:
         if set not in SETS:
@@ -56,7 +56,7 @@ class Tools:
         name: str | Mapping[str, Any],
         arguments: Mapping[str, Any] | None = None,
         on_output: OnOutput | None = None,
-    ) -> Answer:
+    ) -> ToolResult:
         """Do one tool call as a model asked for it. In a set of one tool the arguments alone will do.
 
         What goes wrong with the call, the code, the session or the broker is in the answer. Raises ValueError for an
@@ -70,8 +70,8 @@ class Tools:
             try:
                 self._client = Client(self._endpoint, self._agent)
             except ReplError as error:
-                return refused(error)
-        return drive(self.set.steps(name, arguments), self._client, on_output)
+                return error_result(error)
+        return run_tool(self.set.start_call(name, arguments), self._client, on_output)
 
     def disconnect(self) -> None:
         """End the connection. Sessions live on."""
@@ -90,7 +90,7 @@ def toolset(
     set: str = "default",
     agent: str | None = None,
     endpoint: str | None = None,
-    settings: Settings | None = None,
+    settings: ToolSettings | None = None,
     client: Client | None = None,
 ) -> Tools:
     """A tool set by name: `default`, `reply`, `agentrepl` or `nexo`. Raises ValueError for another."""

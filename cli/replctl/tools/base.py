@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from replctl.client.result import Gathering
-from replctl.client.sync import PATIENCE
-from replctl.client.talk import answer
+from replctl.client.protocol import final_reply
+from replctl.client.result import PendingRequest
+from replctl.client.sync import DEFAULT_TIMEOUT
 from replctl.tools.schema import schema_of
 from replwire.replies import Reply
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a tool set behaves. Sizes in characters, times in seconds.
 
     `wait` is how long a call waits for code before it answers that it runs; `budget` bounds the text of one answer,
@@ -31,31 +31,31 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str | None = None
     structured: bool = False
 
-    def folder(self, wanted: str | None = None) -> dict[str, Any]:
+    def directory_fields(self, wanted: str | None = None) -> dict[str, Any]:
         """Fields for a session that is opened: the folder it is to have, or else ours, which it may do without."""
         return {"cwd": self.cwd, "cwd_needed": False} if wanted is None else {"cwd": wanted}
 
 
-class Image(NamedTuple):
+class ToolImage(NamedTuple):
     """A picture: its MIME type and its bytes in base64."""
 
     mime: str
     data: str
 
 
-class Answer(msgspec.Struct, kw_only=True):
+class ToolResult(msgspec.Struct, kw_only=True):
     """What a call gave: `text` for a model, `facts` for a program, and pictures. `error`: it did not go well."""
 
     text: str
-    facts: dict[str, Any] = {}
-    images: list[Image] = []
+    structured: dict[str, Any] = {}
+    images: list[ToolImage] = []
     error: bool = False
 
     def __str__(self) -> str:
         return self.text
 
 
-class Ask(NamedTuple):
+class ToolRequest(NamedTuple):
     """One request to a broker: what a tool yields, and a driver sends.
 
     `patience` seconds are waited for its end. `code`: it runs code, which is interrupted when the caller gives up.
@@ -64,29 +64,29 @@ class Ask(NamedTuple):
 
     op: str
     fields: dict[str, Any]
-    patience: float = PATIENCE
-    code: bool = False
+    timeout: float = DEFAULT_TIMEOUT
+    runs_code: bool = False
     until_input: bool = False
 
 
-class Got(NamedTuple):
+class ToolResponse(NamedTuple):
     """What came of an Ask. `asking`: the code waits for input, and its end has not been waited for."""
 
-    gathering: Gathering
-    asking: Reply | None = None
+    pending: PendingRequest
+    input_request: Reply | None = None
 
 
-Steps = Generator[Ask, Got, Answer]
+ToolCall = Generator[ToolRequest, ToolResponse, ToolResult]
 
 
-class Context(msgspec.Struct):
+class ToolContext(msgspec.Struct):
     """What a call knows besides its arguments. `memory` outlives the call: it belongs to the tool set."""
 
-    settings: Settings
+    settings: ToolSettings
     memory: dict[str, Any]
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
+class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """One tool: what models are told of it, and what it does.
 
     `output` is the schema of `Answer.facts`. `runs_code`: its answer is text and pictures that the user's code made.
@@ -96,7 +96,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     text: str
     args: type[msgspec.Struct]
-    run: Callable[[Any, Context], Steps]
+    run: Callable[[Any, ToolContext], ToolCall]
     read_only: bool = False
     destructive: bool = True
     idempotent: bool = False
@@ -109,7 +109,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         """JSON Schema of the arguments."""
         return schema_of(self.args)
 
-    def declared_output(self, settings: Settings) -> dict[str, Any] | None:
+    def declared_output(self, settings: ToolSettings) -> dict[str, Any] | None:
         """The output schema that a client is told, or None.
 
         Clients that are given structured content show a model that alone, neither text nor pictures. So tools that run
@@ -118,14 +118,14 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         return self.output if settings.structured or not self.runs_code else None
 
 
-def wrong(text: str) -> Steps:
+def bad_arguments(text: str) -> ToolCall:
     """The steps of a call whose arguments cannot be used: none, and `text`, which says why."""
-    return Answer(text=text, facts={"status": "bad-arguments"}, error=True)
+    return ToolResult(text=text, structured={"status": "bad-arguments"}, error=True)
     yield  # a generator, as all steps are
 
 
-def request(op: str, **fields: Any) -> Generator[Ask, Got, dict[str, Any]]:
+def request(op: str, **fields: Any) -> Generator[ToolRequest, ToolResponse, dict[str, Any]]:
     """Ask, and give the last reply as a dict with the keys of the wire. Raises ReplError when it says `error`."""
-    got = yield Ask(op, fields)
-    reply: dict[str, Any] = msgspec.to_builtins(answer(got.gathering))
+    got = yield ToolRequest(op, fields)
+    reply: dict[str, Any] = msgspec.to_builtins(final_reply(got.pending))
     return reply

@@ -7,18 +7,18 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from replctl.client.calls import milliseconds
-from replctl.tools import about
-from replctl.tools.base import Answer, Context, Steps, Tool, request
-from replctl.tools.running import eval_fields, follow, opening, run
-from replwire.names import DEFAULT_SESSION
+from replctl.client.request_fields import milliseconds
+from replctl.tools import inspection
+from replctl.tools.base import ToolCall, ToolContext, ToolDefinition, ToolResult, request
+from replctl.tools.steps import model_eval_fields, read_eval, run_and_render, with_session
+from replwire.identifiers import DEFAULT_SESSION
 
 Session = Annotated[str, Meta(description="Session name.")]
 Seconds = Annotated[float, Meta(ge=0)]
 Natural = Annotated[int, Meta(ge=0)]
 
 
-class Eval(msgspec.Struct, forbid_unknown_fields=True):
+class EvalArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `eval`."""
 
     code: str
@@ -33,7 +33,7 @@ class Eval(msgspec.Struct, forbid_unknown_fields=True):
     ephemeral: Annotated[bool, Meta(description="Run in a throw-away session.")] = False
 
 
-class Read(msgspec.Struct, forbid_unknown_fields=True):
+class ReadArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `read`."""
 
     eval_id: Annotated[Natural, Meta(description="0: what was printed between evals.")]
@@ -43,7 +43,7 @@ class Read(msgspec.Struct, forbid_unknown_fields=True):
     grep: Annotated[str | None, Meta(description="Only lines that contain this text.")] = None
 
 
-class Interrupt(msgspec.Struct, forbid_unknown_fields=True):
+class InterruptArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `interrupt`."""
 
     session: Session = DEFAULT_SESSION
@@ -51,13 +51,13 @@ class Interrupt(msgspec.Struct, forbid_unknown_fields=True):
     all: Annotated[bool, Meta(description="Also those that wait.")] = False
 
 
-class Reset(msgspec.Struct, forbid_unknown_fields=True):
+class ResetArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `reset`."""
 
     session: Session = DEFAULT_SESSION
 
 
-class Sessions(msgspec.Struct, forbid_unknown_fields=True):
+class SessionsArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `sessions`."""
 
     action: Literal["list", "new", "close", "clone"] = "list"
@@ -67,7 +67,7 @@ class Sessions(msgspec.Struct, forbid_unknown_fields=True):
     cwd: Annotated[str | None, Meta(description="new: its folder.")] = None
 
 
-class Info(msgspec.Struct, forbid_unknown_fields=True):
+class InfoArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `info`."""
 
     session: Session = DEFAULT_SESSION
@@ -77,7 +77,7 @@ class Info(msgspec.Struct, forbid_unknown_fields=True):
     pos: Annotated[int | None, Meta(description="complete: cursor, in characters; else the end.")] = None
 
 
-class Env(msgspec.Struct, forbid_unknown_fields=True):
+class EnvArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `env`."""
 
     action: Literal["show", "activate", "deactivate", "add", "remove", "list", "install", "test"] = "show"
@@ -87,7 +87,7 @@ class Env(msgspec.Struct, forbid_unknown_fields=True):
     wait: Seconds | None = None
 
 
-class LoadFile(msgspec.Struct, forbid_unknown_fields=True):
+class LoadFileArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `load_file`."""
 
     file: str
@@ -97,7 +97,7 @@ class LoadFile(msgspec.Struct, forbid_unknown_fields=True):
     wait: Seconds | None = None
 
 
-class Stdin(msgspec.Struct, forbid_unknown_fields=True):
+class StdinArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `stdin`."""
 
     text: Annotated[str, Meta(description="A newline is added.")]
@@ -105,19 +105,19 @@ class Stdin(msgspec.Struct, forbid_unknown_fields=True):
     wait: Annotated[Seconds, Meta(description="Seconds to wait for what the code does with it.")] = 1.0
 
 
-def eval_(a: Eval, at: Context) -> Steps:
+def eval_(a: EvalArgs, at: ToolContext) -> ToolCall:
     """Run code."""
     session = None if a.ephemeral else a.session
-    fields = eval_fields(at.settings, a.code, session, runtime=a.runtime, timeout_ms=milliseconds(a.timeout))
-    return run("eval", fields, at, a.wait)
+    fields = model_eval_fields(at.settings, a.code, session, runtime=a.runtime, timeout_ms=milliseconds(a.timeout))
+    return run_and_render("eval", fields, at, a.wait)
 
 
-def read(a: Read, at: Context) -> Steps:
+def read(a: ReadArgs, at: ToolContext) -> ToolCall:
     """Wait for code, page or search its output."""
-    return follow(at, a.session, a.eval_id, at.settings.wait if a.wait is None else a.wait, a.offset, a.grep)
+    return read_eval(at, a.session, a.eval_id, at.settings.wait if a.wait is None else a.wait, a.offset, a.grep)
 
 
-def interrupt(a: Interrupt, at: Context) -> Steps:  # noqa: ARG001
+def interrupt(a: InterruptArgs, at: ToolContext) -> ToolCall:  # noqa: ARG001
     """Stop code, keep state."""
     reply = yield from request("interrupt", session=a.session, interrupt_id=a.eval_id, all=a.all or None)
     hit = bool(reply.get("interrupted"))
@@ -125,30 +125,30 @@ def interrupt(a: Interrupt, at: Context) -> Steps:  # noqa: ARG001
     rest = " and all that waited" if a.all else ""
     nothing = "nothing runs" if a.eval_id is None else f"eval {a.eval_id} neither runs nor waits"
     text = f"interrupted {which}{rest}; its variables stay" if hit else f"{nothing} in session {a.session}"
-    return Answer(text=text, facts={"status": "ok", "session": a.session, "interrupted": hit})
+    return ToolResult(text=text, structured={"status": "ok", "session": a.session, "interrupted": hit})
 
 
-def reset(a: Reset, at: Context) -> Steps:  # noqa: ARG001
+def reset(a: ResetArgs, at: ToolContext) -> ToolCall:  # noqa: ARG001
     """A fresh worker."""
     reply = yield from request("reset", session=a.session)
-    return reset_answer(reply, a.session)
+    return reset_result(reply, a.session)
 
 
-def reset_answer(reply: dict[str, Any], session: str) -> Answer:
+def reset_result(reply: dict[str, Any], session: str) -> ToolResult:
     """What is told of a reset."""
     epoch = reply.get("epoch")
     stay = f"its name stays; {reply['notice']}" if reply.get("notice") else "name and folder stay"
     text = f"session {session} has a fresh worker (epoch {epoch}); variables and imports are gone, {stay}"
-    return Answer(text=text, facts={"status": "ok", "session": session, "epoch": epoch, "state": "lost"})
+    return ToolResult(text=text, structured={"status": "ok", "session": session, "epoch": epoch, "state": "lost"})
 
 
-def sessions(a: Sessions, at: Context) -> Steps:
+def sessions(a: SessionsArgs, at: ToolContext) -> ToolCall:
     """List, open, close and copy sessions."""
     if a.action == "list":
-        return (yield from about.sessions(at))
+        return (yield from inspection.sessions(at))
     if a.action == "new":
         reply = yield from request(
-            "new-session", name=a.session, runtime=a.runtime, if_exists="reuse", **at.settings.folder(a.cwd)
+            "new-session", name=a.session, runtime=a.runtime, if_exists="reuse", **at.settings.directory_fields(a.cwd)
         )
         name = a.session or reply["session"]
         text = f"session {name} is " + ("open" if reply.get("created") else "there already")
@@ -156,50 +156,54 @@ def sessions(a: Sessions, at: Context) -> Steps:
             text += f", in {reply['cwd']}"
         if reply.get("notice"):
             text += f"; {reply['notice']}"
-        return Answer(text=text, facts={"status": "ok", "session": name, "created": bool(reply.get("created"))})
+        return ToolResult(
+            text=text, structured={"status": "ok", "session": name, "created": bool(reply.get("created"))}
+        )
     if a.session is None:
-        return Answer(text=f"{a.action} needs `session`", facts={"status": "bad-arguments"}, error=True)
+        return ToolResult(text=f"{a.action} needs `session`", structured={"status": "bad-arguments"}, error=True)
     if a.action == "close":
         yield from request("close", session=a.session)
-        return Answer(text=f"session {a.session} is closed", facts={"status": "ok", "session": a.session})
+        return ToolResult(text=f"session {a.session} is closed", structured={"status": "ok", "session": a.session})
     if a.to is None:
-        return Answer(text="clone needs `to`, the name of the copy", facts={"status": "bad-arguments"}, error=True)
-    return (yield from about.clone(a.session, a.to))
+        return ToolResult(
+            text="clone needs `to`, the name of the copy", structured={"status": "bad-arguments"}, error=True
+        )
+    return (yield from inspection.clone(a.session, a.to))
 
 
-def info(a: Info, at: Context) -> Steps:
+def info(a: InfoArgs, at: ToolContext) -> ToolCall:
     """Look, and change nothing."""
-    return about.ABOUT[a.what](about.Question(a.session, a.name, a.code, a.pos), at)
+    return inspection.INFO_QUERIES[a.what](inspection.InfoQuery(a.session, a.name, a.code, a.pos), at)
 
 
-def env(a: Env, at: Context) -> Steps:
+def env(a: EnvArgs, at: ToolContext) -> ToolCall:
     """Environment and packages."""
     fields = {"session": a.session, "action": a.action, "path": a.path, "packages": a.packages or None}
     if a.action in ("show", "activate", "deactivate"):
-        return opening(a.session, at.settings, lambda: about.environment(fields))
-    return opening(a.session, at.settings, lambda: run("env", fields, at, a.wait))
+        return with_session(a.session, at.settings, lambda: inspection.environment(fields))
+    return with_session(a.session, at.settings, lambda: run_and_render("env", fields, at, a.wait))
 
 
-def load_file(a: LoadFile, at: Context) -> Steps:
+def load_file(a: LoadFileArgs, at: ToolContext) -> ToolCall:
     """Run a file."""
     op = "reload-file" if a.reload else "load-file"
     fields = {"file": a.file, "session": a.session, "timeout_ms": milliseconds(a.timeout)}
-    return opening(a.session, at.settings, lambda: run(op, fields, at, a.wait))
+    return with_session(a.session, at.settings, lambda: run_and_render(op, fields, at, a.wait))
 
 
-def stdin(a: Stdin, at: Context) -> Steps:
+def stdin(a: StdinArgs, at: ToolContext) -> ToolCall:
     """Answer `input()`."""
     text = a.text if a.text.endswith("\n") else a.text + "\n"
     reply = yield from request("stdin", session=a.session, input=text)
     if not reply.get("delivered"):
-        return Answer(
+        return ToolResult(
             text=f"nothing reads in session {a.session} now; kept for the next that does",
-            facts={"status": "buffered", "session": a.session},
+            structured={"status": "buffered", "session": a.session},
         )
-    running = yield from about.running(a.session)
+    running = yield from inspection.current_eval(a.session)
     if running is None:
-        return Answer(text="delivered", facts={"status": "ok", "session": a.session})
-    return (yield from follow(at, a.session, running, a.wait))
+        return ToolResult(text="delivered", structured={"status": "ok", "session": a.session})
+    return (yield from read_eval(at, a.session, running, a.wait))
 
 
 def _output(**facts: str) -> dict[str, Any]:
@@ -217,10 +221,10 @@ _RUN = _output(
 )
 
 TOOLS = (
-    Tool(
+    ToolDefinition(
         name="eval",
         title="Run code",
-        args=Eval,
+        args=EvalArgs,
         run=eval_,
         open_world=True,
         runs_code=True,
@@ -229,57 +233,57 @@ TOOLS = (
         "then output. Sessions are separate processes; one that is not there is opened. Long code answers "
         "`running` with an eval id, and goes on.",
     ),
-    Tool(
+    ToolDefinition(
         name="read",
         title="Read an eval",
-        args=Read,
+        args=ReadArgs,
         run=read,
         read_only=True,
         runs_code=True,
         output=_RUN,
         text="Wait for an eval that runs, or page (`offset`) or search (`grep`) its output.",
     ),
-    Tool(
+    ToolDefinition(
         name="interrupt",
         title="Interrupt",
-        args=Interrupt,
+        args=InterruptArgs,
         run=interrupt,
         destructive=False,
         idempotent=True,
         text="Stop the code that a session runs; its variables stay.",
         output=_output(interrupted="boolean"),
     ),
-    Tool(
+    ToolDefinition(
         name="reset",
         title="Reset a session",
-        args=Reset,
+        args=ResetArgs,
         run=reset,
         idempotent=True,
         text="Give a session a fresh process, whatever it does; its variables are gone.",
         output=_output(epoch="integer"),
     ),
-    Tool(
+    ToolDefinition(
         name="sessions",
         title="Sessions",
-        args=Sessions,
+        args=SessionsArgs,
         run=sessions,
         output=_output(sessions="array"),
         text="List sessions, open, close or clone one. A clone has copies of the variables.",
     ),
-    Tool(
+    ToolDefinition(
         name="info",
         title="Look into a session",
-        args=Info,
+        args=InfoArgs,
         run=info,
         read_only=True,
         text="Look without running code: the session, its variables, documentation of a name (lookup), completions, "
         "evals (jobs), stacks of what runs.",
         output=_output(),
     ),
-    Tool(
+    ToolDefinition(
         name="env",
         title="Environment and packages",
-        args=Env,
+        args=EnvArgs,
         run=env,
         destructive=False,
         open_world=True,
@@ -287,20 +291,20 @@ TOOLS = (
         output=_output(environment="string"),
         text="A session's environment: show, activate (restarts it), add or remove packages, list, install, test.",
     ),
-    Tool(
+    ToolDefinition(
         name="load_file",
         title="Run a file",
-        args=LoadFile,
+        args=LoadFileArgs,
         run=load_file,
         open_world=True,
         runs_code=True,
         output=_RUN,
         text="Run a file in a session; its names stay.",
     ),
-    Tool(
+    ToolDefinition(
         name="stdin",
         title="Answer input()",
-        args=Stdin,
+        args=StdinArgs,
         run=stdin,
         runs_code=True,
         output=_RUN,

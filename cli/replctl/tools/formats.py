@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from replctl.tools.base import Settings, Tool
-from replctl.tools.sets import ToolSet
+from replctl.tools.base import ToolDefinition, ToolSettings
+from replctl.tools.catalog import ToolSet
 
 
-def mcp(tool: Tool, settings: Settings) -> dict[str, Any]:
+def mcp(tool: ToolDefinition, settings: ToolSettings) -> dict[str, Any]:
     """As in the answer to MCP's `tools/list`. A hint that is MCP's default is left out."""
     hints = (
         {"readOnlyHint": True}
@@ -28,17 +28,21 @@ def mcp(tool: Tool, settings: Settings) -> dict[str, Any]:
     return entry
 
 
-def openai(tool: Tool, settings: Settings) -> dict[str, Any]:  # noqa: ARG001
+def openai(tool: ToolDefinition, settings: ToolSettings) -> dict[str, Any]:  # noqa: ARG001
     """As in `tools` of OpenAI's chat completions; a function, not strict: arguments may be left out."""
     return {"type": "function", "function": {"name": tool.name, "description": tool.text, "parameters": tool.schema}}
 
 
-def anthropic(tool: Tool, settings: Settings) -> dict[str, Any]:  # noqa: ARG001
+def anthropic(tool: ToolDefinition, settings: ToolSettings) -> dict[str, Any]:  # noqa: ARG001
     """As in `tools` of Anthropic's messages."""
     return {"name": tool.name, "description": tool.text, "input_schema": tool.schema}
 
 
-FORMATS: dict[str, Callable[[Tool, Settings], dict[str, Any]]] = {"mcp": mcp, "openai": openai, "anthropic": anthropic}
+FORMATS: dict[str, Callable[[ToolDefinition, ToolSettings], dict[str, Any]]] = {
+    "mcp": mcp,
+    "openai": openai,
+    "anthropic": anthropic,
+}
 
 
 def schemas(tools: ToolSet, format: str) -> list[dict[str, Any]]:

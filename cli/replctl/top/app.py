@@ -18,20 +18,20 @@ from textual.worker import Worker, WorkerCancelled
 from replctl.client.aio import AsyncClient
 from replctl.client.errors import ReplError
 from replctl.top import tables
-from replctl.top.attaching import attach
-from replctl.top.cells import Line, one_line
-from replctl.top.dialogs import Ask, Help
-from replctl.top.feed import Feed, clock
-from replctl.top.model import Model
-from replctl.top.panes import Bar, OutputPane, Pane, PartPane, TablePane
-from replctl.top.parts import Parts
-from replctl.top.snapshot import data
-from replctl.top.survey import GONE
-from replctl.top.things import Session
+from replctl.top.attach import attach
+from replctl.top.cell_text import Line, one_line
+from replctl.top.dialogs import ConfirmDialog, HelpDialog
+from replctl.top.entities import SessionRow
+from replctl.top.feed import BrokerFeed, clock
+from replctl.top.model import TopModel
+from replctl.top.panes import Bar, ExtensionPane, OutputPane, Pane, TablePane
+from replctl.top.polling import CONNECTION_FAULTS
+from replctl.top.screen_extensions import ScreenExtensions
+from replctl.top.snapshot import snapshot_data
 from replwire.replies import Reply
 
 DRAW_SECONDS = 0.25  # how often something new is drawn
-TELL_SECONDS = 8.0  # how long a notice stays
+NOTICE_SECONDS = 8.0  # how long a notice stays
 _KEYS = (
     ("i", "interrupt"),
     ("r", "reset"),
@@ -45,7 +45,7 @@ _KEYS = (
 _OTHERS = {"output": "3 Jobs  4 Agents", "jobs": "2 Output  4 Agents", "agents": "2 Output  3 Jobs"}
 
 
-class Top(App[int]):
+class TopApp(App[int]):
     """One broker's agents, sessions, jobs and output. `return_value` is the exit code."""
 
     TITLE = "replctl top"
@@ -79,12 +79,12 @@ class Top(App[int]):
 
     def __init__(
         self,
-        model: Model,
+        model: TopModel,
         connect: Callable[[], AsyncClient] | None = None,
         interval: float = 2.0,
         agent: str = "cli",
         environ: Mapping[str, str] | None = None,
-        parts: Parts | None = None,
+        parts: ScreenExtensions | None = None,
     ) -> None:
         """`agent` and `environ` are what `attach` gets, `parts` what extensions add. Without `connect` the model is
         shown as it is."""
@@ -92,34 +92,34 @@ class Top(App[int]):
         self.theme = "ansi-dark"
         self.model = model
         self.now = clock
-        self.parts = parts or Parts()
-        self._feed = Feed(model, connect, interval) if connect is not None else None
+        self.screen_extensions = parts or ScreenExtensions()
+        self._feed = BrokerFeed(model, connect, interval) if connect is not None else None
         self._agent = agent
         self._environ = environ or {}
-        self._listening: Worker[None] | None = None
+        self._feed_worker: Worker[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sort = "name"
-        self._backwards = False
+        self._descending = False
         self._filter = ""
-        self._told: tuple[str, str, float] = ("", "", 0.0)
-        self._seen_trouble = ""
-        self._drawn = (-1, 0.0)  # changes of the model until then, and when
-        self.ended_by: ReplError | None = None
+        self._footer_notice: tuple[str, str, float] = ("", "", 0.0)
+        self._shown_warning = ""
+        self._drawn_state = (-1, 0.0)  # changes of the model until then, and when
+        self.exit_error: ReplError | None = None
 
     # --- what there is to see ---
 
     def compose(self) -> ComposeResult:
         """The panes, in the order that Tab goes."""
         yield Bar("broker")
-        if self.parts.has_statuses:
+        if self.screen_extensions.has_statuses:
             yield Bar("statuses")
         yield TablePane("1", "Sessions", tables.SESSIONS, "no sessions", marks=True)
         yield OutputPane("2", "Output")
         with Horizontal(id="more"):
             yield TablePane("3", "Jobs", tables.JOBS, "no evals")
             yield TablePane("4", "Agents", tables.AGENTS, "no agents")
-        for number, (_, panel) in enumerate(self.parts.panels()):
-            yield PartPane(number, panel.title, panel.height)
+        for number, (_, panel) in enumerate(self.screen_extensions.panels()):
+            yield ExtensionPane(number, panel.title, panel.height)
         yield Input(placeholder="filter: words in name, state, runtime, owner, agent, code", id="filter", compact=True)
         yield Bar("keys")
 
@@ -131,89 +131,89 @@ class Top(App[int]):
         self.set_interval(DRAW_SECONDS, self._tick)
         self.call_after_refresh(self.draw)
         self._loop = asyncio.get_running_loop()
-        self._begin()
+        self._start_feed()
 
-    def _begin(self) -> None:
+    def _start_feed(self) -> None:
         if self._feed is not None:
-            self._listening = self.run_worker(self._listen(self._feed), group="feed")
+            self._feed_worker = self.run_worker(self._run_feed(self._feed), group="feed")
 
-    async def _listen(self, feed: Feed) -> None:
+    async def _run_feed(self, feed: BrokerFeed) -> None:
         try:
             await feed.run()
         except ReplError as error:
-            self.ended_by = error
+            self.exit_error = error
             self.exit(int(error.exit))
 
-    async def _rest(self) -> None:
+    async def _pause_feed(self) -> None:
         """Listen to nobody while the terminal is another's: nothing is to pile up here."""
-        if self._listening is not None:
-            self._listening.cancel()
+        if self._feed_worker is not None:
+            self._feed_worker.cancel()
             try:
-                await self._listening.wait()
+                await self._feed_worker.wait()
             except WorkerCancelled:
                 pass
 
-    def ask_to_end(self, code: int) -> None:
+    def request_exit(self, code: int) -> None:
         """For signal handlers."""
         if self._loop is None:
             raise SystemExit(code)
         self._loop.call_soon_threadsafe(self.exit, code)
 
     @property
-    def chosen(self) -> Session | None:
+    def selected_session(self) -> SessionRow | None:
         """The session under the cursor."""
         return self.model.sessions.get(self.query_one("#sessions", TablePane).selected or "")
 
     def _tick(self) -> None:
         """Draw what is new, and each second what only grows older."""
-        if self.model.changes != self._drawn[0] or self.now() - self._drawn[1] >= 1.0:
+        if self.model.revision != self._drawn_state[0] or self.now() - self._drawn_state[1] >= 1.0:
             self.draw()
 
     def draw(self) -> None:
         """Bring all panes up to date."""
-        self._drawn = self.model.changes, self.now()
+        self._drawn_state = self.model.revision, self.now()
         if len(self.screen_stack) != 1 or not self.is_running:
             return
         model, now = self.model, self.now()
         sessions = self.query_one("#sessions", TablePane)
-        whose = "" if model.inside else f"  that {one_line(model.identity) or 'you'} may see"
-        sessions.note = f"by {self._sort}" + (", backwards" if self._backwards else "") + whose + self._filtered()
-        sessions.show(tables.session_rows(model, now, self._sort, self._backwards, self._filter))
+        whose = "" if model.may_introspect else f"  that {one_line(model.identity) or 'you'} may see"
+        sessions.note = f"by {self._sort}" + (", backwards" if self._descending else "") + whose + self._filter_note()
+        sessions.show(tables.session_rows(model, now, self._sort, self._descending, self._filter))
         jobs = self.query_one("#jobs", TablePane)
-        jobs.note = self._filtered().strip()
+        jobs.note = self._filter_note().strip()
         jobs.show(tables.job_rows(model, now, self._filter))
         self.query_one("#agents", TablePane).show(tables.agent_rows(model))
         shared = self.screen.has_class("-narrow") or self.screen.has_class("-low")
         for name, others in _OTHERS.items():
             self.query_one(f"#{name}", Pane).others = others if shared else ""
-        chosen = self.chosen
+        chosen = self.selected_session
         self.query_one("#output", OutputPane).show(chosen.label if chosen else "", chosen.output if chosen else None)
         self.query_one("#broker", Bar).show(tables.broker_lines(model, self.size.width - 2))
-        if self.parts.looks:
-            self._draw_parts(data(model, now))
+        if self.screen_extensions.needs_snapshot:
+            self._draw_extensions(snapshot_data(model, now))
         self.query_one("#keys", Bar).show([self._footer(now)])
-        if self._feed is not None and chosen is not None and (job := self._feed.unseen(chosen)) is not None:
-            self.run_worker(self._feed.look_back(chosen, job), group="back")
+        if self._feed is not None and chosen is not None and (job := self._feed.earlier_output_of(chosen)) is not None:
+            self.run_worker(self._feed.load_earlier_output(chosen, job), group="back")
 
-    def _draw_parts(self, shown: dict[str, Any]) -> None:
-        if self.parts.has_statuses:
-            self.query_one("#statuses", Bar).show([self.parts.statuses(shown)])
-        for number, (record, panel) in enumerate(self.parts.panels()):
-            pane = self.query_one(f"#part-{number}", PartPane)
-            pane.show(self.parts.lines(record, panel, shown, pane.size.width))
+    def _draw_extensions(self, shown: dict[str, Any]) -> None:
+        if self.screen_extensions.has_statuses:
+            self.query_one("#statuses", Bar).show([self.screen_extensions.statuses(shown)])
+        for number, (record, panel) in enumerate(self.screen_extensions.panels()):
+            pane = self.query_one(f"#part-{number}", ExtensionPane)
+            pane.show(self.screen_extensions.lines(record, panel, shown, pane.size.width))
 
-    def _filtered(self) -> str:
+    def _filter_note(self) -> str:
         return f"  /{self._filter}" if self._filter else ""
 
     def _footer(self, now: float) -> Line:
-        trouble = self.model.trouble or self.parts.trouble
-        if trouble != self._seen_trouble:
-            self._seen_trouble = trouble
-            if self._seen_trouble:
-                self.tell(self._seen_trouble, "bold yellow")
+        trouble = self.model.warning or self.screen_extensions.warning
+        if trouble != self._shown_warning:
+            self._shown_warning = trouble
+            if self._shown_warning:
+                self.notify_footer(self._shown_warning, "bold yellow")
         if not self.model.connected:
-            return [(one_line(self.model.trouble), "bold red")]
-        text, style, until = self._told
+            return [(one_line(self.model.warning), "bold red")]
+        text, style, until = self._footer_notice
         if text and now < until:
             return [(text, style)]
         line: Line = []
@@ -221,9 +221,9 @@ class Top(App[int]):
             line += [(f" {key} ", "reverse"), (told + " ", "")]
         return line
 
-    def tell(self, text: str, style: str = "bold") -> None:
+    def notify_footer(self, text: str, style: str = "bold") -> None:
         """Say something in the place of the keys, for a moment."""
-        self._told = one_line(text), style, self.now() + TELL_SECONDS
+        self._footer_notice = one_line(text), style, self.now() + NOTICE_SECONDS
 
     # --- keys: looking ---
 
@@ -255,7 +255,7 @@ class Top(App[int]):
 
     def action_reverse(self) -> None:
         """The other way round."""
-        self._backwards = not self._backwards
+        self._descending = not self._descending
         self.draw()
 
     def action_filter(self) -> None:
@@ -273,9 +273,9 @@ class Top(App[int]):
 
     def on_input_submitted(self) -> None:
         """Keep it."""
-        self._filter_done()
+        self._close_filter()
 
-    def _filter_done(self) -> None:
+    def _close_filter(self) -> None:
         self.query_one("#filter").display = False
         self.query_one("#keys").display = True
         self.query_one("#sessions").focus()
@@ -284,44 +284,46 @@ class Top(App[int]):
     def action_escape(self) -> None:
         """No filter any more; or back to the sessions."""
         self._filter = ""
-        self._filter_done()
+        self._close_filter()
 
     def action_help(self) -> None:
         """All keys."""
-        self.push_screen(Help(self.parts.keys()))
+        self.push_screen(HelpDialog(self.screen_extensions.keys()))
 
     # --- keys: doing ---
 
-    def _do(self, session: Session, what: Callable[[AsyncClient], Awaitable[Any]], told: Callable[[Any], str]) -> None:
+    def _run_action_on(
+        self, session: SessionRow, what: Callable[[AsyncClient], Awaitable[Any]], told: Callable[[Any], str]
+    ) -> None:
         client = self._feed.client if self._feed is not None else None
         if client is None:
-            self.tell("there is no connection to the broker", "bold red")
+            self.notify_footer("there is no connection to the broker", "bold red")
             return
 
         async def run() -> None:
             try:
-                self.tell(told(await what(client)))
+                self.notify_footer(told(await what(client)))
             except ReplError as error:
-                hint = f" ({error.hint})" if error.hint and error.word not in GONE else ""
-                self.tell(f"{session.label}: {error.err}{hint}", "bold red")
+                hint = f" ({error.hint})" if error.hint and error.code not in CONNECTION_FAULTS else ""
+                self.notify_footer(f"{session.label}: {error.message}{hint}", "bold red")
             self.draw()
 
         self.run_worker(run(), group="do")
 
     def on_key(self, event: Key) -> None:
         """A key that nobody here has: an extension's, perhaps."""
-        if len(self.screen_stack) == 1 and event.character in self.parts.controls:
+        if len(self.screen_stack) == 1 and event.character in self.screen_extensions.controls:
             event.stop()
-            self._control(event.character)
+            self._run_control(event.character)
 
-    def _control(self, key: str) -> None:
+    def _run_control(self, key: str) -> None:
         """In a thread, over a connection of its own; one that does not come back keeps nobody from quitting."""
-        session = self.chosen
+        session = self.selected_session
         label = session.label if session is not None else None
         loop = asyncio.get_running_loop()
 
         def told(*what: str) -> None:
-            self.tell(*what)
+            self.notify_footer(*what)
             self.draw()
 
         def work() -> None:
@@ -330,9 +332,9 @@ class Top(App[int]):
             what: tuple[str, ...]
             try:
                 with Client(self.model.endpoint, self._agent, start=False) as client:
-                    what = (self.parts.run(key, client, label),)
+                    what = (self.screen_extensions.run(key, client, label),)
             except ReplError as error:
-                what = (error.err, "bold red")
+                what = (error.message, "bold red")
             with contextlib.suppress(RuntimeError):  # the screen has ended
                 loop.call_soon_threadsafe(told, *what)
 
@@ -342,9 +344,9 @@ class Top(App[int]):
         """What the session runs, or the eval under the cursor."""
         jobs = self.query_one("#jobs", TablePane)
         job = self.model.active.get(jobs.selected or "") if jobs.has_focus else None
-        session = self.model.sessions.get(job.session) if job is not None else self.chosen
+        session = self.model.sessions.get(job.session) if job is not None else self.selected_session
         if session is None or (jobs.has_focus and job is None):
-            self.tell("nothing to interrupt here", "bold yellow")
+            self.notify_footer("nothing to interrupt here", "bold yellow")
             return
         label, number = session.label, job.eval_id if job is not None else None
 
@@ -352,11 +354,11 @@ class Top(App[int]):
             which = f"eval {number or reply.interrupted_id} of {label}"
             return f"{which} was asked to stop" if reply.interrupted else f"nothing to interrupt in {label}"
 
-        self._do(session, lambda client: client.interrupt(session.id, number), told)
+        self._run_action_on(session, lambda client: client.interrupt(session.id, number), told)
 
     def action_reset(self) -> None:
         """After a question."""
-        self._confirmed(
+        self._confirm_then(
             "Reset",
             "Its worker is killed, and its variables are lost.",
             lambda client, key: client.reset(key),
@@ -365,27 +367,29 @@ class Top(App[int]):
 
     def action_close(self) -> None:
         """After a question."""
-        self._confirmed(
+        self._confirm_then(
             "Close",
             "It ends, with its variables and all that it started.",
             lambda client, key: client.close(key),
             "is closed",
         )
 
-    def _confirmed(
+    def _confirm_then(
         self, verb: str, consequence: str, what: Callable[[AsyncClient, str], Awaitable[Any]], told: str
     ) -> None:
-        session = self.chosen
+        session = self.selected_session
         if session is None:
-            self.tell("no session is selected", "bold yellow")
+            self.notify_footer("no session is selected", "bold yellow")
             return
 
         def decided(yes: bool | None) -> None:
             if yes:
-                self._do(session, lambda client: what(client, session.id), lambda _: f"{session.label} {told}")
+                self._run_action_on(
+                    session, lambda client: what(client, session.id), lambda _: f"{session.label} {told}"
+                )
 
         running = f"\nIt runs eval {session.running}." if session.running is not None else ""
-        self.push_screen(Ask(f"{verb} session {session.label}?", consequence + running), decided)
+        self.push_screen(ConfirmDialog(f"{verb} session {session.label}?", consequence + running), decided)
 
     async def action_enter(self) -> None:
         """Attach; among jobs: show what this one prints."""
@@ -398,13 +402,13 @@ class Top(App[int]):
 
     async def action_attach(self) -> None:
         """Leave the terminal to `replctl attach`, and come back."""
-        session = self.chosen
+        session = self.selected_session
         if session is None or session.name is None:
-            self.tell("attach needs a session with a name", "bold yellow")
+            self.notify_footer("attach needs a session with a name", "bold yellow")
             return
-        await self._rest()
+        await self._pause_feed()
         with self.suspend():
             code = attach(session.name, self.model.endpoint, self._agent, self._environ)
-        self._begin()
-        self.tell(f"attach ended with exit code {code}" if code else f"back from {session.name}")
+        self._start_feed()
+        self.notify_footer(f"attach ended with exit code {code}" if code else f"back from {session.name}")
         self.draw()

@@ -12,7 +12,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from replctl.top.cells import pad
+from replctl.top.cell_text import pad
 
 KEYS = (
     ("up down j k", "another row; PgUp PgDn Home End, too"),
@@ -28,7 +28,7 @@ KEYS = (
 )
 
 
-class Ask(ModalScreen[bool]):
+class ConfirmDialog(ModalScreen[bool]):
     """Yes or no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -51,7 +51,7 @@ class Ask(ModalScreen[bool]):
         self.dismiss(yes)
 
 
-class Help(ModalScreen[None]):
+class HelpDialog(ModalScreen[None]):
     """All keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter,ctrl+c", "dismiss")]

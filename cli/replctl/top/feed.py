@@ -9,24 +9,24 @@ from collections.abc import Callable
 from replctl.client.aio import AsyncClient
 from replctl.client.errors import ReplError
 from replctl.client.result import Result
-from replctl.top.model import Event, Model
-from replctl.top.survey import GONE, Ask, Steps, survey, who
-from replctl.top.things import Job, Session
+from replctl.top.entities import EvalRow, SessionRow
+from replctl.top.model import Event, TopModel
+from replctl.top.polling import CONNECTION_FAULTS, PollRequest, PollSteps, identify, poll_broker
 from replwire.replies import Reply
 
 SESSIONS_A_ROUND = 5  # that are asked for their jobs, and for their processor time
 GIVE_UP_SECONDS = 60.0  # for a broker that went away to come back
 _RETRY_SECONDS = 1.0
-_BREATH = 200  # events after which others get their turn
+_EVENTS_PER_TURN = 200  # events after which others get their turn
 _OUTPUT_BYTES = 65_536  # of what an eval has shown before we came
 
 clock = time.monotonic
 
 
-class Feed:
+class BrokerFeed:
     """A broker's news, until cancelled. `interval` is the time between surveys in seconds."""
 
-    def __init__(self, model: Model, connect: Callable[[], AsyncClient], interval: float) -> None:
+    def __init__(self, model: TopModel, connect: Callable[[], AsyncClient], interval: float) -> None:
         self.model = model
         self.client: AsyncClient | None = None
         self._connect = connect
@@ -38,30 +38,30 @@ class Feed:
         while True:
             try:
                 async with self._connect() as client:
-                    await self._run(client, who(self.model))
-                    self.model.resumed(clock() - self._since)
+                    await self._drive(client, identify(self.model))
+                    self.model.on_reconnect(clock() - self._since)
                     self.client = client
                     await self._follow(client)
             except ReplError as error:
                 if self.model.connected:
                     self._since = clock()
-                self._lost(error)
-                if error.word not in GONE or clock() >= self._since + GIVE_UP_SECONDS:
+                self._on_disconnect(error)
+                if error.code not in CONNECTION_FAULTS or clock() >= self._since + GIVE_UP_SECONDS:
                     raise
             finally:
                 if self.client is not None:
                     self.client, self._since = None, clock()
             await asyncio.sleep(_RETRY_SECONDS)
 
-    def _lost(self, error: ReplError) -> None:
+    def _on_disconnect(self, error: ReplError) -> None:
         self.model.connected = False
-        self.model.changes += 1
-        why = "the broker ended" if error.word == "shutdown" else error.err
-        self.model.trouble = f"{why}; trying again"
+        self.model.revision += 1
+        why = "the broker ended" if error.code == "shutdown" else error.message
+        self.model.warning = f"{why}; trying again"
 
     async def _follow(self, client: AsyncClient) -> None:
         """Until one of both ends, which is with an error."""
-        tasks = [asyncio.create_task(self._listen(client)), asyncio.create_task(self._survey(client))]
+        tasks = [asyncio.create_task(self._listen(client)), asyncio.create_task(self._poll(client))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -76,43 +76,45 @@ class Feed:
         count = 0
         try:
             async for event in client.events(output=True):
-                self.model.hear(event, clock())
+                self.model.apply_event(event, clock())
                 count += 1
-                if count % _BREATH == 0:
+                if count % _EVENTS_PER_TURN == 0:
                     await asyncio.sleep(0)
         except ReplError as error:
-            if error.word in GONE or error.word == "unauthorized":
+            if error.code in CONNECTION_FAULTS or error.code == "unauthorized":
                 raise
-            self.model.trouble = f"no events: {error.err}"
+            self.model.warning = f"no events: {error.message}"
             await asyncio.Event().wait()  # surveys alone have to do
 
-    async def _survey(self, client: AsyncClient) -> None:
+    async def _poll(self, client: AsyncClient) -> None:
         while True:
-            await self._run(client, survey(self.model, clock, SESSIONS_A_ROUND))
+            await self._drive(client, poll_broker(self.model, clock, SESSIONS_A_ROUND))
             await asyncio.sleep(self._interval)
 
-    async def _run(self, client: AsyncClient, steps: Steps) -> None:
+    async def _drive(self, client: AsyncClient, steps: PollSteps) -> None:
         """Ask what the steps want, one after the other."""
         try:
             ask = next(steps)
             while True:
-                ask = steps.send(await self._answer(client, ask))
+                ask = steps.send(await self._request(client, ask))
         except StopIteration:
             pass
 
     @staticmethod
-    async def _answer(client: AsyncClient, ask: Ask) -> Reply | ReplError:
+    async def _request(client: AsyncClient, ask: PollRequest) -> Reply | ReplError:
         try:
             return await client.request(ask.op, **ask.fields)
         except ReplError as error:
-            if error.word in GONE:
+            if error.code in CONNECTION_FAULTS:
                 raise
             if error.retry_after_ms:
                 await asyncio.sleep(min(error.retry_after_ms / 1000, GIVE_UP_SECONDS))
             return error
 
     @staticmethod
-    async def _read(client: AsyncClient, session: Session, job: Job, pieces: list[tuple[str, str]]) -> Result:
+    async def _read_output(
+        client: AsyncClient, session: SessionRow, job: EvalRow, pieces: list[tuple[str, str]]
+    ) -> Result:
         return await client.read(
             session.id,
             job.eval_id,
@@ -120,12 +122,12 @@ class Feed:
             on_output=lambda stream, text: pieces.append((stream, text)),
         )
 
-    def unseen(self, session: Session) -> Job | None:
+    def earlier_output_of(self, session: SessionRow) -> EvalRow | None:
         """The last eval of a session, if what it has shown before we listened is still to be asked for."""
         known = session.output_known or session.state == "vacant" or self.client is None
         return None if known else self.model.last_job(session.id)
 
-    async def look_back(self, session: Session, job: Job) -> None:
+    async def load_earlier_output(self, session: SessionRow, job: EvalRow) -> None:
         """Ask for what an eval has shown until now, once."""
         if session.output_known or self.client is None:
             return
@@ -133,10 +135,10 @@ class Feed:
         pieces: list[tuple[str, str]] = []
         try:
             # What came live in the meantime is part of the answer: it went the same way, before it.
-            result = await self._read(self.client, session, job, pieces)
+            result = await self._read_output(self.client, session, job, pieces)
             if result.running and job.key not in self.model.active:  # its end was heard before this answer
                 pieces.clear()
-                result = await self._read(self.client, session, job, pieces)
+                result = await self._read_output(self.client, session, job, pieces)
         except ReplError:
             return  # its worker has gone, or the connection: there is nothing to look back at
         if (last := self.model.last_job(session.id)) is not None and last.key != job.key:
@@ -151,4 +153,4 @@ class Feed:
                 "duration-ms": result.duration_ms,
                 "state": result.state,
             }
-        self.model.told_output(job, pieces, result.dropped_bytes or 0, end)
+        self.model.update_output(job, pieces, result.dropped_bytes or 0, end)

@@ -6,10 +6,10 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
 from typing import Any
 
-from replctl.top.cells import one_line
-from replctl.top.figures import Rate, span
+from replctl.top.cell_text import one_line
+from replctl.top.entities import EvalRow, SessionRow, end_of, shorten_code, unix_time
+from replctl.top.formatting import Rate, format_span
 from replctl.top.scrollback import Scrollback
-from replctl.top.things import Job, Session, brief, end_of, unix
 from replwire.replies import JobEntry, SessionEntry
 
 MAX_RECENT = 200  # evals that have ended
@@ -21,62 +21,64 @@ _NOTE_CHARS = 4000  # of an eval's value or error, in its session's output
 Event = dict[str, Any]
 
 
-class Model:
+class TopModel:
     """Everything. Times that go in are the broker's own, as it writes them; `now` is any clock that does not jump."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
-        self.sessions: dict[str, Session] = {}
-        self.active: dict[str, Job] = {}
-        self.recent: deque[Job] = deque(maxlen=MAX_RECENT)  # the newest first
+        self.sessions: dict[str, SessionRow] = {}
+        self.active: dict[str, EvalRow] = {}
+        self.recent: deque[EvalRow] = deque(maxlen=MAX_RECENT)  # the newest first
         self.stats: dict[str, Any] = {}
         self.agent_cpu: dict[str, float] | None = None  # seconds by agent, of workers that are gone too
-        self.inside = True  # until the broker says that we may not look into it
+        self.may_introspect = True  # until the broker says that we may not look into it
         self.version = ""
         self.identity = ""
         self.connected = True
-        self.trouble = ""  # the last that the broker refused or failed at
+        self.warning = ""  # the last that the broker refused or failed at
         self.evals = Rate(60)
         self.refusals = Rate(60)
         self.output = Rate(5)
-        self.changes = 0
-        self._printed = 0
+        self.revision = 0
+        self._printed_chars = 0
         self._printing: OrderedDict[str, None] = OrderedDict()  # sessions that have output, the last to print last
-        self._offset = 0.0  # the broker's clock minus ours
+        self._clock_offset = 0.0  # the broker's clock minus ours
 
-    def resumed(self, seconds: float) -> None:
+    def on_reconnect(self, seconds: float) -> None:
         """Nothing was heard for so long: what was known of evals may have passed."""
-        self.connected, self.trouble = True, ""
-        self.changes += 1
+        self.connected, self.warning = True, ""
+        self.revision += 1
         for session in self.sessions.values():
             session.jobs_known = False
             if session.output:
-                session.output.note(f"-- not followed for {span(seconds)}: replctl read has what was printed", "dim")
+                session.output.note(
+                    f"-- not followed for {format_span(seconds)}: replctl read has what was printed", "dim"
+                )
 
     # --- events ---
 
-    def hear(self, event: Event, now: float) -> None:
+    def apply_event(self, event: Event, now: float) -> None:
         """Something happened."""
-        self.changes += 1
+        self.revision += 1
         kind = event["type"]
         family, _, what = kind.partition("/")
         session = self.sessions.get(event.get("session", ""))
         if kind == "session/created":
-            self._created(event)
+            self._on_created(event)
         elif kind == "bus/lagged":
-            self._lagged(event)
+            self._on_lagged(event)
         elif family == "session" and session is not None:
-            self._session(session, what, event)
+            self._on_session_event(session, what, event)
         elif family == "eval" and session is not None:
-            self._eval(session, what, event, now)
+            self._on_eval_event(session, what, event, now)
         elif kind in ("admission/refused", "policy/decision"):
             text = event.get("err") or event.get("reason") or event.get("word", "")
-            self.trouble = f"{event.get('agent') or 'a client'} was refused: {one_line(text)}"
+            self.warning = f"{event.get('agent') or 'a client'} was refused: {one_line(text)}"
         elif kind == "log/error":
-            self.trouble = f"the broker has a defect: {one_line(event.get('summary', ''))}"
+            self.warning = f"the broker has a defect: {one_line(event.get('summary', ''))}"
 
-    def _created(self, event: Event) -> None:
-        self.sessions[event["session"]] = Session(
+    def _on_created(self, event: Event) -> None:
+        self.sessions[event["session"]] = SessionRow(
             event["session"],
             event.get("name"),
             event.get("runtime", ""),
@@ -84,33 +86,33 @@ class Model:
             event.get("epoch", 1),
             agent=event.get("agent"),
             owner=(owner := event.get("owner", "")),
-            foreign=self._foreign(owner),
+            is_foreign=self._is_foreign(owner),
             cwd=event.get("cwd"),
             ephemeral=bool(event.get("ephemeral")),
             jobs_known=True,
             output_known=True,
         )
 
-    def _foreign(self, owner: str) -> bool:
+    def _is_foreign(self, owner: str) -> bool:
         return bool(self.identity) and owner != self.identity
 
-    def _lagged(self, event: Event) -> None:
-        self.trouble = f"too much at once: {event.get('missed', 0)} events were not seen here"
+    def _on_lagged(self, event: Event) -> None:
+        self.warning = f"too much at once: {event.get('missed', 0)} events were not seen here"
         for session in self.sessions.values():
             session.jobs_known = False
         for key in [key for key, session in self.sessions.items() if session.ephemeral]:
             self._drop(key)  # its end may be among what was missed, and no list tells
 
-    def _session(self, session: Session, what: str, event: Event) -> None:
+    def _on_session_event(self, session: SessionRow, what: str, event: Event) -> None:
         if what == "busy":
             session.state = "busy"
         elif what == "idle":
-            self._rests(session)
+            self._mark_idle(session)
         elif what in ("reset", "lost", "moved"):
             session.epoch = event.get("epoch", session.epoch)
             session.state = "vacant" if what == "lost" else "starting"
             session.running = None
-            session.usage.anew()
+            session.usage.reset()
             session.usage_due = True
             why = one_line(event.get("why") or event.get("reason") or event.get("environment") or "")
             told = {"reset": "reset", "lost": "worker lost", "moved": "moved"}[what]
@@ -119,9 +121,9 @@ class Model:
         elif what == "closed":
             self._drop(session.id)
 
-    def _rests(self, session: Session) -> None:
+    def _mark_idle(self, session: SessionRow) -> None:
         session.state, session.running = "idle", None
-        session.usage.rests()
+        session.usage.set_idle()
         session.usage_due = True
 
     def _drop(self, key: str) -> None:
@@ -130,38 +132,38 @@ class Model:
             for job in [job for job in self.active.values() if job.session == key]:
                 del self.active[job.key]
 
-    def _eval(self, session: Session, what: str, event: Event, now: float) -> None:
+    def _on_eval_event(self, session: SessionRow, what: str, event: Event, now: float) -> None:
         key = f"{session.id}:{event['eval']}"
         if what == "accepted":
-            code = brief(event.get("code", ""), _CODE_CHARS)
-            taken = Job(session.id, event["eval"], session.label, code, event.get("agent"))
-            taken.submitted, self.active[key] = unix(event["time"]), taken
+            code = shorten_code(event.get("code", ""), _CODE_CHARS)
+            taken = EvalRow(session.id, event["eval"], session.label, code, event.get("agent"))
+            taken.submitted, self.active[key] = unix_time(event["time"]), taken
             session.evals = max(session.evals, event["eval"])
             return
         job = self.active.get(key)
         if what in ("started", "finished") and job is None:  # it was accepted before we listened
-            if (late := self._ended(key)) is not None:  # an answer has told its end before
-                self._begin(session, late)
+            if (late := self._find_ended(key)) is not None:  # an answer has told its end before
+                self._note_begin(session, late)
                 if what == "finished":
-                    self._close(session, late, event)
+                    self._note_end(session, late, event)
                 return
-            job = self.active[key] = Job(session.id, event["eval"], session.label, agent=event.get("agent"))
-            job.submitted = unix(event["time"])
+            job = self.active[key] = EvalRow(session.id, event["eval"], session.label, agent=event.get("agent"))
+            job.submitted = unix_time(event["time"])
         if what == "started" and job is not None:
-            job.state, job.started, job.position = "running", unix(event["time"]), None
-            job.code = brief(event.get("code", ""), _CODE_CHARS) or job.code  # hooks had to let it run first
+            job.state, job.started, job.position = "running", unix_time(event["time"]), None
+            job.code = shorten_code(event.get("code", ""), _CODE_CHARS) or job.code  # hooks had to let it run first
             session.running, session.state = job.eval_id, "busy"
-            self._begin(session, job)
+            self._note_begin(session, job)
         elif what == "output":
-            self._shown(session, event["reply"], now)
+            self._on_output(session, event["reply"], now)
         elif what == "finished" and job is not None:
-            self._finished(session, job, event)
+            self._on_finished(session, job, event)
         elif what == "queued" and job is not None:
             job.position = event.get("position")
         elif what == "interrupt-requested" and job is not None:
             job.stopping = True
 
-    def _keep(self, session: Session) -> None:
+    def _mark_printing(self, session: SessionRow) -> None:
         """This one prints: of those that have not for the longest time the output goes."""
         self._printing[session.id] = None
         self._printing.move_to_end(session.id)
@@ -169,83 +171,85 @@ class Model:
             if (quiet := self.sessions.get(self._printing.popitem(last=False)[0])) is not None:
                 quiet.output, quiet.output_known = Scrollback(), False
 
-    def _ended(self, key: str) -> Job | None:
+    def _find_ended(self, key: str) -> EvalRow | None:
         return next((job for job in self.recent if job.key == key), None)
 
-    def _begin(self, session: Session, job: Job) -> None:
-        self._keep(session)
-        if not job.begun:
-            job.begun = True
+    def _note_begin(self, session: SessionRow, job: EvalRow) -> None:
+        self._mark_printing(session)
+        if not job.header_shown:
+            job.header_shown = True
             session.output.note(f"[{job.eval_id}] {job.code}", "bold cyan")
 
-    def _close(self, session: Session, job: Job, event: Event) -> None:
-        if not job.closed:
-            job.closed = True
-            _ending(session.output, event)
+    def _note_end(self, session: SessionRow, job: EvalRow, event: Event) -> None:
+        if not job.end_shown:
+            job.end_shown = True
+            _write_ending(session.output, event)
 
-    def _shown(self, session: Session, reply: dict[str, Any], now: float) -> None:
-        self._keep(session)
+    def _on_output(self, session: SessionRow, reply: dict[str, Any], now: float) -> None:
+        self._mark_printing(session)
         for stream, style in (("out", ""), ("err", "yellow")):
             if text := reply.get(stream):
                 session.output.text(text, stream, style)
-                self._printed += len(text)
-        self.output.told(now, self._printed)
+                self._printed_chars += len(text)
+        self.output.record(now, self._printed_chars)
         for kind in reply.get("mime") or {}:
             session.output.note(f"-- a figure: {kind}", "dim")
         if "need-input" in reply.get("status", ()):
             session.output.note("-- waits for input: replctl stdin " + session.label + ' "text"', "magenta")
 
-    def _finished(self, session: Session, job: Job, event: Event) -> None:
+    def _on_finished(self, session: SessionRow, job: EvalRow, event: Event) -> None:
         self.active.pop(job.key, None)
         job.state, job.end = "done", event.get("status")
         if (took := event.get("duration-ms")) is not None:
             job.duration = took / 1000
         elif job.started is None:
-            job.submitted = unix(event["time"])
+            job.submitted = unix_time(event["time"])
         self.recent.appendleft(job)
         if session.running == job.eval_id:
-            self._rests(session)
-        self._close(session, job, event)
+            self._mark_idle(session)
+        self._note_end(session, job, event)
 
     # --- answers ---
 
-    def told_sessions(self, entries: Iterable[SessionEntry], *, throw_away: bool) -> None:
+    def update_sessions(self, entries: Iterable[SessionEntry], *, include_ephemeral: bool) -> None:
         """All sessions that there are; without the throw-away ones unless `throw_away`."""
-        self.changes += 1
+        self.revision += 1
         listed = {entry.session: entry for entry in entries}
         for key in [
-            key for key, each in self.sessions.items() if key not in listed and (throw_away or not each.ephemeral)
+            key
+            for key, each in self.sessions.items()
+            if key not in listed and (include_ephemeral or not each.ephemeral)
         ]:
             self._drop(key)
-        queued = self.queued()
+        queued = self.queued_counts()
         runs: dict[str, set[int]] = {}
         for job in self.active.values():
             if job.state == "running":
                 runs.setdefault(job.session, set()).add(job.eval_id)
         for key, entry in listed.items():
-            session = self.sessions.setdefault(key, Session(key, output_known=entry.eval_count == 0))
+            session = self.sessions.setdefault(key, SessionRow(key, output_known=entry.eval_count == 0))
             if session.epoch != entry.epoch:
-                session.usage.anew()
+                session.usage.reset()
             session.name, session.runtime, session.state = entry.name, entry.runtime, entry.state
             session.epoch, session.evals, session.agent = entry.epoch, entry.eval_count, entry.agent
             session.owner, session.mode, session.cwd = entry.owner, entry.session_mode, entry.cwd
-            session.foreign = self._foreign(entry.owner)
+            session.is_foreign = self._is_foreign(entry.owner)
             if queued[key] != entry.queued or runs.get(key, set()) != {entry.running} - {None}:
                 session.jobs_known = False
             session.running = entry.running
 
-    def told_jobs(self, session: str, entries: Iterable[JobEntry]) -> None:
+    def update_jobs(self, session: str, entries: Iterable[JobEntry]) -> None:
         """The evals of a session."""
-        self.changes += 1
+        self.revision += 1
         known = {job.eval_id for job in self.recent if job.session == session}
         found = self.sessions.get(session)
         name = session[:8] if found is None else found.label
         before = {job.key: self.active.pop(job.key) for job in self.jobs_of(session)}
         for entry in list(entries)[-MAX_RECENT:]:
-            job = Job(session, entry.eval_id, name, brief(entry.code, _JOBS_CHARS), entry.agent)
-            job.begun = job.key in before and before[job.key].begun
-            job.submitted = unix(entry.submitted)
-            job.started = None if entry.started is None else unix(entry.started)
+            job = EvalRow(session, entry.eval_id, name, shorten_code(entry.code, _JOBS_CHARS), entry.agent)
+            job.header_shown = job.key in before and before[job.key].header_shown
+            job.submitted = unix_time(entry.submitted)
+            job.started = None if entry.started is None else unix_time(entry.started)
             job.state = "running" if entry.state in ("starting", "running") else entry.state
             if entry.state != "done":
                 self.active[job.key] = job
@@ -253,84 +257,84 @@ class Model:
                 job.duration = None if entry.duration_ms is None else entry.duration_ms / 1000
                 job.end = end_of(entry.status)
                 self.recent.append(job)
-        self.recent = deque(sorted(self.recent, key=lambda job: job.ended, reverse=True), maxlen=MAX_RECENT)
+        self.recent = deque(sorted(self.recent, key=lambda job: job.ended_at, reverse=True), maxlen=MAX_RECENT)
         if found is not None:
             found.jobs_known = True
 
-    def told_stats(self, stats: dict[str, Any], now: float) -> None:
+    def update_stats(self, stats: dict[str, Any], now: float) -> None:
         """Counters of the broker."""
-        self.changes += 1
+        self.revision += 1
         self.stats = stats
         if "started" in stats:
-            self._offset = unix(stats["started"]) + stats.get("uptime-ms", 0) / 1000 - now
+            self._clock_offset = unix_time(stats["started"]) + stats.get("uptime-ms", 0) / 1000 - now
         counts = stats.get("counts", {})
-        self.evals.told(now, sum(value for key, value in counts.items() if key.startswith("evals.")))
-        self.refusals.told(now, sum(value for key, value in counts.items() if key.startswith("refused.")))
-        self.output.told(now, self._printed)
+        self.evals.record(now, sum(value for key, value in counts.items() if key.startswith("evals.")))
+        self.refusals.record(now, sum(value for key, value in counts.items() if key.startswith("refused.")))
+        self.output.record(now, self._printed_chars)
 
-    def told_workers(self, rows: Iterable[dict[str, Any]], now: float) -> None:
+    def update_workers(self, rows: Iterable[dict[str, Any]], now: float) -> None:
         """What the workers said of themselves at their last beat."""
         for row in rows:
             if (session := self.sessions.get(row.get("session") or "")) is not None:
-                session.usage.beat(now, row.get("cpu-seconds") or 0.0, row.get("memory-bytes") or 0)
+                session.usage.update_from_heartbeat(now, row.get("cpu-seconds") or 0.0, row.get("memory-bytes") or 0)
 
-    def told_info(self, info: dict[str, Any], now: float) -> None:
+    def update_info(self, info: dict[str, Any], now: float) -> None:
         """What a session's worker says of itself."""
         session = self.sessions.get(info.get("session", ""))
         if session is None or info.get("epoch") != session.epoch:
             return
-        self.changes += 1
+        self.revision += 1
         memory = info.get("memory") or {}
-        session.usage.told(now, info.get("cpu-seconds"), memory.get("used") or info.get("memory-bytes"))
+        session.usage.update(now, info.get("cpu-seconds"), memory.get("used") or info.get("memory-bytes"))
         session.usage_due = session.running is not None
         if session.running is None:
-            session.usage.rests()
+            session.usage.set_idle()
 
-    def told_output(self, job: Job, pieces: Iterable[tuple[str, str]], left_out: int, end: Event | None) -> None:
+    def update_output(self, job: EvalRow, pieces: Iterable[tuple[str, str]], left_out: int, end: Event | None) -> None:
         """All that an eval has shown until now, by stream, and how it ended; asked for because it began before us."""
         session = self.sessions.get(job.session)
         if session is None:
             return
-        self.changes += 1
+        self.revision += 1
         output = Scrollback()
         session.output = output
-        job = self.active.get(job.key) or self._ended(job.key) or job  # an answer makes them anew
-        job.begun = job.closed = False
-        self._begin(session, job)
+        job = self.active.get(job.key) or self._find_ended(job.key) or job  # an answer makes them anew
+        job.header_shown = job.end_shown = False
+        self._note_begin(session, job)
         if left_out:
             output.note(f"-- {left_out} bytes are not shown here: replctl read {session.label} {job.eval_id}", "dim")
         for stream, text in pieces:
             output.text(text, stream, "yellow" if stream == "err" else "")
         if end is not None:
-            self._close(session, job, end)
+            self._note_end(session, job, end)
 
     # --- what is asked of it ---
 
     def broker_time(self, now: float) -> float:
         """Unix seconds by the broker's clock."""
-        return now + self._offset
+        return now + self._clock_offset
 
-    def jobs_of(self, session: str) -> list[Job]:
+    def jobs_of(self, session: str) -> list[EvalRow]:
         """Its running and queued evals."""
         return [job for job in self.active.values() if job.session == session]
 
-    def queued(self) -> Counter[str]:
+    def queued_counts(self) -> Counter[str]:
         """How many evals wait, by session."""
         return Counter(job.session for job in self.active.values() if job.state == "queued")
 
-    def running_job(self, session: Session) -> Job | None:
+    def running_job(self, session: SessionRow) -> EvalRow | None:
         """What it runs."""
         return None if session.running is None else self.active.get(f"{session.id}:{session.running}")
 
-    def last_job(self, session: str) -> Job | None:
+    def last_job(self, session: str) -> EvalRow | None:
         """What it runs, or ran last."""
         running = next((job for job in self.jobs_of(session) if job.state == "running"), None)
         return running or next((job for job in self.recent if job.session == session), None)
 
 
-def _ending(output: Scrollback, event: Event) -> None:
+def _write_ending(output: Scrollback, event: Event) -> None:
     """How an eval ended, as lines of its session's output."""
-    output.fresh()
+    output.reset_line()
     took = f" ({event['duration-ms'] / 1000:.3g} s)" if event.get("duration-ms") is not None else ""
     status = event.get("status")
     if status == "ok":

@@ -8,8 +8,8 @@ from itertools import islice
 from rich.text import Text
 from textual.widget import Widget
 
-from replctl.top.cells import Column as TableColumn
-from replctl.top.cells import Line, Row, one_line, pad, table, width_of
+from replctl.top.cell_text import Column as TableColumn
+from replctl.top.cell_text import Line, TableRow, one_line, pad, table, width_of
 from replctl.top.scrollback import Scrollback
 from replctl.top.tables import clip
 
@@ -47,7 +47,7 @@ class Pane(Widget):
         """Take what there is now."""
         width = self.size.width
         whole = [self._head(width), *self.lines(width, self.room)][: self.size.height]
-        drawn = rich(whole)
+        drawn = to_rich_text(whole)
         if drawn != self._drawn or (self._drawn is not None and drawn.spans != self._drawn.spans):
             self._drawn = drawn
             self.refresh()
@@ -76,7 +76,7 @@ class Pane(Widget):
         self.draw()
 
 
-class PartPane(Pane):
+class ExtensionPane(Pane):
     """A box of an extension: as high as it asks for, and not there in a low terminal."""
 
     def __init__(self, number: int, title: str, height: int) -> None:
@@ -105,14 +105,14 @@ class TablePane(Pane):
         """`marks`: the cursor is seen from other panes, too."""
         super().__init__(number, name)
         self._columns = columns
-        self._nothing = nothing
-        self._marks = marks
-        self._rows: list[Row] = []
+        self._empty_text = nothing
+        self._cursor_always = marks
+        self._rows: list[TableRow] = []
         self._at = 0
         self._top = 0
         self.note = ""
 
-    def show(self, rows: list[Row]) -> None:
+    def show(self, rows: list[TableRow]) -> None:
         """Take these rows."""
         key = self.selected
         self._rows = rows
@@ -142,13 +142,13 @@ class TablePane(Pane):
     def lines(self, width: int, height: int) -> list[Line]:
         """Head and rows around the cursor."""
         if not self._rows:
-            return [[(f"   {self._nothing}", "dim")]]
+            return [[(f"   {self._empty_text}", "dim")]]
         body = max(1, height - 1)
         self._top = max(0, min(self._top, self._at, len(self._rows) - body), self._at - body + 1)
         head, *rest = table(self._columns, self._rows[self._top : self._top + body], width - 2)
         found: list[Line] = [[(" ", ""), *head]]
         for at, line in enumerate(rest, self._top):
-            if at == self._at and (self.has_focus or self._marks):
+            if at == self._at and (self.has_focus or self._cursor_always):
                 found.append([(pad(" " + "".join(text for text, _ in line), width), "reverse")])
             else:
                 found.append([(" ", ""), *line])
@@ -160,35 +160,37 @@ class OutputPane(Pane):
 
     def __init__(self, number: str, name: str) -> None:
         super().__init__(number, name)
-        self._of = ""
+        self._label = ""
         self._source: Scrollback | None = None
-        self._up = 0  # lines below the last that is seen
+        self._lines_below = 0  # lines below the last that is seen
 
     def show(self, label: str, source: Scrollback | None) -> None:
         """Take what this session has printed."""
-        if label != self._of:
-            self._of, self._up = label, 0
+        if label != self._label:
+            self._label, self._lines_below = label, 0
         self._source = source
         self.draw()
 
     def scroll_by(self, lines: int) -> None:
         """Up, and the output stands still; down to the end, and it follows."""
-        self._up = max(0, self._up - lines)
+        self._lines_below = max(0, self._lines_below - lines)
         self.draw()
 
     def title(self) -> str:
         """Whose it is."""
-        if not self._of:
+        if not self._label:
             return self._title
-        return f"{self._title} of {self._of}" + (f"  {self._up} lines below; G follows" if self._up else "")
+        return f"{self._title} of {self._label}" + (
+            f"  {self._lines_below} lines below; G follows" if self._lines_below else ""
+        )
 
     def lines(self, width: int, height: int) -> list[Line]:
         """The last that fit, from where one looks."""
         if not self._source:
-            return [[("   nothing to show yet", "dim")]] if self._of else []
-        some = list(islice(self._source.backwards(max(1, width - 2)), self._up + height))
-        self._up = max(0, min(self._up, len(some) - height))
-        return [[(" ", ""), *line] for line in reversed(some[self._up : self._up + height])]
+            return [[("   nothing to show yet", "dim")]] if self._label else []
+        some = list(islice(self._source.backwards(max(1, width - 2)), self._lines_below + height))
+        self._lines_below = max(0, min(self._lines_below, len(some) - height))
+        return [[(" ", ""), *line] for line in reversed(some[self._lines_below : self._lines_below + height])]
 
 
 class Bar(Widget):
@@ -200,7 +202,7 @@ class Bar(Widget):
 
     def show(self, lines: Sequence[Line]) -> None:
         """Take these."""
-        drawn = rich([[(" ", ""), *clip(line, self.size.width - 1)] for line in lines])
+        drawn = to_rich_text([[(" ", ""), *clip(line, self.size.width - 1)] for line in lines])
         if drawn != self._drawn or drawn.spans != self._drawn.spans:
             self._drawn = drawn
             self.refresh()
@@ -210,7 +212,7 @@ class Bar(Widget):
         return self._drawn
 
 
-def rich(lines: Sequence[Line]) -> Text:
+def to_rich_text(lines: Sequence[Line]) -> Text:
     """Lines as what textual draws."""
     text = Text(no_wrap=True, end="")
     for at, line in enumerate(lines):

@@ -10,39 +10,41 @@ from collections.abc import Callable
 from typing import Any
 
 from replctl.client.aio import AsyncClient
-from replctl.commands.screen import Screen
-from replctl.top.app import Top
+from replctl.commands.output import CommandOutput
+from replctl.top.app import TopApp
 from replctl.top.feed import GIVE_UP_SECONDS
-from replctl.top.model import Model
-from replctl.top.parts import Parts
-from replctl.top.survey import GONE
-from replwire.faults import Exit
+from replctl.top.model import TopModel
+from replctl.top.polling import CONNECTION_FAULTS
+from replctl.top.screen_extensions import ScreenExtensions
+from replwire.faults import ExitCode
 
 END_SECONDS = 5  # for a screen that was told to end, before it is ended as it is
 
 
-def watch(screen: Screen, endpoint: str, agent: str, interval: float, parts: Parts) -> int:
+def run_screen(screen: CommandOutput, endpoint: str, agent: str, interval: float, parts: ScreenExtensions) -> int:
     """Run the screen until somebody quits; the exit code."""
     environ = dict(os.environ)  # textual takes NO_COLOR away
     if isinstance(sys.__stderr__, io.TextIOWrapper):  # where textual writes: in UTF-8, as `Screen` does
         sys.__stderr__.reconfigure(encoding="utf-8")
-    app = Top(Model(endpoint), lambda: AsyncClient(endpoint, agent, start=False), interval, agent, environ, parts)
-    before = {number: signal.signal(number, _ender(app)) for number in (signal.SIGTERM, signal.SIGHUP)}
+    app = TopApp(TopModel(endpoint), lambda: AsyncClient(endpoint, agent, start=False), interval, agent, environ, parts)
+    before = {number: signal.signal(number, _exit_handler(app)) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         code = app.run(mouse=False)
     finally:
         signal.alarm(0)
         for number, handler in before.items():
             signal.signal(number, handler)
-    if app.ended_by is not None:
-        again = f"; it did not come back within {GIVE_UP_SECONDS:.0f} s" if app.ended_by.word in GONE else ""
-        screen.notice(app.ended_by.err + again)
-    return Exit.OK if code is None and not app.return_code else int(code or app.return_code or 0)
+    if app.exit_error is not None:
+        again = (
+            f"; it did not come back within {GIVE_UP_SECONDS:.0f} s" if app.exit_error.code in CONNECTION_FAULTS else ""
+        )
+        screen.notice(app.exit_error.message + again)
+    return ExitCode.OK if code is None and not app.return_code else int(code or app.return_code or 0)
 
 
-def _ender(app: Top) -> Callable[[int, Any], None]:
+def _exit_handler(app: TopApp) -> Callable[[int, Any], None]:
     def end(number: int, _: Any) -> None:
         signal.alarm(END_SECONDS)  # a terminal that takes nothing any more must not keep us
-        app.ask_to_end(128 + number)
+        app.request_exit(128 + number)
 
     return end

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from replctl.top.cells import Line, fold
-from replctl.top.sequences import Parts
+from replctl.top.cell_text import Line, fold
+from replctl.top.terminal_sequences import SequenceParser
 from replwire.terminal import escape_control
 
 MAX_LINES = 2000  # of one session
@@ -18,11 +18,11 @@ _TAB = 8
 
 _PIECE = re.compile(r"[\n\r\b\t]|[\x1b\x80-\x9f]|[^\n\r\b\t\x1b\x80-\x9f]+")
 _COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
-_FACES = {1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "reverse"}
-_FACE_ENDS = {22: ("bold", "dim"), 23: ("italic",), 24: ("underline",), 27: ("reverse",)}
+_ATTRIBUTES = {1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "reverse"}
+_ATTRIBUTE_ENDS = {22: ("bold", "dim"), 23: ("italic",), 24: ("underline",), 27: ("reverse",)}
 
 
-class _Waiting(NamedTuple):
+class _PendingText(NamedTuple):
     text: str
     stream: str | None  # None: a line of our own, and without text the end of the one that is open
     style: str
@@ -39,35 +39,35 @@ class Scrollback:
         self._chars = 0
         self._open: Line = []
         self._column = 0  # where the next character goes in the open line
-        self._parts: dict[str, Parts] = {}  # by stream
+        self._parsers: dict[str, SequenceParser] = {}  # by stream
         self._colour = ""
-        self._faces: set[str] = set()
-        self._waiting: deque[_Waiting] = deque()
-        self._waiting_chars = 0
-        self.left_out = 0  # lines that have gone
+        self._attributes: set[str] = set()
+        self._pending: deque[_PendingText] = deque()
+        self._pending_chars = 0
+        self.dropped_lines = 0  # lines that have gone
 
     def text(self, text: str, stream: str = "out", style: str = "") -> None:
         """Text as it came from the code; colours are kept, every other sequence is taken out."""
-        self._put_aside(_Waiting(text, stream, style))
+        self._enqueue(_PendingText(text, stream, style))
 
     def note(self, text: str, style: str) -> None:
         """A line of our own, on a fresh line."""
-        self._put_aside(_Waiting(escape_control(text) or " ", None, style))
+        self._enqueue(_PendingText(escape_control(text) or " ", None, style))
 
-    def fresh(self) -> None:
+    def reset_line(self) -> None:
         """End the line that is open, and whatever colour it had."""
-        self._put_aside(_Waiting("", None, ""))
+        self._enqueue(_PendingText("", None, ""))
 
     def __bool__(self) -> bool:
-        return bool(self._waiting or self._lines or self._open)
+        return bool(self._pending or self._lines or self._open)
 
     def __len__(self) -> int:
-        self._settle()
+        self._process_pending()
         return len(self._lines) + bool(self._open)
 
     def backwards(self, width: int) -> Iterator[Line]:
         """Lines from the last to the first, each folded to `width` cells."""
-        self._settle()
+        self._process_pending()
         if self._open:
             yield from reversed(fold(self._open, width))
         for line in reversed(self._lines):
@@ -75,39 +75,39 @@ class Scrollback:
 
     # --- what waits ---
 
-    def _put_aside(self, one: _Waiting) -> None:
-        self._waiting.append(one)
-        self._waiting_chars += 1 + len(one.text)
-        while self._waiting_chars > MAX_CHARS and len(self._waiting) > 1:
-            gone = self._waiting.popleft()
-            self._waiting_chars -= 1 + len(gone.text)
-            self.left_out += gone.text.count("\n")
+    def _enqueue(self, one: _PendingText) -> None:
+        self._pending.append(one)
+        self._pending_chars += 1 + len(one.text)
+        while self._pending_chars > MAX_CHARS and len(self._pending) > 1:
+            gone = self._pending.popleft()
+            self._pending_chars -= 1 + len(gone.text)
+            self.dropped_lines += gone.text.count("\n")
 
-    def _settle(self) -> None:
-        while self._waiting:
-            text, stream, style = self._waiting.popleft()
+    def _process_pending(self) -> None:
+        while self._pending:
+            text, stream, style = self._pending.popleft()
             if stream is None:
                 self._end_eval()
                 if text:
                     self._close([(text, style)])
                 continue
-            for part in self._parts.setdefault(stream, Parts()).of(text):
+            for part in self._parsers.setdefault(stream, SequenceParser()).parse(text):
                 if part.final is None:
-                    self._plain(part.text, style)
+                    self._add_text(part.text, style)
                 else:
-                    self._obey(part.final, part.arguments)
-        self._waiting_chars = 0
+                    self._apply_sequence(part.final, part.arguments)
+        self._pending_chars = 0
 
     def _end_eval(self) -> None:
         if self._open:
             self._end_line()
         self._colour, self._column = "", 0
-        self._faces.clear()
-        self._parts.clear()
+        self._attributes.clear()
+        self._parsers.clear()
 
     # --- text ---
 
-    def _plain(self, text: str, style: str) -> None:
+    def _add_text(self, text: str, style: str) -> None:
         for piece in _PIECE.findall(text):
             if piece == "\n":
                 self._end_line()
@@ -121,7 +121,7 @@ class Scrollback:
                 self._put(escape_control(piece), style)
 
     def _put(self, text: str, style: str) -> None:
-        style = " ".join(filter(None, (self._colour or style, *sorted(self._faces))))
+        style = " ".join(filter(None, (self._colour or style, *sorted(self._attributes))))
         while text:
             room = _LINE_CHARS - self._column
             if room <= 0:
@@ -150,11 +150,11 @@ class Scrollback:
         self._chars += _size(line)
         while len(self._lines) > MAX_LINES or self._chars > MAX_CHARS:
             self._chars -= _size(self._lines.popleft())
-            self.left_out += 1
+            self.dropped_lines += 1
 
     # --- sequences ---
 
-    def _obey(self, final: str, arguments: str) -> None:
+    def _apply_sequence(self, final: str, arguments: str) -> None:
         numbers = [int(each) if each.isdecimal() and len(each) < 6 else 0 for each in arguments.split(";")][:32]
         if final == "m":
             self._paint(numbers)
@@ -170,11 +170,11 @@ class Scrollback:
         for number in rest:
             if number == 0:
                 self._colour = ""
-                self._faces.clear()
-            elif number in _FACES:
-                self._faces.add(_FACES[number])
-            elif number in _FACE_ENDS:
-                self._faces.difference_update(_FACE_ENDS[number])
+                self._attributes.clear()
+            elif number in _ATTRIBUTES:
+                self._attributes.add(_ATTRIBUTES[number])
+            elif number in _ATTRIBUTE_ENDS:
+                self._attributes.difference_update(_ATTRIBUTE_ENDS[number])
             elif 30 <= number <= 37 or 90 <= number <= 97:
                 self._colour = ("bright_" if number >= 90 else "") + _COLOURS[number % 10]
             elif number == 39:

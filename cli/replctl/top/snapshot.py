@@ -10,70 +10,70 @@ from typing import Any
 from replctl.client.errors import ReplError
 from replctl.client.sync import Client
 from replctl.top import tables
-from replctl.top.cells import Column, Row, plain, table
-from replctl.top.model import Model
-from replctl.top.survey import GONE, Steps, survey, who
-from replctl.top.things import Job, Session
+from replctl.top.cell_text import Column, TableRow, plain_text, table
+from replctl.top.entities import EvalRow, SessionRow
+from replctl.top.model import TopModel
+from replctl.top.polling import CONNECTION_FAULTS, PollSteps, identify, poll_broker
 
-MOST_SESSIONS = 50  # that are asked for their jobs and their figures
-MOST_JOBS = 20  # lines of evals that have ended
+MAX_SESSIONS = 50  # that are asked for their jobs and their figures
+MAX_JOBS = 20  # lines of evals that have ended
 _WIDTH = 200  # no line is longer, whoever reads it
 
 
-def taken(client: Client) -> Model:
+def take_snapshot(client: Client) -> TopModel:
     """Ask all there is to ask, once."""
-    model = Model(client.address.endpoint)
-    for steps in (who(model), survey(model, time.monotonic, MOST_SESSIONS)):
+    model = TopModel(client.address.endpoint)
+    for steps in (identify(model), poll_broker(model, time.monotonic, MAX_SESSIONS)):
         _run(client, steps)
     left = sum(not session.jobs_known and session.evals > 0 for session in model.sessions.values())
-    if left and not model.trouble:
-        model.trouble = f"the evals of {left} sessions were not asked for"
+    if left and not model.warning:
+        model.warning = f"the evals of {left} sessions were not asked for"
     return model
 
 
-def _run(client: Client, steps: Steps) -> None:
+def _run(client: Client, steps: PollSteps) -> None:
     try:
         ask = next(steps)
         while True:
             try:
                 ask = steps.send(client.request(ask.op, **ask.fields))
             except ReplError as error:
-                if error.word in GONE:
+                if error.code in CONNECTION_FAULTS:
                     raise
                 ask = steps.send(error)
     except StopIteration:
         pass
 
 
-def text(model: Model, now: float) -> Iterator[str]:
+def format_text(model: TopModel, now: float) -> Iterator[str]:
     """Tables. CPU% needs two looks, so there is the processor time alone."""
-    yield from map(plain, tables.broker_lines(model, 100)[:2])
+    yield from map(plain_text, tables.broker_lines(model, 100)[:2])
     counts = model.stats.get("counts", {})
     ended = {key.removeprefix("evals."): value for key, value in counts.items() if key.startswith("evals.")}
     refused = sum(value for key, value in counts.items() if key.startswith("refused."))
     told = "  ".join(f"{key} {value}" for key, value in sorted(ended.items())) or "none"
     yield f"evals {told}   refused {refused}   connections {model.stats.get('connections', 0)}"
-    if not model.inside:
+    if not model.may_introspect:
         yield f"this is what {model.identity} may see"
-    if model.trouble:
-        yield f"incomplete: {model.trouble}"
+    if model.warning:
+        yield f"incomplete: {model.warning}"
     rows = tables.session_rows(model, now)
     keep = [at for at, column in enumerate(tables.SESSIONS) if column.head != "CPU%"]
     columns = [tables.SESSIONS[at] for at in keep]
-    yield from _table("sessions", columns, [Row(row.key, [row.cells[at] for at in keep]) for row in rows])
+    yield from _table("sessions", columns, [TableRow(row.key, [row.cells[at] for at in keep]) for row in rows])
     yield from _table("agents", tables.AGENTS, tables.agent_rows(model))
-    some = tables.job_rows(model, now)[: len(model.active) + MOST_JOBS]
+    some = tables.job_rows(model, now)[: len(model.active) + MAX_JOBS]
     yield from _table("queue and jobs", tables.JOBS, some)
 
 
-def _table(title: str, columns: Sequence[Column], rows: list[Row]) -> Iterator[str]:
+def _table(title: str, columns: Sequence[Column], rows: list[TableRow]) -> Iterator[str]:
     yield ""
     yield f"{title}: {len(rows) or 'none'}"
     if rows:
-        yield from map(plain, table(columns, rows, _WIDTH))
+        yield from map(plain_text, table(columns, rows, _WIDTH))
 
 
-def data(model: Model, now: float) -> dict[str, Any]:
+def snapshot_data(model: TopModel, now: float) -> dict[str, Any]:
     """The same as data; what is not known is null. Times are ISO 8601, UTC."""
     return {
         "status": ["done"],
@@ -81,12 +81,12 @@ def data(model: Model, now: float) -> dict[str, Any]:
         "endpoint": model.endpoint,
         "version": model.version,
         "identity": model.identity,
-        "all": model.inside,
-        "incomplete": model.trouble or None,
+        "all": model.may_introspect,
+        "incomplete": model.warning or None,
         "broker": model.stats,
         "agents": [_kebab(agent._asdict()) for agent in tables.agents(model)],
         "sessions": [_session(model, model.sessions[row.key], now) for row in tables.session_rows(model, now)],
-        "jobs": [_job(model, job, now) for job in tables.jobs(model)[: len(model.active) + MOST_JOBS]],
+        "jobs": [_job(model, job, now) for job in tables.jobs(model)[: len(model.active) + MAX_JOBS]],
     }
 
 
@@ -94,7 +94,7 @@ def _kebab(facts: dict[str, Any]) -> dict[str, Any]:
     return {key.replace("_", "-"): value for key, value in facts.items()}
 
 
-def _session(model: Model, session: Session, now: float) -> dict[str, Any]:
+def _session(model: TopModel, session: SessionRow, now: float) -> dict[str, Any]:
     job = model.running_job(session)
     return _kebab(
         {
@@ -104,9 +104,9 @@ def _session(model: Model, session: Session, now: float) -> dict[str, Any]:
             "state": session.state,
             "epoch": session.epoch,
             "eval_count": session.evals,
-            "queued": model.queued()[session.id],
+            "queued": model.queued_counts()[session.id],
             "running": session.running,
-            "running_ms": _ms(tables.since(model, job, now)) if job else None,
+            "running_ms": _ms(tables.elapsed(model, job, now)) if job else None,
             "owner": session.owner,
             "agent": session.agent,
             "session_mode": session.mode,
@@ -117,7 +117,7 @@ def _session(model: Model, session: Session, now: float) -> dict[str, Any]:
     )
 
 
-def _job(model: Model, job: Job, now: float) -> dict[str, Any]:
+def _job(model: TopModel, job: EvalRow, now: float) -> dict[str, Any]:
     never = job.state == "done" and job.duration is None
     return _kebab(
         {
@@ -129,7 +129,7 @@ def _job(model: Model, job: Job, now: float) -> dict[str, Any]:
             "agent": job.agent,
             "submitted": _iso(job.submitted),
             "started": None if job.started is None else _iso(job.started),
-            "duration_ms": None if never else _ms(tables.since(model, job, now)),
+            "duration_ms": None if never else _ms(tables.elapsed(model, job, now)),
             "code": job.code,
         }
     )

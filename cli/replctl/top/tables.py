@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from replctl.top.cells import Column, Line, Row, cut, pad, width_of
-from replctl.top.figures import number, size, span
-from replctl.top.model import Model
-from replctl.top.things import Job, Session
+from replctl.top.cell_text import Column, Line, TableRow, cut, pad, width_of
+from replctl.top.entities import EvalRow, SessionRow
+from replctl.top.formatting import format_bytes, format_number, format_span
+from replctl.top.model import TopModel
 from replwire.terminal import escape_control
 
 SESSIONS = (
@@ -42,12 +42,12 @@ AGENTS = (
     Column("CPU-S", 6, right=True),
     Column("MEM", 5, right=True),
 )
-NOBODY = "-"
+BLANK = "-"
 _STATES = {"busy": "bold green", "starting": "yellow", "vacant": "dim", "idle": ""}
 _ENDS = {"ok": "", "error": "red", "died": "bold red", "timeout": "red", "cancelled": "yellow", "refused": "red"}
 
 
-def since(model: Model, job: Job | None, now: float) -> float:
+def elapsed(model: TopModel, job: EvalRow | None, now: float) -> float:
     """How long it runs, waits, or ran; seconds."""
     if job is None:
         return 0.0
@@ -56,10 +56,10 @@ def since(model: Model, job: Job | None, now: float) -> float:
     return max(0.0, model.broker_time(now) - (job.started or job.submitted))
 
 
-SORTS: dict[str, Callable[[Model, Session, float], Any]] = {
+SORTS: dict[str, Callable[[TopModel, SessionRow, float], Any]] = {
     "name": lambda _, session, __: (session.name is None, session.label.lower()),
     "state": lambda _, session, __: (session.running is None, session.state, session.label.lower()),
-    "for": lambda model, session, now: -since(model, model.running_job(session), now),
+    "for": lambda model, session, now: -elapsed(model, model.running_job(session), now),
     "cpu": lambda _, session, __: (-(session.usage.percent or 0.0), -(session.usage.cpu_seconds or 0.0)),
     "mem": lambda _, session, __: -(session.usage.memory_bytes or 0),
     "wait": lambda model, session, _: -sum(job.state == "queued" for job in model.jobs_of(session.id)),
@@ -75,7 +75,9 @@ def matches(text: str, *where: str | None) -> bool:
     return all(word in whole for word in text.lower().split())
 
 
-def session_rows(model: Model, now: float, sort: str = "name", backwards: bool = False, filter: str = "") -> list[Row]:
+def session_rows(
+    model: TopModel, now: float, sort: str = "name", backwards: bool = False, filter: str = ""
+) -> list[TableRow]:
     """One row a session; its key is the id."""
     some = [
         each
@@ -83,18 +85,18 @@ def session_rows(model: Model, now: float, sort: str = "name", backwards: bool =
         if matches(filter, each.label, each.state, each.runtime, each.owner, each.agent, each.mode)
     ]
     some.sort(key=lambda session: SORTS[sort](model, session, now), reverse=backwards)
-    queued = model.queued()
+    queued = model.queued_counts()
     return [_session(model, session, queued[session.id], now) for session in some]
 
 
-def _session(model: Model, session: Session, queued: int, now: float) -> Row:
+def _session(model: TopModel, session: SessionRow, queued: int, now: float) -> TableRow:
     job, usage = model.running_job(session), session.usage
     busy = session.running is not None
     state = "plan" if session.mode == "plan" and session.state in ("idle", "vacant") else session.state
     percent = usage.percent
     hot = "bold red" if (percent or 0) >= 90 else "yellow" if (percent or 0) >= 50 else ""
     name = session.label + (" (once)" if session.ephemeral else "")
-    return Row(
+    return TableRow(
         session.id,
         (
             (escape_control(name), "bold" if busy else ""),
@@ -102,19 +104,19 @@ def _session(model: Model, session: Session, queued: int, now: float) -> Row:
             (escape_control(session.runtime), ""),
             (str(session.epoch), "" if session.epoch == 1 else "yellow"),
             (str(session.evals), ""),
-            (str(queued) if queued else NOBODY, "yellow" if queued else "dim"),
-            (span(since(model, job, now)) if job else NOBODY, "" if job else "dim"),
-            (number(percent), hot) if percent is not None else (NOBODY, "dim"),
-            (number(usage.cpu_seconds), "") if usage.cpu_seconds is not None else (NOBODY, "dim"),
-            (size(usage.memory_bytes), "") if usage.memory_bytes is not None else (NOBODY, "dim"),
-            (escape_control(session.owner or NOBODY), ""),
-            (escape_control(session.agent or NOBODY), ""),
+            (str(queued) if queued else BLANK, "yellow" if queued else "dim"),
+            (format_span(elapsed(model, job, now)) if job else BLANK, "" if job else "dim"),
+            (format_number(percent), hot) if percent is not None else (BLANK, "dim"),
+            (format_number(usage.cpu_seconds), "") if usage.cpu_seconds is not None else (BLANK, "dim"),
+            (format_bytes(usage.memory_bytes), "") if usage.memory_bytes is not None else (BLANK, "dim"),
+            (escape_control(session.owner or BLANK), ""),
+            (escape_control(session.agent or BLANK), ""),
             (job.code if job else "", "dim"),
         ),
     )
 
 
-def jobs(model: Model, filter: str = "") -> list[Job]:
+def jobs(model: TopModel, filter: str = "") -> list[EvalRow]:
     """What runs, the longest first; what waits, in its order; what has ended, the newest first."""
     running = sorted((job for job in model.active.values() if job.state == "running"), key=lambda job: job.started or 0)
     queued = sorted((job for job in model.active.values() if job.state == "queued"), key=lambda job: job.submitted)
@@ -125,18 +127,18 @@ def jobs(model: Model, filter: str = "") -> list[Job]:
     ]
 
 
-def label(model: Model, job: Job) -> str:
+def label(model: TopModel, job: EvalRow) -> str:
     """The name of an eval's session."""
     session = model.sessions.get(job.session)
     return session.label if session is not None else job.name
 
 
-def job_rows(model: Model, now: float, filter: str = "") -> list[Row]:
+def job_rows(model: TopModel, now: float, filter: str = "") -> list[TableRow]:
     """One row an eval."""
     return [_job(model, job, now) for job in jobs(model, filter)]
 
 
-def _job(model: Model, job: Job, now: float) -> Row:
+def _job(model: TopModel, job: EvalRow, now: float) -> TableRow:
     if job.state == "running":
         state, style = ("stopping", "yellow") if job.stopping else ("running", "bold green")
     elif job.state == "queued":
@@ -145,20 +147,20 @@ def _job(model: Model, job: Job, now: float) -> Row:
         state, style = job.end or "done", _ENDS.get(job.end or "", "")
     never = job.state == "done" and job.duration is None
     faint = "dim" if job.state == "done" and job.end == "ok" else ""
-    return Row(
+    return TableRow(
         job.key,
         (
             (state, style or faint),
-            (NOBODY if never else span(since(model, job, now)), faint),
+            (BLANK if never else format_span(elapsed(model, job, now)), faint),
             (escape_control(label(model, job)), faint),
             (str(job.eval_id), faint),
-            (escape_control(job.agent or NOBODY), faint),
+            (escape_control(job.agent or BLANK), faint),
             (job.code, faint),
         ),
     )
 
 
-class Agent(NamedTuple):
+class AgentRow(NamedTuple):
     """What an agent has. `cpu_seconds` includes workers that are gone, as far as the broker tells."""
 
     name: str
@@ -169,7 +171,7 @@ class Agent(NamedTuple):
     memory_bytes: int
 
 
-def agents(model: Model) -> list[Agent]:
+def agents(model: TopModel) -> list[AgentRow]:
     """Agents that have sessions or evals, or have used processor time; the one without a name comes last."""
     sessions, active = list(model.sessions.values()), list(model.active.values())
     cpu = model.agent_cpu or {}
@@ -177,36 +179,36 @@ def agents(model: Model) -> list[Agent]:
     return [_agent(name, sessions, active, cpu) for name in sorted(names, key=lambda name: (not name, name.lower()))]
 
 
-def _agent(name: str, sessions: list[Session], active: list[Job], cpu: dict[str, float]) -> Agent:
+def _agent(name: str, sessions: list[SessionRow], active: list[EvalRow], cpu: dict[str, float]) -> AgentRow:
     own = [session for session in sessions if (session.agent or "") == name]
     states = [job.state for job in active if (job.agent or "") == name]
     used = max(cpu.get(name, 0.0), sum(session.usage.cpu_seconds or 0.0 for session in own))
     memory = sum(session.usage.memory_bytes or 0 for session in own)
-    return Agent(name, len(own), states.count("running"), states.count("queued"), used, memory)
+    return AgentRow(name, len(own), states.count("running"), states.count("queued"), used, memory)
 
 
-def agent_rows(model: Model) -> list[Row]:
+def agent_rows(model: TopModel) -> list[TableRow]:
     """One row an agent."""
     return [
-        Row(
+        TableRow(
             each.name,
             (
-                (escape_control(each.name or NOBODY), "bold" if each.running else ""),
+                (escape_control(each.name or BLANK), "bold" if each.running else ""),
                 (str(each.sessions), ""),
-                (str(each.running) if each.running else NOBODY, "bold green" if each.running else "dim"),
-                (str(each.queued) if each.queued else NOBODY, "yellow" if each.queued else "dim"),
-                (number(each.cpu_seconds), ""),
-                (size(each.memory_bytes) if each.memory_bytes else NOBODY, "" if each.memory_bytes else "dim"),
+                (str(each.running) if each.running else BLANK, "bold green" if each.running else "dim"),
+                (str(each.queued) if each.queued else BLANK, "yellow" if each.queued else "dim"),
+                (format_number(each.cpu_seconds), ""),
+                (format_bytes(each.memory_bytes) if each.memory_bytes else BLANK, "" if each.memory_bytes else "dim"),
             ),
         )
         for each in agents(model)
     ]
 
 
-def broker_lines(model: Model, width: int) -> list[Line]:
+def broker_lines(model: TopModel, width: int) -> list[Line]:
     """The broker in three lines."""
     stats = model.stats
-    up = f"up {span(stats['uptime-ms'] / 1000)}" if "uptime-ms" in stats else ""
+    up = f"up {format_span(stats['uptime-ms'] / 1000)}" if "uptime-ms" in stats else ""
     right = "  ".join(filter(None, (model.version, up))) if model.connected else "no connection"
     title: Line = [("replctl top", "bold cyan"), ("  ", "")]
     room = max(0, width - 13 - width_of(right) - 2)
@@ -223,7 +225,7 @@ def _endpoint(endpoint: str, room: int) -> str:
     return endpoint if width_of(endpoint) <= room else "…" + endpoint[len(endpoint) - room + 1 :] if room > 8 else ""
 
 
-def _slots(model: Model) -> Line:
+def _slots(model: TopModel) -> Line:
     slots = model.stats.get("slots", {})
     taken, total = slots.get("taken", 0), slots.get("of", 0)
     full = 0 if not total else min(10, -(-10 * taken // total))
@@ -238,11 +240,11 @@ def _slots(model: Model) -> Line:
     return line
 
 
-def _rates(model: Model) -> Line:
+def _rates(model: TopModel) -> Line:
     refusals = model.refusals.per_second() * 60
-    line: Line = [("evals ", "dim"), (f"{number(model.evals.per_second() * 60)}/min", "")]
-    line += _fact("refused", f"{number(refusals)}/min", "red" if refusals else "")
-    line += _fact("output", f"{size(model.output.per_second())}/s")
+    line: Line = [("evals ", "dim"), (f"{format_number(model.evals.per_second() * 60)}/min", "")]
+    line += _fact("refused", f"{format_number(refusals)}/min", "red" if refusals else "")
+    line += _fact("output", f"{format_bytes(model.output.per_second())}/s")
     line += _fact("connections", str(model.stats.get("connections", 0)))
     return line
 

@@ -1,41 +1,41 @@
 """What extensions are written with: `from replwire.ext.api import Block, Hook, hookimpl`. See docs/extensions.md."""
 
 from replwire.ext.contracts import (
-    AuthBackend,
-    Command,
     Contribution,
     Control,
+    ExtensionCommand,
+    ExtensionTool,
     Hook,
-    Introspect,
+    IdentityBackend,
+    IntrospectSource,
     Panel,
-    Presenter,
     Runtime,
+    Screen,
     SessionBackend,
-    Status,
-    Tool,
+    StatusItem,
 )
 from replwire.ext.loading import hookimpl
-from replwire.ext.registry import Incomplete, Register
-from replwire.ext.verdicts import Allow, Ask, Block, Question
+from replwire.ext.registry import InvalidContribution, Register
+from replwire.ext.verdicts import Allow, Block, HookRequest, RequireApproval
 
 __all__ = [
     "Allow",
-    "Ask",
-    "AuthBackend",
     "Block",
-    "Command",
     "Contribution",
     "Control",
+    "ExtensionCommand",
+    "ExtensionTool",
     "Hook",
-    "Incomplete",
-    "Introspect",
+    "HookRequest",
+    "IdentityBackend",
+    "IntrospectSource",
+    "InvalidContribution",
     "Panel",
-    "Presenter",
-    "Question",
     "Register",
+    "RequireApproval",
     "Runtime",
+    "Screen",
     "SessionBackend",
-    "Status",
-    "Tool",
+    "StatusItem",
     "hookimpl",
 ]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
-from replwire.ext.verdicts import Question, Verdict
+from replwire.ext.verdicts import HookRequest, Verdict
 
-Home = Literal["broker", "client"]
+HostProcess = Literal["broker", "client"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,8 @@ class Contribution:
     """What every contribution has. `kind` names its contract, `home` the process that uses it."""
 
     kind: ClassVar[str]
-    home: ClassVar[Home]
-    alone: ClassVar[bool] = True  # no two of this kind may have the same name; else each owner has its own names
+    process: ClassVar[HostProcess]
+    unique_name: ClassVar[bool] = True  # no two of this kind may have the same name; else each owner has its own names
 
     name: Annotated[str, "lower case letters, digits, `-` and `_`, at most 64"]
     summary: Annotated[str, "one line for people"] = ""
@@ -35,22 +35,22 @@ class Hook(Contribution):
     """Is asked before code runs. The first answer that is not `Allow` counts; one that raises or is too slow blocks."""
 
     kind: ClassVar[str] = "hook"
-    home: ClassVar[Home] = "broker"
-    alone: ClassVar[bool] = False
+    process: ClassVar[HostProcess] = "broker"
+    unique_name: ClassVar[bool] = False
 
     before_eval: Annotated[
-        Callable[[Question], Verdict | None], "Allow() or None, Block(reason), or Ask(title, reason)"
+        Callable[[HookRequest], Verdict | None], "Allow() or None, Block(reason), or Ask(title, reason)"
     ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Introspect(Contribution):
+class IntrospectSource(Contribution):
     """A snapshot of its own for the operation `introspect`, as `OWNER/NAME`. Called in the broker's loop: it must be
     quick."""
 
     kind: ClassVar[str] = "introspect"
-    home: ClassVar[Home] = "broker"
-    alone: ClassVar[bool] = False
+    process: ClassVar[HostProcess] = "broker"
+    unique_name: ClassVar[bool] = False
 
     snapshot: Annotated[Callable[[], Any], "data that can be written as JSON, at most 64 KiB of it"]
 
@@ -60,7 +60,7 @@ class SessionBackend(Contribution):
     """A storage of transcripts: `transcript.backend` names it."""
 
     kind: ClassVar[str] = "session-backend"
-    home: ClassVar[Home] = "broker"
+    process: ClassVar[HostProcess] = "broker"
     methods: ClassVar[tuple[str, ...]] = (
         "create",
         "open",
@@ -90,7 +90,7 @@ class Runtime(Contribution):
     """A language. Its interpreter is started as the built-in ones are, and speaks the same frames."""
 
     kind: ClassVar[str] = "runtime"
-    home: ClassVar[Home] = "broker"
+    process: ClassVar[HostProcess] = "broker"
 
     interpreter: Annotated[Callable[[], str | None], "absolute path of the program; None when this machine has none"]
     arguments: Annotated[tuple[str, ...], "what follows it"] = ()
@@ -98,26 +98,28 @@ class Runtime(Contribution):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuthBackend(Contribution):
+class IdentityBackend(Contribution):
     """Knows tokens of `hello`. Who it vouches for is `NAME:IDENTITY`. Called in the broker's loop: it must be quick."""
 
     kind: ClassVar[str] = "auth-backend"
-    home: ClassVar[Home] = "broker"
+    process: ClassVar[HostProcess] = "broker"
 
     identify: Annotated[Callable[[str], str | None], "whose token this is; None: unknown here"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tool(Contribution):
+class ExtensionTool(Contribution):
     """A tool for agents, beside those of the default set: in MCP and in `replctl tools`."""
 
     kind: ClassVar[str] = "tool"
-    home: ClassVar[Home] = "client"
+    process: ClassVar[HostProcess] = "client"
 
     title: Annotated[str, "a few words for people"]
     text: Annotated[str, "what a model is told"]
     args: Annotated[type, "`msgspec.Struct` of its arguments, with `forbid_unknown_fields`"]
-    run: Annotated[Callable[[Any, Any], Any], "generator: (arguments, context) -> Answer, as in `replctl.tools.base`"]
+    run: Annotated[
+        Callable[[Any, Any], Any], "generator: (arguments, context) -> ToolResult, as in `replctl.tools.base`"
+    ]
     read_only: Annotated[bool, "it changes nothing"] = False
     destructive: Annotated[bool, "what it changes may be lost"] = True
     idempotent: Annotated[bool, "a second call changes nothing more"] = False
@@ -125,11 +127,11 @@ class Tool(Contribution):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command(Contribution):
+class ExtensionCommand(Contribution):
     """A command: `replctl NAME ARGUMENTS`, and `/NAME ARGUMENTS` in an editor (ACP)."""
 
     kind: ClassVar[str] = "command"
-    home: ClassVar[Home] = "client"
+    process: ClassVar[HostProcess] = "client"
 
     run: Annotated[Callable[[Any, str, str], str], "(client, session, arguments as one text) -> text to show"]
     hint: Annotated[str, "what the arguments are"] = ""
@@ -137,12 +139,12 @@ class Command(Contribution):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Status(Contribution):
+class StatusItem(Contribution):
     """A word in the header of `replctl top`."""
 
     kind: ClassVar[str] = "status"
-    home: ClassVar[Home] = "client"
-    alone: ClassVar[bool] = False
+    process: ClassVar[HostProcess] = "client"
+    unique_name: ClassVar[bool] = False
 
     render: Annotated[
         Callable[[Mapping[str, Any]], str | None], "from the snapshot of `replctl top --json`; None: nothing"
@@ -154,8 +156,8 @@ class Panel(Contribution):
     """A box of its own in `replctl top`."""
 
     kind: ClassVar[str] = "panel"
-    home: ClassVar[Home] = "client"
-    alone: ClassVar[bool] = False
+    process: ClassVar[HostProcess] = "client"
+    unique_name: ClassVar[bool] = False
 
     title: Annotated[str, "stands above it"]
     height: Annotated[int, "lines, from 1 to 20"]
@@ -167,18 +169,18 @@ class Control(Contribution):
     """A key in `replctl top`."""
 
     kind: ClassVar[str] = "control"
-    home: ClassVar[Home] = "client"
+    process: ClassVar[HostProcess] = "client"
 
     key: Annotated[str, "one printable character that no other control has"]
     run: Annotated[Callable[[Any, str | None], str], "(client, chosen session) -> text for the footer"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Presenter(Contribution):
+class Screen(Contribution):
     """Another screen than that of `replctl top`: `--presenter NAME`."""
 
     kind: ClassVar[str] = "presenter"
-    home: ClassVar[Home] = "client"
+    process: ClassVar[HostProcess] = "client"
 
     run: Annotated[Callable[[Any], int], "(client) -> exit code; it has the terminal until it returns"]
 
@@ -186,17 +188,17 @@ class Presenter(Contribution):
 CONTRACTS: dict[str, type[Contribution]] = {
     contract.kind: contract
     for contract in (
-        Tool,
+        ExtensionTool,
         Hook,
-        Command,
-        Introspect,
+        ExtensionCommand,
+        IntrospectSource,
         SessionBackend,
-        Status,
+        StatusItem,
         Panel,
         Control,
-        Presenter,
+        Screen,
         Runtime,
-        AuthBackend,
+        IdentityBackend,
     )
 }
 

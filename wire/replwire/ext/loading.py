@@ -18,7 +18,7 @@ from typing import Any
 import pluggy
 
 from replwire.ext.contracts import Contribution
-from replwire.ext.registry import Incomplete, Register, Registry
+from replwire.ext.registry import ExtensionRegistry, InvalidContribution, Register
 from replwire.extensions import Extension
 
 GROUP = "replctl"  # of entry points, and pluggy's project name
@@ -26,7 +26,7 @@ hookimpl = pluggy.HookimplMarker(GROUP)
 _hookspec = pluggy.HookspecMarker(GROUP)
 
 
-class CannotLoad(ValueError):
+class ExtensionLoadError(ValueError):
     """An extension that the config names is not there, not safe to load, or does not register."""
 
 
@@ -38,29 +38,29 @@ class _Spec:
         """Call `register(contribution)` for each thing that you contribute. `settings` is your part of the config."""
 
 
-def load(extensions: Iterable[Extension], registry: Registry) -> list[str]:
+def load(extensions: Iterable[Extension], registry: ExtensionRegistry) -> list[str]:
     """Load them in order and let each register; their owners' names. Raises CannotLoad, and then none is left half."""
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(_Spec)
     owners = []
     for extension in extensions:
-        for owner, plugin in _found(extension):
+        for owner, plugin in _find(extension):
             try:
                 manager.register(plugin, owner)
                 _let_register(manager, owner, plugin, extension.settings, registry)
             except (Exception, SystemExit) as error:
                 registry.unregister_owner(owner)
-                raise CannotLoad(f"extension {owner}: {_told(error)}") from error
+                raise ExtensionLoadError(f"extension {owner}: {_describe(error)}") from error
             owners.append(owner)
     return owners
 
 
 def _let_register(
-    manager: pluggy.PluginManager, owner: str, plugin: object, settings: Mapping[str, Any], registry: Registry
+    manager: pluggy.PluginManager, owner: str, plugin: object, settings: Mapping[str, Any], registry: ExtensionRegistry
 ) -> None:
     others = [each for each in manager.get_plugins() if each is not plugin]
     if not any(each.plugin is plugin for each in manager.hook.replctl_register.get_hookimpls()):
-        raise Incomplete("it has no @hookimpl function replctl_register(register, settings)")
+        raise InvalidContribution("it has no @hookimpl function replctl_register(register, settings)")
 
     def register(what: Contribution) -> Any:
         return registry.register(owner, what)
@@ -68,31 +68,31 @@ def _let_register(
     manager.subset_hook_caller("replctl_register", others)(register=register, settings=settings)
 
 
-def _told(error: BaseException) -> str:
-    return str(error) if isinstance(error, Incomplete) else f"{type(error).__name__}: {error}"
+def _describe(error: BaseException) -> str:
+    return str(error) if isinstance(error, InvalidContribution) else f"{type(error).__name__}: {error}"
 
 
-def _found(extension: Extension) -> Iterator[tuple[str, object]]:
+def _find(extension: Extension) -> Iterator[tuple[str, object]]:
     if (extension.name is None) == (extension.path is None):
-        raise CannotLoad("extensions: each entry has either a name or a path")
+        raise ExtensionLoadError("extensions: each entry has either a name or a path")
     if extension.name is not None:
-        yield extension.name, _installed(extension.name)
+        yield extension.name, _load_entry_point(extension.name)
         return
     path = Path(os.path.expanduser(extension.path or ""))
     _check_owner(path)
     for file in sorted(path.glob("*.py")) if path.is_dir() else [path]:
         _check_owner(file)
-        yield file.stem.replace("_", "-"), _from_file(file)
+        yield file.stem.replace("_", "-"), _load_file(file)
 
 
-def _installed(name: str) -> object:
+def _load_entry_point(name: str) -> object:
     for point in importlib.metadata.entry_points(group=GROUP, name=name):
         try:
             return point.load()
         except (Exception, SystemExit) as error:
-            raise CannotLoad(f"extension {name}: {type(error).__name__}: {error}") from error
+            raise ExtensionLoadError(f"extension {name}: {type(error).__name__}: {error}") from error
     there = sorted({point.name for point in importlib.metadata.entry_points(group=GROUP)})
-    raise CannotLoad(f"extension {name} is not installed; there are: {', '.join(there) or 'none'}")
+    raise ExtensionLoadError(f"extension {name} is not installed; there are: {', '.join(there) or 'none'}")
 
 
 def _check_owner(path: Path) -> None:
@@ -100,18 +100,20 @@ def _check_owner(path: Path) -> None:
     try:
         facts = path.stat()
     except OSError as error:
-        raise CannotLoad(f"extension {path}: {error.strerror}") from None
+        raise ExtensionLoadError(f"extension {path}: {error.strerror}") from None
     if facts.st_uid not in (0, os.getuid()) or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise CannotLoad(f"extension {path}: others than its user may write it; chmod go-w, and chown to root or you")
+        raise ExtensionLoadError(
+            f"extension {path}: others than its user may write it; chmod go-w, and chown to root or you"
+        )
 
 
-def _from_file(file: Path) -> ModuleType:
+def _load_file(file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"replctl_extension_{file.stem}", file)
     if spec is None or spec.loader is None:
-        raise CannotLoad(f"extension {file}: no python file")
+        raise ExtensionLoadError(f"extension {file}: no python file")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise CannotLoad(f"extension {file}: {type(error).__name__}: {error}") from error
+        raise ExtensionLoadError(f"extension {file}: {type(error).__name__}: {error}") from error
     return module

@@ -14,44 +14,44 @@ T = TypeVar("T")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}\Z")
 
 
-class Incomplete(ValueError):
+class InvalidContribution(ValueError):
     """A contribution does not keep its contract, or its name is taken."""
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Registration:
     """One contribution and whose it is."""
 
     owner: str
-    what: Contribution
+    contribution: Contribution
 
     @property
     def label(self) -> str:
         """Its name together with its owner's."""
-        return f"{self.owner}/{self.what.name}"
+        return f"{self.owner}/{self.contribution.name}"
 
 
-OnError = Callable[[Record, BaseException], None]
+OnError = Callable[[Registration, BaseException], None]
 Register = Callable[[Contribution], Callable[[], int]]
 
 
-class Registry:
+class ExtensionRegistry:
     """Contributions by kind. `on_error` hears of each one that raised; it must not raise itself."""
 
     def __init__(self, on_error: OnError) -> None:
         self._on_error = on_error
-        self._records: list[Record] = []
-        self._listed: dict[str, tuple[Record, ...]] = {}
+        self._records: list[Registration] = []
+        self._listed: dict[str, tuple[Registration, ...]] = {}
 
     def register(self, owner: str, what: Contribution) -> Callable[[], int]:
         """Add it. What is returned takes this very one away, and says how many that were. Raises Incomplete."""
-        check(what)
-        for other in self.of(type(what)):
-            if other.what.name == what.name and (what.alone or other.owner == owner):
-                raise Incomplete(f"{what.kind} {what.name}: {other.owner} has one of this name")
-            if _key(what) is not None and _key(other.what) == _key(what):
-                raise Incomplete(f"{what.kind} {what.name}: {other.owner} has one with this key")
-        record = Record(owner, what)
+        validate(what)
+        for other in self.by_kind(type(what)):
+            if other.contribution.name == what.name and (what.unique_name or other.owner == owner):
+                raise InvalidContribution(f"{what.kind} {what.name}: {other.owner} has one of this name")
+            if _key(what) is not None and _key(other.contribution) == _key(what):
+                raise InvalidContribution(f"{what.kind} {what.name}: {other.owner} has one with this key")
+        record = Registration(owner, what)
         self._records.append(record)
         self._listed.clear()
         return lambda: self._remove(lambda each: each is record)
@@ -60,36 +60,41 @@ class Registry:
         """Take away all that an extension has contributed; how many there were."""
         return self._remove(lambda each: each.owner == owner)
 
-    def _remove(self, which: Callable[[Record], bool]) -> int:
+    def _remove(self, which: Callable[[Registration], bool]) -> int:
         kept = [each for each in self._records if not which(each)]
         gone = len(self._records) - len(kept)
         self._records = kept
         self._listed.clear()
         return gone
 
-    def of(self, kind: type[Contribution]) -> tuple[Record, ...]:
+    def by_kind(self, kind: type[Contribution]) -> tuple[Registration, ...]:
         """Those of one kind, in their order. The same tuple until something changes."""
         if kind.kind not in self._listed:
-            some = [each for each in self._records if each.what.kind == kind.kind]
-            self._listed[kind.kind] = tuple(sorted(some, key=lambda each: each.what.order))
+            some = [each for each in self._records if each.contribution.kind == kind.kind]
+            self._listed[kind.kind] = tuple(sorted(some, key=lambda each: each.contribution.order))
         return self._listed[kind.kind]
 
-    def find(self, kind: type[C], name: str) -> tuple[Record, C] | None:
+    def find(self, kind: type[C], name: str) -> tuple[Registration, C] | None:
         """The one of this name, of a kind that has each name once."""
-        for each in self.of(kind):
-            if each.what.name == name:
-                return each, each.what  # type: ignore[return-value]
+        for each in self.by_kind(kind):
+            if each.contribution.name == name:
+                return each, each.contribution  # type: ignore[return-value]
         return None
 
     def listing(self) -> list[dict[str, str]]:
         """All of them as data."""
         return [
-            {"kind": each.what.kind, "name": each.what.name, "owner": each.owner, "summary": each.what.summary}
+            {
+                "kind": each.contribution.kind,
+                "name": each.contribution.name,
+                "owner": each.owner,
+                "summary": each.contribution.summary,
+            }
             for kind in CONTRACTS.values()
-            for each in self.of(kind)
+            for each in self.by_kind(kind)
         ]
 
-    def guarded(self, record: Record, call: Callable[[], T], otherwise: T) -> T:
+    def call_safely(self, record: Registration, call: Callable[[], T], otherwise: T) -> T:
         """What `call` gives. When it raises, that is told, `otherwise` is given, and the others go on."""
         try:
             return call()
@@ -98,32 +103,34 @@ class Registry:
             return otherwise
 
 
-def check(what: Any) -> None:
+def validate(what: Any) -> None:
     """Whether it keeps its contract. Raises Incomplete."""
     contract = CONTRACTS.get(getattr(what, "kind", ""))
     if contract is None or type(what) is not contract:
-        raise Incomplete(f"{type(what).__name__} is no contribution: {', '.join(CONTRACTS)}")
+        raise InvalidContribution(f"{type(what).__name__} is no contribution: {', '.join(CONTRACTS)}")
     if not isinstance(what.name, str) or not _NAME.match(what.name):
-        raise Incomplete(f"{what.kind}: a name has lower case letters, digits, - and _, at most 64: {what.name!r}")
+        raise InvalidContribution(
+            f"{what.kind}: a name has lower case letters, digits, - and _, at most 64: {what.name!r}"
+        )
     for name, kind in get_type_hints(contract).items():
-        if name in (each.name for each in fields(contract)) and (why := _fault(kind, getattr(what, name))):
-            raise Incomplete(f"{what.kind} {what.name}: {name} {why}")
+        if name in (each.name for each in fields(contract)) and (why := _type_error(kind, getattr(what, name))):
+            raise InvalidContribution(f"{what.kind} {what.name}: {name} {why}")
     if isinstance(what, SessionBackend):
         missing = [each for each in what.methods if not callable(getattr(what.backend, each, None))]
         if missing:
-            raise Incomplete(f"{what.kind} {what.name}: backend has no {', '.join(missing)}")
+            raise InvalidContribution(f"{what.kind} {what.name}: backend has no {', '.join(missing)}")
     if (key := _key(what)) is not None and not (len(key) == 1 and key.isprintable()):
-        raise Incomplete(f"{what.kind} {what.name}: key is one printable character")
+        raise InvalidContribution(f"{what.kind} {what.name}: key is one printable character")
     height = getattr(what, "height", 1)
     if not 1 <= height <= 20:
-        raise Incomplete(f"{what.kind} {what.name}: height is from 1 to 20 lines")
+        raise InvalidContribution(f"{what.kind} {what.name}: height is from 1 to 20 lines")
 
 
 def _key(what: Contribution) -> str | None:
     return getattr(what, "key", None)
 
 
-def _fault(kind: Any, value: object) -> str | None:
+def _type_error(kind: Any, value: object) -> str | None:
     if get_origin(kind) is Callable or "Callable" in str(kind):
         return None if callable(value) else "is no function"
     if get_origin(kind) is tuple:

@@ -23,18 +23,18 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RequireApproval:
     """A person is to decide. `title` is the question in a few words, `reason` why it is asked."""
 
     title: str
     reason: str
 
 
-Verdict = Allow | Block | Ask
+Verdict = Allow | Block | RequireApproval
 
 
 @dataclass(frozen=True)
-class Facts:
+class CodeAnalysis:
     """What python code says before it runs. Code can hide all of it: this is a look, not a boundary.
 
     `imports` has modules by their full dotted names, of `from a import b` both `a` and `a.b`; `calls` what is called
@@ -48,7 +48,7 @@ class Facts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class HookRequest:
     """One eval that is about to run. All of it is data of the request; nothing here is the session's own word.
 
     `op` is `eval`, or what else takes its turn in a session: `load-file`, `reload-file`, `env` and `clone`, which have
@@ -69,25 +69,25 @@ class Question:
     approved: frozenset[str] = frozenset()  # hooks, as `OWNER/NAME`, whose question a person has answered with yes
 
     @cached_property
-    def facts(self) -> Facts:
+    def analysis(self) -> CodeAnalysis:
         """The code, looked into once for all hooks. Other runtimes than python have `error` alone."""
-        return look(self.code) if self.runtime == "python" else Facts(error=f"{self.runtime} is not parsed")
+        return analyze(self.code) if self.runtime == "python" else CodeAnalysis(error=f"{self.runtime} is not parsed")
 
 
-def look(code: str) -> Facts:
+def analyze(code: str) -> CodeAnalysis:
     """Parse python code as this interpreter reads it. Never raises."""
     if len(code) > MAX_PARSED:
-        return Facts(error=f"longer than {MAX_PARSED} characters")
+        return CodeAnalysis(error=f"longer than {MAX_PARSED} characters")
     try:
         tree = compile(code, "<eval>", "exec", _FLAGS, dont_inherit=True)
-        found = [_told(node) for node in ast.walk(tree)]
+        found = [_names_in(node) for node in ast.walk(tree)]
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return Facts(error=f"{type(error).__name__}: {error}")
+        return CodeAnalysis(error=f"{type(error).__name__}: {error}")
     imports, calls, names = (frozenset(word for each in found for word in each[which]) for which in range(3))
-    return Facts(imports, calls, names)
+    return CodeAnalysis(imports, calls, names)
 
 
-def _told(node: ast.AST) -> tuple[list[str], list[str], list[str]]:
+def _names_in(node: ast.AST) -> tuple[list[str], list[str], list[str]]:
     """Imports, calls and names of one node."""
     match node:
         case ast.Import(names=names):

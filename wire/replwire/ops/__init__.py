@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replwire.ops.base import Opens, Request, Run, SessionRequest
+from replwire.ops.base import OpensSession, QueuedRequest, Request, SessionRequest
 from replwire.ops.broker import Describe, Hello, Ping, ReloadConfig, Shutdown, Stats
 from replwire.ops.evals import Eval, History, Interrupt, Jobs, LoadFile, Read, ReloadFile, Stack, Stdin
 from replwire.ops.names import ClearBindings, Complete, Lookup, LsBindings
@@ -48,16 +48,16 @@ __all__ = [
     "LsEnvironments",
     "LsSessions",
     "NewSession",
-    "Opens",
+    "OpensSession",
     "Ping",
+    "Queueable",
+    "QueuedRequest",
     "Read",
     "ReloadConfig",
     "ReloadFile",
     "RemoveEnvironment",
     "Request",
     "Reset",
-    "Run",
-    "Runs",
     "SessionRequest",
     "SetMode",
     "Share",
@@ -69,7 +69,7 @@ __all__ = [
     "Unsubscribe",
 ]
 
-Runs = Eval | Run  # what takes its turn in a session
+Queueable = Eval | QueuedRequest  # what takes its turn in a session
 
 OPS: dict[str, type[Request]] = {
     "eval": Eval,

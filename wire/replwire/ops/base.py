@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from replwire.policy import Tighter
+from replwire.policy import SandboxOverrides
 
 # Keys that an answer to any operation may have beside `id`, `status` and what its contract `returns`.
 OF_ANY_ANSWER = (
@@ -63,7 +63,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     client_version: Version | None = None
 
     @property
-    def alters(self) -> bool:
+    def mutates(self) -> bool:
         """Whether this very request can change anything."""
         return self.changes
 
@@ -73,7 +73,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
         return self.session
 
 
-class Opens(Request, frozen=True, kw_only=True, rename="kebab"):
+class OpensSession(Request, frozen=True, kw_only=True, rename="kebab"):
     """A request that may open a session. `cwd` is its folder; with `cwd-needed` false it does without one that it
     cannot have, and says so. `profile`, `network` and the limits below make its sandbox tighter than the broker's,
     never looser."""
@@ -88,12 +88,12 @@ class Opens(Request, frozen=True, kw_only=True, rename="kebab"):
     pids: Positive | None = None
     cpu_percent: Positive | None = None
 
-    def tighter(self) -> Tighter | None:
+    def sandbox_overrides(self) -> SandboxOverrides | None:
         """What it asks of the sandbox, or None for nothing."""
         asked = (self.profile, self.network, self.memory_bytes, self.pids, self.cpu_percent)
         if asked == (None,) * 5:
             return None
-        return Tighter(
+        return SandboxOverrides(
             profile=self.profile,
             network=self.network,
             memory_bytes=self.memory_bytes,
@@ -108,7 +108,7 @@ class SessionRequest(Request, frozen=True, kw_only=True, rename="kebab"):
     session: str
 
 
-class Run(Request, frozen=True, kw_only=True, rename="kebab"):
+class QueuedRequest(Request, frozen=True, kw_only=True, rename="kebab"):
     """A request that takes its turn in the session, as an eval does. `timeout-ms` bounds how long it may run,
     `wait-ms` how long its answer is awaited: after that it goes on, and can be read by its `eval-id`. `traceparent` is
     the caller's span, where the broker makes traces."""

@@ -6,8 +6,17 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from replwire.names import MAX_NAME_BYTES
-from replwire.ops.base import ApprovalId, Natural, Opens, Positive, Request, Run, SessionRequest, TraceParent
+from replwire.identifiers import MAX_NAME_BYTES
+from replwire.ops.base import (
+    ApprovalId,
+    Natural,
+    OpensSession,
+    Positive,
+    QueuedRequest,
+    Request,
+    SessionRequest,
+    TraceParent,
+)
 
 _OF_AN_EVAL = (
     "out",
@@ -43,7 +52,7 @@ _OF_AN_EVAL = (
 )
 
 
-class Eval(Opens, frozen=True, kw_only=True, rename="kebab"):
+class Eval(OpensSession, frozen=True, kw_only=True, rename="kebab"):
     """Run code in a session, or in a throw-away one when no session is named. `timeout-ms` bounds how long the code
     may run, `wait-ms` how long its answer is awaited: after that it goes on, and can be read by its `eval-id`.
     `module` names an imported module to run it in. `mime` lists the rich forms that the caller can show, best first.
@@ -79,7 +88,7 @@ class Eval(Opens, frozen=True, kw_only=True, rename="kebab"):
         return self.store_history
 
 
-class LoadFile(Run, frozen=True, kw_only=True, rename="kebab"):
+class LoadFile(QueuedRequest, frozen=True, kw_only=True, rename="kebab"):
     """Run a file that the broker's machine has, below one of the folders of `session.load-paths`; without such a
     setting there are none. Tracebacks name the file."""
 

@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from replwire.ops.base import Opens, Request, Run, SessionRequest
+from replwire.ops.base import OpensSession, QueuedRequest, Request, SessionRequest
 
 
-class NewSession(Opens, frozen=True, kw_only=True, rename="kebab"):
+class NewSession(OpensSession, frozen=True, kw_only=True, rename="kebab"):
     """Open a session, with or without a name. `runtime` is `python`, `node`, `bash`, or for python an environment:
     the path of a virtual environment, an interpreter, or a project with a `.venv`, or `@NAME` for one that is kept
     in the broker's state folder."""
@@ -79,7 +79,7 @@ class HandOver(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
     who: Annotated[str, Meta(min_length=1, max_length=256)]
 
 
-class Env(Run, frozen=True, kw_only=True, rename="kebab"):
+class Env(QueuedRequest, frozen=True, kw_only=True, rename="kebab"):
     """The python environment of a session. `show` it; `activate` the one at `path` (see `new-session`) or
     `deactivate` it: a fresh worker, and if that fails nothing has changed; `add`, `remove`, `install`, `list`
     packages or run `test`s there: these run as an eval does, with their output live."""
@@ -115,7 +115,7 @@ class Env(Run, frozen=True, kw_only=True, rename="kebab"):
     packages: Annotated[list[Annotated[str, Meta(min_length=1, max_length=1000)]], Meta(max_length=100)] = []
 
     @property
-    def alters(self) -> bool:
+    def mutates(self) -> bool:
         return self.action not in ("show", "list")
 
     def summary(self) -> str:
@@ -139,7 +139,7 @@ class RemoveEnvironment(Request, frozen=True, kw_only=True, rename="kebab"):
     environment: Annotated[str, Meta(max_length=600, pattern=r"\A@")]
 
 
-class Clone(Run, frozen=True, kw_only=True, rename="kebab"):
+class Clone(QueuedRequest, frozen=True, kw_only=True, rename="kebab"):
     """Open a session `name` with copies of all that `session` (or `source`) has; what cannot be copied is listed
     with the reason. It waits for the running eval of the source."""
 

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from replwire.names import MAX_NAME_BYTES
+from replwire.identifiers import MAX_NAME_BYTES
 from replwire.ops.base import Natural, Request
 
 _Word = Annotated[str, Meta(min_length=1, max_length=100)]

@@ -10,77 +10,79 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from replwire.private_directories import make_private_directory
-from replworker.confine.prepare import KeptEnvironment
-from replworker.confine.rights import Rights, acting_as
+from replworker.sandbox.prepare import ManagedEnvironment
+from replworker.sandbox.rights import Rights, acting_as
 
 _CREATE_S = 120.0
-_PLACES = ("bin/python", ".venv/bin/python", "venv/bin/python")
+_INTERPRETER_PATHS = ("bin/python", ".venv/bin/python", "venv/bin/python")
 
 
-class NoEnvironment(Exception):
+class EnvironmentUnavailable(Exception):
     """It cannot be used; the text says why."""
 
 
-class Found(NamedTuple):
+class ResolvedInterpreter(NamedTuple):
     """An interpreter, the variables that go with it, whether the session named it, which the operator did not, and the
     environment that it belongs to where the broker keeps that."""
 
     executable: str
     env: dict[str, str]
     named: bool = False
-    kept: KeptEnvironment | None = None
+    kept: ManagedEnvironment | None = None
 
 
-def find(
+def resolve_interpreter(
     environment: str | None, interpreter: str, kept: str, env: dict[str, str], rights: Rights | None = None
-) -> Found:
+) -> ResolvedInterpreter:
     """The interpreter of `environment`: a virtual environment, an interpreter, a project folder with one, or `@NAME`
     or `@OWNER/NAME`, which stands in the folder `kept` and is made when it is missing. None is `interpreter`. What has
     a path is looked for with `rights`. Raises NoEnvironment."""
     if environment is None:
-        return Found(interpreter, env)
+        return ResolvedInterpreter(interpreter, env)
     own = None
     if environment.startswith("@"):
-        environment, rights = _keep(kept, environment[1:], interpreter), None
-        own = KeptEnvironment(environment, interpreter)
+        environment, rights = _ensure_environment(kept, environment[1:], interpreter), None
+        own = ManagedEnvironment(environment, interpreter)
     with acting_as(rights):
-        return _found(environment, env, own)
+        return _resolve(environment, env, own)
 
 
-def _found(environment: str, env: dict[str, str], own: KeptEnvironment | None) -> Found:
-    executable = _executable(environment)
+def _resolve(environment: str, env: dict[str, str], own: ManagedEnvironment | None) -> ResolvedInterpreter:
+    executable = _find_executable(environment)
     home = os.path.dirname(os.path.dirname(executable))
     more = {"PATH": f"{os.path.dirname(executable)}{os.pathsep}{env.get('PATH', os.defpath)}"}
     if os.path.exists(os.path.join(home, "pyvenv.cfg")):
         more["VIRTUAL_ENV"] = home
-    return Found(executable, env | more, named=True, kept=own)
+    return ResolvedInterpreter(executable, env | more, named=True, kept=own)
 
 
-def _executable(path: str) -> str:
+def _find_executable(path: str) -> str:
     if os.path.isdir(path):
-        found = [os.path.join(path, place) for place in _PLACES if os.path.isfile(os.path.join(path, place))]
+        found = [os.path.join(path, place) for place in _INTERPRETER_PATHS if os.path.isfile(os.path.join(path, place))]
         if not found:
-            raise NoEnvironment(f"no python environment in {path}: none of {', '.join(_PLACES)} is there")
+            raise EnvironmentUnavailable(
+                f"no python environment in {path}: none of {', '.join(_INTERPRETER_PATHS)} is there"
+            )
         path = found[0]
     if not os.path.exists(path):
-        raise NoEnvironment(f"no python environment at {path}")
+        raise EnvironmentUnavailable(f"no python environment at {path}")
     if not os.access(path, os.X_OK, effective_ids=True):
-        raise NoEnvironment(f"{path} cannot be executed")
+        raise EnvironmentUnavailable(f"{path} cannot be executed")
     return path
 
 
-def kept(folder: str) -> frozenset[str]:
+def list_environments(folder: str) -> frozenset[str]:
     """The environments in the folder where named ones are kept, as `@NAME` and `@OWNER/NAME`."""
     found = set()
-    for entry in _folders(folder):
+    for entry in _subdirectories(folder):
         if entry.startswith("@"):
-            found |= {f"@{unquote(entry[1:])}/{name}" for name in _folders(f"{folder}/{entry}")}
+            found |= {f"@{unquote(entry[1:])}/{name}" for name in _subdirectories(f"{folder}/{entry}")}
         else:
             found.add(f"@{entry}")
     return frozenset(found)
 
 
-def _folders(folder: str) -> list[str]:
+def _subdirectories(folder: str) -> list[str]:
     try:
         with os.scandir(folder) as entries:
             found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -89,7 +91,7 @@ def _folders(folder: str) -> list[str]:
         return []
 
 
-def _keep(folder: str, name: str, interpreter: str) -> str:
+def _ensure_environment(folder: str, name: str, interpreter: str) -> str:
     """The place of a named environment, which is whole. One worker at a time makes it, the others wait: all of them
     for as long as a worker may take to start. Whoever is killed over it leaves a note, and the next begins anew."""
     owner, slash, name = name.rpartition("/")
@@ -118,8 +120,8 @@ def _create(path: str, interpreter: str) -> None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         shutil.rmtree(path, ignore_errors=True)
-        raise NoEnvironment(f"a new environment could not be made: {error}") from None
+        raise EnvironmentUnavailable(f"a new environment could not be made: {error}") from None
     if done.returncode:
         shutil.rmtree(path, ignore_errors=True)
         said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-500:]
-        raise NoEnvironment(f"a new environment could not be made: {said}")
+        raise EnvironmentUnavailable(f"a new environment could not be made: {said}")

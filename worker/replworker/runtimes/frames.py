@@ -5,17 +5,17 @@ its question. Nothing here carries a session's name, an id of a client or a rout
 
 Dump and Restore come with a descriptor (a regular file or a memfd, read and written from its beginning). It does not
 travel on the control channel, whose reader would have to ask for ancillary data with every frame, but by SCM_RIGHTS
-in a packet of one byte on the interpreter's descriptor 6, sent before the frame (`Child.send(body, fd)`).
+in a packet of one byte on the interpreter's descriptor 6, sent before the frame (`InterpreterProcess.send(body, fd)`).
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from replwire.replies import Completion, Ex, Frame, LeftBehind, Variable
+from replwire.replies import Completion, ExceptionInfo, SkippedName, StackFrame, Variable
 
 
-class Claim(msgspec.Struct, tag_field="op", tag="claim"):
+class ClaimFrame(msgspec.Struct, tag_field="op", tag="claim"):
     """Go to this folder, take this environment, keep to these limits."""
 
     n: int
@@ -24,7 +24,7 @@ class Claim(msgspec.Struct, tag_field="op", tag="claim"):
     limits: dict[str, int]
 
 
-class Eval(msgspec.Struct, tag_field="op", tag="eval", omit_defaults=True):
+class EvalFrame(msgspec.Struct, tag_field="op", tag="eval", omit_defaults=True):
     """Run code. `name` is the file name that tracebacks show.
 
     `mime` has exact MIME types, and `image/*`. The value comes back in the first of them that it has a form for, and
@@ -44,26 +44,26 @@ class Eval(msgspec.Struct, tag_field="op", tag="eval", omit_defaults=True):
     named: bool = True  # the session has a life beyond this eval: reload what the user has under autoreload
 
 
-class Interrupt(msgspec.Struct, tag_field="op", tag="interrupt"):
+class InterruptFrame(msgspec.Struct, tag_field="op", tag="interrupt"):
     """The eval `n` is to stop. Sent before SIGINT, which alone could come before the eval has begun. No answer."""
 
     n: int
 
 
-class Vars(msgspec.Struct, tag_field="op", tag="vars"):
+class VarsFrame(msgspec.Struct, tag_field="op", tag="vars"):
     """List the user's variables, at most `max` of them."""
 
     n: int
     max: int
 
 
-class Clear(msgspec.Struct, tag_field="op", tag="clear"):
+class ClearFrame(msgspec.Struct, tag_field="op", tag="clear"):
     """Forget the user's variables."""
 
     n: int
 
 
-class Complete(msgspec.Struct, tag_field="op", tag="complete"):
+class CompleteFrame(msgspec.Struct, tag_field="op", tag="complete"):
     """Ways to go on with `code` at `pos`, an offset in characters, at most `max`. Runs no property with effects."""
 
     n: int
@@ -72,7 +72,7 @@ class Complete(msgspec.Struct, tag_field="op", tag="complete"):
     max: int
 
 
-class Lookup(msgspec.Struct, tag_field="op", tag="lookup"):
+class LookupFrame(msgspec.Struct, tag_field="op", tag="lookup"):
     """What a dotted name means. Anything but a dotted name is not found; nothing is evaluated."""
 
     n: int
@@ -80,7 +80,7 @@ class Lookup(msgspec.Struct, tag_field="op", tag="lookup"):
     module: str | None
 
 
-class Dump(msgspec.Struct, tag_field="op", tag="dump"):
+class DumpFrame(msgspec.Struct, tag_field="op", tag="dump"):
     """Write the user's names for another session, at most `max` bytes. Python writes into the descriptor that
     comes with this frame; other runtimes answer with `data`."""
 
@@ -89,7 +89,7 @@ class Dump(msgspec.Struct, tag_field="op", tag="dump"):
     dill: str | None = None  # folder where dill can be imported from, when the interpreter has none
 
 
-class Restore(msgspec.Struct, tag_field="op", tag="restore"):
+class RestoreFrame(msgspec.Struct, tag_field="op", tag="restore"):
     """Take over names that a Dump wrote: from the descriptor that comes along (python), or from `data`."""
 
     n: int
@@ -97,11 +97,11 @@ class Restore(msgspec.Struct, tag_field="op", tag="restore"):
     dill: str | None = None
 
 
-class _Event(msgspec.Struct, tag_field="t", frozen=True, rename="kebab"):
+class _FrameEvent(msgspec.Struct, tag_field="t", frozen=True, rename="kebab"):
     pass
 
 
-class Ready(_Event, frozen=True, tag="ready"):
+class ReadyFrame(_FrameEvent, frozen=True, tag="ready"):
     """The interpreter is up."""
 
     runtime: str
@@ -112,20 +112,20 @@ class Ready(_Event, frozen=True, tag="ready"):
     can: list[str] = []  # ops beyond claim, eval and interrupt that it answers
 
 
-class Claimed(_Event, frozen=True, tag="claimed"):
+class ClaimedFrame(_FrameEvent, frozen=True, tag="claimed"):
     """Answer to Claim."""
 
     n: int
     error: str | None = None
 
 
-class NeedInput(_Event, frozen=True, tag="need-input"):
+class NeedInputFrame(_FrameEvent, frozen=True, tag="need-input"):
     """The running code waits for input."""
 
     n: int
 
 
-class Result(_Event, frozen=True, tag="result", kw_only=True):
+class ResultFrame(_FrameEvent, frozen=True, tag="result", kw_only=True):
     """Answer to Eval, exactly one.
 
     A bundle (`mime`, and each of `images`) has one form. One that was over its bound has in its place, or besides a
@@ -139,8 +139,8 @@ class Result(_Event, frozen=True, tag="result", kw_only=True):
     value_dropped: int = 0
     repr_error: str | None = None
     changed: list[str] = []
-    ex: Ex | None = None
-    stacktrace: list[Frame] | None = None
+    ex: ExceptionInfo | None = None
+    stacktrace: list[StackFrame] | None = None
     traceback: str | None = None
     hint: str | None = None
     mime: dict[str, str] | None = None  # the value's rich forms: MIME type to text, images in base64
@@ -148,7 +148,7 @@ class Result(_Event, frozen=True, tag="result", kw_only=True):
     images_dropped: int = 0  # and how many more there were
 
 
-class Variables(_Event, frozen=True, tag="vars"):
+class VariablesFrame(_FrameEvent, frozen=True, tag="vars"):
     """Answer to Vars."""
 
     n: int
@@ -156,14 +156,14 @@ class Variables(_Event, frozen=True, tag="vars"):
     total: int
 
 
-class Cleared(_Event, frozen=True, tag="cleared"):
+class ClearedFrame(_FrameEvent, frozen=True, tag="cleared"):
     """Answer to Clear."""
 
     n: int
     count: int
 
 
-class Completions(_Event, frozen=True, tag="completions"):
+class CompletionsFrame(_FrameEvent, frozen=True, tag="completions"):
     """Answer to Complete: each text replaces what stands between `start`, in characters, and the cursor."""
 
     n: int
@@ -171,7 +171,7 @@ class Completions(_Event, frozen=True, tag="completions"):
     items: list[Completion]
 
 
-class Found(_Event, frozen=True, tag="found", kw_only=True):
+class FoundFrame(_FrameEvent, frozen=True, tag="found", kw_only=True):
     """Answer to Lookup."""
 
     n: int
@@ -185,24 +185,35 @@ class Found(_Event, frozen=True, tag="found", kw_only=True):
     line: int | None = None
 
 
-class Dumped(_Event, frozen=True, tag="dumped", kw_only=True):
+class DumpedFrame(_FrameEvent, frozen=True, tag="dumped", kw_only=True):
     """Answer to Dump and to Restore. `error` when nothing at all came of it."""
 
     n: int
     count: int = 0
     bytes: int = 0
     data: str | None = None
-    left_behind: list[LeftBehind] = []
+    left_behind: list[SkippedName] = []
     error: str | None = None
 
 
-class Broken(_Event, frozen=True, tag="broken"):
+class BrokenFrame(_FrameEvent, frozen=True, tag="broken"):
     """The interpreter cannot go on, over what the user's code has done to it. The last that it says."""
 
     cause: str
 
 
-Event = Ready | Claimed | NeedInput | Result | Variables | Cleared | Completions | Found | Dumped | Broken
+FrameEvent = (
+    ReadyFrame
+    | ClaimedFrame
+    | NeedInputFrame
+    | ResultFrame
+    | VariablesFrame
+    | ClearedFrame
+    | CompletionsFrame
+    | FoundFrame
+    | DumpedFrame
+    | BrokenFrame
+)
 
 encode = msgspec.json.Encoder().encode
-decode = msgspec.json.Decoder(Event).decode
+decode = msgspec.json.Decoder(FrameEvent).decode

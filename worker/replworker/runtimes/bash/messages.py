@@ -17,14 +17,14 @@ _MOST_FIELDS = 64
 TAGS = frozenset({"ready", "idle", "begun", "state", "result", "syntax", "need", "answer"})
 
 
-class Message(NamedTuple):
+class BashMessage(NamedTuple):
     """One message of bash."""
 
     tag: str
     fields: list[bytes]
 
 
-class Reader:
+class BashMessageReader:
     """Cuts what bash sends into messages. Keeps at most MAX_FRAME_BYTES, and of names no more than STATE_BYTES."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Reader:
         self._fields: list[bytes] = []
         self._size = 0
 
-    def feed(self, data: bytes) -> list[Message]:
+    def feed(self, data: bytes) -> list[BashMessage]:
         """The messages that are now complete. Raises ProtocolError."""
         messages = []
         pieces = data.split(b"\0")
@@ -54,7 +54,7 @@ class Reader:
             raise ProtocolError("said more in one message than may be")
         self._rest += piece
 
-    def _field(self, field: bytes) -> Message | None:
+    def _field(self, field: bytes) -> BashMessage | None:
         if field[:1] == b"!":
             self._tag, self._fields, self._size = field[1:].decode("ascii", "replace"), [], 0
             if self._tag not in TAGS:
@@ -68,7 +68,7 @@ class Reader:
             if len(self._fields) > _MOST_FIELDS:
                 raise ProtocolError("said more in one message than may be")
         elif field == b"=":
-            message = Message(self._tag, self._fields)
+            message = BashMessage(self._tag, self._fields)
             self._tag, self._fields, self._size = None, [], 0
             return message
         else:
@@ -76,7 +76,7 @@ class Reader:
         return None
 
 
-class Request(NamedTuple):
+class BashRequest(NamedTuple):
     """One request to bash: code, or texts."""
 
     op: str
@@ -85,25 +85,25 @@ class Request(NamedTuple):
     code: bytes = b""
     texts: tuple[bytes, ...] = ()
 
-    def packed(self, token: bytes) -> bytes:
+    def pack(self, token: bytes) -> bytes:
         """The bytes for bash that waits with this token."""
         size = len(self.code) if self.code else len(self.texts)
-        head = [b"", token, self.op.encode(), self.argument.encode(), clean(self.name), b"%d" % size]
+        head = [b"", token, self.op.encode(), self.argument.encode(), encode_text(self.name), b"%d" % size]
         return b"\0".join(head) + b"\0" + self.code + b"".join(text + b"\0" for text in self.texts)
 
 
-def clean(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
     """Bytes that bash can hold: without NUL, and with what is no UTF-8 written out."""
     return text.replace("\0", "").encode("utf-8", "backslashreplace")
 
 
-def number(field: bytes) -> int:
+def parse_number(field: bytes) -> int:
     """A count or status that bash told. Raises ProtocolError."""
     if not field.isdigit() or len(field) > 12:
         raise ProtocolError("said a number that is none")
     return int(field)
 
 
-def text(field: bytes) -> str:
+def decode_text(field: bytes) -> str:
     """Text of bash: bytes that are no UTF-8 become the replacement character."""
     return field.decode("utf-8", "replace")

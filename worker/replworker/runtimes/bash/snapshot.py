@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from replwire.replies import LeftBehind
-from replworker.runtimes.bash.names import Declared, Names, declared, plain_integers
-from replworker.runtimes.frames import Dumped
+from replwire.replies import SkippedName
+from replworker.runtimes.bash.shell_names import DeclaredVariable, ShellNames, has_only_integers, parse_declarations
+from replworker.runtimes.frames import DumpedFrame
 
 HEAD = "# bash session, as replctl keeps it: declarations only\n"
 _TRAP = re.compile(r"^trap -- '(?:[^']|'\\'')*+' (\S+)$", re.M | re.S)
@@ -15,15 +15,15 @@ _FUNCTION = re.compile(r"^(\S+) \(\) $", re.M)
 PARTS = 11
 
 
-def compose(n: int, parts: list[str], options: tuple[str, str]) -> Dumped:
+def build_dump(n: int, parts: list[str], options: tuple[str, str]) -> DumpedFrame:
     """The answer to a dump from the parts that requests.sh sends; `options` are those of a fresh shell."""
     variables, functions, exported, aliases, traps, umask, folder, jobs, files, set_options, shell_options = parts
     lines: list[str] = []
-    left: list[LeftBehind] = []
-    for name, how in declared(variables).items():
-        why = _unfit(how)
+    left: list[SkippedName] = []
+    for name, how in parse_declarations(variables).items():
+        why = _cannot_copy(how)
         if why:
-            left.append(LeftBehind(name, why))
+            left.append(SkippedName(name, why))
         else:
             lines.append(how.text)
     count = len(lines) + len(_FUNCTION.findall(functions))
@@ -31,27 +31,27 @@ def compose(n: int, parts: list[str], options: tuple[str, str]) -> Dumped:
     lines += [aliases, *(match.group() for match in _TRAP.finditer(traps) if "__replctl_" not in match.group())]
     lines += [f"umask {umask}", f"cd -- {folder}"]
     lines += _changed(shell_options, options[1]) + _changed(set_options, options[0])
-    left += [LeftBehind(f"job {pid}", "a process belongs to its own session") for pid in jobs.split()]
-    left += [LeftBehind(f"descriptor {fd}", "an open file belongs to its own session") for fd in files.split()]
+    left += [SkippedName(f"job {pid}", "a process belongs to its own session") for pid in jobs.split()]
+    left += [SkippedName(f"descriptor {fd}", "an open file belongs to its own session") for fd in files.split()]
     data = HEAD + "\n".join(line for line in lines if line) + "\n"
-    return Dumped(n=n, count=count, bytes=len(data.encode()), data=data, left_behind=left)
+    return DumpedFrame(n=n, count=count, bytes=len(data.encode()), data=data, left_behind=left)
 
 
-def missing(data: str, now: Names) -> tuple[int, list[LeftBehind]]:
+def find_missing(data: str, now: ShellNames) -> tuple[int, list[SkippedName]]:
     """How many names of a snapshot are there after it was taken over, and those that are not as they were."""
     left = []
-    wanted = declared(data)
+    wanted = parse_declarations(data)
     for name, how in wanted.items():
         here = now.variables.get(name)
         if name not in now.variables or (here is not None and here.text != how.text):
             left.append(name)
     functions = set(_FUNCTION.findall(data)) & now.functions
     why = "this session has one of that name that cannot be changed"
-    return len(wanted) - len(left) + len(functions), [LeftBehind(name, why) for name in left]
+    return len(wanted) - len(left) + len(functions), [SkippedName(name, why) for name in left]
 
 
-def _unfit(how: Declared) -> str | None:
-    if "i" in how.flags and how.value is not None and not plain_integers(how.value):
+def _cannot_copy(how: DeclaredVariable) -> str | None:
+    if "i" in how.flags and how.value is not None and not has_only_integers(how.value):
         return "an integer with a text in it, which bash would evaluate"
     if "n" in how.flags and how.value is not None and not _PLAIN_NAME.fullmatch(how.value):
         return "a reference to more than a name, which bash would evaluate"

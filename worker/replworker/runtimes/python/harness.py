@@ -13,11 +13,11 @@ if _SAFE_PATH:
 else:
     sys.path[0] = _HERE
 try:
-    from replharness.compose import compose
+    from replharness.compose import build_harness
 finally:
     if _SAFE_PATH:
         del sys.path[0]
     else:
         sys.path[0] = ""  # as in interactive python: the user's folder comes first
 
-compose(*map(int, sys.argv[1:5])).serve()
+build_harness(*map(int, sys.argv[1:5])).serve()

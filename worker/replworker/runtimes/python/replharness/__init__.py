@@ -1,7 +1,7 @@
 """The python harness: keeps one namespace and runs the code that a worker sends it.
 
 What every eval needs is imported at start, so that nothing of it is looked up on the user's `sys.path` later. The rest
-(completion, lookup, snapshots, reloading) would cost each idle session its memory; late.py loads it when it is first
+(completion, lookup, snapshots, reloading) would cost each idle session its memory; lazy_import.py loads it when first
 needed, by the path of its file and with the modules of the start, so that it too sees nothing of the user's doing.
 """
 

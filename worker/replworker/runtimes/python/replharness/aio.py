@@ -34,7 +34,7 @@ class Awaiting:
 
     def run(self, codes: List[CodeType], namespace: Dict[str, Any]) -> Any:
         """The last code object's value. An interrupt cancels the main task and leaves the loop usable."""
-        asyncio, self._copy_context = self._interrupts.calmly(_imports)
+        asyncio, self._copy_context = self._interrupts.uninterrupted(_imports)
         self._internal = os.path.dirname(asyncio.__file__) + os.sep
         loop = self._loop
         if loop is None or loop.is_closed() or loop.is_running():

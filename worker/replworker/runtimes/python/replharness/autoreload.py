@@ -8,7 +8,7 @@ import os
 import sys
 
 from . import SEALED
-from .statics import FUNCTION, MISSING, attribute, class_dict, own
+from .static_inspect import FUNCTION, MISSING, attribute, class_dict, own
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Autoreload:
             except KeyboardInterrupt:
                 raise
             except BaseException as exc:
-                _complain(name, exc)
+                _warn(name, exc)
 
     def _ipython(self, module: Dict[str, Any], values: List[Any]) -> None:
         kind, check = _method(module, "ModuleReloader", "check")
@@ -73,14 +73,14 @@ class Autoreload:
         known = self._genuine.get(id(module))
         if known is None or known[0] is not module:
             try:
-                known = (module, _from_its_distribution(module, name, distribution))
+                known = (module, _is_from_distribution(module, name, distribution))
             except Exception:
                 known = (module, False)
             self._genuine = {**(self._genuine if len(self._genuine) < 10 else {}), id(module): known}
         return known[1]
 
 
-def _from_its_distribution(module: Any, name: str, distribution: str) -> bool:
+def _is_from_distribution(module: Any, name: str, distribution: str) -> bool:
     """Whether the file that the module was loaded from is in the list of files that the distribution installed."""
     spec: Any = own(module).get("__spec__")
     if type(module) is not _MODULE or type(spec) is not _SPEC or type(spec.loader) not in _LOADERS or spec.name != name:
@@ -113,7 +113,7 @@ def _changed_at(file: str) -> float:
         return 0.0
 
 
-def _complain(name: str, exc: BaseException) -> None:
+def _warn(name: str, exc: BaseException) -> None:
     try:
         line = ("%s: %s" % (type(exc).__name__, exc)).replace("\n", " ")[:300]
         sys.stderr.write("%s: %s\n" % (name, line))

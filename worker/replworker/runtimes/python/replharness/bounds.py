@@ -19,7 +19,7 @@ CUT_MARK = "…[truncated]"
 _type_name = type.__dict__["__name__"].__get__
 
 
-class Limits:
+class HarnessLimits:
     """What the worker may set with a claim. Values out of range are moved to the nearest bound.
 
     value_bytes: UTF-8 bytes of a value's text, 0..1 MiB. trace_frames: frames shown of one traceback, 2..1000.

@@ -7,9 +7,9 @@ import sys
 
 from . import SEALED
 from .paths import files, modules
-from .scan import Place
+from .scan import CursorContext
 from .signatures import keywords
-from .statics import MISSING, Unread, columns, is_given, is_module, items, names, own, resolve, word
+from .static_inspect import MISSING, UnreadProperty, columns, is_given, is_module, items, names, own, resolve, word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def complete(namespace: Dict[str, Any], code: str, pos: int, most: int) -> Tuple
     """
     if not 0 <= pos <= len(code):
         return min(max(pos, 0), len(code)), []
-    place = Place(code[:pos])
-    start, pairs = _Completer(namespace, place).found()
+    place = CursorContext(code[:pos])
+    start, pairs = _Completer(namespace, place).completions()
     head = place.code[start:]
     kept: Dict[str, str] = {}
     for name, said in pairs:
@@ -92,12 +92,12 @@ def _rank(name: str) -> Tuple[int, str]:
 
 
 class _Completer:
-    def __init__(self, namespace: Dict[str, Any], place: Place) -> None:
+    def __init__(self, namespace: Dict[str, Any], place: CursorContext) -> None:
         self._namespace = namespace
         self._place = place
         self._roots = (namespace, builtins.__dict__)
 
-    def found(self) -> Found:
+    def completions(self) -> Found:
         place = self._place
         if place.comment:
             return len(place.code), ()
@@ -130,7 +130,7 @@ class _Completer:
         place = self._place
         chain = place.chain(end)
         value = MISSING if chain is None else resolve(self._roots, chain[1])[0]
-        return MISSING if type(value) is Unread else value
+        return MISSING if type(value) is UnreadProperty else value
 
     def _attributes(self) -> Pairs:
         code, dot = self._place.code, self._place.start - 1

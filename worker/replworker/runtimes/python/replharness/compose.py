@@ -5,35 +5,35 @@ from __future__ import annotations
 import os
 import sys
 
-from .asks import Asks
 from .channel import Channel
-from .gate import Gate
+from .eval_scope import EvalScope
 from .interrupts import Interrupts
-from .late import Late
-from .loop import Loop
+from .lazy_import import LazyImporter
+from .loop import HarnessLoop
+from .queries import QueryHandlers
 from .run import Runner
 from .sources import Sources
-from .stack import tell_on_signal
-from .streams import Streams
+from .stack import dump_stacks_on_signal
+from .streams import UserStreams
 
 
-def compose(control_fd: int, late_fd: int, trace_fd: int, parcel_fd: int) -> Loop:
+def build_harness(control_fd: int, late_fd: int, trace_fd: int, parcel_fd: int) -> HarnessLoop:
     """A harness on these descriptors, with the user's `__main__`, streams, SIGINT and SIGUSR1 in place."""
     os.environ.setdefault("MPLBACKEND", "agg")  # matplotlib looks for a display before it falls back to it
-    late = Late()  # first: what is imported now is what its modules may import
+    late = LazyImporter()  # first: what is imported now is what its modules may import
     interrupts = Interrupts()
     channel = Channel(control_fd)
-    gate = Gate(late_fd)
-    streams = Streams(gate, channel)
+    gate = EvalScope(late_fd)
+    streams = UserStreams(gate, channel)
     started_as = sys.modules["__main__"]
     sys.argv[:] = [""]
     runner = Runner(channel, gate, streams, interrupts, Sources(), late)
     os.set_inheritable(parcel_fd, False)
-    asks = Asks(runner.module, channel, interrupts, late, parcel_fd)
+    asks = QueryHandlers(runner.module, channel, interrupts, late, parcel_fd)
 
     def in_child() -> None:
         channel.forget()
         gate.after_fork()
 
     os.register_at_fork(after_in_child=in_child)
-    return Loop(channel, runner, interrupts, asks, tell_on_signal(trace_fd), started_as)
+    return HarnessLoop(channel, runner, interrupts, asks, dump_stacks_on_signal(trace_fd), started_as)

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
-    from .pictures import Album
+    from .images import ImageBudget
 
 __builtins__ = SEALED
 
@@ -40,14 +40,14 @@ def format_of(mime: str) -> Optional[str]:
     return "image/png" if mime == "image/*" else mime if mime in _FORMATS else None
 
 
-def drawn(figure: Any, mime: str) -> bytes:
+def draw(figure: Any, mime: str) -> bytes:
     """The figure as a file of this type; raises what matplotlib raises."""
     buffer = BytesIO()
     eval(_SAVE, {"figure": figure, "buffer": buffer, "format": _FORMATS[mime], "__builtins__": SEALED})
     return buffer.getvalue()
 
 
-class Figures:
+class MatplotlibFigures:
     """Collects the figures that one eval after the other draws with pyplot.
 
     `plt.show()` shows what is open at that moment, and closes it, as a window that the user closes would: what is
@@ -57,18 +57,18 @@ class Figures:
     """
 
     def __init__(self, told: Callable[[str, BaseException], None]) -> None:
-        self._told = told
+        self._warn = told
         self._main = get_ident()
         self._finder = _Finder(self)
         self._forget()
 
     def _forget(self) -> None:
-        self._album: Optional[Album] = None
+        self._album: Optional[ImageBudget] = None
         self._mime, self._limit, self._dropped = "", 0, 0
         self._before: Dict[int, Any] = {}
         self._shown: List[Tuple[Any, Dict[str, str]]] = []
 
-    def begin(self, album: Album, mime: str, limit: int) -> None:
+    def begin(self, album: ImageBudget, mime: str, limit: int) -> None:
         """An eval begins that can be shown figures in form `mime`; `limit` of them as images, the rest as files."""
         self._album, self._mime, self._limit = album, mime, limit
         if pyplot() is None:
@@ -95,7 +95,7 @@ class Figures:
         show.__dict__["collects"] = self
         base.show = show
 
-    def taken(self, figure: Any) -> Optional[Dict[str, str]]:
+    def take_shown(self, figure: Any) -> Optional[Dict[str, str]]:
         """The bundle of a figure that the eval has shown already and not changed since: taken from those to show."""
         for at, (shown, bundle) in enumerate(self._shown):
             if shown is figure and not figure.stale:
@@ -128,14 +128,14 @@ class Figures:
         try:
             if len(self._shown) < self._limit:
                 self._shown.append((figure, _bundle(album, figure, self._mime)))
-            elif not album.full:
-                self._shown.append((figure, album.file(self._mime, drawn(figure, self._mime))))
+            elif not album.is_full:
+                self._shown.append((figure, album.file(self._mime, draw(figure, self._mime))))
             else:
                 self._dropped += 1
         except KeyboardInterrupt:
             raise
         except BaseException as exc:
-            self._told("a figure could not be drawn", exc)
+            self._warn("a figure could not be drawn", exc)
             return
         _close(figure)
         figure.stale = False  # saving sets the figure's colours for a while, which counts as a change
@@ -144,7 +144,7 @@ class Figures:
 class _Finder:
     """On the import path until pyplot is imported; finds nothing itself."""
 
-    def __init__(self, figures: Figures) -> None:
+    def __init__(self, figures: MatplotlibFigures) -> None:
         self._figures = figures
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> None:
@@ -158,8 +158,8 @@ class _Finder:
                 pass  # pyplot, which needs it too, will say why
 
 
-def _bundle(album: Album, figure: Any, mime: str) -> Dict[str, str]:
-    data = drawn(figure, mime)
+def _bundle(album: ImageBudget, figure: Any, mime: str) -> Dict[str, str]:
+    data = draw(figure, mime)
     return album.text(mime, data.decode("utf-8")) if mime == "image/svg+xml" else album.data(mime, data)
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 
 from . import SEALED
-from .statics import MISSING, own
+from .static_inspect import MISSING, own
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ FILES = 100  # whose names are remembered; the one that was loaded longest ago i
 _MODULE = type(sys)
 
 
-class Files:
+class FileLoads:
     """Remembers, for each file, which names its last load bound, and to what."""
 
     def __init__(self) -> None:
-        self._bound: Dict[str, Dict[str, int]] = {}
+        self._bindings: Dict[str, Dict[str, int]] = {}
 
     def load(self, file: str, again: bool, namespace: Dict[str, Any], run: Callable[[], Any]) -> Any:
         """What `run` gives, with `__file__` bound for its time. `again`: first forget what the last load bound.
@@ -50,19 +50,19 @@ class Files:
 
     def _forget(self, file: str, namespace: Dict[str, Any]) -> None:
         """A name that was bound to something else since is the user's, and stays."""
-        for name, was in self._bound.get(file, {}).items():
+        for name, was in self._bindings.get(file, {}).items():
             if id(namespace.get(name, MISSING)) == was:
                 namespace.pop(name)
 
     def _note(self, file: str, before: Dict[str, int], namespace: Dict[str, Any]) -> None:
-        self._bound.pop(file, None)
-        self._bound[file] = {
+        self._bindings.pop(file, None)
+        self._bindings[file] = {
             name: id(value)
             for name, value in list(namespace.items())
             if type(name) is str and before.get(name) != id(value) and not name.startswith("__")
         }
-        while len(self._bound) > FILES:
-            del self._bound[next(iter(self._bound))]
+        while len(self._bindings) > FILES:
+            del self._bindings[next(iter(self._bindings))]
 
 
 def _module_of(file: str) -> Any:

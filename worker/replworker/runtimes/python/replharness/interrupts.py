@@ -22,8 +22,8 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._armed = False
-        self._raised = False
-        self._early = False
+        self._was_raised = False
+        self._arrived_early = False
         self._guard_code = self.guard.__code__
         self._divert: Optional[Callable[[FrameType], bool]] = None
         self._signal, self._getsignal = _signal.signal, _signal.getsignal
@@ -42,23 +42,23 @@ class Interrupts:
 
     def expect(self, asked: Callable[[], bool]) -> None:
         """An eval begins: an interrupt from here on, or one that `asked` knows of, ends it however early it comes."""
-        self._early = False
+        self._arrived_early = False
         if asked():
-            self._early = True
+            self._arrived_early = True
 
     def check(self) -> None:
         """Raise the interrupt that came between expect() and the guard."""
-        if self._early:
-            self._early = False
-            self._raised = True
+        if self._arrived_early:
+            self._arrived_early = False
+            self._was_raised = True
             raise KeyboardInterrupt
 
-    def calmly(self, body: Callable[[], Any]) -> Any:
+    def uninterrupted(self, body: Callable[[], Any]) -> Any:
         """Inside a guard: run `body` closed to interrupts, and raise one that came meanwhile after it.
 
         For imports of ours: one that breaks off leaves modules in pieces, and no later import mends them.
         """
-        self._early = False
+        self._arrived_early = False
         self._armed = False
         try:
             return body()
@@ -71,7 +71,7 @@ class Interrupts:
 
         A signal that lands in this very frame raises at most once, so two levels of `except` are enough for any storm.
         """
-        self._raised = False
+        self._was_raised = False
         try:
             try:
                 self._armed = True
@@ -87,12 +87,12 @@ class Interrupts:
 
     def _on_sigint(self, _number: int, frame: Optional[FrameType]) -> None:
         if not self._armed:
-            self._early = True  # told from a late one by expect(), which comes before the next eval
+            self._arrived_early = True  # told from a late one by expect(), which comes before the next eval
             return
         if frame is not None:
-            if frame.f_code is self._guard_code and self._raised:
+            if frame.f_code is self._guard_code and self._was_raised:
                 return
             if self._divert is not None and self._divert(frame):
                 return
-        self._raised = True
+        self._was_raised = True
         raise KeyboardInterrupt

@@ -8,14 +8,14 @@ import sys
 from . import SEALED
 from .bounds import PATH_CHARS, cut, plain, type_name
 from .signatures import SIGNATURE_CHARS, signature, unwrapped, without_first
-from .statics import (
+from .static_inspect import (
     BUILTIN,
     C_METHODS,
     FUNCTION,
     METHOD,
     MISSING,
     MODULE,
-    Unread,
+    UnreadProperty,
     class_dict,
     is_class,
     is_given,
@@ -55,18 +55,18 @@ def lookup(namespace: Dict[str, Any], symbol: str, module: Optional[str]) -> Dic
     value, said = resolve(roots, path)
     if value is MISSING:
         return {"found": False}
-    raw = value.descriptor if type(value) is Unread else value
+    raw = value.descriptor if type(value) is UnreadProperty else value
     inner = raw if is_class(raw) or is_module(raw) or type(raw) is FUNCTION else unwrapped(raw)
     file, line = _place(inner)
     doc = _doc(inner)
     told = signature(raw)
-    methods = [] if type(value) is Unread else _methods(value, path[-1], told)
+    methods = [] if type(value) is UnreadProperty else _methods(value, path[-1], told)
     if told is not None and type(raw) is FUNCTION and is_given(resolve(roots, path[:-1] or path)[0], path[-1]):
         told = without_first(told)
     return {
         "found": True,
         "name": symbol,
-        "type": said if type(value) is Unread else type_name(type(value)),
+        "type": said if type(value) is UnreadProperty else type_name(type(value)),
         "doc": None if doc is None else cut(_dedented(doc), DOC_BYTES)[0],
         "signature": None if told is None else plain(told),
         "methods": methods,
@@ -88,7 +88,7 @@ def _start(namespace: Dict[str, Any], module: str) -> Any:
     if loaded is not None and is_module(loaded):
         return loaded
     value = resolve((namespace, builtins.__dict__), path)[0]
-    return MISSING if type(value) is Unread else value
+    return MISSING if type(value) is UnreadProperty else value
 
 
 def _doc(value: Any) -> Optional[str]:

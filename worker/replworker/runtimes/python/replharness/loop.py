@@ -15,9 +15,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Tuple
 
-    from .asks import Asks
     from .channel import Channel
     from .interrupts import Interrupts
+    from .queries import QueryHandlers
     from .run import Runner
 
 __builtins__ = SEALED
@@ -25,11 +25,17 @@ __builtins__ = SEALED
 EXIT_PROTOCOL = 70  # EX_SOFTWARE: the worker said what the contract does not know
 
 
-class Loop:
+class HarnessLoop:
     """The main thread's life. Between frames it sits in one read(), and no other thread of ours exists."""
 
     def __init__(
-        self, channel: Channel, runner: Runner, interrupts: Interrupts, asks: Asks, stack: bool, started_as: Any
+        self,
+        channel: Channel,
+        runner: Runner,
+        interrupts: Interrupts,
+        asks: QueryHandlers,
+        stack: bool,
+        started_as: Any,
     ) -> None:
         self._channel = channel
         self._runner = runner

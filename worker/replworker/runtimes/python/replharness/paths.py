@@ -7,7 +7,7 @@ import sys
 import time
 
 from . import SEALED
-from .statics import own
+from .static_inspect import own
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional
 
     from .interrupts import Interrupts
-    from .late import Late
+    from .lazy_import import LazyImporter
     from .sources import Sources
 
 __builtins__ = SEALED
@@ -22,7 +22,7 @@ _IPYTHON, _JURIGGED = "IPython.extensions.autoreload", "jurigged.live"
 class Reloading:
     """Loads its parts when they are first needed. An eval that needs none of them pays two lookups."""
 
-    def __init__(self, late: Late, interrupts: Interrupts, sources: Sources) -> None:
+    def __init__(self, late: LazyImporter, interrupts: Interrupts, sources: Sources) -> None:
         self._late = late
         self._interrupts = interrupts
         self._sources = sources
@@ -49,12 +49,12 @@ class Reloading:
         if file is None:
             return run(name)
         if self._files is None:
-            self._files = self._interrupts.calmly(lambda: self._late.load("files")).Files()
+            self._files = self._interrupts.uninterrupted(lambda: self._late.load("files")).FileLoads()
         if self._again:
             self._sources.forget(file)  # a module that is reloaded has its text on disk
         return self._files.load(file, self._again, namespace, lambda: run(file))
 
     def _refresh(self, namespace: Dict[str, Any]) -> None:
         if self._autoreload is None:
-            self._autoreload = self._interrupts.calmly(lambda: self._late.load("autoreload")).Autoreload()
+            self._autoreload = self._interrupts.uninterrupted(lambda: self._late.load("autoreload")).Autoreload()
         self._autoreload.refresh(namespace)

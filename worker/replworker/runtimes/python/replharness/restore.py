@@ -8,8 +8,8 @@ import os
 import sys
 
 from . import SEALED
-from .revive import revivers
-from .snapshot import ENDS_ALL, Left, Quiet, SnapshotError, head
+from .snapshot import ENDS_ALL, SilencedDill, SkippedNames, SnapshotError, head
+from .unpickler import create_unpicklers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,16 +35,16 @@ def restore(main: Any, fd: int, dill: Any) -> Dict[str, Any]:
         try:
             sections, modules, path = _index(file, size)
             sys.path.extend(entry for entry in path if entry not in sys.path)
-            left = Left()
+            left = SkippedNames()
             count = _import_all(main, modules, left)
-            with Quiet(dill):
+            with SilencedDill(dill):
                 count += _Reading(main, fd, file, sections).bind(left)
         finally:
             file.detach()
     return {"count": count, "bytes": size, "left-behind": left.rows()}
 
 
-def _import_all(main: Any, modules: List[Tuple[str, str]], left: Left) -> int:
+def _import_all(main: Any, modules: List[Tuple[str, str]], left: SkippedNames) -> int:
     count = 0
     for name, module in modules:
         try:
@@ -68,9 +68,9 @@ class _Reading:
         self._sections = sections
         self._sizes: List[int] = []
         self._at = 0
-        self._fast, self._patient = revivers(main, _Plain(file), self)
+        self._fast, self._patient = create_unpicklers(main, _Plain(file), self)
 
-    def bind(self, left: Left) -> int:
+    def bind(self, left: SkippedNames) -> int:
         """How many names were bound."""
         before = dict(self._namespace)
         try:

@@ -6,16 +6,16 @@ import sys
 
 from . import SEALED
 from .bounds import MESSAGE_BYTES, cut, plain, type_name
-from .figures import Figures, drawn, format_of, is_figure
+from .figures import MatplotlibFigures, draw, format_of, is_figure
+from .images import FILE_BYTES, ImageBudget, pillow
 from .json_text import json_text
-from .pictures import FILE_BYTES, Album, pillow
 from .tables import compactly, library, markdown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional, Tuple
 
-    from .bounds import Limits
+    from .bounds import HarnessLimits
 
 __builtins__ = SEALED
 
@@ -41,14 +41,14 @@ _mro = type.__dict__["__mro__"].__get__
 _names = type.__dict__["__dict__"].__get__
 
 
-class Rich:
+class RichValues:
     """The rich side of one eval after the other; made when the first asks for it."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: HarnessLimits) -> None:
         self._limits = limits
-        self._figures = Figures(_told)
+        self._figures = MatplotlibFigures(_warn)
         self._wanted: Tuple[str, ...] = ()
-        self._album = Album(0, 0)
+        self._album = ImageBudget(0, 0)
         self._mime: Optional[Dict[str, str]] = None
 
     def begin(self, wanted: Any) -> None:
@@ -56,10 +56,10 @@ class Rich:
         self._wanted = tuple(mime for mime in wanted[:WANTED] if type(mime) is str) if type(wanted) is list else ()
         self._mime = None
         self._figures.end()  # of an eval that had none
-        self._album = Album(self._limits.image_bytes, self._room())
+        self._album = ImageBudget(self._limits.image_bytes, self._room())
         forms = [form for form in map(format_of, self._wanted) if form is not None]
         if forms:
-            _tried(lambda: self._figures.begin(self._album, forms[0], self._limits.images), "figures")
+            _call_user_code(lambda: self._figures.begin(self._album, forms[0], self._limits.images), "figures")
 
     def text(self, value: Any) -> Any:
         """What stands for the value where its repr is wanted: itself, or for pandas something shorter."""
@@ -75,14 +75,14 @@ class Rich:
             kinds = _mro(type(value))
             if is_figure(kinds):
                 figure = value
-                self._mime = _tried(lambda: self._figures.taken(figure), "a figure")
+                self._mime = _call_user_code(lambda: self._figures.take_shown(figure), "a figure")
             if self._mime is None:
-                self._mime = _tried(lambda: self._best(value, kinds), "a rich form")
-        _tried(lambda: self._figures.collect(figure, self._mime is not None), "figures")
+                self._mime = _call_user_code(lambda: self._best(value, kinds), "a rich form")
+        _call_user_code(lambda: self._figures.collect(figure, self._mime is not None), "figures")
 
     def after_error(self) -> None:
         """Show the figures that an eval drew before it failed."""
-        _tried(self._figures.collect, "figures")
+        _call_user_code(self._figures.collect, "figures")
 
     def end(self, answer: Dict[str, Any]) -> None:
         """Write into the answer what there is, and nothing where there is nothing."""
@@ -104,16 +104,16 @@ class Rich:
         if forms.none:
             return None
         of = " of a " + type_name(type(value))
-        _tried(forms.load, _BUNDLE + of)
+        _call_user_code(forms.load, _BUNDLE + of)
         for wanted in self._wanted:
             for mime in forms.matching(wanted):
-                bundle = _tried(lambda: forms.bundle(mime), plain(mime) + of)  # noqa: B023 - called before the next
+                bundle = _call_user_code(lambda: forms.bundle(mime), plain(mime) + of)  # noqa: B023 - called before the next
                 if bundle is not None:
                     return bundle  # type: ignore[no-any-return]
         return None
 
 
-def _tried(body: Callable[[], Any], what: str) -> Any:
+def _call_user_code(body: Callable[[], Any], what: str) -> Any:
     """What `body` returns; None, and a line on stderr, when it raises. NotImplementedError says None politely."""
     try:
         return body()
@@ -121,7 +121,7 @@ def _tried(body: Callable[[], Any], what: str) -> Any:
         if isinstance(exc, KeyboardInterrupt):
             raise
     except BaseException as exc:
-        _told(what + " could not be made", exc)
+        _warn(what + " could not be made", exc)
     return None
 
 
@@ -138,7 +138,7 @@ class _Text:
 class _Forms:
     """The forms of one value. Methods are looked up on its class, as python looks up those with two underscores."""
 
-    def __init__(self, value: Any, kinds: Tuple[type, ...], album: Album) -> None:
+    def __init__(self, value: Any, kinds: Tuple[type, ...], album: ImageBudget) -> None:
         self._value = value
         self._album = album
         self._names = [name for kind in kinds for name in _NAMES if name in _names(kind)]
@@ -194,7 +194,7 @@ class _Forms:
         value = self._value
         if self._figure:
             form = format_of(mime)
-            return None if form is None else drawn(value, form)
+            return None if form is None else draw(value, form)
         if self._table is not None and mime == "text/markdown":
             return markdown(value, self._table)
         bundled = self._bundled.get(mime)
@@ -213,7 +213,7 @@ def _first(found: Any) -> Any:
     return found[0] if type(found) is tuple and len(found) == 2 else found
 
 
-def _told(what: str, exc: BaseException) -> None:
+def _warn(what: str, exc: BaseException) -> None:
     """One line on stderr. What the exception says is user code too."""
     try:
         says = str(exc)

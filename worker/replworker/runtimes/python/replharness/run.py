@@ -8,11 +8,11 @@ import sys
 
 from . import SEALED
 from .aio import CO_COROUTINE, Awaiting
-from .bounds import CHANGED_NAMES, NAME_CHARS, Limits, plain, type_name
+from .bounds import CHANGED_NAMES, NAME_CHARS, HarnessLimits, plain, type_name
 from .cell import Compiler
 from .reloading import Reloading
 from .render import render
-from .trace import Raised, prepare, strip
+from .trace import ExceptionText, prepare, strip
 from .variables import names
 
 TYPE_CHECKING = False
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
     from .channel import Channel
-    from .gate import Gate
+    from .eval_scope import EvalScope
     from .interrupts import Interrupts
-    from .late import Late
-    from .rich import Rich
+    from .lazy_import import LazyImporter
+    from .rich import RichValues
     from .sources import Sources
-    from .streams import Streams
+    from .streams import UserStreams
 
 __builtins__ = SEALED
 
@@ -37,9 +37,15 @@ class Runner:
     """Runs evals in one namespace that lives as long as the session."""
 
     def __init__(
-        self, channel: Channel, gate: Gate, streams: Streams, interrupts: Interrupts, sources: Sources, late: Late
+        self,
+        channel: Channel,
+        gate: EvalScope,
+        streams: UserStreams,
+        interrupts: Interrupts,
+        sources: Sources,
+        late: LazyImporter,
     ) -> None:
-        self.limits = Limits()
+        self.limits = HarnessLimits()
         self._channel = channel
         self._gate = gate
         self._streams = streams
@@ -51,11 +57,11 @@ class Runner:
         self._getpid = os.getpid
         self._exit = os._exit
         self._pid = os.getpid()
-        self._rich: Optional[Rich] = None
+        self._rich: Optional[RichValues] = None
         # Nothing of the harness is in it: pickle finds user functions here, under the name they were defined with.
         self.module = type(sys)("__main__")
         self.module.__dict__["__builtins__"] = builtins
-        self._fresh = dict(self.module.__dict__)
+        self._initial = dict(self.module.__dict__)
         sys.modules["__main__"] = self.module
         self._namespace = self.module.__dict__  # where the present eval runs
 
@@ -73,11 +79,13 @@ class Runner:
         self._interrupts.install()
         self._interrupts.expect(lambda: self._channel.interrupted(number))
         self._streams.restore()
-        self._gate.open(number, bool(message.get("stdin")))
+        self._gate.begin(number, bool(message.get("stdin")))
         self._reloading.begin(message)
         mime = message.get("mime")
-        rich = self._richly() if mime else None
-        work = _Work(self, message["code"], message["name"], silent, bool(message.get("history")), answer, rich, mime)
+        rich = self._load_rich() if mime else None
+        work = _EvalBody(
+            self, message["code"], message["name"], silent, bool(message.get("history")), answer, rich, mime
+        )
         _, exc = self._interrupts.guard(work.run)
         if exc is not None:
             self._raised(exc, answer, silent)
@@ -92,14 +100,14 @@ class Runner:
         self._namespace = self.module.__dict__
         return answer
 
-    def _richly(self) -> Optional[Rich]:
+    def _load_rich(self) -> Optional[RichValues]:
         """What makes the rich forms of values, loaded by the first eval that asks for them; None when it cannot be."""
         if self._rich is None:
             try:
-                from .rich import Rich
+                from .rich import RichValues
             except Exception:  # a standard library in pieces: text alone, as every eval has it
                 return None
-            self._rich = Rich(self.limits)
+            self._rich = RichValues(self.limits)
         return self._rich
 
     def failed(self, number: int, exc: BaseException) -> Dict[str, Any]:
@@ -127,7 +135,7 @@ class Runner:
         namespace = self.module.__dict__
         gone = dict(namespace)  # destructors run when this goes, and find a namespace that is whole
         namespace.clear()
-        namespace.update(self._fresh)
+        namespace.update(self._initial)
         gone.clear()
 
     def check_interrupt(self) -> None:
@@ -163,9 +171,9 @@ class Runner:
                 return
         elif issubclass(kind, KeyboardInterrupt):
             answer["outcome"] = "interrupted"
-        telling = _Telling(exc, self.limits, self._interrupts)
+        telling = _ExceptionReport(exc, self.limits, self._interrupts)
         self._interrupts.guard(telling.run)  # str(exc) and the like are user code, and may hang
-        told = telling.told
+        told = telling.report
         if told is None:
             answer["ex"] = {"type": type_name(kind), "message": ""}
             answer["traceback"] = type_name(kind) + "\n"
@@ -179,7 +187,7 @@ class Runner:
     def _end(self) -> None:
         for stream in self._streams.foreign():
             self._interrupts.guard(lambda stream=stream: stream.flush())  # type: ignore[misc]
-        self._gate.close()
+        self._gate.end()
         self._streams.flush()
 
     @staticmethod
@@ -225,7 +233,7 @@ def _answer(number: int) -> Dict[str, Any]:
     }
 
 
-class _Work:
+class _EvalBody:
     """What runs open to interrupts: the code, and then its value's repr and other forms."""
 
     def __init__(
@@ -236,7 +244,7 @@ class _Work:
         silent: bool,
         history: bool,
         answer: Dict[str, Any],
-        rich: Optional[Rich],
+        rich: Optional[RichValues],
         mime: Any,
     ) -> None:
         self._runner = runner
@@ -270,16 +278,16 @@ class _Work:
             rich.show(None if self._silent else value)
 
 
-class _Telling:
+class _ExceptionReport:
     """The account of an exception, made open to interrupts."""
 
-    def __init__(self, exc: BaseException, limits: Limits, interrupts: Interrupts) -> None:
+    def __init__(self, exc: BaseException, limits: HarnessLimits, interrupts: Interrupts) -> None:
         self._exc = exc
         self._interrupts = interrupts
         self._limits = limits
-        self.told: Optional[Raised] = None
+        self.report: Optional[ExceptionText] = None
 
     def run(self) -> None:
-        self._interrupts.calmly(prepare)
+        self._interrupts.uninterrupted(prepare)
         strip(self._exc)
-        self.told = Raised(self._exc, self._limits)
+        self.report = ExceptionText(self._exc, self._limits)

@@ -15,7 +15,7 @@ _OPENERS, _CLOSERS = "([{", ")]}"
 _PREFIXES = "rRbBuUfFtT"
 
 
-class Place:
+class CursorContext:
     """What stands around the end of `code`. `start` is where the word begins that ends there."""
 
     def __init__(self, code: str) -> None:

@@ -6,7 +6,7 @@ import sys
 
 from . import SEALED
 from .render import bounded
-from .statics import BUILTIN, C_METHODS, FUNCTION, METHOD, MISSING, class_dict, is_class, mro, own, text
+from .static_inspect import BUILTIN, C_METHODS, FUNCTION, METHOD, MISSING, class_dict, is_class, mro, own, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import sys
 
 from . import SEALED
 from .bounds import NAME_CHARS, cut, plain, type_name
-from .pickles import LOCKS, Refused, module_name, pickler
-from .statics import is_module
+from .pickler import LOCKS, NotCopyable, create_pickler, module_name
+from .static_inspect import is_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ class SnapshotError(Exception):
 
 def dump(main: Any, fd: int, most: int, dill: Any) -> Dict[str, Any]:
     """Write the user's names; the fields of Dumped but `t` and `n`. Raises SnapshotError over `most` bytes."""
-    out = _Bounded(fd, most)
+    out = _BoundedFile(fd, most)
     buffers: List[Any] = []
-    writer = pickler(dill, main, out, buffers.append)
+    writer = create_pickler(dill, main, out, buffers.append)
     sections: List[Section] = []
     modules: List[Tuple[str, str]] = []
-    left = Left()
+    left = SkippedNames()
     out.write(head())
-    with Quiet(dill):
+    with SilencedDill(dill):
         for name, value in list(main.__dict__.items()):
             if type(name) is not str or name in _NOT_THE_USERS:
                 continue
@@ -83,7 +83,7 @@ def head() -> bytes:
     return b"replctl snapshot 1, %s %d.%d\n" % (about[0].encode(), about[1], about[2])
 
 
-class _Bounded:
+class _BoundedFile:
     """A file to write to, up to a number of bytes."""
 
     def __init__(self, fd: int, most: int) -> None:
@@ -117,7 +117,7 @@ class _Bounded:
         self._file.flush()
 
 
-def _write_all(out: _Bounded, buffers: List[Any]) -> List[int]:
+def _write_all(out: _BoundedFile, buffers: List[Any]) -> List[int]:
     sizes = []
     for each in buffers:
         with each.raw() as view:
@@ -129,10 +129,10 @@ def _write_all(out: _Bounded, buffers: List[Any]) -> List[int]:
 def _refuse_at_once(value: Any) -> None:
     # A lock inside of something is made anew when it is free; as a name of its own it is there to be shared.
     if type(value) in _DIRECT:
-        raise Refused("a %s belongs to its process" % type_name(type(value)))
+        raise NotCopyable("a %s belongs to its process" % type_name(type(value)))
 
 
-class Left:
+class SkippedNames:
     """Names that could not come along."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class Left:
             said = str(exc)
         except BaseException:
             said = ""
-        what = said if type(exc) is Refused else "%s: %s" % (type_name(type(exc)), said)
+        what = said if type(exc) is NotCopyable else "%s: %s" % (type_name(type(exc)), said)
         why = what if kind is None else "%s: %s" % (type_name(kind), what)
         self._rows.append({"name": plain(name[:NAME_CHARS]), "why": cut(why.rstrip(": "), _WHY_BYTES)[0]})
 
@@ -156,7 +156,7 @@ class Left:
         return self._rows + more
 
 
-class Quiet:
+class SilencedDill:
     """Without dill's warnings: what they are about is told as left behind, or is all right."""
 
     def __init__(self, dill: Any) -> None:

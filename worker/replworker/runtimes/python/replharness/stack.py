@@ -12,7 +12,7 @@ from . import SEALED
 __builtins__ = SEALED
 
 
-def tell_on_signal(fd: int) -> bool:
+def dump_stacks_on_signal(fd: int) -> bool:
     """From now on SIGUSR1 writes all stacks to `fd`. False where this python cannot."""
     os.set_inheritable(fd, False)
     try:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any, List, Optional
 
     from .channel import Channel
-    from .gate import Gate
+    from .eval_scope import EvalScope
 
 __builtins__ = SEALED
 
@@ -27,7 +27,7 @@ class StdinRaw(io.RawIOBase):
     name = "<stdin>"
     mode = "rb"
 
-    def __init__(self, gate: Gate, channel: Channel) -> None:
+    def __init__(self, gate: EvalScope, channel: Channel) -> None:
         self._gate = gate
         self._channel = channel
         self._read = os.read
@@ -67,7 +67,7 @@ class StdinRaw(io.RawIOBase):
 class SessionInput(io.TextIOWrapper):
     """Text of fd 0. What is left over of earlier input waits for an eval that may read."""
 
-    gate: Gate
+    gate: EvalScope
 
     def read(self, size: Optional[int] = -1) -> str:
         return super().read(size) if may_read(self.gate) else ""
@@ -82,8 +82,8 @@ class SessionInput(io.TextIOWrapper):
         """Stays open: exit() closes sys.stdin, and the session goes on."""
 
 
-def may_read(gate: Gate) -> bool:
+def may_read(gate: EvalScope) -> bool:
     if gate.forked or not gate.stdin or gate.current is None:
         return False
     with gate.lock:
-        return not gate.late()
+        return not gate.is_background()

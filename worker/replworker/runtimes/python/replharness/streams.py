@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any, List
 
     from .channel import Channel
-    from .gate import Gate
+    from .eval_scope import EvalScope
 
 __builtins__ = SEALED
 
@@ -24,24 +24,24 @@ _write = io.TextIOWrapper.write
 class SessionOutput(io.TextIOWrapper):
     """Text to fd 1 or 2, flushed at each line. A thread of an earlier eval writes elsewhere."""
 
-    gate: Gate
+    gate: EvalScope
 
     def write(self, text: str) -> int:
         if get_ident() == self.gate.main:  # the fast path: what print() in an eval comes to
             return _write(self, text)
         with self.gate.lock:
-            if not self.gate.late():
+            if not self.gate.is_background():
                 return _write(self, text)
         if not isinstance(text, str):
             raise TypeError("write() argument must be str, not %s" % type(text).__name__)
-        self.gate.write_late(text)
+        self.gate.write_background(text)
         return len(text)
 
 
-class Streams:
+class UserStreams:
     """Makes the three objects, puts them in place before an eval, flushes them after it."""
 
-    def __init__(self, gate: Gate, channel: Channel) -> None:
+    def __init__(self, gate: EvalScope, channel: Channel) -> None:
         self._gate = gate
         self._channel = channel
         self._out = self._output(1)
@@ -51,11 +51,11 @@ class Streams:
 
     def restore(self) -> None:
         """Give back what user code replaced, closed or detached."""
-        if _gone(self._out):
+        if _is_closed(self._out):
             self._out = self._output(1)
-        if _gone(self._err):
+        if _is_closed(self._err):
             self._err = self._output(2)
-        if _gone(self._in):
+        if _is_closed(self._in):
             self._in = self._input()
         sys.stdout = sys.__stdout__ = self._out  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = self._err  # type: ignore[misc]
@@ -90,7 +90,7 @@ class Streams:
         return stream
 
 
-def _gone(stream: io.TextIOWrapper) -> bool:
+def _is_closed(stream: io.TextIOWrapper) -> bool:
     try:
         return stream.closed
     except ValueError:  # detached

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
-    from .bounds import Limits
+    from .bounds import HarnessLimits
 
 __builtins__ = SEALED
 
@@ -24,15 +24,15 @@ _GROUPED = 64  # exceptions looked at in all, with the members of groups
 _DEPTH = 1000  # recursion limit that rendering needs at the least
 
 
-class Raised:
+class ExceptionText:
     """One exception, told: its type's name, str() of it, its frames and its text, each within its bound."""
 
-    def __init__(self, exc: BaseException, limits: Limits) -> None:
+    def __init__(self, exc: BaseException, limits: HarnessLimits) -> None:
         self.type = type_name(type(exc))
         self.message = _message(exc)
         self.stacktrace: List[Dict[str, Any]] = []
         try:
-            text, frames = _deep_enough(lambda: _told(exc, limits.trace_frames))
+            text, frames = _deep_enough(lambda: _format(exc, limits.trace_frames))
             self.stacktrace = [
                 {"func": plain(f.name[:NAME_CHARS]), "file": plain(f.filename[:PATH_CHARS]), "line": f.lineno or 0}
                 for f in frames
@@ -45,7 +45,7 @@ class Raised:
 def strip(exc: BaseException) -> None:
     """Take the harness's frames off this exception and off those that it is chained to."""
     for each in _family(exc)[0]:
-        _set(each, "__traceback__", _cleaned(_get(each, "__traceback__")))
+        _set(each, "__traceback__", _without_harness(_get(each, "__traceback__")))
 
 
 def prepare() -> None:
@@ -80,7 +80,7 @@ def _message(exc: BaseException) -> str:
         return "<str failed: %s>" % type_name(type(failed))
 
 
-def _told(exc: BaseException, limit: int) -> Tuple[str, Any]:
+def _format(exc: BaseException, limit: int) -> Tuple[str, Any]:
     from traceback import TracebackException
 
     undo: List[Tuple[BaseException, str, Any]] = []
@@ -95,7 +95,7 @@ def _told(exc: BaseException, limit: int) -> Tuple[str, Any]:
         hidden: Dict[int, int] = {}
         for each in family:
             tb = _get(each, "__traceback__")
-            short, hidden[id(each)] = _shortened(tb, limit)
+            short, hidden[id(each)] = _shorten(tb, limit)
             if hidden[id(each)]:
                 undo.append((each, "__traceback__", tb))
                 _set(each, "__traceback__", short)
@@ -115,7 +115,7 @@ def _mark(told: Any, exc: BaseException, hidden: Dict[int, int], limit: int) -> 
         one, each = todo.pop()
         count = hidden.get(id(each), 0)
         if count:
-            one.stack = _gap(one.stack, limit // 2, count)
+            one.stack = _elided_summary(one.stack, limit // 2, count)
         for name in ("__cause__", "__context__"):
             if getattr(one, name, None) is not None:
                 todo.append((getattr(one, name), _get(each, name)))
@@ -124,16 +124,16 @@ def _mark(told: Any, exc: BaseException, hidden: Dict[int, int], limit: int) -> 
             todo.extend(zip(members, _members(each)))  # noqa: B905 - strict= is newer than 3.8
 
 
-def _gap(stack: Any, half: int, count: int) -> Any:
+def _elided_summary(stack: Any, half: int, count: int) -> Any:
     from traceback import StackSummary
 
-    class Gap(StackSummary):
+    class _ElidedSummary(StackSummary):
         def format(self, **options: Any) -> List[str]:
             head, tail = StackSummary.from_list(self[:half]), StackSummary.from_list(self[half:])
             middle = "  ... %d frame%s not shown\n" % (count, "" if count == 1 else "s")
             return [*head.format(**options), middle, *tail.format(**options)]
 
-    gap = Gap()  # from_list makes a StackSummary whatever the class
+    gap = _ElidedSummary()  # from_list makes a StackSummary whatever the class
     gap.extend(stack)
     return gap
 
@@ -176,7 +176,7 @@ def _set(exc: BaseException, name: str, value: Any) -> None:
     BaseException.__dict__[name].__set__(exc, value)
 
 
-def _cleaned(tb: Optional[TracebackType]) -> Optional[TracebackType]:
+def _without_harness(tb: Optional[TracebackType]) -> Optional[TracebackType]:
     """Without what led into user code, and without our own streams where user code called them."""
     entries = list(_entries(tb))
     start = 0
@@ -192,7 +192,7 @@ def _cleaned(tb: Optional[TracebackType]) -> Optional[TracebackType]:
     return after
 
 
-def _shortened(tb: Optional[TracebackType], limit: int) -> Tuple[Optional[TracebackType], int]:
+def _shorten(tb: Optional[TracebackType], limit: int) -> Tuple[Optional[TracebackType], int]:
     """A traceback of at most `limit` entries, the head copied and the tail shared, and the number left out."""
     entries = list(_entries(tb))
     hidden = len(entries) - limit

@@ -1,0 +1,1 @@
+"""Request admission: rates, protocol errors, versions."""

@@ -1,0 +1,1 @@
+"""Connections, identities, waiting and disconnected clients."""

@@ -1,0 +1,1 @@
+"""Limits, quotas and rates of the core."""

@@ -1,0 +1,148 @@
+"""How a session begins: which runtime, under which rule, within which limits."""
+
+from __future__ import annotations
+
+import msgspec
+
+from replbroker.core.effects import Peer, WorkerSpec
+from replbroker.core.limits.quotas import SESSIONS, Holder
+from replbroker.core.sessions.named_environments import named_environments
+from replbroker.core.sessions.session import Session
+from replbroker.core.sessions.session_registry import NameKey
+from replbroker.core.state import BrokerState
+from replwire.faults import RequestError
+from replwire.identifiers import path_error, scope_of
+from replwire.identities import Principal
+from replwire.limits import Limits
+from replwire.ops import OpensSession, Request
+from replwire.policy import SandboxOverrides
+
+_CLOSE = "close a session that is not needed (`ls-sessions`, `close`): open ones do not end by waiting"
+
+
+def check_path(label: str, path: str) -> None:
+    """Raises Refusal `invalid-request` for a text that is no path, or leads through the kernel's own links."""
+    if (why := path_error(label, path)) is not None:
+        raise RequestError("invalid-request", why)
+
+
+def environment_spec(state: BrokerState, path: str, peer: Peer) -> WorkerSpec:
+    """A python environment as it is asked for, by path or `@NAME`. Raises Refusal."""
+    check_path("environment", path)
+    if path.startswith("@"):
+        environment = state.environments.qualify(path, state.access.identity_of(peer))
+        state.environments.check_room(environment, named_environments(state.sessions), state.limits)
+        return WorkerSpec("python", environment)
+    if not path.startswith("/"):
+        raise RequestError("invalid-request", "environment: an absolute path, or @NAME for one that the broker keeps")
+    return WorkerSpec("python", path.rstrip("/") or "/")
+
+
+class SessionFactory:
+    """Opens sessions over one state."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def create(
+        self,
+        name: str | None,
+        spec: WorkerSpec,
+        request: Request,
+        peer: Peer,
+        now: float,
+        cwd: str | None = None,
+        env: list[str] | None = None,
+        *,
+        ephemeral: bool = False,
+        asker: Principal | None = None,
+    ) -> Session:
+        """A session without a worker, registered; what `request` asks of its sandbox is added to `spec`. Raises
+        Refusal."""
+        state = self._state
+        state.check_fields(peer, request)
+        if state.draining:
+            raise RequestError("shutdown", "server is shutting down")
+        state.config.sandbox.require()
+        if isinstance(request, OpensSession):
+            spec = spec._replace(sandbox_overrides=state.config.sandbox.encode_overrides(request))
+        if cwd is not None:
+            check_path("cwd", cwd)
+            if not cwd.startswith("/"):
+                raise RequestError("invalid-request", "cwd: must be an absolute path")
+        if any("=" not in pair[1:] or "\0" in pair for pair in env or ()):
+            raise RequestError("invalid-request", "env: each entry is NAME=VALUE")
+        asker = state.access.principal_of(peer) if asker is None else asker
+        owner = asker.identity
+        state.quotas.check(SESSIONS, Holder(owner, request.agent or ""), hint=_CLOSE)
+        self._check_rule(spec, request, owner)
+        state.memory.check(owner)
+        session = Session(state.config.new_id(), name, spec, request.agent, self._limits(request), now)
+        session.owner, session.owner_principal = owner, asker
+        session.scope = scope_of(name, request.project, request.agent)
+        if cwd is not None and not state.config.sandbox.can_hot_mount:
+            session.spec = spec._replace(workspace=cwd)
+        session.cwd_needed = not isinstance(request, OpensSession) or request.cwd_needed
+        session.cwd, session.env, session.ephemeral = cwd, env or [], ephemeral
+        state.sessions.add(session)
+        state.quotas.charge(SESSIONS, session.holder)
+        if name is not None:
+            session.lost_cause = state.sessions.unexpected_end_cause(NameKey(owner, name, session.scope))
+        state.records.add(session)
+        state.emitter.emit_session_created(session)
+        return session
+
+    def worker_spec(self, runtime: str | None, peer: Peer) -> WorkerSpec:
+        """What a request's `runtime` means. Raises Refusal."""
+        known = self._state.config.runtimes
+        if runtime is None:
+            return WorkerSpec(known[0])
+        if runtime.startswith(("/", "@")):
+            return environment_spec(self._state, runtime, peer)
+        if runtime not in known:
+            raise RequestError("runtime-not-allowed", f"no runtime {runtime[:80]} here: {', '.join(known)}")
+        return WorkerSpec(runtime)
+
+    def find_mismatches(self, session: Session, request: OpensSession) -> list[str]:
+        """What a caller is to know who asks for what this session, which is there already, was not opened with."""
+        told = self._runtime_mismatch(session, request.runtime)
+        fields = [] if {*request.env} <= {*session.env} else ["`env`"]
+        if (asked := request.sandbox_overrides()) is not None:
+            for field in msgspec.structs.fields(asked):
+                value = getattr(asked, field.name)
+                one = SandboxOverrides(**{field.name: value})
+                if value is not None and not self._state.config.sandbox.covers(one, session.spec.sandbox_overrides):
+                    fields.append(f"`{field.name.replace('_', '-')}`")
+        if fields:
+            more = f"session {session.label} was opened otherwise: {', '.join(fields)} count when a session is opened"
+            return [*told, more]
+        return told
+
+    @staticmethod
+    def _runtime_mismatch(session: Session, runtime: str | None) -> list[str]:
+        has = session.spec
+        if runtime is None or (runtime.rstrip("/") or "/") in (has.runtime, has.environment):
+            return []
+        if runtime.startswith("@") and has.environment == f"@{session.owner}/{runtime[1:]}":
+            return []
+        return [f"session {session.label} runs {has}; `runtime` counts when a session is opened"]
+
+    def _check_rule(self, spec: WorkerSpec, request: Request, owner: str) -> None:
+        rule = self._state.rule(request)
+        if rule is None:
+            return
+        if rule.allowed_runtimes and spec.runtime not in rule.allowed_runtimes:
+            allowed = ", ".join(rule.allowed_runtimes)
+            raise RequestError("runtime-not-allowed", f"{rule.name} may open {allowed} sessions, not {spec.runtime}")
+        held = sum((each.agent, each.owner) == (request.agent, owner) for each in self._state.sessions)
+        if held >= rule.max_sessions:
+            err = f"{rule.name} has as many sessions as it may (max-sessions = {rule.max_sessions}): close one"
+            raise RequestError(
+                "session-limit-reached", err, limit="max-sessions", limit_value=rule.max_sessions, hint=_CLOSE
+            )
+
+    def _limits(self, request: Request) -> Limits:
+        limits, rule = self._state.limits, self._state.rule(request)
+        if rule is None or rule.max_output_bytes >= limits.max_output_bytes:
+            return limits
+        return msgspec.structs.replace(limits, max_output_bytes=rule.max_output_bytes)

@@ -1,0 +1,1 @@
+"""Worker pool, eval scheduling and fairness."""

@@ -1,0 +1,1 @@
+"""Sessions, names, access and transitions."""

@@ -1,0 +1,116 @@
+"""The sandbox as the launcher knows it: probed once at the start, handed to each worker, tidied up behind dead ones."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+import replbroker
+import replwire
+from replbroker.core.effects import WorkerSpec
+from replbroker.core.sessions.sandbox_status import SandboxStatus
+from replwire.config import SandboxSection
+from replwire.policy import Policy, SandboxOverrides, is_within, tighten
+from replworker.sandbox.cgroup import remove_orphans
+from replworker.sandbox.machine import Machine, detect_machine
+from replworker.sandbox.prepare import SANDBOX_INIT
+from replworker.sandbox.probe import probe
+from replworker.session_sandbox import SandboxRequest
+
+_SLOTS = 900  # host users that sessions of a root broker are given, in turn
+_decode = msgspec.json.Decoder(SandboxOverrides).decode
+
+
+class UidSlots:
+    """Host users for the workers that live, each one's own as long as there are enough."""
+
+    def __init__(self, count: int = _SLOTS) -> None:
+        self._count = count
+        self._taken: dict[int, int] = {}
+
+    def acquire(self, worker: int) -> int:
+        """One that no other has. They go round, so that what was just given back rests."""
+        taken = set(self._taken.values())
+        turn = (number % self._count for number in range(worker, worker + self._count))
+        self._taken[worker] = slot = next((each for each in turn if each not in taken), worker % self._count)
+        return slot
+
+    def release(self, worker: int) -> None:
+        """It is dead, and so is all that it started."""
+        self._taken.pop(worker, None)
+
+
+class SandboxProvider:
+    """What this machine can do for the policy of the config. `hidden` are paths that no session is to see,
+    `protected` those that none is to write, beside the broker's own code."""
+
+    def __init__(
+        self,
+        section: SandboxSection,
+        python: str,
+        env: dict[str, str],
+        hidden: Iterable[str],
+        protected: Iterable[str] = (),
+    ) -> None:
+        self._machine: Machine | None = None
+        self._policy: Policy | None = None
+        self._slots = UidSlots()
+        if section.profile == "off":
+            trouble = None if section.allow_unsandboxed else "profile is off, and allow-unsandboxed is not set"
+            self.summary = SandboxStatus(problem=trouble)
+            return
+        policy = section.policy()
+        policy = msgspec.structs.replace(
+            policy,
+            hidden_paths=[*policy.hidden_paths, *map(os.path.realpath, hidden)],
+            protected_paths=[*policy.protected_paths, *_broker_code_paths(), *_with_real_paths(protected)],
+        )
+        machine = detect_machine()
+        report = probe(policy, machine, python, env)
+        missing = tuple(str(gap.layer) for gap in report.missing)
+        if not report.ok:
+            self.summary = SandboxStatus(problem=None if section.allow_unsandboxed else report.text(), missing=missing)
+            return
+        self._machine, self._policy = machine, policy
+        remove_orphans(machine.cgroups)
+        self.summary = SandboxStatus(
+            policy=policy,
+            layers=tuple(name for name, held in report.layers.items() if held),
+            missing=missing,
+            can_hot_mount=report.layers.get("late-workspace", False),
+        )
+
+    def request_for(self, worker: int, spec: WorkerSpec) -> SandboxRequest | None:
+        """What a worker is told."""
+        if self._policy is None or self._machine is None:
+            return None
+        policy = (
+            self._policy if spec.sandbox_overrides is None else tighten(self._policy, _decode(spec.sandbox_overrides))
+        )
+        return SandboxRequest(policy, self._machine, os.getpid() * 7 + self._slots.acquire(worker), spec.workspace)
+
+    def cleanup(self, worker: int) -> None:
+        """Take away what a dead worker could not."""
+        self._slots.release(worker)
+        if self._machine is not None:
+            remove_orphans(self._machine.cgroups)
+
+
+def _broker_code_paths() -> list[str]:
+    """Where the broker's python and packages lie: what a session wrote there would run as the broker."""
+    packages = (
+        Path(str(replwire.__file__)).parents[1],
+        Path(str(replbroker.__file__)).parents[1],
+        Path(SANDBOX_INIT).parents[2],
+    )
+    places = (sys.prefix, sys.base_prefix, *map(str, packages))
+    return [path for path in _with_real_paths(places) if not is_within(path, ["/usr"])]
+
+
+def _with_real_paths(paths: Iterable[str]) -> list[str]:
+    """As they are named and as they are: a symlink that leads there could be replaced."""
+    return list(dict.fromkeys(each for path in paths for each in (os.path.abspath(path), os.path.realpath(path))))

@@ -1,0 +1,273 @@
+"""Transcripts in one SQLite file, with an index for full-text search. WAL: who reads does not hold up who writes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from replbroker.sinks.event_sink import (
+    CorruptEntry,
+    Entry,
+    NoTranscript,
+    TranscriptExists,
+    TranscriptInfo,
+    searchable_text,
+)
+from replwire.events import BROKER
+from replwire.private_directories import make_private_directory
+
+_FILE = "transcripts.db"
+_BUSY_S = 5.0
+_MIN_INDEXED_CHARS = 3  # characters that the index can look for
+_ID = re.compile(r"[A-Za-z0-9_-]{1,256}\Z")
+_decode = msgspec.json.Decoder(dict[str, object]).decode
+_SCHEMA = """
+create table if not exists transcripts (
+    session text primary key, name text, runtime text not null, created text not null, updated real not null,
+    bytes integer not null default 0
+) without rowid;
+create table if not exists entries (
+    n integer primary key, session text not null, seq integer not null, body blob not null
+);
+create index if not exists entries_by_session on entries (session, n);
+create virtual table if not exists texts using fts5 (text, tokenize = 'trigram');
+"""
+
+
+class SqliteBackend:
+    """One file of them, in a folder. For one thread."""
+
+    def __init__(self, directory: Path, max_session_bytes: int) -> None:
+        self._directory = directory
+        self._max_session_bytes = max_session_bytes
+        self._connection: sqlite3.Connection | None = None
+        self._locks: dict[str, Callable[[], None]] = {}
+
+    @staticmethod
+    def exists(directory: Path) -> bool:
+        """Whether this folder has the file."""
+        return (directory / _FILE).exists()
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        if self._connection is None:
+            make_private_directory(self._directory)
+            os.close(os.open(self._directory / _FILE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            held = sqlite3.connect(self._directory / _FILE, timeout=_BUSY_S, check_same_thread=False)
+            try:
+                held.execute("pragma journal_mode = wal")
+                held.execute("pragma synchronous = normal")
+                held.executescript(_SCHEMA)
+            except sqlite3.Error as error:
+                held.close()
+                raise OSError(f"{_FILE}: {error}") from None
+            self._connection = held
+        return self._connection
+
+    def _transaction(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        """One transaction. Raises OSError."""
+        try:
+            with self._db as db:
+                work(db)
+        except sqlite3.Error as error:
+            raise OSError(f"{_FILE}: {error}") from None
+
+    def _rows(self, query: str, *values: object) -> Sequence[tuple[object, ...]]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise OSError(f"{_FILE}: {error}") from None
+
+    # --- writing ---
+
+    def create(self, head: TranscriptInfo) -> None:
+        if not _ID.match(head.session):
+            raise NoTranscript(head.session)
+        if self.get(head.session) is not None:
+            raise TranscriptExists(head.session)
+        row = (head.session, head.name, head.runtime, head.created, time.time())
+        self._transaction(lambda db: void(db.execute("insert into transcripts values (?, ?, ?, ?, ?, 0)", row)))
+        self._acquire_lock(head.session)
+
+    def open(self, head: TranscriptInfo) -> None:
+        if head.session not in self._locks:
+            try:
+                self.open_existing(head.session)
+            except NoTranscript:
+                self.create(head)
+
+    def open_existing(self, session: str) -> TranscriptInfo:
+        head = self.get(session)
+        if head is None:
+            raise NoTranscript(session)
+        if session not in self._locks:
+            self._acquire_lock(session)
+        return head
+
+    def _acquire_lock(self, session: str) -> None:
+        if session == BROKER:  # brokers of one user share that one
+            self._locks[session] = lambda: None
+            return
+        release = self.lock(session)
+        if release is None:
+            raise BlockingIOError(f"{session}: somebody else writes it")
+        self._locks[session] = release
+
+    def append(self, session: str, entries: Sequence[bytes]) -> None:
+        if session not in self._locks:
+            self.open_existing(session)
+        rows = [(entry, body) for body in entries if (entry := _parse_entry(body)) is not None]
+
+        def work(db: sqlite3.Connection) -> None:
+            for entry, body in rows:
+                seq = entry.get("seq", 0)
+                at = db.execute("insert into entries (session, seq, body) values (?, ?, ?)", (session, seq, body))
+                if text := searchable_text(entry):
+                    db.execute("insert into texts (rowid, text) values (?, ?)", (at.lastrowid, text.casefold()))
+            size = sum(len(body) for _, body in rows)
+            db.execute(
+                "update transcripts set updated = ?, bytes = bytes + ? where session = ?", (time.time(), size, session)
+            )
+            self._truncate(db, session)
+
+        self._transaction(work)
+
+    def _truncate(self, db: sqlite3.Connection, session: str) -> None:
+        """The older half goes when there is too much."""
+        (size,) = db.execute("select bytes from transcripts where session = ?", (session,)).fetchone()
+        if size <= self._max_session_bytes:
+            return
+        left = size
+        for n, length in db.execute("select n, length(body) from entries where session = ? order by n", (session,)):
+            if left <= self._max_session_bytes // 2:
+                break
+            db.execute("delete from texts where rowid = ?", (n,))
+            db.execute("delete from entries where n = ?", (n,))
+            left -= length
+        db.execute("update transcripts set bytes = ? where session = ?", (left, session))
+
+    def close(self, session: str) -> None:
+        release = self._locks.pop(session, None)
+        if release is not None:
+            release()
+
+    def shut(self) -> None:
+        for session in tuple(self._locks):
+            self.close(session)
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # --- reading ---
+
+    def load(self, session: str, *, strict: bool = False) -> Iterator[Entry]:
+        return self._entries(session, -1, strict)
+
+    def entries_since(self, session: str, seq: int) -> Iterator[Entry]:
+        return self._entries(session, seq, strict=False)
+
+    def _entries(self, session: str, seq: int, strict: bool) -> Iterator[Entry]:
+        if self.get(session) is None:
+            raise NoTranscript(session)
+        for (body,) in self._rows("select body from entries where session = ? and seq > ? order by n", session, seq):
+            entry = _parse_entry(body)
+            if entry is None and strict:
+                raise CorruptEntry("not an entry")
+            if entry is not None:
+                yield entry
+
+    def _infos(self, where: str = "", *values: object) -> Sequence[TranscriptInfo]:
+        query = f"select session, name, runtime, created, updated, bytes from transcripts {where} order by updated desc"
+        return [TranscriptInfo(*row) for row in self._rows(query, *values)]  # type: ignore[arg-type]
+
+    def get(self, session: str) -> TranscriptInfo | None:
+        return next(iter(self._infos("where session = ?", session)), None)
+
+    def find(self, name: str) -> Sequence[TranscriptInfo]:
+        return self._infos("where name = ? or session = ?", name, name)
+
+    def list(self) -> Sequence[TranscriptInfo]:
+        return self._infos()
+
+    def latest(self) -> TranscriptInfo | None:
+        return next(iter(self._infos()), None)
+
+    def search(self, text: str, session: str | None = None) -> Iterator[Entry]:
+        query, text = "select body, session from entries join texts on texts.rowid = entries.n where ", text.casefold()
+        if len(text) >= _MIN_INDEXED_CHARS:
+            rows = self._rows(query + "texts match ? order by n", '"' + text.replace('"', '""') + '"')
+        else:
+            rows = self._rows(query + "instr(text, ?) order by n", text)
+        for body, whose in rows:
+            if session in (None, whose) and (entry := _parse_entry(body)) is not None:
+                yield entry
+
+    # --- keeping within bounds ---
+
+    def lock(self, session: str) -> Callable[[], None] | None:
+        if not _ID.match(session) or self.get(session) is None:
+            raise NoTranscript(session)
+        path = self._directory / f"{session}.lock"
+        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+
+        def release() -> None:
+            path.unlink(missing_ok=True)
+            os.close(fd)
+
+        return release
+
+    def prune(self, oldest: float, most_bytes: int, keep: frozenset[str]) -> int:
+        self._remove_stale_locks()
+        gone, total = 0, 0
+        for head in self.list():
+            total += head.bytes
+            if head.session in keep or head.session in self._locks or (head.updated >= oldest and total <= most_bytes):
+                continue
+            release = self.lock(head.session)
+            if release is None:  # somebody writes it
+                continue
+            self._transaction(lambda db, session=head.session: _remove(db, session))  # type: ignore[misc]
+            release()
+            total -= head.bytes
+            gone += 1
+        return gone
+
+    def _remove_stale_locks(self) -> None:
+        """Locks that a killed broker left behind hold nobody up, and are only in the way."""
+        for path in self._directory.glob("*.lock"):
+            try:
+                release = None if path.stem in self._locks else self.lock(path.stem)
+            except NoTranscript:
+                path.unlink(missing_ok=True)
+                continue
+            if release is not None:
+                release()
+
+
+def _remove(db: sqlite3.Connection, session: str) -> None:
+    db.execute("delete from texts where rowid in (select n from entries where session = ?)", (session,))
+    db.execute("delete from entries where session = ?", (session,))
+    db.execute("delete from transcripts where session = ?", (session,))
+
+
+def _parse_entry(body: object) -> Entry | None:
+    try:
+        return _decode(body)  # type: ignore[arg-type]
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def void(_: object) -> None:
+    """For a lambda that is to return nothing."""

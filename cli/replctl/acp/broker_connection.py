@@ -1,0 +1,69 @@
+"""The way to the broker: one connection for all sessions, made when it is first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from replctl.acp.options import RUNTIMES, BrokerSnapshot
+from replctl.acp.rpc import INTERNAL_ERROR, RpcError, one_line
+from replctl.client.errors import ReplError
+
+if TYPE_CHECKING:
+    from replctl.client.aio import AsyncClient
+    from replctl.client.start import BrokerReady
+
+
+class AcpBrokerConnection:
+    """Knows where the broker is. ZeroMQ is loaded with the first request, so that the handshake waits for nothing."""
+
+    def __init__(self, endpoint: str, agent: str, start: bool, note: Callable[[str], None]) -> None:
+        self.endpoint = endpoint
+        self._agent, self._start, self._note = agent, start, note
+        self._client: AsyncClient | None = None
+        self._mismatch: str | None = None
+
+    @property
+    def client(self) -> AsyncClient:
+        """The client; it connects, and starts a broker if it may, with its first request."""
+        if self._client is None:
+            from replctl.client.aio import AsyncClient
+
+            self._client = AsyncClient(
+                self.endpoint, self._agent, start=self._start, on_start=self._on_started, on_mismatch=self._on_mismatch
+            )
+        return self._client
+
+    async def fetch_snapshot(self) -> BrokerSnapshot:
+        """What the broker has. Raises RpcError when none can be reached."""
+        try:
+            return BrokerSnapshot(await self.client.sessions(), (await self.client.describe()).runtimes or RUNTIMES)
+        except ReplError as error:
+            raise unreachable_error(error) from None
+
+    async def disconnect(self) -> None:
+        """End the connection. The sessions live on."""
+        if self._client is not None:
+            await self._client.disconnect()
+
+    def _on_started(self, started: BrokerReady) -> None:
+        self._note(f"started a broker at {', '.join(started.listening)} (pid {started.pid})")
+        if started.lost:
+            self._note(f"sessions lost with the previous broker: {', '.join(started.lost)}")
+        for warning in started.warnings:
+            self._note(warning)
+
+    def _on_mismatch(self, text: str) -> None:
+        self._note(text)
+        self._mismatch = text
+
+    def take_mismatch(self) -> str | None:
+        """That the broker is of another version, once a connection: for the next turn to tell."""
+        text, self._mismatch = self._mismatch, None
+        return text
+
+
+def unreachable_error(error: ReplError) -> RpcError:
+    """A broker that cannot be reached, or that refused, as an error of the protocol."""
+    data = {"kind": error.code, "detail": error.message[-4000:]}
+    return RpcError(INTERNAL_ERROR, one_line(f"{error.code}: {error.message}"), data)

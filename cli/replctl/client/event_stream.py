@@ -1,0 +1,81 @@
+"""Events of a broker as an iterator."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from replctl.client import protocol
+from replwire.replies import Reply
+
+if TYPE_CHECKING:
+    from replctl.client.result import PendingRequest
+    from replctl.client.sync import Client
+
+Event = dict[str, Any]
+
+
+def subscribe_fields(session: str | None, types: Sequence[str], since: int | None, output: bool) -> dict[str, Any]:
+    """Fields of `subscribe`; defaults of the wire stay off it."""
+    return {"session": session, "types": list(types) or None, "since_seq": since, "output": output or None}
+
+
+def iterate_events(
+    client: Client, session: str | None, types: Sequence[str], since: int | None, output: bool
+) -> Iterator[Event]:
+    """See `Client.events`."""
+    waiting: deque[Reply] = deque()
+    gathering = client.send("subscribe", subscribe_fields(session, types, since, output), on_status=waiting.append)
+    last = since or 0  # the number that has been told of
+    try:
+        while gathering.final is None:
+            _receive(client, gathering)
+            while waiting:
+                reply = waiting.popleft()
+                lagged = session is not None and reply.event is not None and reply.event["type"] == "bus/lagged"
+                for event in events_in(reply):
+                    last = max(last, event.get("seq", 0))
+                    yield event
+                if lagged:
+                    for event in _missing_events(client, subscribe_fields(session, types, last, False), waiting):
+                        last = max(last, event.get("seq", 0))
+                        yield event
+                last = max(last, reply.seq or 0)
+    finally:
+        _unsubscribe(client, gathering)
+    protocol.final_reply(gathering)
+
+
+def _missing_events(client: Client, fields: dict[str, Any], waiting: deque[Reply]) -> list[Event]:
+    """The events after `since_seq` that are in none of those that wait: the broker still has the newest."""
+    got: deque[Reply] = deque()
+    gathering = client.send("subscribe", fields, on_status=got.append)
+    try:
+        while not got and gathering.final is None:
+            _receive(client, gathering)
+    finally:
+        _unsubscribe(client, gathering)
+    numbers = [event["seq"] for reply in waiting for event in events_in(reply) if "seq" in event]
+    return [event for event in events_in(got[0]) if event.get("seq", 0) < min(numbers, default=1 << 62)] if got else []
+
+
+def _receive(client: Client, gathering: PendingRequest) -> None:
+    if gathering.error is not None:
+        raise protocol.with_partial_result(gathering, gathering.error)
+    client.poll(None)
+
+
+def _unsubscribe(client: Client, gathering: PendingRequest) -> None:
+    if gathering.final is None and gathering.error is None:
+        client.send_nowait("unsubscribe", {"subscription": gathering.request_id})
+        client.abandon(gathering)
+
+
+def events_in(reply: Reply) -> Iterator[Event]:
+    """The events that a message of a subscription brings."""
+    if reply.missed:
+        yield {"type": "bus/lagged", "missed": reply.missed, "session": reply.session}
+    yield from reply.events or ()
+    if reply.event is not None:
+        yield reply.event

@@ -1,0 +1,190 @@
+"""One eval in the foreground: live output, input for the code, Ctrl-C, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any, NamedTuple
+
+import click
+import msgspec
+
+from replctl.client import protocol
+from replctl.client.errors import ReplError
+from replctl.client.result import OnOutput, PendingRequest, Result
+from replctl.client.sync import Client
+from replctl.commands.context import CommandContext
+from replctl.commands.messages import end_notices, input_needed_notice, opening_notices, status_notice
+from replctl.commands.output import CommandOutput
+from replwire.faults import ExitCode
+from replwire.replies import Approval, Reply
+
+
+class InputSource(NamedTuple):
+    """Where input for the code comes from: `read` gives it, None at its end. It is called when `watch` can be read."""
+
+    read: Callable[[], str | None]
+    descriptor: int | None = None  # None: `read` may be called at any time
+
+
+def read_typed_line() -> str | None:
+    """What was typed at our terminal: a line, as the terminal hands it over."""
+    return os.read(0, 65536).decode("utf-8", "replace") or None
+
+
+def single_input(text: str) -> InputSource:
+    """This text, and then no more."""
+    texts = [text]
+    return InputSource(lambda: texts.pop() if texts else None)
+
+
+TERMINAL = InputSource(read_typed_line, descriptor=0)
+
+
+def confirm_at_terminal(approval: Approval) -> bool:
+    """Ask who sits at the terminal. Anything but a clear yes is a no."""
+    CommandOutput().block(f"{approval.title} {approval.reason} (hook {approval.hook})", "err")
+    try:
+        return click.confirm("Run it?", default=False, err=True)
+    except click.Abort:
+        return False
+
+
+def empty_eval_json(session: str | None) -> dict[str, Any]:
+    """An eval's JSON without an answer: every field, none of them set."""
+    data: dict[str, Any] = msgspec.to_builtins(Result(session=session))
+    return data
+
+
+def show_result(face: CommandContext, result: Result, show_value: Callable[[str], None] | None = None) -> int:
+    """Show how an eval ended, its output having been shown; the exit code. `show_value`: not as the value's text is."""
+    if face.json:
+        face.screen.json({**msgspec.to_builtins(result), "word": result.code, "exit": result.exit})
+        return result.exit
+    for notice in opening_notices(result):
+        face.screen.notice(notice)
+    if result.traceback:
+        face.screen.block(result.traceback.rstrip("\n"), "err")
+    elif result.exit is ExitCode.RAISED and result.error:
+        face.screen.block(result.error, "err")
+    if result.display_value is not None:
+        (show_value or face.screen.value)(result.display_value)
+    for notice in end_notices(result):
+        face.screen.notice(notice)
+    return result.exit
+
+
+class ForegroundEval:
+    """Sends an eval and sees it through. `answers` are asked, each to its end, when the code waits for input, `decide`
+    when a hook wants a person's word."""
+
+    def __init__(
+        self,
+        face: CommandContext,
+        client: Client,
+        fields: dict[str, Any],
+        answers: Iterable[InputSource] = (),
+        decide: Callable[[Approval], bool] | None = None,
+    ) -> None:
+        self._face, self._client, self._fields = face, client, fields
+        self._inputs = list(answers)
+        self._decide = decide
+        self._session: str | None = fields["session"]
+        self._gathering: PendingRequest | None = None
+        self._interrupt_count = 0
+        self._notice_shown = False  # a notice, as it came
+        self._input_session: str | None = None  # the session whose code waits for input that we can give
+
+    def run(self) -> int:
+        """Send it, show it, return the exit code."""
+        live = None if self._face.json else self._face.screen.live
+        before = signal.signal(signal.SIGINT, self._on_sigint)
+        try:
+            while (result := self._attempt(live)) is None:
+                pass
+            if self._notice_shown and not self._face.json:
+                result.notice = None
+            return show_result(self._face, result)
+        except KeyboardInterrupt:
+            return self._report_detached()
+        except ReplError as error:
+            return self._report_error(error)
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _attempt(self, live: OnOutput | None) -> Result | None:
+        """How it ended; None when it is to be sent again, because a person said yes to a hook's question."""
+        gathering = self._gathering = self._client.send("eval", self._fields, live, self._on_status)
+        while not self._client.wait(gathering, watch=self._input_descriptor):
+            self._send_input()
+            if self._input_session and not self._inputs:
+                self._notice(input_needed_notice(self._input_session))
+        try:
+            result = protocol.eval_result(gathering)
+        except ReplError as error:
+            self._gathering = None  # nothing runs while somebody is asked: Ctrl-C is a no
+            if error.approval is None or self._decide is None or not self._decide(error.approval):
+                raise
+            self._fields["approval"] = error.approval.id
+            return None
+        if self._face.json:
+            self._client.fetch_dropped(gathering)
+        return result
+
+    def _on_sigint(self, _number: int, _frame: FrameType | None) -> None:
+        """The first Ctrl-C interrupts the eval and its end is awaited; the second leaves at once."""
+        self._interrupt_count += 1
+        self._face.screen.note_terminal_echo(line=False)
+        if self._interrupt_count > 1 or self._gathering is None:
+            raise KeyboardInterrupt
+        self._client.send_nowait("interrupt", {"request_id": self._gathering.request_id})
+
+    def _report_detached(self) -> int:
+        gathering = self._gathering
+        where = f" in session {self._session!r}" if self._session else ""
+        self._face.screen.notice(f"left; the eval goes on{where}")
+        if self._face.json:
+            result = gathering.finalize() if gathering is not None else Result(session=self._session)
+            self._face.screen.json({**msgspec.to_builtins(result), "word": None, "exit": ExitCode.INTERRUPTED})
+        return ExitCode.INTERRUPTED
+
+    def _report_error(self, error: ReplError) -> int:
+        if not self._face.json:
+            return self._face.fail(error)
+        data = msgspec.to_builtins(error.result or Result(session=self._session))
+        reply = error.reply
+        data["status"] = (reply.status if reply is not None else None) or ["done", "error", error.code]
+        data |= {"word": error.code, "exit": error.exit, "error": error.message, "err": data["err"] or error.message}
+        data["retry-after-ms"] = error.retry_after_ms
+        self._face.screen.json(data)
+        return error.exit
+
+    def _input_descriptor(self) -> int | None:
+        return self._inputs[0].descriptor if self._input_session and self._inputs else None
+
+    def _on_status(self, reply: Reply) -> None:
+        session = self._session or reply.name or reply.session
+        if "need-input" in (reply.status or ()) and session is not None:
+            self._input_session = session
+            while self._inputs and self._inputs[0].descriptor is None and self._input_session:
+                self._send_input()
+            if self._input_session and not self._inputs:
+                self._notice(input_needed_notice(session))
+        elif (text := status_notice(reply)) is not None:
+            self._notice(text)
+            self._notice_shown = self._notice_shown or reply.notice is not None
+
+    def _send_input(self) -> None:
+        """Send the first answer's input; at its end the next one's turn has come."""
+        if (text := self._inputs[0].read()) is None:
+            self._inputs.pop(0)
+            return
+        self._face.screen.note_terminal_echo(line=True)
+        self._client.send_nowait("stdin", {"session": self._input_session, "input": text})
+        self._input_session = None
+
+    def _notice(self, text: str) -> None:
+        if not self._face.json:
+            self._face.screen.notice(text)

@@ -1,0 +1,115 @@
+"""What people are told of an eval besides its output: nothing is silently queued, cut, lost or left running."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from replctl.client.result import Result
+from replctl.commands.durations import format_duration
+from replwire.faults import ExitCode
+from replwire.replies import Reply
+
+# The broker's hints speak of fields of the wire; at a shell the same advice is an option or a command.
+_WORDS = {"send `wait-ms`": "use --wait", "`timeout-ms`": "--timeout", "`wait-ms`": "--wait"}
+_MILLISECONDS = re.compile(r"(`timeout-ms` )(\d+)|\b(\d+) ms\b")  # a plain number is seconds at a shell
+_HINTS = {
+    "session-not-found": "replctl ls lists the sessions, replctl new NAME opens one",
+    "session-already-exists": "replctl new --reuse takes the one there is",
+    "approval-needed": "a person has to allow it: replctl eval asks at a terminal",
+    "plan-mode": "look and ask; replctl mode SESSION normal lets a session change again",
+}
+
+
+def hint_for(word: str | None, hint: str | None) -> str | None:
+    """What to do about a fault, for someone at a shell; None when nobody has advice."""
+    return _HINTS.get(word or "", for_shell(hint)) if hint else None
+
+
+def for_shell(text: str) -> str:
+    """What the broker says of fields, with the options that a shell has for them."""
+    text = _MILLISECONDS.sub(lambda found: f"{found[1] or ''}{format_duration(int(found[2] or found[3]))}", text)
+    for field, option in _WORDS.items():
+        text = text.replace(field, option)
+    return text
+
+
+def plan_notice(reply: Reply | None) -> str | None:
+    """Since when and why a session is in plan mode; None for a refusal that says nothing of it."""
+    if reply is None or reply.entered_at is None:
+        return None
+    return f"in plan mode since {reply.entered_at}" + (f": {reply.entered_reason}" if reply.entered_reason else "")
+
+
+def input_needed_notice(session: str) -> str:
+    """What is told when the code asks for input and nobody here has any."""
+    return f'the code waits for input: replctl stdin {session} "text"'
+
+
+def status_notice(reply: Reply) -> str | None:
+    """A notice for a status that comes while the eval is under way, or None."""
+    status = reply.status or []
+    if "queued" in status:
+        ahead = reply.queue_position or 0
+        return f"waiting, {ahead} {'eval goes' if ahead == 1 else 'evals go'} first" if ahead else "waiting for a turn"
+    if reply.notice is not None:
+        return for_shell(reply.notice)
+    if "output-dropped" in status:
+        return f"{reply.dropped_bytes or 0} bytes of live output came too fast to be shown here; replctl read has them"
+    return None
+
+
+def opening_notices(result: Result) -> Iterator[str]:
+    """What is told before the value or the traceback, which are to be the last that is read."""
+    if result.notice:
+        yield for_shell(result.notice)
+    if result.created and not result.ephemeral:
+        earlier = f"; the one before it was lost: {result.cause}" if result.cause and result.state != "lost" else ""
+        where = f" in {result.cwd}" if result.cwd else ""
+        yield f"new session {result.session!r}{where}{earlier}"
+
+
+def end_notices(result: Result) -> Iterator[str]:
+    """Notices for the end of an eval, in the order of their weight."""
+    name = result.session
+    if result.exit_status:
+        yield result.exit_status
+    if result.repr_error:
+        yield f"the value cannot be shown, its repr raised: {result.repr_error}"
+    yield from _outcome_notices(result, name)
+    if (result.ok or result.exit is ExitCode.RAISED) and result.state == "lost":
+        yield f"earlier state was lost: {result.cause or 'unknown cause'}; this ran in a fresh worker" + _epoch(result)
+    if result.ignored_fields:
+        yield f"the broker does not know, and ignored: {', '.join(result.ignored_fields)}"
+    if result.truncated and not result.dropped_bytes and result.offset is not None:
+        yield f"there is more: --offset {result.offset}"
+    elif result.truncated:
+        yield f"output truncated, {result.dropped_bytes or 0} bytes dropped"
+    if result.background_bytes:
+        yield f"the session printed {result.background_bytes} bytes between evals: replctl read {name} 0"
+
+
+def _outcome_notices(result: Result, name: str | None) -> Iterator[str]:
+    kept = "state kept" if result.state == "kept" else f"state lost{_because(result)}{_epoch(result)}"
+    if result.exit is ExitCode.TIMED_OUT:
+        if result.duration_ms is None and result.error:
+            yield result.error  # it never ran
+        else:
+            limit = result.max_eval_time_ms or result.duration_ms or 0
+            yield f"{'interrupted' if result.state == 'kept' else 'killed'} after {format_duration(limit)}, {kept}"
+    elif result.exit is ExitCode.INTERRUPTED:
+        yield f"interrupted, {kept}"
+    elif result.exit is ExitCode.WORKER_LOST:
+        yield f"{result.error or 'worker lost'}; {kept}"
+    elif result.exit is ExitCode.RUNNING:
+        yield f"still running as eval {result.eval_id}; replctl read {name} {result.eval_id} --wait 60s"
+    if not result.ok and (hint := hint_for(result.code, result.hint)):
+        yield f"hint: {hint}"
+
+
+def _because(result: Result) -> str:
+    return f": {result.cause}" if result.cause and result.cause not in (result.error or "") else ""
+
+
+def _epoch(result: Result) -> str:
+    return f" (epoch {result.epoch})" if result.epoch is not None else ""

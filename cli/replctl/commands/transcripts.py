@@ -1,0 +1,189 @@
+"""Commands about what was: search in transcripts, export one, run one again. They ask no broker, but for the last."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import msgspec
+
+from replctl.client.result import Result
+from replctl.client.sync import Client
+from replctl.commands.context import CommandContext, with_common_options
+from replctl.commands.durations import Duration, format_duration
+from replctl.commands.output import CommandOutput
+from replctl.transcripts import export as formats
+from replctl.transcripts.entries import (
+    SessionTranscript,
+    TranscriptEntry,
+    entries_only,
+    parse_lines,
+    read_transcript,
+    to_entries,
+)
+from replctl.transcripts.replay import ReplayReport
+from replctl.transcripts.replay import replay as run_again
+from replctl.transcripts.store import TranscriptInfo, TranscriptReader, header_entry
+from replwire.faults import ExitCode
+from replwire.terminal import escape_json
+
+
+@contextmanager
+def _transcripts() -> Iterator[TranscriptReader]:
+    """This user's. What cannot be read is told in a line."""
+    try:
+        yield TranscriptReader()
+    except OSError as error:
+        raise click.ClickException(f"transcripts cannot be read: {error}") from None
+
+
+def search(face: CommandContext, session: str | None, text: str, limit: int | None) -> int:
+    """Turns with this text in code, output, value or error: of all transcripts of a session's name, or of all."""
+    wanted: dict[str, set[int]] = {}
+    with _transcripts() as store:
+        heads = store.heads(session)
+        for head in heads if session is not None else [None]:
+            for entry in store.search(text, head):
+                wanted.setdefault(str(entry.get("session")), set()).add(entry.get("eval", 0))
+        found = [
+            (head, turn)
+            for head in reversed(heads)
+            if head.session in wanted
+            for turn in entries_only(to_entries(store.load(head)))
+            if turn.eval_id in wanted[head.session]
+        ]
+    shown = found[-limit:] if limit else found
+    if face.json:
+        rows = [{"session": head.session, "name": head.name} | msgspec.to_builtins(turn) for head, turn in shown]
+        face.screen.json({"status": ["done"], "session": session, "found": rows, "count": len(found)})
+    for head, turn in shown if not face.json else ():
+        face.screen.line(f"# {head.label} {turn.eval_id} ({_describe_end(turn)}, {turn.time[:19].replace('T', ' ')})")
+        face.screen.block(turn.code)
+        for line in _matching_lines(turn, text):
+            face.screen.line(f"#   {line}")
+    if not found and not face.json:
+        face.screen.notice(f"no transcript{'' if session is None else f' of {session!r}'} has this text")
+    return ExitCode.OK if found else ExitCode.NAME
+
+
+def _describe_end(turn: TranscriptEntry) -> str:
+    took = "" if turn.duration_ms is None else f", {format_duration(turn.duration_ms)}"
+    return (turn.status or "not ended") + took
+
+
+def _matching_lines(turn: TranscriptEntry, text: str) -> list[str]:
+    """The lines of what came of it that have the text."""
+    came = "\n".join(part for part in (turn.out, turn.err, turn.value, turn.error) if part)
+    return [line[:200] for line in came.splitlines() if text.casefold() in line.casefold()][:5]
+
+
+class _UnknownTranscript(click.ClickException):
+    exit_code = ExitCode.NAME
+
+
+def _find_head(store: TranscriptReader, session: str) -> TranscriptInfo:
+    heads = store.heads(session)
+    if not heads:
+        raise _UnknownTranscript(f"no transcript of a session {session!r} (replctl history --search looks in all)")
+    return heads[0]
+
+
+@click.command()
+@click.argument("session")
+@click.option(
+    "--format", "kind", type=click.Choice(formats.FORMATS), default="ipynb", show_default=True, help="Of what."
+)
+@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Where to. [stdout]")
+def export(session: str, kind: str, out: Path | None) -> int:
+    """The transcript of SESSION (name or id; of several the newest) as a notebook, script, page or its events."""
+    with _transcripts() as store:
+        head = _find_head(store, session)
+        entries = list(store.load(head))
+    if kind == "jsonl":
+        text = "".join(
+            escape_json(msgspec.json.encode(entry).decode()) + "\n" for entry in (header_entry(head), *entries)
+        )
+    else:
+        make = {"ipynb": formats.notebook, "py": formats.script, "md": formats.page}[kind]
+        text = make(to_entries(entries), f"{head.label}, {head.created[:19].replace('T', ' ')}", head.runtime)
+    if out is None:
+        if os.isatty(1):
+            CommandOutput().block(text.removesuffix("\n"))
+        else:
+            CommandOutput().live("out", text)
+    else:
+        try:
+            out.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise click.ClickException(f"cannot write {out}: {error.strerror}") from None
+    return ExitCode.OK
+
+
+@click.command()
+@click.argument("file")
+@click.option("--into", required=True, metavar="NAME", help="A session, opened when it is not there.")
+@click.option("--exact", is_flag=True, help="Memory addresses count as well.")
+@click.option("--timeout", type=Duration(), metavar="DURATION", help="For each eval.")
+@with_common_options
+def replay(face: CommandContext, file: str, into: str, exact: bool, timeout: float | None) -> int:
+    """Run the evals of FILE, a transcript exported as jsonl (or the name of a session), again, and tell what came out
+    differently. Exit code 1 when anything did."""
+    then = _read_transcript(file)
+    with face.client() as client:
+        client.new(into, then.runtime or None, reuse=True)
+        runtime = client.info(into)["runtime"]
+        if then.runtime not in ("", runtime):
+            raise click.UsageError(f"session {into!r} runs {runtime}, and the transcript is of {then.runtime}")
+        report = run_again(
+            then.parts,
+            lambda code: _run_eval(client, code, into, timeout),
+            lambda: discard_result(client.reset(into)),
+            names=[name for name in (then.label, into) if name],
+            exact=exact,
+        )
+    _show_report(face, report, into)
+    return ExitCode.RAISED if report.drifts else ExitCode.OK
+
+
+def _run_eval(client: Client, code: str, into: str, timeout: float | None) -> Result:
+    return client.eval(code, into, timeout=timeout, allow_stdin=False)
+
+
+def discard_result(_: object) -> None:
+    """For a lambda that is to return nothing."""
+
+
+def _read_transcript(file: str) -> SessionTranscript:
+    path = Path(file)
+    try:
+        with _transcripts() as store:
+            if path.is_file():
+                with path.open("rb") as data:
+                    return read_transcript(parse_lines(data))
+            head = _find_head(store, file)
+            return read_transcript([header_entry(head), *store.load(head)])
+    except ValueError:
+        raise click.UsageError(f"{file} is no transcript: make one with replctl export --format jsonl") from None
+
+
+def _show_report(face: CommandContext, report: ReplayReport, into: str) -> None:
+    if face.json:
+        drifted = [
+            {"eval-id": each.eval_id, "code": each.code, "what": each.what, "diff": each.diff} for each in report.drifts
+        ]
+        skipped = [{"eval-id": number, "why": why} for number, why in report.skipped]
+        facts = {"ran": report.run_count, "drifted": drifted, "skipped": skipped, "missing": report.missing}
+        face.screen.json({"status": ["done"], "into": into, **facts})
+        return
+    for drift in report.drifts:
+        face.screen.line(f"eval {drift.eval_id}: {', '.join(drift.what)} differ")
+        face.screen.block("\n".join(drift.diff))
+    for number, why in report.skipped:
+        face.screen.notice(f"eval {number} was not run again: {why}")
+    if report.missing:
+        face.screen.notice(f"{report.missing} events are missing in the transcript: what they ran was not run again")
+    count = len(report.drifts)
+    face.screen.line(f"{report.run_count} evals run again in {into!r}: {count or 'none'} came out differently")

@@ -1,0 +1,67 @@
+"""A broker's settings from file, environment and flags, as `serve` runs with them and `config show` tells them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+
+import click
+
+from replwire.config import ConfigError, LoadedConfig, load, load_valid
+from replwire.paths import config_file, missing_config_message
+
+
+def read_settings(path: str | None, flags: dict[str, str]) -> LoadedConfig:
+    """The settings in force. A usage error for one that cannot be used, or for a named file that is not there."""
+    origin, text = _read(path)
+    try:
+        return replace(load(text, origin, os.environ, flags), file=None if text is None else origin)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def salvage_settings(path: str | None, flags: dict[str, str]) -> tuple[LoadedConfig, list[str]]:
+    """The same without what cannot be used, and why that is."""
+    try:
+        origin, text = _read(path)
+    except click.UsageError as error:
+        origin, text = "", None
+        unread = [error.format_message()]
+    else:
+        unread = []
+    loaded, problems = load_valid(text, origin, os.environ, flags)
+    return replace(loaded, file=None if text is None else origin), [*unread, *problems]
+
+
+def _read(path: str | None) -> tuple[str, str | None]:
+    """Where the file is, and its text. A usage error for one that cannot be read."""
+    origin = path or config_file(os.environ)
+    try:
+        with open(origin, encoding="utf-8") as file:
+            text: str | None = file.read()
+    except FileNotFoundError:
+        if (named := _config_source(path)) is not None:
+            raise click.UsageError(missing_config_message(named, origin)) from None
+        text = None
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"cannot read {origin}: {error}") from None
+    return origin, text
+
+
+def _config_source(path: str | None) -> str | None:
+    """What names the config file, or None where it is the usual one, which need not exist."""
+    if path is not None:
+        return "--config"
+    return "REPLCTL_CONFIG" if os.environ.get("REPLCTL_CONFIG") else None
+
+
+def parse_set(pairs: Iterable[str]) -> dict[str, str]:
+    """`section.key=value` as given; a usage error for anything else."""
+    flags = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign or "." not in key:
+            raise click.UsageError(f"--set wants section.key=value: {pair!r}")
+        flags[key.strip()] = value
+    return flags

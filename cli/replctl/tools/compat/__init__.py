@@ -1,0 +1,1 @@
+"""Tool sets compatible with other servers: REPLy, AgentREPL, nexo."""

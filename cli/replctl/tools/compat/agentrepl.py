@@ -1,0 +1,154 @@
+"""AgentREPL's five tools, by its names and arguments: eval, reset, info, pkg, activate."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from replctl.tools import inspection
+from replctl.tools.base import ToolCall, ToolContext, ToolDefinition, ToolResult, bad_arguments, request
+from replctl.tools.steps import ensure_session, model_eval_fields, run_and_render
+from replwire.identifiers import DEFAULT_SESSION
+
+Session = Annotated[str, Meta(description="Session name.")]
+_PKG = {"add": "add", "rm": "remove", "status": "list", "instantiate": "install", "test": "test", "develop": "add"}
+_NEEDS_PACKAGES = ("add", "rm", "develop")
+
+
+class AgentReplEvalArgs(msgspec.Struct, forbid_unknown_fields=True):
+    """Arguments of `eval`."""
+
+    code: str
+    session: Session = DEFAULT_SESSION
+
+
+class AgentReplSessionArgs(msgspec.Struct, forbid_unknown_fields=True):
+    """A session and nothing else."""
+
+    session: Session = DEFAULT_SESSION
+
+
+class AgentReplPkgArgs(msgspec.Struct, forbid_unknown_fields=True):
+    """Arguments of `pkg`."""
+
+    action: Literal["add", "rm", "status", "update", "instantiate", "resolve", "test", "develop", "free"]
+    packages: Annotated[str, Meta(description="Names, or paths for develop; spaces or commas between.")] = ""
+    session: Session = DEFAULT_SESSION
+
+
+class AgentReplActivateArgs(msgspec.Struct, forbid_unknown_fields=True):
+    """Arguments of `activate`."""
+
+    path: Annotated[str, Meta(description="Folder of a project or an environment.")]
+    session: Session = DEFAULT_SESSION
+
+
+def eval_(a: AgentReplEvalArgs, at: ToolContext) -> ToolCall:
+    """Run code."""
+    if not a.code.strip():
+        return bad_arguments("Error: 'code' parameter cannot be empty")
+    return run_and_render("eval", model_eval_fields(at.settings, a.code, a.session), at)
+
+
+def reset(a: AgentReplSessionArgs, at: ToolContext) -> ToolCall:
+    """Kill the worker; the environment stays active."""
+    yield from ensure_session(a.session, at.settings)
+    reply = yield from request("reset", session=a.session)
+    epoch = reply.get("epoch") or 1
+    text = (
+        f"Session reset complete.\n- Old worker (epoch {epoch - 1}) terminated\n"
+        f"- New worker (epoch {epoch}) spawned\n"
+        "- All variables, functions, and types cleared\n- Packages will need to be imported again\n"
+        "- Folder and environment stay"
+    )
+    if reply.get("notice"):
+        text += f", but {reply['notice']}"
+    return ToolResult(text=text, structured={"status": "ok", "session": a.session, "epoch": epoch, "state": "lost"})
+
+
+def info(a: AgentReplSessionArgs, at: ToolContext) -> ToolCall:
+    """The session and its variables."""
+    yield from ensure_session(a.session, at.settings)
+    return (yield from inspection.session_info(inspection.InfoQuery(a.session), at))
+
+
+def pkg(a: AgentReplPkgArgs, at: ToolContext) -> ToolCall:
+    """Packages of the session's environment."""
+    names = [name for name in re.split(r"[\s,]+", a.packages) if name]
+    action = _PKG.get(a.action)
+    if action is None:
+        return bad_arguments(f"Error: pkg action '{a.action}' has no counterpart here; there are {', '.join(_PKG)}")
+    if a.action in _NEEDS_PACKAGES and not names:
+        return bad_arguments(f"Error: 'packages' is required for action '{a.action}'")
+    return _packages(a.session, action, names, at)
+
+
+def activate(a: AgentReplActivateArgs, at: ToolContext) -> ToolCall:
+    """Switch the environment; it survives resets."""
+    yield from ensure_session(a.session, at.settings)
+    told = yield from inspection.environment({"session": a.session, "action": "activate", "path": a.path})
+    told.text = f"Activated project: {told.structured.get('environment') or a.path}\n{told.text}"
+    return told
+
+
+def _packages(session: str, action: str, names: list[str], at: ToolContext) -> ToolCall:
+    yield from ensure_session(session, at.settings)
+    return (yield from run_and_render("env", {"session": session, "action": action, "packages": names or None}, at))
+
+
+_ANY = {"type": "object"}
+TOOLS = (
+    ToolDefinition(
+        name="eval",
+        title="Eval",
+        args=AgentReplEvalArgs,
+        run=eval_,
+        open_world=True,
+        runs_code=True,
+        output=_ANY,
+        text="Run code in the persistent REPL. State stays between calls.",
+    ),
+    ToolDefinition(
+        name="reset",
+        title="Reset",
+        args=AgentReplSessionArgs,
+        run=reset,
+        idempotent=True,
+        output=_ANY,
+        text="Hard reset: kill the worker and start a fresh one. The active environment stays.",
+    ),
+    ToolDefinition(
+        name="info",
+        title="Info",
+        args=AgentReplSessionArgs,
+        run=info,
+        read_only=True,
+        output=_ANY,
+        text="Runtime, environment and variables of the session.",
+    ),
+    ToolDefinition(
+        name="pkg",
+        title="Packages",
+        args=AgentReplPkgArgs,
+        run=pkg,
+        destructive=False,
+        open_world=True,
+        runs_code=True,
+        output=_ANY,
+        text="Manage packages: add, rm, status, instantiate, test, develop.",
+    ),
+    ToolDefinition(
+        name="activate",
+        title="Activate",
+        args=AgentReplActivateArgs,
+        run=activate,
+        runs_code=True,
+        output=_ANY,
+        text="Switch the active environment. The worker restarts.",
+    ),
+)
+
+INSTRUCTIONS = "A persistent REPL. Show the code to the user before `eval`: permission prompts show it escaped."

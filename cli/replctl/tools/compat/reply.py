@@ -1,0 +1,267 @@
+"""REPLy's eight tools, by its names, arguments and answers, for agents that were taught them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from replctl.client.result import Result
+from replctl.tools.base import (
+    ToolCall,
+    ToolContext,
+    ToolDefinition,
+    ToolImage,
+    ToolRequest,
+    ToolResponse,
+    ToolResult,
+    bad_arguments,
+    request,
+)
+from replctl.tools.render import EvalRenderer, status_of
+from replctl.tools.steps import ensure_session, model_eval_fields, run_code
+from replctl.tools.text_budget import clean, fold
+
+DEFAULT = "mcp-default"  # REPLy's alias for the session of a call that names none
+EPHEMERAL = "ephemeral"  # and for none at all
+WAIT_SECONDS = 30.0  # REPLy collects an answer for this long
+
+
+class ReplyEvalArgs(msgspec.Struct, forbid_unknown_fields=True):
+    """Arguments of `julia_eval`."""
+
+    code: str
+    session: Annotated[str, Meta(description="Name or id; `ephemeral` for a throw-away one.")] = DEFAULT
+    module: str | None = None
+    timeout_ms: Annotated[int, Meta(ge=1)] | None = None
+    allow_unsafe: bool = False
+
+
+class ReplyCompleteArgs(msgspec.Struct, forbid_unknown_fields=True):
+    """Arguments of `julia_complete`."""
+
+    code: str
+    pos: int
+    session: str = DEFAULT
+
+
+class ReplyLookupArgs(msgspec.Struct, forbid_unknown_fields=True):
+    """Arguments of `julia_lookup`."""
+
+    symbol: str
+    module: str | None = None
+    session: str = DEFAULT
+
+
+class ReplyLoadFileArgs(msgspec.Struct, forbid_unknown_fields=True):
+    """Arguments of `julia_load_file`."""
+
+    file: str
+    session: str = DEFAULT
+
+
+class ReplyInterruptArgs(msgspec.Struct, forbid_unknown_fields=True):
+    """Arguments of `julia_interrupt`."""
+
+    session: str
+    interrupt_id: str | None = None
+
+
+class ReplyNoArgs(msgspec.Struct, forbid_unknown_fields=True):
+    """No arguments."""
+
+
+class ReplyCloseArgs(msgspec.Struct, forbid_unknown_fields=True):
+    """Arguments of `julia_close_session`."""
+
+    session: str
+
+
+def eval_(a: ReplyEvalArgs, at: ToolContext) -> ToolCall:
+    """Run code. `allow_unsafe` is taken and changes nothing: what code may do is the sandbox's matter."""
+    if a.module is not None:
+        return (yield from bad_arguments("module is not supported: code runs in the session's own namespace"))
+    session = None if a.session == EPHEMERAL else a.session
+    fields = model_eval_fields(at.settings, a.code, session, timeout_ms=a.timeout_ms, allow_stdin=False)
+    return (yield from _run("eval", fields, at))
+
+
+def load_file(a: ReplyLoadFileArgs, at: ToolContext) -> ToolCall:
+    """Run a file."""
+    fields: dict[str, Any] = {"file": a.file, "allow_stdin": False}
+    if a.session != EPHEMERAL:
+        yield from _ensure_default(a.session, at)
+        fields["session"] = a.session
+    return (yield from _run("load-file", fields, at))
+
+
+def complete(a: ReplyCompleteArgs, at: ToolContext) -> ToolCall:
+    """Ways to go on, as JSON."""
+    yield from _ensure_default(a.session, at)
+    reply = yield from request("complete", code=a.code, pos=a.pos, session=_session_name(a.session))
+    return _json_result(at, {"completions": reply.get("completions") or []})
+
+
+def lookup(a: ReplyLookupArgs, at: ToolContext) -> ToolCall:
+    """What a name means, as JSON."""
+    yield from _ensure_default(a.session, at)
+    reply = yield from request("lookup", symbol=a.symbol, module=a.module, session=_session_name(a.session))
+    keys = ("found", "name", "type", "doc", "signature", "methods", "file", "line")
+    return _json_result(at, {key: reply[key] for key in keys if reply.get(key) is not None})
+
+
+def interrupt(a: ReplyInterruptArgs, at: ToolContext) -> ToolCall:
+    """Interrupt; what was hit, as JSON."""
+    if a.interrupt_id is not None and not a.interrupt_id.isdecimal():
+        return (yield from bad_arguments(f"interrupt_id is no number: {a.interrupt_id}"))
+    number = None if a.interrupt_id is None else int(a.interrupt_id)
+    reply = yield from request("interrupt", session=a.session, interrupt_id=number)
+    return _json_result(at, {"interrupted": reply.get("interrupted") or []})
+
+
+def new(a: ReplyNoArgs, at: ToolContext) -> ToolCall:  # noqa: ARG001
+    """A session without a name."""
+    reply = yield from request("new-session", **at.settings.directory_fields())
+    return ToolResult(text=f"Session: {reply['session']}", structured={"status": "ok", "session": reply["session"]})
+
+
+def sessions(a: ReplyNoArgs, at: ToolContext) -> ToolCall:  # noqa: ARG001
+    """A line a session."""
+    entries = (yield from request("ls-sessions")).get("sessions") or []
+    lines = [each["session"] + (f" ({each['name']})" if each["name"] else "") for each in entries]
+    return ToolResult(text="\n".join(lines) or "[]", structured={"status": "ok", "sessions": lines})
+
+
+def close(a: ReplyCloseArgs, at: ToolContext) -> ToolCall:  # noqa: ARG001
+    """End a session."""
+    yield from request("close", session=a.session)
+    return ToolResult(text=f"Closed session: {a.session}", structured={"status": "ok", "session": a.session})
+
+
+def _run(op: str, fields: dict[str, Any], at: ToolContext) -> ToolCall:
+    """REPLy's order of what an end is called: timeout, interrupted, error, success."""
+    result, _ = yield from run_code(op, fields, at.settings.wait if at.settings.wait < WAIT_SECONDS else WAIT_SECONDS)
+    status = status_of(result)
+    told = EvalRenderer(result, at.settings).render()
+    if status == "timeout":
+        return ToolResult(text="Evaluation timed out", structured=told.structured, error=True)
+    if status == "interrupted":
+        return ToolResult(text="Interrupted", structured=told.structured, error=True)
+    text = told.text if status in ("running", "lost", "reset") else "\n".join(_blocks(result))
+    images: list[ToolImage] = told.images
+    return ToolResult(
+        text=fold(text, at.settings.budget, at.settings.line).text,
+        structured=told.structured,
+        images=images,
+        error=told.error,
+    )
+
+
+def _blocks(result: Result) -> Iterator[str]:
+    """In the order of arrival: output, errors of the stream, value; or the error and its stack."""
+    for text in (result.out, result.err):
+        if text:
+            yield clean(text).text.rstrip("\n")
+    if result.ok:
+        yield f"<repr failed: {result.repr_error}>" if result.repr_error else result.value or ""
+        return
+    yield result.error or ""
+    if result.stacktrace:
+        yield "\n".join(f"{frame.func} at {frame.file}:{frame.line}" for frame in result.stacktrace)
+
+
+def _session_name(session: str) -> str:
+    return DEFAULT if session == EPHEMERAL else session
+
+
+def _ensure_default(session: str, at: ToolContext) -> Generator[ToolRequest, ToolResponse, None]:
+    """REPLy's default session is always there."""
+    if _session_name(session) == DEFAULT:
+        yield from ensure_session(DEFAULT, at.settings)
+
+
+def _json_result(at: ToolContext, facts: dict[str, Any]) -> ToolResult:
+    return ToolResult(text=fold(json.dumps(facts), at.settings.budget, at.settings.budget).text, structured=facts)
+
+
+_ANY: dict[str, Any] = {"type": "object"}
+TOOLS = (
+    ToolDefinition(
+        name="julia_eval",
+        title="Eval",
+        args=ReplyEvalArgs,
+        run=eval_,
+        open_world=True,
+        runs_code=True,
+        output=_ANY,
+        text="Run code in a persistent session (Python, unless the session has another runtime).",
+    ),
+    ToolDefinition(
+        name="julia_complete",
+        title="Complete",
+        args=ReplyCompleteArgs,
+        run=complete,
+        read_only=True,
+        output=_ANY,
+        text="Completions of code at a position.",
+    ),
+    ToolDefinition(
+        name="julia_lookup",
+        title="Lookup",
+        args=ReplyLookupArgs,
+        run=lookup,
+        read_only=True,
+        output=_ANY,
+        text="Documentation, signature and place of a name.",
+    ),
+    ToolDefinition(
+        name="julia_load_file",
+        title="Load file",
+        args=ReplyLoadFileArgs,
+        run=load_file,
+        open_world=True,
+        runs_code=True,
+        output=_ANY,
+        text="Run a file in a session.",
+    ),
+    ToolDefinition(
+        name="julia_interrupt",
+        title="Interrupt",
+        args=ReplyInterruptArgs,
+        run=interrupt,
+        destructive=False,
+        output=_ANY,
+        text="Interrupt the code that a session runs.",
+    ),
+    ToolDefinition(
+        name="julia_new_session",
+        title="New session",
+        args=ReplyNoArgs,
+        run=new,
+        destructive=False,
+        output=_ANY,
+        text="Open a session; gives its id.",
+    ),
+    ToolDefinition(
+        name="julia_list_sessions",
+        title="List sessions",
+        args=ReplyNoArgs,
+        run=sessions,
+        read_only=True,
+        output=_ANY,
+        text="List sessions, one a line.",
+    ),
+    ToolDefinition(
+        name="julia_close_session",
+        title="Close session",
+        args=ReplyCloseArgs,
+        run=close,
+        output=_ANY,
+        text="Close a session; its state is gone.",
+    ),
+)
+
+INSTRUCTIONS = "Persistent sessions. Omitting `session` uses one that stays; `ephemeral` uses a throw-away one."

@@ -1,0 +1,196 @@
+"""What there is to know: sessions, variables, documentation, completions, jobs, stacks, environments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+from replctl.tools.base import ToolCall, ToolContext, ToolRequest, ToolResponse, ToolResult, request
+from replctl.tools.text_budget import clean, fold
+from replwire.identifiers import DEFAULT_SESSION
+
+_CODE = 80  # characters of an eval's code in a list
+
+
+class InfoQuery(NamedTuple):
+    """What `info` was asked."""
+
+    session: str = DEFAULT_SESSION
+    name: str | None = None
+    code: str | None = None
+    pos: int | None = None
+
+
+def sessions(at: ToolContext) -> ToolCall:
+    """All sessions."""
+    entries = (yield from request("ls-sessions")).get("sessions") or []
+    lines = [
+        f"{each['ref']}: {each['state']}, {each['runtime']}, epoch {each['epoch']}, "
+        f"{each['eval-count']} evals"
+        + (f", {each['queued']} queued" if each["queued"] else "")
+        + (f", opened by {each['agent']}" if each["agent"] else "")
+        + (f", in {each['cwd']}" if each["cwd"] else "")
+        for each in entries
+    ]
+    keys = ("name", "session", "state", "runtime", "epoch", "eval-count", "owner", "agent", "cwd")
+    facts = [{key.replace("-", "_"): each[key] for key in keys if each[key] is not None} for each in entries]
+    return _listing(at, "no sessions", lines, "sessions", facts)
+
+
+def clone(session: str, to: str) -> ToolCall:
+    """A copy of a session."""
+    reply = yield from request("clone", session=session, name=to)
+    name = reply.get("name") or reply.get("new-session")
+    left = reply.get("left-behind") or []
+    text = f"session {name} is a copy of {session}: {reply.get('count') or 0} names"
+    if left:
+        text += "; left behind: " + ", ".join(f"{each['name']} ({each['why']})" for each in left)
+    facts = {"status": "ok", "session": name, "count": reply.get("count"), "left_behind": left}
+    return ToolResult(text=text, structured=facts)
+
+
+def session_info(q: InfoQuery, at: ToolContext) -> ToolCall:
+    """The session and its variables."""
+    facts = (yield from request("info", session=q.session)).get("info") or {}
+    rows = [
+        f"session {q.session}: {facts.get('state')}, {facts.get('runtime')} {facts.get('version') or ''}".rstrip(),
+        f"epoch {facts.get('epoch')}, {facts.get('eval-count')} evals, {facts.get('queued')} queued",
+    ]
+    if facts.get("memory-bytes"):
+        rows.append(f"memory {facts['memory-bytes'] / 1e6:.1f} MB, cpu {facts.get('cpu-seconds')} s")
+    rows += [f"folder {facts.get('cwd') or 'not set'}", f"interpreter {facts.get('executable') or 'not started'}"]
+    told = _variables(at, facts)
+    keys = ("state", "runtime", "version", "epoch", "eval-count", "queued", "cwd", "executable", "memory-bytes")
+    some = {key.replace("-", "_"): facts[key] for key in keys if facts.get(key) is not None}
+    return ToolResult(text="\n".join([*rows, told.text]), structured={"session": q.session, **some, **told.structured})
+
+
+def variables(q: InfoQuery, at: ToolContext) -> ToolCall:
+    """The variables alone."""
+    return _variables(at, (yield from request("info", session=q.session)).get("info") or {})
+
+
+def lookup(q: InfoQuery, at: ToolContext) -> ToolCall:
+    """What a name means."""
+    if not q.name:
+        return _missing_argument("lookup", "name")
+    reply = yield from request("lookup", symbol=q.name, session=q.session)
+    if not reply.get("found"):
+        return ToolResult(
+            text=f"no {q.name} in session {q.session}", structured={"status": "not-found", "name": q.name}
+        )
+    where = f" ({reply['file']}:{reply.get('line')})" if reply.get("file") else ""
+    doc = fold(clean(reply.get("doc") or "").text, at.settings.budget - 500, at.settings.line).text
+    signature = reply.get("signature") or ""
+    lines = [f"{reply.get('name') or q.name}{signature}: {reply.get('type')}{where}", doc]
+    lines += [str(each) for each in reply.get("methods") or []]
+    facts = {key: reply[key] for key in ("name", "type", "signature", "file", "line") if reply.get(key) is not None}
+    text = fold("\n".join(line for line in lines if line), at.settings.budget, at.settings.line).text
+    return ToolResult(text=text, structured={"status": "ok", **facts, "doc": doc})
+
+
+def complete(q: InfoQuery, at: ToolContext) -> ToolCall:
+    """Ways to go on."""
+    if q.code is None:
+        return _missing_argument("complete", "code")
+    pos = len(q.code) if q.pos is None else q.pos
+    reply = yield from request("complete", code=q.code, pos=pos, session=q.session)
+    found = reply.get("completions") or []
+    lines = [f"{each['text']}: {each.get('type')}" for each in found]
+    return _listing(at, "no completions", lines, "completions", found)
+
+
+def jobs(q: InfoQuery, at: ToolContext) -> ToolCall:
+    """Queued, running and recent evals."""
+    entries = (yield from request("jobs", session=q.session)).get("jobs") or []
+    lines, facts = [], []
+    for each in entries:
+        end = next((word for word in each["status"] if word not in ("done", "error")), None)
+        state = each["state"] if each["state"] != "done" else end or ("error" if "error" in each["status"] else "ok")
+        code = " ".join(each["code"].split())[:_CODE]
+        took = f", {each['duration-ms']:.0f} ms" if each.get("duration-ms") is not None else ""
+        lines.append(f"{each['eval-id']}: {state}{took}: {code}")
+        facts.append({"eval_id": each["eval-id"], "state": state, "epoch": each["epoch"], "code": code})
+    return _listing(at, "no evals", lines, "jobs", facts)
+
+
+def stack(q: InfoQuery, at: ToolContext) -> ToolCall:
+    """Where the code is."""
+    threads = (yield from request("stack", session=q.session)).get("threads") or []
+    lines = []
+    for thread in threads:
+        lines += [thread["name"], *(f"  {frame['func']} {frame['file']}:{frame['line']}" for frame in thread["frames"])]
+    text = "\n".join(lines)
+    text = fold(text or "no threads", at.settings.budget, at.settings.line).text
+    return ToolResult(text=text, structured={"status": "ok", "session": q.session, "threads": text})
+
+
+INFO_QUERIES: dict[str, Callable[[InfoQuery, ToolContext], ToolCall]] = {
+    "session": session_info,
+    "variables": variables,
+    "lookup": lookup,
+    "complete": complete,
+    "jobs": jobs,
+    "stack": stack,
+}
+
+
+def environment(fields: dict[str, Any]) -> ToolCall:
+    """Show or change a session's environment; a change gives it a fresh worker."""
+    reply = yield from request("env", **fields)
+    now = reply.get("environment")
+    which = f"{now or 'no environment of its own'}, {reply.get('executable') or 'not started'}"
+    text = f"session {fields['session']}: {which}"
+    if reply.get("state") == "lost" or fields["action"] != "show":
+        text += f"; a fresh worker serves it (epoch {reply.get('epoch')}), its variables are gone"
+    facts = {
+        "status": "ok",
+        "session": fields["session"],
+        "environment": now,
+        "executable": reply.get("executable"),
+        "epoch": reply.get("epoch"),
+    }
+    return ToolResult(text=text, structured={name: fact for name, fact in facts.items() if fact is not None})
+
+
+def current_eval(session: str) -> Generator[ToolRequest, ToolResponse, int | None]:
+    """The eval that a session runs, or the last one."""
+    entries = (yield from request("jobs", session=session)).get("jobs") or []
+    ids = [each["eval-id"] for each in entries if each["state"] == "running"] or [
+        each["eval-id"] for each in entries if each["state"] == "done"
+    ]
+    return max(ids, default=None)
+
+
+def _variables(at: ToolContext, facts: dict[str, Any]) -> ToolResult:
+    found = facts.get("variables")
+    if found is None:
+        why = "an eval runs" if facts.get("running") is not None else "no worker yet"
+        return ToolResult(text=f"variables: not known now ({why})", structured={"status": "ok"})
+    lines = []
+    for each in found:
+        shape = each.get("shape")
+        size = (
+            f" {'x'.join(map(str, shape))}" if shape else f" of {each['size']}" if each.get("size") is not None else ""
+        )
+        preview = f" = {each['preview']}" if each.get("preview") is not None else ""
+        lines.append(f"{each['name']}: {each['type']}{size}{preview}")
+    return _listing(at, "no variables", lines, "variables", found)
+
+
+def _listing(at: ToolContext, nothing: str, lines: list[str], key: str, facts: list[dict[str, Any]]) -> ToolResult:
+    """Lines for a model, and the entries for a program as far as they fit the budget."""
+    text = fold("\n".join(lines) or nothing, at.settings.budget, at.settings.line).text
+    room, some = at.settings.budget, []
+    for each in facts:
+        room -= len(json.dumps(each))
+        if room < 0:
+            break
+        some.append(each)
+    more = {"more": len(facts) - len(some)} if len(some) < len(facts) else {}
+    return ToolResult(text=text, structured={"status": "ok", key: some, **more})
+
+
+def _missing_argument(what: str, name: str) -> ToolResult:
+    return ToolResult(text=f"{what} needs `{name}`", structured={"status": "bad-arguments"}, error=True)

@@ -1,0 +1,121 @@
+"""Two drivers for a tool's steps: over `Client`, and over `AsyncClient`. All I/O of tools is here."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+
+from replctl.client.aio import AsyncClient, OnApproval
+from replctl.client.errors import ReplError
+from replctl.client.result import OnOutput, OnStatus, PendingRequest
+from replctl.client.sync import Client
+from replctl.tools.base import ToolCall, ToolRequest, ToolResponse, ToolResult
+from replwire.replies import Approval, Reply
+
+OnAbandoned = Callable[[PendingRequest], None]
+
+
+def run_tool(steps: ToolCall, client: Client, on_output: OnOutput | None = None) -> ToolResult:
+    """One call to its end. Ctrl-C interrupts the code it waits for."""
+    step: Callable[[], ToolRequest] = partial(next, steps)
+    while True:
+        try:
+            ask = step()
+        except StopIteration as end:
+            answer: ToolResult = end.value
+            return answer
+        try:
+            step = partial(steps.send, _exchange(client, ask, on_output))
+        except ReplError as error:
+            step = partial(steps.throw, error)
+
+
+async def run_tool_async(
+    steps: ToolCall,
+    client: AsyncClient,
+    on_output: OnOutput | None = None,
+    gone_away: OnAbandoned | None = None,
+    on_approval: OnApproval | None = None,
+    traceparent: str | None = None,
+) -> ToolResult:
+    """The same in an event loop. When its task is cancelled, `gone_away` is told which request was under way. When a
+    hook wants a person's word, `on_approval` gets it. `traceparent` goes along with the code."""
+    step: Callable[[], ToolRequest] = partial(next, steps)
+    while True:
+        try:
+            ask = step()
+        except StopIteration as end:
+            answer: ToolResult = end.value
+            return answer
+        if ask.runs_code and traceparent is not None:
+            ask.fields["traceparent"] = traceparent
+        try:
+            got = await _aexchange(client, ask, on_output, gone_away)
+            while on_approval and (approval := _approval_in(got)) is not None and await on_approval(approval):
+                again = ask._replace(fields={**ask.fields, "approval": approval.id})
+                got = await _aexchange(client, again, on_output, gone_away)
+            step = partial(steps.send, got)
+        except ReplError as error:
+            step = partial(steps.throw, error)
+
+
+def _approval_in(got: ToolResponse) -> Approval | None:
+    return None if got.pending.final is None else got.pending.final.approval
+
+
+def _exchange(client: Client, ask: ToolRequest, on_output: OnOutput | None) -> ToolResponse:
+    asking: list[Reply] = []
+    deadline = time.monotonic() + ask.timeout
+    gathering = client.send(ask.op, ask.fields, on_output, _input_watcher(ask, asking.append))
+    try:
+        while gathering.final is None and gathering.error is None and not asking and time.monotonic() < deadline:
+            client.poll(deadline)
+        if not asking:
+            client.wait(gathering, 0)
+    except KeyboardInterrupt:
+        if ask.runs_code:
+            client.send_nowait("interrupt", {"request_id": gathering.request_id})
+        raise
+    return _build_response(gathering, asking)
+
+
+async def _aexchange(
+    client: AsyncClient, ask: ToolRequest, on_output: OnOutput | None, gone_away: OnAbandoned | None
+) -> ToolResponse:
+    asking: list[Reply] = []
+    gathering: PendingRequest | None = None
+
+    def asks(reply: Reply) -> None:
+        asking.append(reply)
+        if gathering is not None:
+            client.abandon(gathering)
+
+    gathering = await client.send(ask.op, ask.fields, on_output, _input_watcher(ask, asks))
+    if asking:  # it came while the request was being sent
+        client.abandon(gathering)
+    try:
+        await client.wait(gathering, ask.timeout)
+    except asyncio.CancelledError:
+        if ask.runs_code and gone_away is not None:
+            gone_away(gathering)
+        raise
+    return _build_response(gathering, asking)
+
+
+def _build_response(gathering: PendingRequest, asking: list[Reply]) -> ToolResponse:
+    """What came of it. An eval that has ended since waits no more; one that runs on does."""
+    last = gathering.final
+    return ToolResponse(gathering, asking[0] if asking and (last is None or "running" in (last.status or ())) else None)
+
+
+def _input_watcher(ask: ToolRequest, asks: Callable[[Reply], None]) -> OnStatus | None:
+    if not ask.until_input:
+        return None
+
+    def on_status(reply: Reply) -> None:
+        if "need-input" in (reply.status or ()):
+            asks(reply)
+
+    return on_status

@@ -1,0 +1,138 @@
+"""Steps that several sets share: run code, follow it, read its pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+from msgspec import structs
+
+from replctl.client import protocol
+from replctl.client.errors import ReplError
+from replctl.client.request_fields import milliseconds
+from replctl.client.result import OutputPages, Result
+from replctl.client.sync import DEFAULT_TIMEOUT
+from replctl.tools.base import ToolCall, ToolContext, ToolRequest, ToolResponse, ToolResult, ToolSettings, request
+from replctl.tools.render import MIMES, EvalRenderer
+from replwire.replies import TRUNCATED, Reply
+
+MAX_READS = 16  # of one answer, each of at most `max-output-bytes`
+
+
+def model_eval_fields(settings: ToolSettings, code: str, session: str | None, **more: Any) -> dict[str, Any]:
+    """Fields of an eval for a model: its session is opened when it is not there, in the caller's folder."""
+    opening = {"if_missing": "create"} if session is not None else {}
+    return {"code": code, "session": session, **settings.directory_fields(), "mime": MIMES, **opening, **more}
+
+
+def ensure_session(session: str, settings: ToolSettings) -> Generator[ToolRequest, ToolResponse, dict[str, Any]]:
+    """See to it that a session is there; the broker's reply."""
+    return (yield from request("new-session", name=session, if_exists="reuse", **settings.directory_fields()))
+
+
+def with_session(session: str, settings: ToolSettings, steps: Callable[[], ToolCall]) -> ToolCall:
+    """These steps; when there is no such session, it is opened as an eval would, and they are taken again."""
+    try:
+        return (yield from steps())
+    except ReplError as error:
+        if error.code != "session-not-found":
+            raise
+    reply = yield from ensure_session(session, settings)
+    answer = yield from steps()
+    answer.text += f"\n[new session {session}" + (f"; {reply['notice']}]" if reply.get("notice") else "]")
+    return answer
+
+
+def run_code(
+    op: str, fields: dict[str, Any], wait: float
+) -> Generator[ToolRequest, ToolResponse, tuple[Result, Reply | None]]:
+    """Run code and wait for its end at most `wait` seconds: its result, and what it said when it waits for input."""
+    wait_ms = milliseconds(wait) or 0
+    got = yield ToolRequest(
+        op, {**fields, "wait_ms": wait_ms}, DEFAULT_TIMEOUT + wait_ms / 1000, runs_code=True, until_input=True
+    )
+    return _partial_result(got)
+
+
+def run_and_render(
+    op: str, fields: dict[str, Any], context: ToolContext, wait: float | None = None
+) -> Generator[ToolRequest, ToolResponse, ToolResult]:
+    """The same as an answer for a model."""
+    wait = context.settings.wait if wait is None else wait
+    result, asking = yield from run_code(op, fields, wait)
+    tail = yield from _fetch_tail(result, context.settings)
+    return EvalRenderer(result, context.settings, wait, tail).render(asking)
+
+
+def read_eval(
+    context: ToolContext, session: str, eval_id: int, wait: float, offset: int | None = None, grep: str | None = None
+) -> Generator[ToolRequest, ToolResponse, ToolResult]:
+    """An eval's output and answer now or at its end. With an offset: the page that begins there, whole."""
+    fields = {"session": session, "eval_id": eval_id, "grep": grep}
+    if offset is not None and grep is None:
+        return (yield from _read_page(context.settings, fields, wait, offset))
+    result, asking = yield from _read({**fields, "offset": offset}, wait)
+    if asking is not None:
+        return EvalRenderer(result, context.settings, wait).render(asking)
+    whole = OutputPages()
+    more = whole.add(result)
+    for _ in range(MAX_READS):  # one read gives, or searches, at most what one answer may have
+        if more:
+            result, _ = yield from _read({**fields, "offset": whole.offset}, 0)
+            more = whole.add(result)
+    result.out, result.err = "".join(whole.out), "".join(whole.err)
+    result.truncated, result.dropped_bytes = bool(whole.dropped_bytes) or None, whole.dropped_bytes or None
+    silent = "" if grep is None else f"[no line of its output contains {grep!r}]"
+    return _add_more_note(EvalRenderer(result, context.settings, wait, silent=silent).render(), more, result)
+
+
+def _read_page(
+    settings: ToolSettings, fields: dict[str, Any], wait: float, offset: int
+) -> Generator[ToolRequest, ToolResponse, ToolResult]:
+    result, asking = yield from _read({**fields, "offset": offset, "max_bytes": settings.budget}, wait)
+    more = bool(result.truncated)
+    result.truncated = None  # what follows is on the next page, not lost
+    # The page was bounded when it was asked for; nothing more is left out of it.
+    whole = structs.replace(settings, budget=10 * settings.budget, line=10 * settings.budget)
+    silent = f"[no output from byte {offset} on]"
+    answer = EvalRenderer(result, whole, wait, silent=silent).render(None if more else asking)
+    return _add_more_note(answer, more, result)
+
+
+def _add_more_note(answer: ToolResult, more: bool, result: Result) -> ToolResult:
+    if more and not result.running:  # that it goes on has been said
+        answer.text += f"\n[more: read(session={result.session!r}, eval_id={result.eval_id}, offset={result.offset})]"
+    return answer
+
+
+def _read(fields: dict[str, Any], wait: float) -> Generator[ToolRequest, ToolResponse, tuple[Result, Reply | None]]:
+    """One read, and what its eval said when it waits for input."""
+    wait_ms = milliseconds(wait) or 0
+    got = yield ToolRequest(
+        "read", {**fields, "wait_ms": wait_ms or None}, DEFAULT_TIMEOUT + wait_ms / 1000, until_input=True
+    )
+    return _partial_result(got)
+
+
+def _partial_result(got: ToolResponse) -> tuple[Result, Reply | None]:
+    if got.input_request is not None:
+        return got.pending.finalize(), got.input_request
+    return protocol.eval_result(got.pending), None
+
+
+def _fetch_tail(result: Result, settings: ToolSettings) -> Generator[ToolRequest, ToolResponse, str]:
+    """The end of an output that was too long to be sent live; it is kept for `read`."""
+    if not result.out.endswith(TRUNCATED) or result.ephemeral or result.eval_id is None or result.state == "lost":
+        return ""
+    size = len(result.out.encode()) + len(result.err.encode()) + (result.dropped_bytes or 0)
+    fields = {
+        "session": result.session,
+        "eval_id": result.eval_id,
+        "stream": "out",
+        "offset": max(0, size - 2 * settings.budget),
+    }
+    try:
+        got = yield ToolRequest("read", fields)
+        return protocol.eval_result(got.pending).out
+    except ReplError:  # it has gone since; what came live is there
+        return ""

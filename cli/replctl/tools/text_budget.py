@@ -1,0 +1,143 @@
+"""Text for a model: clean, short, and with what was left out counted. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+# What terminals obey and a reader should not see (ECMA-48): CSI, OSC and the other strings, two-character escapes.
+_ESCAPE = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
+    r"|\x9b[0-?]*[ -/]*[@-~]"
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_SMALLEST_LINE = 40  # characters; a cap below this leaves nothing to read
+
+
+class CleanText(NamedTuple):
+    """Text without terminal control, and how many updates of a progress bar were folded away."""
+
+    text: str
+    folded: int
+
+
+class FoldedText(NamedTuple):
+    """Text within a budget. `kept` characters of the original are in it, `cut` are not; `head` of them come first."""
+
+    text: str
+    kept_chars: int
+    cut_chars: int
+    intact_head: int
+
+
+def clean(text: str) -> CleanText:
+    """Text as a screen would show it in the end: no escapes; of a line that was drawn over, the last drawing."""
+    folded = 0
+    if "\x1b" in text or "\x9b" in text:
+        text = _ESCAPE.sub("", text)
+    if "\r" in text:
+        lines = re.sub(r"\r+\n", "\n", text).split("\n")
+        for number, line in enumerate(lines):
+            if "\r" in line:
+                drawn = [part for part in line.split("\r") if part]
+                folded += max(0, len(drawn) - 1)
+                lines[number] = drawn[-1] if drawn else ""
+        text = "\n".join(lines)
+    if "\b" in text:
+        text = _apply_backspaces(text)
+    return CleanText(_CONTROL.sub("", text), folded)
+
+
+def _apply_backspaces(text: str) -> str:
+    kept: list[str] = []
+    for character in text:
+        if character != "\b":
+            kept.append(character)
+        elif kept and kept[-1] != "\n":
+            kept.pop()
+    return "".join(kept)
+
+
+def fold(text: str, budget: int, line: int, more: str = "") -> FoldedText:
+    """`text` in at most `budget` characters: its begin and its end, lines of at most `line` characters.
+
+    What is left out is counted where it is missing; `more` says there how to get it.
+    """
+    if len(text) <= budget and len(text) <= line:
+        return FoldedText(text, len(text), 0, len(text))
+    lines = text.split("\n")
+    shown = [_cap(each, max(line, _SMALLEST_LINE)) for each in lines]
+    if sum(len(each.text) + 1 for each in shown) - 1 <= budget:
+        return _join_lines(text, lines, shown)
+    room = budget - len(_omission_mark(len(text), len(lines), more)) - 2
+    cap = min(line, room // 2 - 1)
+    if cap < _SMALLEST_LINE:
+        kept = max(0, budget)
+        return FoldedText(text[:kept], min(kept, len(text)), max(0, len(text) - kept), kept)
+    shown = [_cap(each, cap) for each in lines]
+    first = _fit(shown, room // 2)
+    last = _fit(reversed(shown[first:]), room - room // 2)
+    gone = len(lines) - first - last
+    if not gone:  # with this cap they fit
+        return _join_lines(text, lines, shown)
+    cut = sum(map(len, lines[first : len(lines) - last])) + gone - 1
+    middle = _omission_mark(cut, gone, more)
+    cut += sum(each.cut_chars for each in (*shown[:first], *shown[len(shown) - last :]))
+    parts = [*(each.text for each in shown[:first]), middle, *(each.text for each in shown[len(shown) - last :])]
+    return FoldedText("\n".join(parts), len(text) - cut, cut, _intact_prefix(lines, shown[:first]))
+
+
+def split_budget(sizes: Sequence[int], budget: int) -> list[int]:
+    """`budget` divided among texts of these sizes: none gets more than it has, the long ones share what is left."""
+    parts = [0] * len(sizes)
+    left = budget
+    for rank, index in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
+        parts[index] = min(sizes[index], left // (len(sizes) - rank))
+        left -= parts[index]
+    return parts
+
+
+class _CappedLine(NamedTuple):
+    text: str
+    cut_chars: int
+
+
+def _cap(line: str, most: int) -> _CappedLine:
+    if len(line) <= most:
+        return _CappedLine(line, 0)
+    keep = most - len(f"…[+{len(line)}]…")
+    head = keep * 2 // 3
+    cut = len(line) - keep
+    return _CappedLine(f"{line[:head]}…[+{cut}]…{line[len(line) - (keep - head) :]}", cut)
+
+
+def _join_lines(text: str, lines: Sequence[str], shown: Sequence[_CappedLine]) -> FoldedText:
+    lost = sum(each.cut_chars for each in shown)
+    head = _intact_prefix(lines, shown) if lost else len(text)
+    return FoldedText("\n".join(each.text for each in shown), len(text) - lost, lost, head)
+
+
+def _fit(lines: Iterable[_CappedLine], room: int) -> int:
+    """How many lines, each with its newline, fit into `room` characters."""
+    count = 0
+    for each in lines:
+        room -= len(each.text) + 1
+        if room < 0:
+            break
+        count += 1
+    return count
+
+
+def _intact_prefix(lines: Sequence[str], shown: Sequence[_CappedLine]) -> int:
+    """Characters at the begin of the original of which nothing is missing."""
+    count = 0
+    for line, each in zip(lines, shown, strict=False):
+        if each.cut_chars:
+            break
+        count += len(line) + 1
+    return count
+
+
+def _omission_mark(characters: int, lines: int, more: str) -> str:
+    return f"…[{characters} characters in {lines} lines left out{more}]…"

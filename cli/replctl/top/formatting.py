@@ -1,0 +1,96 @@
+"""Figures for people, narrow enough for a column, and what is measured over time. No I/O."""
+
+from __future__ import annotations
+
+from collections import deque
+
+_DAY = 86_400
+
+
+def format_span(seconds: float) -> str:
+    """`350ms`, `1.4s`, `12s`, `3m20s`, `2h05m`, `3d04h`."""
+    if seconds < 0.9995:
+        return f"{max(0.0, seconds) * 1000:.0f}ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < _DAY:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // _DAY}d{whole % _DAY // 3600:02}h"
+
+
+def format_bytes(count: float) -> str:
+    """Bytes: `0`, `812`, `9.5K`, `104M`, `1.2G`."""
+    for unit in ("", "K", "M", "G"):
+        if count < 1000:
+            return f"{count:.0f}{unit}" if not unit or count >= 9.95 else f"{count:.1f}{unit}"
+        count /= 1024
+    return f"{count:.1f}T"
+
+
+def format_number(value: float) -> str:
+    """A rate or a count of seconds: two digits that count."""
+    return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+class Rate:
+    """How fast a counter grows, over the last `window` seconds."""
+
+    def __init__(self, window: float) -> None:
+        self._window = window
+        self._samples: deque[tuple[float, float]] = deque(maxlen=200)
+
+    def record(self, now: float, total: float) -> None:
+        """The counter at a moment. One that fell began anew."""
+        if self._samples and total < self._samples[-1][1]:
+            self._samples.clear()
+        self._samples.append((now, total))
+        while len(self._samples) > 2 and self._samples[1][0] <= now - self._window:
+            self._samples.popleft()
+
+    def per_second(self) -> float:
+        """0.0 while there is too little to tell."""
+        if len(self._samples) < 2:
+            return 0.0
+        (begin, first), (end, last) = self._samples[0], self._samples[-1]
+        return (last - first) / (end - begin) if end > begin else 0.0
+
+
+class SessionUsage:
+    """Processor time and memory of one session's interpreter."""
+
+    def __init__(self) -> None:
+        self.cpu_seconds: float | None = None
+        self.memory_bytes: int | None = None
+        self.percent: float | None = None  # of one processor, between the last two looks
+        self._updated_at = 0.0
+
+    def update(self, now: float, cpu: float | None, memory: int | None) -> None:
+        """What the worker says at a moment."""
+        if memory:
+            self.memory_bytes = memory
+        if cpu is None:
+            return
+        before = self.cpu_seconds
+        if before is not None and cpu >= before and now > self._updated_at:
+            self.percent = 100 * (cpu - before) / (now - self._updated_at)
+        self.cpu_seconds, self._updated_at = cpu, now
+
+    def update_from_heartbeat(self, now: float, cpu: float, memory: int) -> None:
+        """The same from a beat, which may be older than what is known."""
+        if self.cpu_seconds is None or cpu > self.cpu_seconds:
+            self.update(now, cpu, memory)
+        elif memory and (self.memory_bytes is None or cpu == self.cpu_seconds):  # it rests: the first beat, which came
+            self.memory_bytes = memory  # while it was starting, is not to stay
+
+    def set_idle(self) -> None:
+        """Nothing runs any more."""
+        self.percent = 0.0 if self.cpu_seconds is not None else None
+
+    def reset(self) -> None:
+        """Another worker."""
+        self.cpu_seconds = self.memory_bytes = self.percent = None

@@ -1,0 +1,108 @@
+"""Runs a transcript's evals again in another session, and compares what comes of them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from replctl.client.result import Result
+from replctl.transcripts.entries import CODE_OPS, MissingEvents, StateLoss, TranscriptEntry, TranscriptPart
+
+_ADDRESS = r"\b0x[0-9a-f]{6,}\b"
+_MAX_DIFF_LINES = 20  # of a difference that is shown
+_OUTCOMES = {0: "ok", 1: "error", 6: "timeout", 7: "cancelled", 8: "died"}
+
+
+class Drift(NamedTuple):
+    """One eval that did not do what it did before."""
+
+    eval_id: int
+    code: str
+    what: list[str]  # of status, out, err, value
+    diff: list[str]
+
+
+class ReplayReport(NamedTuple):
+    """What came of a replay. `skipped` are evals that could not be run again, with why; `missing` is how many events
+    the transcript has not."""
+
+    run_count: int
+    drifts: list[Drift]
+    skipped: list[tuple[int, str]]
+    missing: int
+
+
+def replay(
+    found: Sequence[TranscriptPart],
+    run: Callable[[str], Result],
+    forget: Callable[[], None],
+    *,
+    names: Sequence[str],
+    exact: bool = False,
+) -> ReplayReport:
+    """Run each again with `run(code)`, and `forget()` the variables where they were lost then. Memory addresses, and
+    what evals are called in errors (`<NAME:3>`, for the sessions' `names`) may differ unless `exact`."""
+    anyway = None if exact else re.compile("|".join([_ADDRESS, *(rf"<{re.escape(name)}:\d+>" for name in names)]))
+    drifted, skipped, ran, missing = [], [], 0, 0
+    for turn in found:
+        if isinstance(turn, StateLoss):
+            forget()
+            continue
+        if isinstance(turn, MissingEvents):
+            missing += turn.events
+            continue
+        if (why := _skip_reason(turn)) is not None:
+            skipped.append((turn.eval_id, why))
+            continue
+        ran += 1
+        drift = _compare(turn, run(turn.code), anyway)
+        if drift is not None:
+            drifted.append(drift)
+    return ReplayReport(ran, drifted, skipped, missing)
+
+
+def _skip_reason(turn: TranscriptEntry) -> str | None:
+    if turn.op not in CODE_OPS:
+        return f"{turn.code.split(chr(10))[0][:60]}: a transcript has no files and no packages"
+    if turn.code_truncated:
+        return "its code was too long to be kept"
+    if turn.status in ("", "refused"):
+        return "it never ran to an end"
+    if turn.duration_ms is None:
+        return "it never ran"
+    return None
+
+
+def _compare(turn: TranscriptEntry, result: Result, anyway: re.Pattern[str] | None) -> Drift | None:
+    before: dict[str, Any] = {
+        "status": turn.status,
+        "value": turn.value or "",
+        "out": turn.out,
+        "err": turn.err,
+        "error": turn.error or "",
+    }
+    after: dict[str, Any] = {
+        "status": _OUTCOMES.get(result.exit, str(result.code)),
+        "value": result.value or "",
+        "out": result.out,
+        "err": result.err,
+        "error": result.error or "",
+    }
+    if turn.truncated:  # the transcript has the ends alone
+        for stream in ("out", "err"):
+            after[stream] = after[stream][len(after[stream]) - len(before[stream]) :] if before[stream] else ""
+    what = [key for key in before if _normalize(before[key], anyway) != _normalize(after[key], anyway)]
+    if not what:
+        return None
+    diff: list[str] = []
+    for key in what:
+        diff += difflib.unified_diff(
+            str(before[key]).splitlines(), str(after[key]).splitlines(), f"{key} then", f"{key} now", lineterm="", n=1
+        )
+    return Drift(turn.eval_id, turn.code, what, diff[:_MAX_DIFF_LINES])
+
+
+def _normalize(text: str, anyway: re.Pattern[str] | None) -> str:
+    return text if anyway is None else anyway.sub("…", text)

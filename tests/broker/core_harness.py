@@ -1,0 +1,403 @@
+"""A core on a table: its effects are done against workers of paper, its answers are written down.
+
+Time is `table.now` and moves when `table.wait` says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from replbroker.core.effects import (
+    Audit,
+    CloseConnection,
+    DeleteEnvironment,
+    DeleteSnapshot,
+    Disconnect,
+    Effect,
+    Kill,
+    Log,
+    MeasureMemory,
+    PauseReading,
+    PublishEvent,
+    RereadConfig,
+    RunHooks,
+    SaveSession,
+    SessionRecord,
+    Spawn,
+    StopBroker,
+    ToClient,
+    ToWorker,
+    WorkerSpec,
+)
+from replbroker.core.engine import BrokerCore
+from replbroker.core.limits.memory_totals import AvailableMemory
+from replbroker.core.limits.quotas import QUEUE
+from replbroker.core.operations.settings_reload import RereadResult
+from replbroker.core.sessions.session import Session
+from replbroker.core.state import CoreConfig
+from replwire import events
+from replwire.agents import AgentRules
+from replwire.config import load
+from replwire.events import Event
+from replwire.ext.verdicts import Verdict
+from replwire.limits import Limits
+from replwire.link import HEADER_BYTES, AssignedBody, ExitedBody, FrameKind, Header, Outcome, SnapshotBody, pack, unpack
+from replwire.ops import Request
+from replwire.replies import SkippedName
+from replwire.requests import to_request
+
+Answer = dict[str, Any]
+WALL = 1_700_000_000.0  # Unix time of the table's moment zero
+_encode = msgspec.json.encode
+_decode = msgspec.json.decode
+
+
+def decode_declared(effect: PublishEvent) -> Event:
+    """An event as every reader decodes it. Fails for one that the table of events does not have, or has differently."""
+    event = events.decode(effect.body)
+    assert events.encode(event) == effect.body, "an event has fields that are not declared"
+    assert event.v == events.VERSION
+    assert (event.emitter == events.BROKER) != isinstance(event, events.ExtensionLoaded | events.ExtensionError)
+    assert event.canonical == bool(event.seq)
+    assert effect.transcript_id in (None, events.BROKER if event.session is None else event.session)
+    return event
+
+
+class FakeWorker:
+    """One worker: what it was told, and the frames that it can send."""
+
+    def __init__(self, table: CoreHarness, number: int) -> None:
+        self.table = table
+        self.number = number
+        self.received: list[tuple[Header, Any]] = []
+
+    def send(self, kind: int, body: object = b"", **header: int) -> None:
+        """Send any frame."""
+        raw = body if isinstance(body, bytes) else _encode(body)
+        self.table.send_worker_frame(self.number, pack(kind, raw, **header))
+
+    def send_ready(self) -> None:
+        self.send(FrameKind.READY)
+
+    def send_assigned(self, error: str | None = None) -> None:
+        """Answer the last CLAIM."""
+        self.send(FrameKind.ASSIGNED, AssignedBody(error), epoch=self.frames(FrameKind.ASSIGN)[-1][0].epoch)
+
+    def send_snapshot(self, request_id: str, path: str = "/shelf/1", count: int = 2, left: Sequence[str] = ()) -> None:
+        """The names of its session are in a file, for a clone."""
+        header = self.header_of(request_id)
+        body = SnapshotBody(path=path, count=count, bytes=10, left_behind=[SkippedName(name, "no") for name in left])
+        self.send(FrameKind.SNAPSHOT, body, epoch=header.epoch, route=header.route)
+
+    def send_interpreter_exited(self, cause: str) -> None:
+        """Its interpreter died."""
+        self.send(FrameKind.INTERPRETER_EXITED, ExitedBody(cause))
+
+    def exit(self, cause: str = "killed by SIGKILL") -> None:
+        """The process itself is dead."""
+        table = self.table
+        table.workers.pop(self.number, None)
+        table.apply(table.core.handle_worker_exit(self.number, cause, table.now))
+
+    def frames(self, kind: int) -> list[tuple[Header, Any]]:
+        """Frames of this kind that it was sent, with their bodies."""
+        return [(header, body) for header, body in self.received if header.kind == kind]
+
+    def op_of(self, request_id: str) -> str:
+        """What it was asked under this id."""
+        return str(next(body["op"] for _, body in self.frames(FrameKind.REQUEST) if body["id"] == request_id))
+
+    def header_of(self, request_id: str) -> Header:
+        """The header under which it was given this request."""
+        return next(header for header, body in self.frames(FrameKind.REQUEST) if body["id"] == request_id)
+
+    def reply(self, request_id: str, outcome: int = Outcome.OK, kind: int = FrameKind.REPLY, **fields: Any) -> None:
+        """Say something for a request, its end unless `outcome` is NONE."""
+        header = self.header_of(request_id)
+        body = {"id": request_id, "worker": self.number, "epoch": header.epoch} | fields
+        if outcome != Outcome.NONE:
+            body.setdefault("status", ["done"])
+        self.send(kind, body, outcome=outcome, epoch=header.epoch, eval=header.eval, route=header.route)
+
+
+class CoreHarness:
+    """The core, its clients and its workers."""
+
+    def __init__(
+        self,
+        *,
+        warm: int = 0,
+        idle_exit_ms: int = 0,
+        auto: bool = True,
+        agents: str = "",
+        audit: bool = False,
+        record: bool = True,
+        runtimes: tuple[str, ...] = ("python",),
+        hooks: bool = False,
+        **limits: int,
+    ) -> None:
+        self.now = 1000.0
+        self.auto = auto  # workers become ready, and take any session, at once
+        ids = itertools.count(1)
+        self._numbers = itertools.count(1)
+        self.workers: dict[int, FakeWorker] = {}
+        self.spawned: list[int] = []
+        self.killed: list[int] = []
+        self.replies: dict[str, list[Answer]] = {}
+        self.received: list[tuple[bytes, Answer]] = []
+        self.log_lines: list[str] = []
+        self.hung_up: list[bytes] = []
+        self.paused: list[tuple[bytes, float]] = []
+        self.saved: list[SessionRecord] = []
+        self.exits: list[str] = []
+        self.specs: dict[int, WorkerSpec] = {}
+        self.discarded: list[str] = []
+        self.environments: set[str] = set()  # that are on the disk
+        self.removing: list[str] = []
+        self.audited: list[Audit] = []
+        self.events: list[Event] = []
+        self.memory_reading: AvailableMemory | None = None  # what a look at its memory gives
+        self.memory_checks = 0
+        self.reread_result = RereadResult(error="there is none")  # what reading it again gives
+        self.hook_requests: list[RunHooks] = []  # what hooks are asked, the oldest first
+        setup = CoreConfig(
+            limits=Limits(**limits),
+            warm_workers=warm,
+            idle_exit_ms=idle_exit_ms,
+            started=self.now,
+            new_id=lambda: f"id-{next(ids)}",
+            monotonic_to_unix=lambda: WALL,
+            versions=(("replctl", "1.2.3"),),
+            runtimes=runtimes,
+            agents=AgentRules(load(agents).config.agents),
+            audit=audit,
+            emit_all_events=record,
+            has_hooks=hooks,
+            environments=lambda: frozenset(self.environments),
+        )
+        self.core = BrokerCore(setup)
+        self.state = self.core.state
+        self.apply(self.core.start(self.now))
+
+    # --- effects ---
+
+    def apply(self, effects: list[Effect]) -> None:
+        """Do what the core wants done."""
+        for effect in effects:
+            if isinstance(effect, ToClient):
+                self._on_reply(effect.peer, bytes(effect.body))
+            elif isinstance(effect, ToWorker):
+                self._deliver(effect.worker, effect.frame)
+            elif isinstance(effect, Spawn):
+                worker = self.workers[effect.worker] = FakeWorker(self, effect.worker)
+                self.spawned.append(effect.worker)
+                self.specs[effect.worker] = effect.spec
+                if self.auto:
+                    worker.send_ready()
+            elif isinstance(effect, RunHooks):
+                self.hook_requests.append(effect)
+            elif isinstance(effect, Kill):
+                self.workers.pop(effect.worker, None)
+                self.killed.append(effect.worker)
+            elif isinstance(effect, DeleteSnapshot):
+                self.discarded.append(effect.path)
+            elif isinstance(effect, Audit):
+                self.audited.append(effect)
+            elif isinstance(effect, PublishEvent):
+                self._on_event(decode_declared(effect))
+            elif isinstance(effect, DeleteEnvironment):
+                self.removing.append(effect.environment)
+            elif isinstance(effect, RereadConfig):
+                self.apply(self.core.on_config_reread(self.reread_result, effect.peer, effect.request_id, self.now))
+            elif isinstance(effect, MeasureMemory):
+                self.memory_checks += 1
+                if self.memory_reading is not None:
+                    self.apply(self.core.on_memory_measured(self.memory_reading, self.now))
+            elif isinstance(effect, Log):
+                self.log_lines.append(effect.text)
+            elif isinstance(effect, CloseConnection | Disconnect):
+                self.hung_up.append(effect.peer)
+            elif isinstance(effect, PauseReading):
+                self.paused.append((effect.peer, effect.until))
+            elif isinstance(effect, SaveSession):
+                self.saved.append(effect.record)
+            else:
+                assert isinstance(effect, StopBroker)
+                self.exits.append(effect.why)
+        if self.core.pending_events:
+            self.apply(self.core.flush_events())
+
+    def finish_removal(self, error: str | None = None) -> None:
+        """The environment that was to be removed first is, or is not."""
+        environment = self.removing.pop(0)
+        if error is None:
+            self.environments.discard(environment)
+        self.apply(self.core.on_environment_removed(environment, error, self.now))
+
+    def _on_event(self, event: Event) -> None:
+        self.events.append(event)
+
+    def event_types(self, *, of: str | None = None) -> list[str]:
+        """Types of what happened until now, of one session or of all."""
+        return [str(event.__struct_config__.tag) for event in self.events if of in (None, event.session)]
+
+    def _on_reply(self, peer: bytes, body: bytes) -> None:
+        answer = _decode(body)
+        self.received.append((peer, answer))
+        self.replies.setdefault(answer["id"], []).append(answer)
+
+    def _deliver(self, number: int, frame: bytes) -> None:
+        worker = self.workers.get(number)
+        if worker is None:  # died on the way: a real frame is dropped as well
+            return
+        header = unpack(frame)
+        worker.received.append((header, _decode(frame[HEADER_BYTES:])))
+        if self.auto and header.kind == FrameKind.ASSIGN:
+            worker.send_assigned()
+
+    def send_worker_frame(self, number: int, frame: bytes) -> None:
+        """A frame of a worker, which may be dead by now."""
+        self.apply(self.core.handle_worker_frame(number, frame, self.now))
+
+    # --- clients ---
+
+    def send(self, op: str, peer: bytes = b"p1", id: str | None = None, **fields: Any) -> str:
+        """Send a request (`wait_ms` is `wait-ms` on the wire) and return its id."""
+        request_id = id or f"r{next(self._numbers)}"
+        kebab = {key.replace("_", "-"): value for key, value in fields.items() if value is not None}
+        self.send_raw(_encode({"id": request_id, "op": op} | kebab), peer)
+        return request_id
+
+    def send_raw(self, body: bytes, peer: bytes = b"p1") -> None:
+        """Send any bytes."""
+        if not self.core.has_identity(peer):
+            self.core.set_identity(peer, "self")
+        self.apply(self.core.handle_request(peer, body, self.now))
+
+    def disconnect(self, peer: bytes = b"p1") -> None:
+        """A client's connection has ended."""
+        self.apply(self.core.on_disconnect(peer, self.now))
+
+    def eval(self, session: str | None = "work", code: str = "1", **fields: Any) -> str:
+        """Send an eval; the session is opened when there is none."""
+        named = {} if session is None else {"session": session, "if-missing": "create"}
+        return self.send("eval", code=code, **(named | fields))
+
+    def final_reply(self, request_id: str) -> Answer:
+        """The terminal answer of a request. There must be one, and it must be the last."""
+        *before, last = self.replies.get(request_id, [{}])
+        assert "done" in last.get("status", []), f"{request_id} has no end: {last}"
+        assert not any("done" in answer.get("status", []) for answer in before)
+        return last
+
+    def request(self, op: str, peer: bytes = b"p1", **fields: Any) -> Answer:
+        """Send a request that is answered at once, or refused after a pause, and return its answer."""
+        asked = self.send(op, peer, **fields)
+        if self.is_pending(asked):
+            self.wait(0.1)
+        return self.final_reply(asked)
+
+    def is_pending(self, request_id: str) -> bool:
+        """Whether the request has not ended."""
+        return not any("done" in answer.get("status", []) for answer in self.replies.get(request_id, []))
+
+    def answer_hook(self, verdict: Verdict, hook: str | None = "guard/words") -> RunHooks:
+        """Let the hooks answer what they were asked first."""
+        asked = self.hook_requests.pop(0)
+        self.apply(self.core.handle_verdict(asked.route, asked.question, verdict, hook, self.now))
+        return asked
+
+    # --- sessions and workers ---
+
+    def session(self, name: str = "work") -> Session:
+        """What the core knows of a session."""
+        return next(each for each in self.state.sessions if name in (each.id, each.name))
+
+    def saved_sessions(self) -> list[str]:
+        """Sessions that are open by what was saved last of each."""
+        return [each.name or each.id for each in {each.id: each for each in self.saved}.values() if each.open]
+
+    def session_of(self, owner: str, name: str) -> Session:
+        """The same, of one of several owners."""
+        return next(each for each in self.state.sessions if (each.owner, each.name) == (owner, name))
+
+    @staticmethod
+    def build_request(op: str, **fields: Any) -> Request:
+        """A request as the core sees it."""
+        return to_request({"id": "r", "op": op} | {key: value for key, value in fields.items() if value is not None})
+
+    def worker(self, name: str = "work") -> FakeWorker:
+        """The worker that a session has."""
+        number = self.session(name).worker
+        assert number is not None
+        return self.workers[number]
+
+    def worker_running(self, request_id: str) -> FakeWorker | None:
+        """The worker that runs this eval now."""
+        return next((worker for worker in self.workers.values() if self._is_running_on(worker, request_id)), None)
+
+    def _is_running_on(self, worker: FakeWorker, request_id: str) -> bool:
+        asks = worker.frames(FrameKind.REQUEST)
+        return any(body["id"] == request_id and header.route in self.state.routes for header, body in asks)
+
+    def running_evals(self, *request_ids: str) -> list[str]:
+        """Those of the evals that run now."""
+        return [each for each in request_ids if self.worker_running(each) is not None]
+
+    def finish(self, request_id: str, outcome: int = Outcome.OK, **fields: Any) -> Answer:
+        """Let the eval that runs under this id end, and return the answer."""
+        worker = self.worker_running(request_id)
+        assert worker is not None, f"{request_id} does not run"
+        worker.reply(request_id, outcome, **fields)
+        return self.final_reply(request_id)
+
+    def finish_abandoned(self, request_id: str) -> None:
+        """The same for an eval whose client stopped waiting."""
+        worker = self.worker_running(request_id)
+        assert worker is not None, f"{request_id} does not run"
+        worker.reply(request_id)
+
+    def open(self, name: str = "work", **fields: Any) -> Answer:
+        """Open a session that is ready."""
+        return self.request("new-session", name=name, **fields)
+
+    # --- time ---
+
+    def wait(self, seconds: float, *, beats: bool = True) -> None:
+        """Let time pass, with a tick at every moment that something is due; workers beat meanwhile."""
+        until = self.now + seconds
+        while (due := self.core.next_deadline()) is not None and due <= until:
+            self.now = max(self.now, due)
+            if beats:
+                self.beat()
+            self.apply(self.core.tick(self.now))
+        self.now = until
+
+    def beat(self) -> None:
+        """Every worker says that it lives."""
+        for worker in list(self.workers.values()):
+            worker.send(FrameKind.HEARTBEAT)
+
+    def cancels(self, name: str = "work") -> list[Any]:
+        """Interrupts that reached the session's worker."""
+        return [body for _, body in self.worker(name).frames(FrameKind.CANCEL)]
+
+    def is_idle(self) -> bool:
+        """Whether nothing is left that could leak once everything is answered."""
+        state = self.state
+        sessions = list(state.sessions)
+        held = [
+            ask for session in sessions for ask in (*session.inflight.values(), *session.deferred, *session.waiters)
+        ]
+        left = (
+            state.semaphore.in_use,
+            len(state.semaphore),
+            state.quotas.total(QUEUE),
+            len(state.routes),
+            len(state.by_request),
+        )
+        return left == (0, 0, 0, 0, 0) and not held and not any(session.is_occupied for session in sessions)

@@ -1,0 +1,65 @@
+"""The house rules that a program can check: sizes, floors, and what a worker process has loaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("wire", "worker", "broker", "cli", "bench", "docs", "tests")
+MOST_LINES = 570  # the aim is 300
+PACKAGES = ("replwire", "replworker", "replbroker", "replctl", "click", "prompt_toolkit")
+
+# A script that has everything loaded, as a command has, and starts a process as the launcher does.
+CHILD = """
+import click, replctl.main, replbroker.app
+from multiprocess.context import ForkServerContext
+from replbroker.launch.forkserver_launcher import _hide_main
+
+TELL = "import sys; pipe.send_bytes(' '.join(sorted(sys.modules)).encode())"
+if __name__ == "__main__":
+    _hide_main()
+    context = ForkServerContext()
+    context.set_forkserver_preload(["replworker.boot"])
+    ours, theirs = context.Pipe()
+    process = context.Process(target=exec, args=(TELL, {"pipe": theirs}))
+    process.start()
+    print(ours.recv_bytes().decode())
+    process.join(10)
+"""
+
+
+def _python_files() -> list[Path]:
+    return sorted(path for part in PARTS for path in (ROOT / part).rglob("*.py"))
+
+
+def test_there_are_files_to_check() -> None:
+    assert len(_python_files()) > 80
+
+
+@pytest.mark.parametrize("path", _python_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_file_is_longer_than_one_idea(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= MOST_LINES
+
+
+def test_the_floors_hold() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_worker_has_loaded_neither_the_command_line_nor_the_broker(tmp_path: Path) -> None:
+    script = tmp_path / "like_a_command.py"
+    script.write_text(CHILD)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    loaded = {name.split(".")[0] for name in done.stdout.split()}
+    assert loaded & set(PACKAGES) == {"replwire", "replworker"}

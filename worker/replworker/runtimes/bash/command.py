@@ -1,0 +1,33 @@
+"""How a bash session is started."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from replworker.runtimes.bash.codec import BashCodec
+from replworker.runtimes.interpreter_process import BACKGROUND_FD, CONTROL_FD, InterpreterCommand, SandboxWrapper
+
+_DRIVER = Path(__file__).with_name("driver.sh")
+
+# There is no terminal: what would page goes straight on, what would ask fails at once. The user's environment wins.
+QUIET = {
+    "PAGER": "cat",
+    "MANPAGER": "cat",
+    "GIT_PAGER": "cat",
+    "SYSTEMD_PAGER": "cat",
+    "EDITOR": "false",
+    "VISUAL": "false",
+    "GIT_EDITOR": "false",
+    "GIT_TERMINAL_PROMPT": "0",
+    "SSH_ASKPASS_REQUIRE": "never",
+    "DEBIAN_FRONTEND": "noninteractive",
+}
+
+
+def build_bash_command(
+    interpreter: str, env: dict[str, str], wrapping: SandboxWrapper | None = None
+) -> InterpreterCommand:
+    """What to execute for a session of this bash, 4.4 or newer, in this environment."""
+    argv = [interpreter, "--norc", "--noprofile", "-p", str(_DRIVER), str(CONTROL_FD), str(BACKGROUND_FD)]
+    return InterpreterCommand(argv, {**QUIET, **env, "TERM": "dumb"}, wrapping, BashCodec, signal.SIGURG)

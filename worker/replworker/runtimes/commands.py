@@ -1,0 +1,37 @@
+"""A runtime by its name: the command that starts its interpreter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from replworker.runtimes.bash import command as bash
+from replworker.runtimes.interpreter_process import (
+    BACKGROUND_FD,
+    CONTROL_FD,
+    FD_SOCKET_FD,
+    TRACE_FD,
+    InterpreterCommand,
+    SandboxWrapper,
+)
+from replworker.runtimes.node.command import build_argv as node
+
+_HARNESS = Path(__file__).with_name("python") / "harness.py"
+
+
+def build_command(
+    runtime: str, interpreter: str, env: dict[str, str], wrapping: SandboxWrapper | None = None
+) -> InterpreterCommand:
+    """What to execute for a runtime. Raises KeyError for one that is not known."""
+    if runtime == "bash":
+        return bash.build_bash_command(interpreter, env, wrapping)
+    argv = {"python": _python, "node": _node}[runtime](interpreter)
+    return InterpreterCommand(argv, env, wrapping)
+
+
+def _python(interpreter: str) -> list[str]:
+    fds = [str(fd) for fd in (CONTROL_FD, BACKGROUND_FD, TRACE_FD, FD_SOCKET_FD)]
+    return [interpreter, "-X", "utf8", str(_HARNESS), *fds]
+
+
+def _node(interpreter: str) -> list[str]:
+    return node(interpreter, CONTROL_FD, BACKGROUND_FD)

@@ -1,0 +1,84 @@
+"""dill: the interpreter's own, or a copy from elsewhere that is in `sys.modules` only while it works."""
+
+from __future__ import annotations
+
+import _frozen_importlib
+import _frozen_importlib_external
+import os
+import sys
+
+from . import SEALED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Optional
+
+__builtins__ = SEALED
+
+_MODULE = type(sys)
+
+
+class DillUnavailable(Exception):
+    """dill can be had neither from the interpreter nor from the folder that was given."""
+
+
+class DillLoader:
+    """Finds dill once."""
+
+    def __init__(self) -> None:
+        self._borrowed: Optional[DillContext] = None
+
+    def find(self, folder: Optional[str]) -> DillContext:
+        """A context in which dill can be used. Raises NoDill, and what its import raises."""
+        known = sys.modules.get("dill._dill")
+        if type(known) is _MODULE and "Pickler" in known.__dict__:
+            return DillContext({})
+        if self._borrowed is not None:
+            return self._borrowed
+        spec = _frozen_importlib_external.PathFinder.find_spec("dill")
+        # A script of the user's that is called dill.py is not it, and is not run to find that out.
+        if spec is not None and _has_dill(spec.submodule_search_locations):
+            SEALED["__import__"]("dill")
+            return DillContext({})
+        if folder is None or not _has_dill([os.path.join(folder, "dill")]):
+            raise DillUnavailable("dill is not installed in %s" % sys.executable)
+        self._borrowed = DillContext(_load(os.path.join(folder, "dill")))
+        return self._borrowed
+
+
+class DillContext:
+    """`with dill: ...` has dill's modules in place, and takes them away again if they are not the interpreter's."""
+
+    def __init__(self, modules: Dict[str, Any]) -> None:
+        self._modules = modules
+
+    def __enter__(self) -> Any:
+        sys.modules.update(self._modules)
+        return sys.modules["dill._dill"]
+
+    def __exit__(self, *_: object) -> None:
+        self._modules.update(_take(bool(self._modules)))
+
+
+def _has_dill(folders: Any) -> bool:
+    return any(os.path.isfile(os.path.join(folder, "_dill.py")) for folder in folders or ())
+
+
+def _load(folder: str) -> Dict[str, Any]:
+    make: Any = _frozen_importlib_external.spec_from_file_location
+    stale = _take(True)
+    spec = make("dill", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder])
+    module = _frozen_importlib.module_from_spec(spec)
+    sys.modules["dill"] = module
+    try:
+        spec.loader.exec_module(module)
+        return _take(True)
+    finally:
+        _take(True)
+        sys.modules.update(stale)
+
+
+def _take(really: bool) -> Dict[str, Any]:
+    """Take dill's modules out of sys.modules."""
+    names = [name for name in list(sys.modules) if type(name) is str and name.partition(".")[0] == "dill"]
+    return {name: sys.modules.pop(name) for name in names} if really else {}

@@ -1,0 +1,56 @@
+"""Descriptors that the worker sends beside a frame."""
+
+from __future__ import annotations
+
+import _socket
+import os
+import sys
+
+from . import SEALED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, List
+
+__builtins__ = SEALED
+
+_CLOEXEC = 0x40000000  # MSG_CMSG_CLOEXEC
+
+
+class NoDescriptor(Exception):
+    """A frame came without the descriptor that belongs to it."""
+
+
+class ReceivedDescriptor:
+    """The descriptor that came with a frame, closed in the end. Of several the last one counts."""
+
+    def __init__(self, parcel_fd: int) -> None:
+        self._fds: List[int] = []
+        sock = _socket.socket(fileno=parcel_fd)
+        try:
+            while self._receive(sock):
+                pass
+        finally:
+            sock.detach()
+
+    def _receive(self, sock: Any) -> bool:
+        try:
+            data, parts, _, _ = sock.recvmsg(1, _socket.CMSG_SPACE(4), _socket.MSG_DONTWAIT | _CLOEXEC)
+        except OSError:
+            return False
+        for level, kind, content in parts:
+            if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
+                self._fds += [int.from_bytes(content[at : at + 4], sys.byteorder) for at in range(0, len(content), 4)]
+        return bool(data)
+
+    def __enter__(self) -> int:
+        for fd in self._fds[:-1]:
+            os.close(fd)
+        del self._fds[:-1]
+        if not self._fds:
+            raise NoDescriptor("no descriptor came along")
+        return self._fds[0]
+
+    def __exit__(self, *_: object) -> None:
+        for fd in self._fds:
+            os.close(fd)

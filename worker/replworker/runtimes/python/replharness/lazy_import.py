@@ -1,0 +1,64 @@
+"""The parts that most sessions never need: loaded at first use, past the user's `sys.path` and `sys.modules`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import SEALED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__builtins__ = SEALED
+
+_PACKAGE = __name__.rpartition(".")[0]
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+_PRELOADED = (
+    "__future__",
+    "_frozen_importlib",
+    "_frozen_importlib_external",
+    "_signal",
+    "_thread",
+    "builtins",
+    "io",
+    "itertools",
+    "marshal",
+    "os",
+    "sys",
+    "time",
+)
+_LOADER: Any = type(globals()["__loader__"])
+
+
+class LazyImporter:
+    """Finds modules of this package by their file, and what they import among what was here before the user."""
+
+    def __init__(self) -> None:
+        self._known = {name: sys.modules[name] for name in _PRELOADED if name in sys.modules}
+        self._known.update((name, module) for name, module in sys.modules.items() if name.startswith(_PACKAGE))
+        self._module = type(sys)
+        self._import = SEALED["__import__"]
+        self._builtins = dict(SEALED, __import__=self._import_hook)
+
+    def load(self, name: str) -> Any:
+        """The module of this name in this package. Raises what reading or running its file raises."""
+        full = _PACKAGE + "." + name
+        module = self._known.get(full)
+        if module is None:
+            path = os.path.join(_FOLDER, name + ".py")
+            module = self._module(full)
+            module.__dict__.update(__builtins__=self._builtins, __package__=_PACKAGE, __file__=path)
+            exec(_LOADER(full, path).get_code(full), module.__dict__)
+            self._known[full] = module  # only now: one that an interrupt broke off is loaded again
+        return module
+
+    def _import_hook(
+        self, name: str, namespace: Any = None, local: Any = None, wanted: Any = None, level: int = 0
+    ) -> Any:
+        """`__import__` for the head of such a module."""
+        if level:
+            return self.load(name) if name else self._known[_PACKAGE]
+        known = self._known.get(name)
+        return self._import(name, namespace, local, wanted, 0) if known is None else known

@@ -1,0 +1,229 @@
+"""Control groups: the only limits that count all of a session's processes together.
+
+Version 1 (one tree a controller) and version 2 (one tree), below the broker's own group and nowhere else. Where
+none can be made `FreshUser.problem` says why, and memory and processes are bounded per process and per user alone.
+Linux, Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from replwire.limits import MIB
+from replwire.policy import SandboxLimits
+
+CONTROLLERS = ("memory", "pids", "cpu")
+_NONE = "no cgroup controllers are mounted"
+_PERIOD_US = 100_000
+_DYING_S = 0.002
+_MAX_GROUPS = 10_000  # groups of one process: a worker has one, tests have more
+_HUGE_PAGE = 2 * MIB  # what may have been wanted at once
+_OF_BWRAP = 2  # its two processes count as well
+_OPTIONAL = ("memory.memsw.limit_in_bytes", "memory.swap.max", "memory.oom.group")  # not in every kernel
+_NAME = re.compile(r"replctl-(\d+)-\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupRoot:
+    """Where groups can be made: controller to folder. In version 2 the folders are one."""
+
+    version: int = 0
+    folders: dict[str, str] = field(default_factory=dict)
+    problem: str | None = _NONE
+
+
+def find_cgroup_root(proc: Path = Path("/proc/self")) -> CgroupRoot:
+    """The broker's own groups that it may make others in. To be called once, in the broker: children inherit."""
+    own = [line.split(":", 2) for line in (proc / "cgroup").read_text().splitlines()]
+    mounts = _parse_mounts((proc / "mountinfo").read_text().splitlines())
+    first: dict[str, str] = {}
+    for _, names, path in own:
+        for name in filter(None, names.split(",")):
+            if name in CONTROLLERS and name in mounts:
+                first[name] = _mounted_path(mounts[name], path)
+    usable = {name: folder for name, folder in first.items() if _is_writable(folder)}
+    if usable:
+        return CgroupRoot(1, usable, None)
+    for _, names, path in own:
+        if names == "" and "" in mounts:
+            second = _find_v2(Path(_mounted_path(mounts[""], path)))
+            if second.folders or not first:
+                return second
+    return CgroupRoot(problem=f"{next(iter(first.values()))} may not be written" if first else _NONE)
+
+
+def find_memory_group(proc: Path = Path("/proc/self")) -> tuple[Path, int] | None:
+    """The group that counts this process's memory, whoever may write there, and its version."""
+    mounts = _parse_mounts((proc / "mountinfo").read_text().splitlines())
+    own = [line.split(":", 2) for line in (proc / "cgroup").read_text().splitlines()]
+    for _, names, path in own:
+        if "memory" in names.split(",") and "memory" in mounts:
+            return Path(_mounted_path(mounts["memory"], path)), 1
+    for _, names, path in own:
+        if names == "" and "" in mounts:
+            return Path(_mounted_path(mounts[""], path)), 2
+    return None
+
+
+Mount = tuple[str, str]  # which folder of the tree is mounted, and where
+
+
+def _parse_mounts(lines: Iterable[str]) -> dict[str, Mount]:
+    """Controller to mount, "" for version 2."""
+    found: dict[str, Mount] = {}
+    for line in lines:
+        head, _, tail = line.partition(" - ")
+        kind, _, options = tail.split(" ", 2)
+        root, place = head.split(" ")[3:5]
+        if kind == "cgroup2":
+            found[""] = root, place
+        elif kind == "cgroup":
+            found.update(dict.fromkeys(options.split(","), (root, place)))
+    return found
+
+
+def _mounted_path(mount: Mount, path: str) -> str:
+    """A group's folder, as it is seen through a mount that may show a part of the tree alone."""
+    root, place = mount
+    return os.path.normpath(f"{place}/{path[len(root) :] if root != '/' and path.startswith(root) else path}")
+
+
+def _is_writable(folder: str) -> bool:
+    return os.access(folder, os.W_OK) and os.access(f"{folder}/cgroup.procs", os.W_OK)
+
+
+def _find_v2(folder: Path) -> CgroupRoot:
+    """Version 2 wants processes in leaves: everything here moves to a leaf of its own, if all of it is ours."""
+    try:
+        offered = set((folder / "cgroup.controllers").read_text().split()) & set(CONTROLLERS)
+        if not offered:
+            return CgroupRoot(problem=f"{folder} has no memory or pids controller")
+        if not _is_writable(str(folder)):
+            return CgroupRoot(problem=f"{folder} may not be written")
+        if not offered <= set((folder / "cgroup.subtree_control").read_text().split()):
+            _move_to_leaf(folder)
+            (folder / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(offered)))
+    except OSError as error:
+        return CgroupRoot(problem=f"{folder}: {error.strerror}")
+    return CgroupRoot(2, dict.fromkeys(sorted(offered), str(folder)), None)
+
+
+def _move_to_leaf(folder: Path) -> None:
+    pids = [int(pid) for pid in (folder / "cgroup.procs").read_text().split()]
+    if pids != [os.getpid()]:
+        raise OSError(0, "other processes are in it, so it is not the broker's to divide")
+    leaf = folder / "replctl-broker"
+    leaf.mkdir(exist_ok=True)
+    (leaf / "cgroup.procs").write_text(str(pids[0]))
+
+
+class Cgroup:
+    """One session's group. `make` and `remove` are the worker's; `join` is called in its forked child."""
+
+    def __init__(self, home: CgroupRoot, usage: SandboxLimits) -> None:
+        self._home = home
+        self._usage = usage
+        self._name = ""
+
+    @property
+    def folders(self) -> dict[str, Path]:
+        """Controller to this group's folder."""
+        return {name: Path(folder, self._name) for name, folder in self._home.folders.items()} if self._name else {}
+
+    def create(self) -> None:
+        """Create it and set its limits. Raises OSError."""
+        for number in range(_MAX_GROUPS):
+            self._name = f"replctl-{os.getpid()}-{number}"  # `sweep` finds by the pid whose worker is gone
+            if not any(folder.exists() for folder in self.folders.values()):
+                break
+        for name, folder in self.folders.items():
+            folder.mkdir(exist_ok=True)  # of version 2, where the folders are one
+            for file, value in self._settings(name):
+                if file not in _OPTIONAL or (folder / file).exists():
+                    (folder / file).write_text(value)
+
+    def _settings(self, controller: str) -> list[tuple[str, str]]:
+        usage, first = self._usage, self._home.version == 1
+        quota = usage.cpu_percent * _PERIOD_US // 100
+        if controller == "memory" and first:
+            most = str(usage.memory_bytes)
+            return [("memory.limit_in_bytes", most), ("memory.memsw.limit_in_bytes", most)]
+        if controller == "memory":
+            return [("memory.max", str(usage.memory_bytes)), ("memory.swap.max", "0"), ("memory.oom.group", "1")]
+        if controller == "pids":
+            return [("pids.max", str(usage.pids + _OF_BWRAP))]
+        if first:
+            return [("cpu.cfs_period_us", str(_PERIOD_US)), ("cpu.cfs_quota_us", str(quota))]
+        return [("cpu.max", f"{quota} {_PERIOD_US}")]
+
+    def join(self) -> None:
+        """Put the calling process into it, and so all that it starts. Raises OSError."""
+        for folder in set(self.folders.values()):
+            with open(folder / "cgroup.procs", "w") as file:
+                file.write("0")
+
+    def controllers_of(self, pid: int) -> set[str]:
+        """Controllers in whose group a process is."""
+        found = set()
+        for name, folder in self.folders.items():
+            if str(pid) in (folder / "cgroup.procs").read_text().split():
+                found.add(name)
+        return found
+
+    def was_oom_killed(self) -> bool:
+        """Whether the kernel has killed something in it for memory, over whichever limit."""
+        return self._read_counter("memory.oom_control" if self._home.version == 1 else "memory.events", "oom_kill") > 0
+
+    def has_hit_own_limit(self) -> bool:
+        """Whether its own limit of memory was in the way, and not one around it: of an outer group, or the machine."""
+        if self._home.version == 1:  # whose count of failures kernels no longer keep
+            return self._read_counter("memory.max_usage_in_bytes") >= self._usage.memory_bytes - _HUGE_PAGE
+        return self._read_counter("memory.events", "oom") > 0
+
+    def _read_counter(self, file: str, word: str | None = None) -> int:
+        """A number in a file of the memory controller, behind a word where there are several; 0 where it is not."""
+        folder = self.folders.get("memory")
+        if folder is None:
+            return 0
+        try:
+            words = (folder / file).read_text().split()
+            return int(words[words.index(word) + 1] if word else words[0])
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    def remove(self, seconds: float = 0.0) -> bool:
+        """Take it away; False when a process is still in it after so long. The last ones may be dying just now."""
+        end = time.monotonic() + seconds
+        while not _remove(set(self.folders.values())):
+            if time.monotonic() >= end:
+                return False
+            time.sleep(_DYING_S)
+        return True
+
+
+def remove_orphans(home: CgroupRoot) -> int:
+    """Take away groups whose worker is gone; how many are left. A worker that was killed leaves an empty one."""
+    left = 0
+    for folder in set(home.folders.values()):
+        for path in Path(folder).glob("replctl-*-*"):
+            match = _NAME.fullmatch(path.name)
+            if match and not os.path.exists(f"/proc/{match[1]}") and not _remove({path}):
+                left += 1
+    return left
+
+
+def _remove(folders: Iterable[Path]) -> bool:
+    gone = True
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            gone = False
+    return gone

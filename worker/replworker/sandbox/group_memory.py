@@ -1,0 +1,58 @@
+"""What a control group says of its memory, in both versions.
+
+Linux, Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst. The page cache of files is left out of what is
+used: the kernel takes it back before it refuses anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_UNLIMITED = 1 << 60  # version 1 writes "no limit" as the largest number of pages
+
+
+class _MemoryFiles(NamedTuple):
+    used: str
+    most: str
+    cache: str  # in memory.stat; shmem is among it, and cannot be taken back
+    shmem: str
+
+
+_FILES = {
+    1: _MemoryFiles("memory.usage_in_bytes", "memory.limit_in_bytes", "total_cache", "total_shmem"),
+    2: _MemoryFiles("memory.current", "memory.max", "file", "shmem"),
+}
+
+
+def used_bytes(folder: Path, version: int) -> int:
+    """Bytes that processes in this group hold; 0 when it is gone."""
+    files = _FILES[version]
+    try:
+        lines = (folder / "memory.stat").read_text().splitlines()
+        held = int((folder / files.used).read_text())
+    except OSError:
+        return 0
+    stat = dict(line.split(" ", 1) for line in lines)
+    cache = int(stat.get(files.cache, 0)) - int(stat.get(files.shmem, 0))
+    return max(0, held - cache)
+
+
+def limit_bytes(folder: Path, version: int) -> int | None:
+    """Its bound, where it has one. Raises OSError or ValueError."""
+    text = (folder / _FILES[version].most).read_text().strip()
+    return None if text == "max" or int(text) >= _UNLIMITED else int(text)
+
+
+def limited_ancestors(place: Path, version: int) -> Iterator[Path]:
+    """This group and those around it that have a bound."""
+    for folder in (place, *place.parents):
+        try:
+            bound = limit_bytes(folder, version)
+        except (OSError, ValueError):
+            if not (folder / "cgroup.procs").exists():
+                return  # above the tree
+            continue  # the root of version 2 has no such file
+        if bound is not None:
+            yield folder

@@ -1,0 +1,164 @@
+"""The plan for a runtime on this machine: what `plan` needs from the disk, looked up."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from replwire.policy import Policy, is_within
+from replworker.sandbox import bounded_read, identity, mounts, private_mounts, runtime_paths, workspace
+from replworker.sandbox import plan as plans
+from replworker.sandbox.machine import Machine
+from replworker.sandbox.plan import SandboxPlan, SandboxUnavailable
+from replworker.sandbox.rights import Grant, acting_as
+
+SANDBOX_INIT = str(Path(__file__).with_name("sandbox_init.py"))
+_RUNTIMES = str(Path(__file__).parents[1] / "runtimes")
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedEnvironment:
+    """An environment of the broker's own: its folder, and the interpreter that it was made with."""
+
+    folder: str
+    interpreter: str
+
+
+def prepare_plan(
+    policy: Policy,
+    machine: Machine,
+    runtime: str,
+    interpreter: str,
+    env: dict[str, str],
+    *,
+    slot: int = 0,
+    folder: str | None = None,
+    home: str | None = None,
+    also: tuple[str, ...] = (),
+    trusted: bool = True,
+    kept: ManagedEnvironment | None = None,
+    grant: Grant = workspace.EVERYTHING,
+) -> SandboxPlan:
+    """How to confine an interpreter. Raises Unavailable, or workspace.Refused for a path that cannot be granted.
+
+    `slot` tells sessions of a root broker apart: each number has a host user of its own. `folder` (a real path that
+    `workspace.check` let through) is mounted at the start: where the machine cannot hot-mount. `also` are
+    further paths that the runtime reads. `trusted`: the operator chose the interpreter. Else it may be a session's
+    work: it does not run before the limits are set, and brings along what the session could have as a folder. `kept`
+    where the broker keeps its environment. `grant` is the session's owner's.
+    """
+    home = home or os.path.expanduser("~")
+    python = interpreter if runtime == "python" and trusted else os.path.realpath(sys.executable)
+    asked: tuple[str, ...] = ()
+    try:
+        needs = runtime_paths.find_runtime_paths(
+            *({interpreter, python} if trusted else {python}), more=(SANDBOX_INIT, _RUNTIMES, *also)
+        )
+        if not trusted:
+            theirs = _paths_of_named(policy, interpreter, kept, grant, home)
+            asked = tuple(path for path in theirs.paths if not is_within(path, needs.paths)) if kept is None else ()
+            needs = theirs.with_paths(needs)
+    except FileNotFoundError as error:
+        raise SandboxUnavailable(f"{error.filename}: {error.strerror}", "name an interpreter that exists") from None
+    except bounded_read.Oversized as error:
+        raise SandboxUnavailable(str(error), "name another environment") from None
+    for path in (*policy.readable_paths, *policy.writable_paths):
+        if not os.path.exists(path):
+            raise SandboxUnavailable(
+                f"{path}, which sessions are to have, does not exist", "make it, or correct the setting"
+            )
+    granted = [
+        mount
+        for path in (*policy.readable_paths, *policy.writable_paths)
+        for mount in workspace.workspace_mounts(policy, path, needs.read_only, writable=path in policy.writable_paths)
+    ]
+    run_as = identity.uid_for(slot) if machine.uid == 0 else None
+    return plans.build_plan(
+        policy,
+        machine,
+        needs,
+        runtime=runtime,
+        python=python,
+        inner=SANDBOX_INIT,
+        env=env,
+        granted=granted,
+        found=() if trusted else [(path, _file_identity(path)) for path in needs.paths],
+        hidden=_hidden_mounts(policy, home, run_as, needs.paths),
+        workspace=_initial_mounts(policy, folder, needs.read_only, grant),
+        slot=slot,
+        asked=asked,
+        rights=grant.rights,
+    )
+
+
+def _paths_of_named(
+    policy: Policy, interpreter: str, kept: ManagedEnvironment | None, grant: Grant, home: str
+) -> runtime_paths.RuntimePaths:
+    """What an interpreter needs that the operator has not chosen: as its session's owner sees it, but for one that the
+    broker keeps, which may build on the operator's alone. Raises Refused for what is none of the owner's business."""
+
+    def may_read(path: str) -> bool:
+        with acting_as(grant.rights):
+            return _may_have_workspace(policy, path, grant.home or home, grant)
+
+    with acting_as(grant.rights if kept is None else None):
+        found = runtime_paths.find_runtime_paths(interpreter, may_read=may_read)
+    if kept is None:
+        own: tuple[str, ...] = (*policy.readable_paths, *policy.writable_paths)
+        for path in found.paths:
+            if not is_within(path, own):
+                workspace.check_owner_directories(grant, path, path)
+    elif grant.is_restricted:
+        own = (kept.folder, *runtime_paths.find_runtime_paths(kept.interpreter).paths)
+        strange = [path for path in found.paths if not is_within(path, own) and not may_read(path)]
+        if strange:
+            raise workspace.DirectoryRefused(f"{kept.folder} builds on {strange[0]}, which is not the broker's")
+    return found
+
+
+def _initial_mounts(
+    policy: Policy, folder: str | None, kept: tuple[str, ...], grant: Grant
+) -> list[workspace.SandboxMount]:
+    if folder is None:
+        return []
+    with acting_as(grant.rights):
+        return workspace.workspace_mounts(policy, folder, kept)
+
+
+def _file_identity(path: str) -> str:
+    try:
+        fd = mounts.open_strictly(path)
+    except OSError as error:
+        raise SandboxUnavailable(
+            f"{path}: {error.strerror}", "name an environment that nobody changes meanwhile"
+        ) from None
+    try:
+        status = os.fstat(fd)
+    finally:
+        os.close(fd)
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def _may_have_workspace(policy: Policy, path: str, home: str, grant: Grant) -> bool:
+    try:
+        return workspace.check_directory(policy, path, home, grant) == path
+    except workspace.DirectoryRefused:
+        return False
+
+
+def _hidden_mounts(
+    policy: Policy, home: str, run_as: int | None, reached: tuple[str, ...]
+) -> list[workspace.SandboxMount]:
+    """What is there to be hidden of what is read, but for what the session's user cannot reach anyway."""
+    if policy.read == "host":
+        taboo, roots = (*plans.secret_paths(home), *policy.hidden_paths), ["/"]
+    else:
+        taboo, roots = tuple(policy.hidden_paths), list(reached)
+    found = []
+    for path in workspace.outermost_existing(map(os.path.realpath, taboo)):
+        root = next((root for root in roots if is_within(path, [root])), None)
+        if root is not None and (run_as is None or private_mounts.first_closed_dir(path, run_as, root) is None):
+            found.append(workspace.hide(path))
+    return found

@@ -1,0 +1,195 @@
+"""From what a canary saw to which layers hold, and from what bubblewrap said to what would mend it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from replwire.policy import Policy
+
+# What each layer is for, in the order in which a reader should see them.
+LAYERS = {
+    "mounts": "files of the host that were not granted are not there; what was granted to read cannot be written",
+    "workspace": "the session's folder can be given to it, and only as the profile says",
+    "late-workspace": "a warm interpreter can be given its folder; else such sessions start cold",
+    "processes": "no process outside is seen, signalled or traced; all inside die with the session",
+    "network": "no address, not even this machine's own",
+    "ipc": "shared memory, message queues and host name of its own",
+    "sockets": "no socket of another program is reached, by path or by abstract name",
+    "user": "not the host's root, and no way to a fresh user namespace",
+    "capabilities": "none, and none to come",
+    "no-new-privileges": "set-user-id programs give nothing",
+    "seccomp": "kernel surface that REPL code has no use for is closed",
+    "landlock": "a descriptor does not lead out of what is mounted",
+    "environment": "no variable of the broker's",
+    "limits": "size of files and of /tmp, open files, processes, each within its bound",
+    "memory": "a bound on the memory of all processes together",
+    "pids": "a bound on processes that cannot be shared out",
+    "cpu": "a share of the processor",
+}
+REQUIRED = (
+    "mounts",
+    "workspace",
+    "processes",
+    "network",
+    "ipc",
+    "sockets",
+    "user",
+    "capabilities",
+    "no-new-privileges",
+    "seccomp",
+    "environment",
+    "limits",
+)
+_SET_INSIDE = frozenset({"PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"})  # by bubblewrap, shells and python
+
+
+@dataclass(frozen=True, slots=True)
+class MissingLayer:
+    """A layer that was not observed, why, and what would mend it on this machine."""
+
+    layer: str
+    cause: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxReport:
+    """What a probe found. `layers` says of each that the policy asks for whether it was observed."""
+
+    layers: dict[str, bool] = field(default_factory=dict)
+    missing: list[MissingLayer] = field(default_factory=list)
+    required: tuple[str, ...] = REQUIRED
+
+    @property
+    def missing_required(self) -> list[MissingLayer]:
+        """Required layers that were not observed. None: sessions may be promised this sandbox."""
+        return [missing for missing in self.missing if missing.layer in self.required]
+
+    @property
+    def ok(self) -> bool:
+        """Whether sessions may be promised this sandbox."""
+        return bool(self.layers) and not self.missing_required
+
+    def text(self) -> str:
+        """For `sandbox-unavailable`: each cause, and how to mend it."""
+        return "; ".join(
+            f"{gap.layer}: {gap.cause} ({gap.fix})" if gap.fix else f"{gap.layer}: {gap.cause}"
+            for gap in self.missing_required
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HostObservation:
+    """What was seen of the same sandbox from the host."""
+
+    uid: int
+    namespaces: dict[str, str]  # the host's own
+    grouped: frozenset[str]  # controllers in whose group the canary was
+    late_error: str | None  # why the folder could not be mounted while it ran
+    group_problem: str | None
+    landlock_abi: int
+    variables: frozenset[str]  # that it was given
+
+
+def evaluate(
+    policy: Policy, seen: dict[str, Any], outside: HostObservation, required: tuple[str, ...] = REQUIRED
+) -> SandboxReport:
+    """Which layers hold. Raises KeyError, TypeError or ValueError for what no canary says."""
+    held = _layers_that_hold(policy, seen, outside)
+    missing = [
+        MissingLayer(layer, *_cause_and_fix(layer, seen, outside))
+        for layer in LAYERS
+        if layer in held and not held[layer]
+    ]
+    return SandboxReport({layer: held[layer] for layer in LAYERS if layer in held}, missing, required)
+
+
+def failed_report(cause: str, mend: str, required: tuple[str, ...] = REQUIRED) -> SandboxReport:
+    """Nothing was observed at all."""
+    return SandboxReport({}, [MissingLayer("sandbox", cause, mend)], (*required, "sandbox"))
+
+
+def _layers_that_hold(policy: Policy, seen: dict[str, Any], outside: HostObservation) -> dict[str, bool]:
+    status, limits = seen["status"], policy.limits
+    apart = {name: seen["namespaces"][name] != host for name, host in outside.namespaces.items()}
+    no_caps = all(int(status[name], 16) == 0 for name in ("CapEff", "CapPrm", "CapBnd"))
+    asked = {"open-files": limits.open_files, "file-bytes": limits.file_bytes, "pids": limits.pids}
+    writable = policy.profile == "workspace-write"
+    held = {
+        "mounts": apart["mnt"] and "done" not in (seen["secret"], seen["outside"], seen["root"], seen["sysctl"]),
+        "late-workspace": outside.late_error is None,
+        "workspace": (seen["workspace"] == "done") is writable,
+        "processes": apart["pid"] and seen["signal"] != "done",
+        "ipc": apart["ipc"] and apart["uts"],
+        "sockets": "done" not in (seen["abstract"], seen["path-socket"], seen["vsock"]),
+        "user": outside.uid != 0 and seen["userns"] != "done",
+        "capabilities": no_caps,
+        "no-new-privileges": status["NoNewPrivs"] == "1",
+        "seccomp": status["Seccomp"] == "2" and seen["io-uring"] == "EPERM" and seen["vsock"] == "EAFNOSUPPORT",
+        "environment": set(seen["variables"]) <= outside.variables | _SET_INSIDE,
+        "limits": all(0 <= seen["limits"][name] <= most for name, most in asked.items())
+        and seen["tmp"] <= max(limits.tmp_bytes, 4096) * 2,
+        "memory": "memory" in outside.grouped,
+        "pids": "pids" in outside.grouped,
+        "cpu": "cpu" in outside.grouped,
+    }
+    if policy.read == "minimal":  # else the host's root is the sandbox's own, and no walk leads out of it
+        held["landlock"] = seen["walk"] != "done"
+    if policy.network == "none":
+        held["network"] = apart["net"] and seen["tcp"] != "done"
+    return held
+
+
+def _cause_and_fix(layer: str, seen: dict[str, Any], outside: HostObservation) -> tuple[str, str]:
+    if layer in ("memory", "pids", "cpu"):
+        problem = outside.group_problem or f"the {layer} controller cannot be used here"
+        return problem, "run the broker as a service with Delegate=yes (systemd), or as root"
+    if layer == "landlock":
+        why = "the kernel has no Landlock" if not outside.landlock_abi else "it did not stop a walk out"
+        return why, "Linux 5.13 or later with `landlock` in the lsm= boot parameter"
+    if layer in ("workspace", "late-workspace") and outside.late_error:
+        return outside.late_error, _fix_for_workspace(outside.late_error)
+    return "the canary got past it", f"report this: {seen}"
+
+
+def _fix_for_workspace(error: str) -> str:
+    if "mount_setattr" in error:
+        return "this file system cannot map owners: run the broker as the owner of its workspaces"
+    return "let the broker's user make user namespaces"
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """Settings of the kernel and its surroundings that forbid user namespaces. None: there is no such setting."""
+
+    max_user_namespaces: int | None = None
+    unprivileged_userns_clone: int | None = None
+    apparmor_restricts: int | None = None
+    container: str | None = None
+
+
+def explain_failure(error: str, host: HostSettings) -> tuple[str, str]:
+    """What bubblewrap said when it could not start: the cause, and what would mend it here."""
+    said = error.strip().splitlines()[-1] if error.strip() else "it said nothing"
+    if "Unknown option" in said:
+        return f"bubblewrap is too old: {said}", "install version 0.7 or later"
+    if "Can't mount proc" in said:
+        return f"/proc is masked: {said}", "in docker: --security-opt systempaths=unconfined"
+    if host.apparmor_restricts and ("uid map" in said or "Permission denied" in said or "not permitted" in said):
+        return (
+            f"AppArmor strips user namespaces: {said}",
+            "load a profile for bwrap that allows userns, or sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+        )
+    if host.unprivileged_userns_clone == 0:
+        return f"user namespaces are off: {said}", "sysctl kernel.unprivileged_userns_clone=1"
+    if host.max_user_namespaces == 0:
+        return f"user namespaces are off: {said}", "sysctl user.max_user_namespaces=10000"
+    if "namespace" in said or "not permitted" in said:
+        if host.container:
+            return (
+                f"this is a {host.container} container, and it forbids namespaces: {said}",
+                "docker or podman: --security-opt seccomp=unconfined --security-opt apparmor=unconfined",
+            )
+        return f"namespaces are forbidden here: {said}", "allow unprivileged user namespaces for the broker's user"
+    return f"bubblewrap could not start: {said}", "see its message"

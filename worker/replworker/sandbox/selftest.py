@@ -1,0 +1,122 @@
+"""Runs inside a sandbox and tries what nothing inside may be able to do, then says what came of it, as JSON.
+
+`python -I selftest.py SENTINELS`; standard library only. Each try is harmless where it succeeds: a look at a file
+that was laid out for it, a connection to a listener that waits for it, a signal 0. Nothing is mounted or written to.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import resource
+import socket
+import sys
+from collections.abc import Callable
+
+NEWUSER = 0x10000000
+AF_VSOCK = 40
+IO_URING_SETUP = 425
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def attempt(action: Callable[[], object]) -> str:
+    """What it was answered: `done`, or the name of an error."""
+    try:
+        action()
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, str(error))
+    return "done"
+
+
+def call(*args: object) -> None:
+    if libc.syscall(*args) < 0:
+        raise OSError(ctypes.get_errno(), "syscall")
+
+
+def try_open(path: str, flags: int = os.O_RDONLY) -> str:
+    return attempt(lambda: os.close(os.open(path, flags)))
+
+
+def try_connect(family: int, address: tuple[str, int] | str) -> str:
+    def action() -> None:
+        with socket.socket(family, socket.SOCK_STREAM) as end:
+            end.settimeout(2)
+            end.connect(address)
+
+    return attempt(action)
+
+
+def in_child(action: Callable[[], object]) -> str:
+    """In a process of its own, for what would change this one."""
+    out, back = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(back, attempt(action).encode())
+        os._exit(0)
+    os.close(back)
+    said = os.read(out, 100).decode()
+    os.close(out)
+    os.waitpid(pid, 0)
+    return said
+
+
+def try_walk(fd: int, path: str) -> str:
+    return attempt(lambda: os.close(os.open(path, os.O_RDONLY, dir_fd=fd)))
+
+
+def unshare() -> None:
+    if libc.unshare(NEWUSER) < 0:
+        raise OSError(ctypes.get_errno(), "unshare")
+
+
+def status() -> dict[str, str]:
+    with open("/proc/self/status") as file:
+        lines = [line.split(":", 1) for line in file]
+    wanted = ("CapEff", "CapPrm", "CapBnd", "NoNewPrivs", "Seccomp")
+    return {name: value.strip() for name, value in lines if name in wanted}
+
+
+def main() -> None:
+    order = json.loads(sys.argv[1])
+    print("here", flush=True)
+    sys.stdin.readline()  # the workspace comes while we run
+    usage = os.statvfs("/tmp")
+    found = {
+        "status": status(),
+        "secret": try_open(order["secret"]),
+        "outside": try_open(order["secret"], os.O_WRONLY),
+        "root": try_open("/usr", os.O_WRONLY | os.O_TMPFILE),
+        "sysctl": try_open("/proc/sys/kernel/core_pattern", os.O_WRONLY),
+        "signal": attempt(lambda: os.kill(order["pid"], 0)),
+        "tcp": try_connect(socket.AF_INET, ("127.0.0.1", order["port"])),
+        "abstract": try_connect(socket.AF_UNIX, "\0" + order["abstract"]),
+        "path-socket": try_connect(socket.AF_UNIX, order["socket"]),
+        "vsock": attempt(lambda: socket.socket(AF_VSOCK, socket.SOCK_STREAM).close()),
+        "io-uring": attempt(lambda: call(IO_URING_SETUP, 1, None)),
+        "userns": in_child(unshare),
+        "walk": try_walk(order["fd"], "../" + os.path.basename(order["secret"])),
+        "variables": variables(),
+        "namespaces": {name: os.readlink("/proc/self/ns/" + name) for name in ("mnt", "pid", "net", "ipc", "uts")},
+        "limits": {name: resource.getrlimit(which)[1] for name, which in LIMITS.items()},
+        "tmp": usage.f_blocks * usage.f_frsize,
+        "workspace": attempt(lambda: os.close(os.open(order["workspace"], os.O_WRONLY | os.O_TMPFILE))),
+    }
+    print(json.dumps(found))
+
+
+LIMITS = {"open-files": resource.RLIMIT_NOFILE, "file-bytes": resource.RLIMIT_FSIZE, "pids": resource.RLIMIT_NPROC}
+
+
+def variables() -> list[str]:
+    """Names of what stands in our environment, and in that of who started us, if that can be read."""
+    found: set[str] = set()
+    for path in ("/proc/self/environ", f"/proc/{os.getppid()}/environ"):
+        if try_open(path) == "done":
+            with open(path) as file:
+                found |= {pair.split("=")[0] for pair in file.read().split("\0") if pair}
+    return sorted(found)
+
+
+main()

@@ -1,0 +1,240 @@
+"""A folder that a session may write in: whether it may have it, and the mounts that keep parts of it out of reach.
+
+A mount protects a name only while nothing above it can be renamed: `mv .git x; mkdir -p .git/hooks` would leave the
+protected folder behind. So each folder on the way to a protected one becomes a mount of itself, which the kernel
+lets nobody rename or remove.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from replwire.identifiers import MAGIC_PATHS
+from replwire.policy import Policy, is_within, may_work_in
+from replworker.sandbox import bounded_read, runtime_paths
+from replworker.sandbox.rights import Grant
+
+MountKind = Literal["writable", "readable", "hidden-folder", "hidden-file"]
+
+# Nothing in these is a place to work in; the second list means the folders themselves, not what lies in them.
+_SYSTEM = (
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/proc",
+    "/run",
+    "/sbin",
+    "/sys",
+    "/usr",
+    "/var/cache",
+    "/var/lib",
+    "/var/log",
+    "/var/mail",
+    "/var/spool",
+)
+_SOURCES = ("/usr/src", "/usr/local/src")  # in there all the same: where containers like to have a project
+EVERYTHING = Grant("")  # as the broker's own user
+_SUBMODULE = re.compile(r'^\s*path\s*=\s*"?([^"\n]*[^"\s])', re.M)
+_MOST_SUBMODULES, _MOST_GITMODULES_BYTES = 50, 64 * 1024
+_TOP = ("/", "/home", "/mnt", "/media", "/opt", "/srv", "/tmp", "/var", "/var/tmp")
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxMount:
+    """One path of the host at the same path in the sandbox, or something empty in its place."""
+
+    path: str
+    kind: MountKind
+
+
+class DirectoryRefused(ValueError):
+    """This folder cannot be given to a session. The message says why."""
+
+
+def check_directory(policy: Policy, folder: str, home: str, grant: Grant = EVERYTHING) -> str:
+    """The folder's real path, if a session of this policy and owner may work there. Raises Refused.
+
+    To be called as that owner (`acting_as`): what it may not see is not there.
+    """
+    real = _resolve(folder)
+    check_owner_directories(grant, folder, real)
+    if grant.rights is not None and not os.access(f"{real}/.", os.X_OK, effective_ids=True):
+        raise DirectoryRefused(f"{folder} is not a folder that {grant.identity} may enter")
+    if not os.path.isdir(real):
+        raise DirectoryRefused(f"{folder} is not a folder")
+    if not may_work_in(policy, real):
+        raise DirectoryRefused(f"{real} is not in one of the broker's workspaces ({', '.join(policy.workspaces)})")
+    if grant.directories:
+        policy = msgspec.structs.replace(policy, workspaces=[*policy.workspaces, *grant.directories])
+    if real not in policy.workspaces:  # named: whoever wrote it meant it
+        _check_location(policy, real, home)
+    if is_within(real, policy.hidden_paths):
+        raise DirectoryRefused(f"{real} is hidden from sessions")
+    return real
+
+
+def _resolve(folder: str) -> str:
+    """Where a path leads, but not by the kernel's own links: those of /proc name another's root or descriptor."""
+    try:
+        links, real = runtime_paths.follow_links(os.path.abspath(folder))
+    except FileNotFoundError as error:
+        raise DirectoryRefused(f"{folder}: {error.strerror}") from None
+    for link, _ in links:
+        if is_within(link, MAGIC_PATHS):
+            raise DirectoryRefused(f"{folder} leads through {link}, which is not the same for everybody")
+    return real
+
+
+def check_owner_directories(grant: Grant, asked: str, real: str) -> None:
+    """Raises Refused for what lies outside of an owner's own directories, whether it is there or not."""
+    if grant.directories and not is_within(real, grant.directories):
+        own = ", ".join(grant.directories)
+        raise DirectoryRefused(f"{asked} is not in a workspace of {grant.identity} ({own})")
+
+
+def _check_location(policy: Policy, real: str, home: str) -> None:
+    allowed = (*_SOURCES, home) if is_within(home, ["/var/lib"]) else _SOURCES  # a CI's builds lie in such a home
+    if real in _TOP or (_in_unlisted(policy, real, _SYSTEM) and not is_within(real, allowed)):
+        raise DirectoryRefused(f"{real} is a system folder")
+    if is_within(home, [real]) or os.path.dirname(real) == "/home" or real == "/root":
+        raise DirectoryRefused(
+            f"{real} is a home or holds one: what is written there (.bashrc, .ssh) acts as its owner later"
+        )
+    if _in_unlisted(policy, real, _settings_dirs(real, home)):
+        raise DirectoryRefused(
+            f"{real} holds settings or programs of a home: what is written there acts as its owner later"
+        )
+    for path in protected_paths(policy, real) if policy.profile == "workspace-write" else ():
+        if is_within(real, [path]):
+            raise DirectoryRefused(f"{path} is protected: what is written there acts as its owner later")
+
+
+def _in_unlisted(policy: Policy, real: str, places: Iterable[str]) -> bool:
+    """Whether a folder lies in one of these places, and in no workspace that the operator has named there."""
+    named = [path for path in policy.workspaces if is_within(real, [path])]
+    return any(is_within(real, [place]) and not any(is_within(path, [place]) for path in named) for place in places)
+
+
+def _settings_dirs(real: str, home: str) -> list[str]:
+    """The folder of a home where its owner's settings and programs are (`.ssh`, `bin`), if this lies in one. What
+    agents check out below `.NAME/worktrees` is none of them."""
+    found = []
+    for above in (home, "/root", "/".join(real.split("/")[:3]) if real.startswith("/home/") else home):
+        if is_within(real, [above]):
+            first, *rest = os.path.relpath(real, above).split("/")
+            worktree = rest[:1] == ["worktrees"] and len(rest) > 1
+            found += [f"{above}/{first}"] if first == "bin" or (first.startswith(".") and not worktree) else []
+    return found
+
+
+def protected_paths(policy: Policy, root: str, *, absolute: bool = True) -> list[str]:
+    """What is not to be written, as absolute paths. A relative one counts from the folder and, where that is a part
+    of a project, from those around it, up to one with a `.git`: `.git` itself has hooks as well."""
+    found = [path for path in policy.protected_paths if path.startswith("/")] if absolute else []
+    here = root
+    while here != "/":
+        found += [f"{here}/{path}" for path in policy.protected_paths if not path.startswith("/")]
+        if os.path.lexists(f"{here}/.git"):
+            break
+        here = os.path.dirname(here)
+    return found
+
+
+def workspace_mounts(
+    policy: Policy, root: str, kept: Iterable[str] = (), *, writable: bool = True
+) -> list[SandboxMount]:
+    """The mounts that make `root` (a real path) a place to work in, in order; or to read, which the profile may say.
+
+    `kept` are paths of the runtime: where they lie inside, they stay read-only. Raises Refused when a protected path
+    goes through a symlink, which anybody could put something else in the place of.
+    """
+    writable = writable and policy.profile == "workspace-write"
+    found = {root: SandboxMount(root, "writable" if writable else "readable")}
+    for path in (*protected_paths(policy, root), *kept, *_submodules(root)) if writable else ():
+        if is_within(path, [root]) and path != root:
+            _protect(found, root, path)
+    for path in outermost_existing(policy.hidden_paths):
+        if is_within(path, [root]):
+            _pin_parents(found, root, os.path.dirname(path)) if writable else None
+            found[path] = hide(path)
+    return list(found.values())
+
+
+def _submodules(root: str) -> list[str]:
+    """The `.git` files of submodules, which say where their repositories are; a submodule that is not checked out is
+    kept as it is. Our `git status` enters all of them."""
+    found = []
+    text = bounded_read.read_text(f"{root}/.gitmodules", _MOST_GITMODULES_BYTES)
+    for match in itertools.islice(_SUBMODULE.finditer(text or ""), _MOST_SUBMODULES):
+        path = os.path.normpath(f"{root}/{match[1]}")
+        if not is_within(path, [root]) or path == root or os.path.realpath(path) != path or not os.path.isdir(path):
+            continue
+        if os.path.lexists(f"{path}/.git"):
+            found.append(f"{path}/.git")
+        elif not os.listdir(path):
+            found.append(path)
+    return found
+
+
+def outermost_existing(paths: Iterable[str]) -> list[str]:
+    """Those that exist, without what lies in another: that is gone with it."""
+    kept: list[str] = []
+    for path in sorted(paths):
+        if os.path.lexists(path) and not is_within(path, kept):
+            kept.append(path)
+    return kept
+
+
+def hide(path: str) -> SandboxMount:
+    """Something empty in the place of what exists at a path. Raises Refused for a symlink."""
+    mode = os.lstat(path).st_mode
+    if stat.S_ISLNK(mode):
+        raise DirectoryRefused(f"{path} is to be hidden and is a symlink")
+    return SandboxMount(path, "hidden-folder" if stat.S_ISDIR(mode) else "hidden-file")
+
+
+def _protect(found: dict[str, SandboxMount], root: str, path: str) -> None:
+    """Make a path read-only, or what stands where its parents would."""
+    above = os.path.dirname(path)
+    end = above if _is_missing_repository(above) else _pin_parents(found, root, above)
+    if end is not None:
+        found[end] = SandboxMount(end, "readable")  # a file: `.git` of a worktree says where the real one is
+    elif os.path.islink(path):
+        raise DirectoryRefused(f"cannot protect {path}: it is a symlink")
+    elif os.path.lexists(path) and os.path.isdir(os.path.dirname(path)):
+        found[path] = SandboxMount(path, "readable")
+
+
+def _is_missing_repository(folder: str) -> bool:
+    """Whether it is the place of a repository that nobody has made yet: what is put there would be one."""
+    if os.path.basename(folder) != ".git" or os.path.islink(folder) or not os.path.isdir(folder):
+        return False
+    return not os.path.lexists(f"{folder}/HEAD")
+
+
+def _pin_parents(found: dict[str, SandboxMount], root: str, folder: str) -> str | None:
+    """Mount each folder below the root on itself; the file that was met instead of one, if any."""
+    here = root
+    for name in filter(None, folder[len(root) :].split("/")):
+        here = f"{here}/{name}"
+        if os.path.islink(here):
+            raise DirectoryRefused(f"cannot protect what lies in {here}: it is a symlink")
+        if os.path.isfile(here):
+            return here
+        if not os.path.isdir(here):
+            return None
+        found.setdefault(here, SandboxMount(here, "writable"))
+    return None
