@@ -200,7 +200,7 @@ class BrokerLoop:
 
     def _timeout_ms(self) -> int:
         due = self._steps.next_due()
-        longest = _MAX_SLEEP_RUNNING_S if self._core.state.semaphore.in_use else _MAX_SLEEP_S
+        longest = _MAX_SLEEP_RUNNING_S if self._core.has_running_evals else _MAX_SLEEP_S
         wait = longest if due is None else min(longest, max(0.0, due - time.monotonic()))
         return math.ceil(1000 * (min(wait, RETRY_S) if self._clients.has_backlog else wait))
 
@@ -230,7 +230,7 @@ class BrokerLoop:
 
     def has_room(self, peer: bytes) -> bool:
         """Whether a connection that was one too many is not any more."""
-        return self._core.state.connections.has_room(peer)
+        return self._core.has_room(peer)
 
     def on_rejected(self, peer: bytes, why: str) -> None:
         """Nothing of this connection is to be done."""
@@ -371,7 +371,7 @@ class BrokerLoop:
                 self._launcher.reap_orphans()
             elif number == signal.SIGHUP and not signals.from_terminal:
                 self._reload(None, "")
-            elif self._core.state.draining:
+            elif self._core.is_draining:
                 self._exit = f"a second {signal.Signals(number).name}"
             else:
                 self._apply(self._core.drain(signal.Signals(number).name, time.monotonic()))

@@ -128,6 +128,24 @@ class BrokerCore:
         """Whether some request of this peer has no last answer yet."""
         return self.state.audit.has_pending(peer) or self._delayed_errors.has_pending(peer)
 
+    def has_room(self, peer: Peer) -> bool:
+        """Return whether there is room by now for a connection that had none when it was made."""
+        return self.state.connections.has_room(peer)
+
+    @property
+    def has_running_evals(self) -> bool:
+        """Whether some eval has a slot."""
+        return self.state.semaphore.in_use > 0
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the broker is about to end, and accepts nothing new."""
+        return self.state.draining
+
+    def set_published_types(self, types: frozenset[str]) -> None:
+        """Set the event types that readers of the PUB socket have subscribed to."""
+        self.state.bus.set_published_types(types)
+
     @property
     def pending_events(self) -> int:
         """How many effects `rest` has to make, about."""

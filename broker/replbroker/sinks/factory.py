@@ -114,7 +114,7 @@ def _build_publisher(
         os.umask(mask)
     if path is not None:
         stack.callback(Path(path).unlink, missing_ok=True)
-    return Publisher(socket, core.state.bus.set_published_types)
+    return Publisher(socket, core.set_published_types)
 
 
 def _publish_socket_path(endpoint: str) -> str | None:
