@@ -1,1 +1,1 @@
-"""What broker, workers and clients say to each other. Data and rules only: nothing here does I/O."""
+"""Protocol shared by broker, workers and clients: data and rules only, no I/O."""

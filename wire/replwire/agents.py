@@ -1,6 +1,6 @@
-"""`[[agents]]` of the config: what each agent may do, and through each of its bindings (seed nexo-repl-tool).
+"""`[[agents]]` in the config: the rules for each agent and each of its bindings (seed nexo-repl-tool).
 
-An agent that is not listed may do all that the broker's limits allow.
+An agent that is not listed may do everything the broker's limits allow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES, pattern="^[a
 
 
 class AgentRule(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """What one agent may do. A field that is not given leaves the broker's own limit in force."""
+    """Rules for one agent. A field left out keeps the broker's own limit."""
 
     name: Annotated[Name, Meta(description="the `agent` of its requests")]
     enabled: Annotated[bool, Meta(description="false: every request of this agent is refused")] = True
@@ -33,14 +33,21 @@ class AgentRule(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
 
 
 class AgentEntry(AgentRule, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """An agent, and rules for its bindings. The rule of a binding replaces the agent's own as a whole: a field that
-    it does not give falls back to the broker's limit, not to the agent's."""
+    """An agent and the rules for its bindings.
+
+    The rule of a binding replaces the agent's rule as a whole: a field that the binding leaves out falls back to the
+    broker's limit, not to the agent's.
+    """
 
     bindings: Annotated[list[AgentRule], Meta(description="rules by the `binding` of a request")] = []
 
 
 class AgentRules:
-    """All rules, found by agent and binding. Raises ValueError when a name stands twice."""
+    """All agent rules, indexed by agent and binding.
+
+    Raises:
+        ValueError: a name is listed twice.
+    """
 
     def __init__(self, agents: list[AgentEntry]) -> None:
         self._rules: dict[tuple[str, str | None], AgentRule] = {}
@@ -55,7 +62,7 @@ class AgentRules:
         self._rules[key] = rule
 
     def rule(self, agent: str | None, binding: str | None) -> AgentRule | None:
-        """The rule for a request, or None when its agent is not listed."""
+        """Return the rule for a request, or None if its agent is not listed."""
         if agent is None or not self._rules:
             return None
         return self._rules.get((agent, binding)) or self._rules.get((agent, None))

@@ -1,7 +1,8 @@
-"""One broker's settings from four layers: defaults, file, environment, flags. Later ones win, key by key.
+"""Settings of one broker, merged from four layers: defaults, file, environment, flags.
 
-Keys are written as on the wire: `[limits] max-eval-time-ms = 5000`, `REPLCTL_LIMITS_MAX_EVAL_TIME_MS=5000`,
-`--set limits.max-eval-time-ms=5000`. An unknown key or a value out of range is an error, wherever it stands.
+Later layers win, key by key. Keys are written as on the wire: `[limits] max-eval-time-ms = 5000`,
+`REPLCTL_LIMITS_MAX_EVAL_TIME_MS=5000`, `--set limits.max-eval-time-ms=5000`. An unknown key or a value out of range is
+an error in every layer.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from replwire.identities import Identities, Identity
 from replwire.limits import DAY_MS, MINUTE_MS, Limits
 from replwire.policy import PROTECTED, Network, Policy, Profile, Read, SandboxLimits
 
-FILE_ONLY = ("sandbox.allow-unsandboxed",)  # whoever starts a broker, or asks it for something, cannot set these
+FILE_ONLY = ("sandbox.allow-unsandboxed",)  # not by flags, environment or requests
 
 
-# Settings of a broker that runs which a new config file can change; whoever uses them asks for them each time.
+# Settings that a running broker can reload; their users read them on each use.
 RELOADABLE = frozenset(
     {
         "access.admins",
@@ -39,8 +40,10 @@ RELOADABLE = frozenset(
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be used; the text names the key and where it came from. `setting` is empty where it is the
-    whole of `source`."""
+    """An invalid setting. The message names the key and its source.
+
+    `setting` is empty if the whole of `source` is unusable.
+    """
 
     def __init__(self, text: str, source: str, setting: str = "") -> None:
         super().__init__(text)
@@ -53,7 +56,7 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid
 
 
 class BrokerSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """Addresses and habits of the broker."""
+    """Addresses and lifetime of the broker."""
 
     endpoint: Annotated[str, Meta(description="address of the broker; empty: the user's own ipc socket")] = ""
     tcp: Annotated[
@@ -93,25 +96,25 @@ class BrokerSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_
 
 
 class PythonSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """The python runtime."""
+    """The Python runtime."""
 
     interpreter: Annotated[str, Meta(description="python that sessions run; empty: the one that runs replctl")] = ""
 
 
 class NodeSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """The node runtime."""
+    """The Node runtime."""
 
     interpreter: Annotated[str, Meta(description="node that sessions run; empty: the one on the PATH, if any")] = ""
 
 
 class BashSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """The bash runtime."""
+    """The Bash runtime."""
 
     interpreter: Annotated[str, Meta(description="bash that sessions run; empty: the one on the PATH, if any")] = ""
 
 
 class AccessSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """Who may do what."""
+    """Administrators of the broker."""
 
     admins: Annotated[
         list[str],
@@ -122,7 +125,7 @@ class AccessSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_
 
 
 class SandboxSection(SandboxLimits, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """How sessions are confined; see docs/security.md. Requests may ask for less than this, never for more."""
+    """Sandbox policy for sessions; see docs/security.md. Requests may tighten it, never loosen it."""
 
     allow_unsandboxed: Annotated[
         bool,
@@ -156,7 +159,11 @@ class SandboxSection(SandboxLimits, frozen=True, kw_only=True, rename="kebab", f
     hidden_paths: Annotated[list[str], Meta(description="seen empty, wherever it lies")] = field(default_factory=list)
 
     def policy(self) -> Policy:
-        """The same as the sandbox takes it, links in paths resolved. Raises ValueError for a path that is none."""
+        """Build the sandbox policy, with symlinks in paths resolved.
+
+        Raises:
+            ValueError: a path is not absolute or not normalised
+        """
         limits = SandboxLimits(**{name: getattr(self, name) for name in SandboxLimits.__struct_fields__})
         return Policy(
             profile=self.profile,
@@ -179,13 +186,16 @@ def _real(name: str, path: str) -> str:
 
 
 def _with_real(path: str) -> list[str]:
-    """A relative one as it is; an absolute one as it is named and as it is, since paths are compared as text."""
+    """Return a relative path unchanged, an absolute one with and without symlinks resolved.
+
+    Paths are compared as text, so both spellings have to be listed.
+    """
     found = os.path.expanduser(path)
     return list(dict.fromkeys((found, os.path.realpath(found)))) if found.startswith("/") else [path]
 
 
 class SessionSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """What sessions get."""
+    """Environment and file access of sessions."""
 
     pass_env: Annotated[
         list[str],
@@ -195,7 +205,7 @@ class SessionSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid
 
 
 class TranscriptSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """What is kept of sessions: their canonical events, in `transcripts` in the state folder."""
+    """Storage of session transcripts: canonical events, in `transcripts` in the state directory."""
 
     backend: Annotated[
         str,
@@ -216,7 +226,7 @@ class TranscriptSection(_Section, frozen=True, kw_only=True, rename="kebab", for
 
 
 class MetricsSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """Figures for Prometheus."""
+    """Prometheus metrics."""
 
     listen: Annotated[
         str,
@@ -225,7 +235,7 @@ class MetricsSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid
 
 
 class TraceSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """Traces for an OpenTelemetry collector: one for each eval. Needs the extra `otel`."""
+    """Traces for an OpenTelemetry collector, one per eval. Requires the extra `otel`."""
 
     otlp: Annotated[
         str,
@@ -238,7 +248,7 @@ class TraceSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_u
 
 
 class Config(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """All settings."""
+    """All settings of a broker."""
 
     broker: BrokerSection = BrokerSection()
     python: PythonSection = PythonSection()
@@ -258,7 +268,7 @@ class Config(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """The settings in force, for each dotted key that is not a default where it came from, and the file, if any."""
+    """Settings in force, the source of each dotted key that is not a default, and the config file, if any."""
 
     config: Config
     sources: dict[str, str]
@@ -269,12 +279,12 @@ _LISTS = ("agents", "identities", "extensions")
 
 
 def as_list(setting: str | list[str]) -> list[str]:
-    """The values of a setting that may be one or a list; empty ones are none."""
+    """Return a setting that may be a string or a list as a list without empty strings."""
     return [each for each in ([setting] if isinstance(setting, str) else setting) if each]
 
 
 def list_settings() -> Iterator[tuple[str, str, Any]]:
-    """Every setting that has one value: section, key, default. The lists of the file are not among them."""
+    """Yield section, key and default of every scalar setting. Lists of tables are left out."""
     for section in msgspec.structs.fields(Config):
         if not isinstance(section.default, msgspec.Struct):
             continue
@@ -290,9 +300,17 @@ def load(
     flags: Mapping[str, str] | None = None,
     without: Collection[tuple[str, str]] = (),
 ) -> LoadedConfig:
-    """Merge the layers. `flags` maps dotted keys to text, `without` has sources and what is ignored of them.
+    """Merge the layers into one validated config.
 
-    Raises ConfigError.
+    Args:
+        text: contents of the config file in TOML; None for no file
+        origin: name of the file, used in messages
+        environ: environment variables
+        flags: dotted keys and their values as text
+        without: pairs of source and setting to ignore
+
+    Raises:
+        ConfigError: a setting is unknown, out of range or set in the wrong layer
     """
     merged: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -338,7 +356,10 @@ def load_valid(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, str] | None = None,
 ) -> tuple[LoadedConfig, list[str]]:
-    """As `load`, without what cannot be used, and why that is: for looking at settings, not for running with them."""
+    """Load what is valid and return it with the list of problems.
+
+    For displaying settings; a broker that starts uses `load`.
+    """
     problems: list[str] = []
     without: set[tuple[str, str]] = set()
     while True:
@@ -347,7 +368,7 @@ def load_valid(
         except ConfigError as error:
             problems.append(str(error))
             wrong = (error.source, error.setting)
-            if not error.setting or wrong in without:  # of the file as a whole nothing can be used
+            if not error.setting or wrong in without:  # the whole file is unusable
                 if text is None:
                     raise
                 text = None
@@ -355,14 +376,17 @@ def load_valid(
 
 
 def changed_settings(before: Config, after: Config) -> list[str]:
-    """The settings, by their dotted keys, that differ."""
+    """Return the dotted keys of settings that differ."""
     old, new = msgspec.to_builtins(before), msgspec.to_builtins(after)
     single = [f"{section}.{key}" for section, key, _ in list_settings() if old[section][key] != new[section][key]]
     return [*single, *(name for name in _LISTS if old[name] != new[name])]
 
 
 def env_name(section: str, key: str) -> str:
-    """The environment variable of a setting. `broker.endpoint` has the short one that every command reads."""
+    """Return the environment variable of a setting.
+
+    `broker.endpoint` has the short name that every command reads.
+    """
     if (section, key) == ("broker", "endpoint"):
         return "REPLCTL_ENDPOINT"
     return f"REPLCTL_{section}_{key}".replace("-", "_").upper()
@@ -376,7 +400,7 @@ def _parse_toml(text: str | None, origin: str) -> dict[str, Any]:
 
 
 def _parse_value(text: str) -> Any:
-    """A value from the environment or a flag, written as in TOML; what is no TOML value is a string."""
+    """Parse a value from the environment or a flag as TOML; anything else is a string."""
     try:
         table = tomllib.loads(f"v = {text}")
     except tomllib.TOMLDecodeError:

@@ -1,17 +1,17 @@
-"""Things that are due at a moment, and when the next one is."""
+"""Timer queue: callbacks due at a point in time, and the time of the next one."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
 
-_SMALL = 64  # below this many dead entries the heap is left alone
+_SMALL = 64  # cancelled entries below which the heap is not rebuilt
 _AGAIN_S = 1.0  # when an action that there was no memory for is repeated
-_SHORTEST_GAP_S = 0.25  # a shorter one is a busy machine's, and nothing is forgiven for it
+_SHORTEST_GAP_S = 0.25  # shorter gaps are normal on a busy machine
 
 
 class Deadline:
-    """One thing that is due; `cancel` it through the Deadlines that made it."""
+    """A scheduled callback; cancel it through the `Deadlines` that created it."""
 
     __slots__ = ("action", "when")
 
@@ -21,7 +21,10 @@ class Deadline:
 
 
 class Deadlines:
-    """A heap with lazy deletion: an eval sets one and nearly always cancels it, so both must be cheap."""
+    """A heap of timers with lazy deletion.
+
+    An eval sets a timer and nearly always cancels it, so both operations must be cheap.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Deadline]] = []
@@ -32,14 +35,14 @@ class Deadlines:
         return len(self._heap) - self._dead
 
     def call_at(self, when: float, action: Callable[[float], None]) -> Deadline:
-        """Call `action(now)` in the first `run_due` at or after `when` (seconds, monotonic)."""
+        """Schedule `action(now)` for the first `run_due` at or after `when` (monotonic seconds)."""
         deadline = Deadline(when, action)
         self._count += 1
         heapq.heappush(self._heap, (when, self._count, deadline))
         return deadline
 
     def cancel(self, deadline: Deadline | None) -> None:
-        """Forget it. None, done and cancelled ones are fine."""
+        """Cancel a timer. None, expired and cancelled timers are accepted."""
         if deadline is None or deadline.action is None:
             return
         deadline.action = None
@@ -50,13 +53,13 @@ class Deadlines:
             self._dead = 0
 
     def shift(self, seconds: float) -> None:
-        """Put all of them off: nothing could be done about any of them for this long."""
+        """Postpone all timers by `seconds`, after a time in which none of them could run."""
         for _, _, deadline in self._heap:
             deadline.when += seconds
         self._heap = [(when + seconds, count, deadline) for when, count, deadline in self._heap]  # in the same order
 
     def next_due(self) -> float | None:
-        """When the earliest one is due, or None."""
+        """Return the time of the earliest timer, or None."""
         heap = self._heap
         while heap and heap[0][2].action is None:
             heapq.heappop(heap)
@@ -64,7 +67,7 @@ class Deadlines:
         return heap[0][0] if heap else None
 
     def run_due(self, now: float) -> None:
-        """Run what is due, earliest first."""
+        """Run all expired timers, earliest first."""
         while (when := self.next_due()) is not None and when <= now:
             deadline = heapq.heappop(self._heap)[2]
             action, deadline.action = deadline.action, None
@@ -79,12 +82,11 @@ class Deadlines:
 
 
 class GapDetector:
-    """Time in which this process did not run: stopped by a signal, frozen, or its machine suspended.
+    """Detects time in which this process did not run: stopped by a signal, frozen, or suspended.
 
-    A loop tells before and after each of its sleeps what the time is (monotonic) and how long its thread has computed.
-    A sleep that lasted longer than was asked for is a gap, and so is time between two sleeps in which nothing was
-    computed: a loop that is merely busy has none. A gap within a sleep that something ended early is not seen, so
-    sleeps are to be short while limits run.
+    An event loop reports the monotonic time and its thread's CPU time before and after each sleep. A sleep longer than
+    requested counts as a gap, and so does time between two sleeps without CPU use; a busy loop has no gaps. A gap
+    inside a sleep that ended early is not detected, so sleeps have to be short while limits are running.
     """
 
     def __init__(self, now: float, computed: float) -> None:
@@ -93,12 +95,12 @@ class GapDetector:
         self._gap_s = 0.0
 
     def before_sleep(self, seconds: float, now: float, computed: float) -> None:
-        """Before a sleep of this length."""
+        """Note the start of a sleep of `seconds`."""
         self._gap_s = _gap(now - self._since - (computed - self._computed))
         self._since, self._asked_s = now, seconds
 
     def after_sleep(self, now: float, computed: float) -> float:
-        """After it: the seconds in which the process did not run since the last call; mostly 0."""
+        """Note the end of a sleep and return the seconds in which the process did not run; usually 0."""
         assert self._asked_s is not None, "it did not sleep"
         gap = self._gap_s + _gap(now - self._since - self._asked_s)
         self._since, self._computed, self._asked_s = now, computed, None

@@ -1,8 +1,8 @@
-"""Everything that can happen, as events: one struct each, flat on the wire, in one table.
+"""All events, one flat struct each, in one table.
 
-A canonical event is numbered within its session (`seq`, from 1, without gaps), kept in the transcript, and can be
-caught up with; an ephemeral one is for whoever listens at that moment. `docs/events.md` is made from this table, and
-the tests decode every event that the broker makes through it: what is not declared here fails there.
+A canonical event has a number within its session (`seq`, from 1, without gaps), is stored in the transcript, and can be
+replayed. An ephemeral event reaches current subscribers only. `docs/events.md` is generated from this table, and the
+tests decode every event through it, so an undeclared event fails there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 VERSION = 1
-BROKER = "broker"  # `emitter` of an event that the broker itself makes, and the transcript of those without a session
+BROKER = "broker"  # `emitter` of the broker's own events, and transcript of events without a session
 
 EvalStatus = Literal["ok", "error", "cancelled", "timeout", "died", "refused"]
 
@@ -23,13 +23,13 @@ def _says(text: str) -> Meta:
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", omit_defaults=True, tag_field="type"):
-    """What every event has."""
+    """Fields common to all events."""
 
     canonical: ClassVar[bool] = True
 
     id: Annotated[str, _says("its own, never used again: the broker's start, and a number")]
     time: Annotated[str, _says("ISO 8601, UTC")]
-    v: Annotated[int, _says("version of this table")] = 0  # never 0: what is the default would be left out
+    v: Annotated[int, _says("version of this table")] = 0  # never 0, because defaults are omitted
     seq: Annotated[int, _says("number within the session, or among those without one; absent in ephemeral events")] = 0
     session: Annotated[str | None, _says("id of the session; absent in events of the broker as a whole")] = None
     eval: Annotated[int, _says("eval-id, where it is about an eval")] = 0
@@ -41,7 +41,7 @@ ENVELOPE = tuple(field.encode_name for field in msgspec.structs.fields(Event))
 
 
 class BrokerStarted(Event, frozen=True, kw_only=True, rename="kebab", tag="broker/started"):
-    """The broker is up."""
+    """The broker has started."""
 
     version: str
     runtimes: list[str]
@@ -49,20 +49,20 @@ class BrokerStarted(Event, frozen=True, kw_only=True, rename="kebab", tag="broke
 
 
 class BrokerShutdown(Event, frozen=True, kw_only=True, rename="kebab", tag="broker/shutdown"):
-    """The broker ends, and says so: one that was killed does not."""
+    """The broker shuts down in order. A killed broker sends no such event."""
 
     reason: str
 
 
 class ConfigReloaded(Event, frozen=True, kw_only=True, rename="kebab", tag="config/reloaded"):
-    """The broker has read its config file again."""
+    """The broker has reloaded its config file."""
 
     reloaded: Annotated[list[str], _says("settings that have changed")]
     needs_restart: Annotated[list[str], _says("settings that are another in the file, and stay as they were")]
 
 
 class SessionCreated(Event, frozen=True, kw_only=True, rename="kebab", tag="session/created"):
-    """A session was opened."""
+    """A session was created."""
 
     name: str | None = None
     runtime: str
@@ -75,7 +75,7 @@ class SessionCreated(Event, frozen=True, kw_only=True, rename="kebab", tag="sess
 
 
 class SessionForked(Event, frozen=True, kw_only=True, rename="kebab", tag="session/forked"):
-    """The session began with copies of another one's names."""
+    """The session was created with copies of another session's variables."""
 
     source: Annotated[str, _says("id of the session that was copied")]
     count: Annotated[int, _says("names that came along")]
@@ -95,21 +95,21 @@ class SessionIdle(Event, frozen=True, kw_only=True, rename="kebab", tag="session
 
 
 class SessionReset(Event, frozen=True, kw_only=True, rename="kebab", tag="session/reset"):
-    """Somebody had the worker killed: variables are gone."""
+    """The session was reset by request: its worker was killed and its variables are lost."""
 
     reason: str
     epoch: Annotated[int, _says("the epoch that begins")]
 
 
 class SessionLost(Event, frozen=True, kw_only=True, rename="kebab", tag="session/lost"):
-    """The worker died or had to be killed: variables are gone."""
+    """The worker died or had to be killed: the session's variables are lost."""
 
     why: str
     epoch: Annotated[int, _says("the epoch that begins")]
 
 
 class SessionMoved(Event, frozen=True, kw_only=True, rename="kebab", tag="session/moved"):
-    """The session runs in another environment from here on, with a fresh worker."""
+    """The session switched to another environment, with a new worker."""
 
     environment: Annotated[str | None, _says("as it was asked for; absent: the broker's own")] = None
     executable: str | None = None
@@ -117,13 +117,13 @@ class SessionMoved(Event, frozen=True, kw_only=True, rename="kebab", tag="sessio
 
 
 class SessionClosed(Event, frozen=True, kw_only=True, rename="kebab", tag="session/closed"):
-    """The session is gone: the last event of it."""
+    """The session was closed. Its last event."""
 
     reason: str
 
 
 class EvalAccepted(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/accepted"):
-    """An eval, or what else takes its turn in a session, was taken in. `eval/finished` follows, once."""
+    """An eval, or another queued operation, was accepted. Exactly one `eval/finished` follows."""
 
     op: str
     code: Annotated[
@@ -138,13 +138,13 @@ class EvalAccepted(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/a
 
 
 class EvalQueued(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/queued"):
-    """The eval waits for its turn, and has been for a while."""
+    """The eval is still waiting for its turn."""
 
     position: Annotated[int, _says("how many go before it")]
 
 
 class EvalStarted(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/started"):
-    """The worker has it."""
+    """The eval was sent to the worker."""
 
     worker: int
     queue_wait_ms: float
@@ -153,7 +153,7 @@ class EvalStarted(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/st
 
 
 class EvalOutput(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/output"):
-    """Something that the eval shows while it runs. For those who ask with `output`."""
+    """Live output of an eval, for subscribers with `output`."""
 
     canonical: ClassVar[bool] = False
 
@@ -161,7 +161,7 @@ class EvalOutput(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/out
 
 
 class EvalOutputEnd(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/output-end"):
-    """Nothing more is shown of this eval. For those who ask with `output`."""
+    """End of an eval's live output, for subscribers with `output`."""
 
     canonical: ClassVar[bool] = False
 
@@ -170,7 +170,7 @@ class EvalOutputEnd(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/
 
 
 class EvalFinished(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/finished"):
-    """The eval is over. Exactly one for each that was accepted, said when the session can take the next."""
+    """The eval has ended. Sent exactly once per accepted eval, when the session can take the next one."""
 
     status: Annotated[EvalStatus, _says("how it ended, in one word")]
     words: Annotated[list[str], _says("the status of its answer on the wire")]
@@ -191,7 +191,7 @@ class EvalFinished(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/f
 
 
 class EvalInterruptRequested(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/interrupt-requested"):
-    """Somebody, or its time limit, wants the eval to stop; `eval/finished` tells whether it did."""
+    """A client or the time limit requested an interrupt. `eval/finished` reports the result."""
 
     by: Annotated[str, _says("an agent, `a client`, or `time-limit`")]
 
@@ -205,14 +205,14 @@ class WorkerSpawned(Event, frozen=True, kw_only=True, rename="kebab", tag="worke
 
 
 class WorkerReady(Event, frozen=True, kw_only=True, rename="kebab", tag="worker/ready"):
-    """Its interpreter is up."""
+    """The worker's interpreter is ready."""
 
     worker: int
     start_ms: float
 
 
 class WorkerExited(Event, frozen=True, kw_only=True, rename="kebab", tag="worker/exited"):
-    """A worker is dead, or is being killed because nobody needs it any more."""
+    """A worker has exited, or is being stopped because it is no longer needed."""
 
     worker: int
     cause: str
@@ -220,7 +220,7 @@ class WorkerExited(Event, frozen=True, kw_only=True, rename="kebab", tag="worker
 
 
 class AdmissionRefused(Event, frozen=True, kw_only=True, rename="kebab", tag="admission/refused"):
-    """A request met a limit. At most one a second for the same word and agent: `count` has the others."""
+    """A request exceeded a limit. At most one event per second, code and agent; `count` includes the others."""
 
     word: str
     limit: str
@@ -230,8 +230,11 @@ class AdmissionRefused(Event, frozen=True, kw_only=True, rename="kebab", tag="ad
 
 
 class PolicyDecision(Event, frozen=True, kw_only=True, rename="kebab", tag="policy/decision"):
-    """A rule, a mode or the owner of a session forbade a request. At most one a second, as above;
-    of hooks each one, as an event of the session."""
+    """A rule, a mode, a hook or session ownership denied a request.
+
+    At most one event per second, as for admission/refused; decisions of hooks are all reported, as events of the
+    session.
+    """
 
     verdict: Annotated[Literal["block", "ask"], _says("`ask`: a person is to decide")]
     word: str
@@ -241,13 +244,13 @@ class PolicyDecision(Event, frozen=True, kw_only=True, rename="kebab", tag="poli
 
 
 class ExtensionLoaded(Event, frozen=True, kw_only=True, rename="kebab", tag="extension/loaded"):
-    """An extension has registered what it contributes to the broker."""
+    """An extension registered its contributions with the broker."""
 
     contributes: Annotated[list[str], _says("`KIND NAME` of each")]
 
 
 class ExtensionError(Event, frozen=True, kw_only=True, rename="kebab", tag="extension/error"):
-    """Something of an extension raised, or took too long. The others go on."""
+    """An extension raised an exception or timed out. Other extensions are not affected."""
 
     contribution: Annotated[str, _says("`KIND NAME` of what failed")]
     error: str
@@ -262,7 +265,7 @@ class LogInfo(Event, frozen=True, kw_only=True, rename="kebab", tag="log/info"):
 
 
 class LogError(Event, frozen=True, kw_only=True, rename="kebab", tag="log/error"):
-    """A defect of the broker."""
+    """An internal error of the broker."""
 
     where: str
     summary: str
@@ -270,8 +273,10 @@ class LogError(Event, frozen=True, kw_only=True, rename="kebab", tag="log/error"
 
 
 class BusLagged(Event, frozen=True, kw_only=True, rename="kebab", tag="bus/lagged"):
-    """This reader is too slow, or came too late: events are missing here. `subscribe` again with `since-seq`, or
-    read the transcript."""
+    """Events were dropped for this subscriber, because it was too slow or subscribed too late.
+
+    Subscribe again with `since-seq`, or read the transcript.
+    """
 
     canonical: ClassVar[bool] = False
 
@@ -324,12 +329,16 @@ _decode_type = msgspec.json.Decoder(_Type).decode
 
 
 def type_name(kind: type[Event]) -> str:
-    """The type of an event as it stands on the wire."""
+    """Return the wire type of an event class."""
     return _NAMES[kind]
 
 
 def decode(body: bytes | memoryview) -> Event:
-    """The event that `body` holds. Raises msgspec.MsgspecError, also for a type that is not declared."""
+    """Decode an event.
+
+    Raises:
+        msgspec.MsgspecError: the body is malformed or its type is not declared
+    """
     name = _decode_type(body).type
     if name not in _decoders:
         raise msgspec.ValidationError(f"no event {name[:80]}")
@@ -337,17 +346,17 @@ def decode(body: bytes | memoryview) -> Event:
 
 
 def build_lagged(missed: int, time: str = "", session: str | None = None) -> bytes:
-    """The one event that is made for one reader, and has no place among the others."""
+    """Build the bus/lagged event, which is made for one subscriber and has no sequence number."""
     return encode(BusLagged(v=VERSION, id="lagged", time=time, emitter=BROKER, session=session, missed=missed))
 
 
 def wrap_event(request_id: str, event: bytes) -> bytes:
-    """An event as a message for the subscription of this id."""
+    """Wrap an encoded event in a message for the subscription `request_id`."""
     return b'{"id":%b,"event":%b}' % (encode(request_id), event)
 
 
 def as_raw_json(body: bytes | memoryview) -> msgspec.Raw | None:
-    """A message as part of an event; None when it is no JSON, which would spoil the event."""
+    """Return a message as raw JSON for embedding in an event, or None if it is not valid JSON."""
     try:
         return _decode_raw(body)
     except msgspec.MsgspecError:
@@ -355,7 +364,11 @@ def as_raw_json(body: bytes | memoryview) -> msgspec.Raw | None:
 
 
 def matching_types(words: list[str]) -> frozenset[str]:
-    """The types that names and prefixes ending in `/` stand for; all, when there are none. Raises ValueError."""
+    """Return the event types that match names and prefixes ending in `/`; all types for an empty list.
+
+    Raises:
+        ValueError: a word matches no type
+    """
     found: set[str] = set()
     for word in words:
         some = {name for name in EVENTS if name == word or (word.endswith("/") and name.startswith(word))}
@@ -366,7 +379,7 @@ def matching_types(words: list[str]) -> frozenset[str]:
 
 
 def fields_of(kind: type[Event]) -> dict[str, str]:
-    """What an event has beside the envelope: wire name to meaning, "" where the name says it all."""
+    """Return wire name and description of an event's own fields; "" where there is no description."""
     hints = get_type_hints(kind, include_extras=True)
     table = {}
     for field in msgspec.structs.fields(kind):

@@ -1,4 +1,4 @@
-"""`[[extensions]]` of the config: which extensions a process loads, in which order (`replwire.ext`)."""
+"""`[[extensions]]` in the config: the extensions a process loads, in order (`replwire.ext`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Meta
 
 
 class Extension(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """One entry: the `name` of an installed entry point, or the `path` of a file or a folder of files."""
+    """One entry: the `name` of an installed entry point, or the `path` of a file or directory."""
 
     name: Annotated[str | None, Meta(description="an entry point of the group `replctl` of an installed package")] = (
         None

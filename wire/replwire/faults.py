@@ -1,6 +1,6 @@
-"""Every status word that may stand on the wire, once: its meaning, whose fault it is, may it be retried.
+"""All status words of the protocol: meaning, origin, retry and exit code.
 
-`docs/faults.md`, the client's exit codes and the refusals of the broker are all made from this table.
+`docs/faults.md`, the client's exit codes and the broker's error replies are all derived from this table.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Origin(enum.StrEnum):
-    """Who has to act to make a fault go away."""
+    """The party that has to act to resolve an error."""
 
     CALLER = "caller"
     CODE = "code"
@@ -50,7 +50,7 @@ EXIT_MEANING = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One row: a status word that stands beside `error`."""
+    """An error code: a status word that appears beside `error`."""
 
     code: str
     meaning: str
@@ -61,7 +61,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class StatusWord:
-    """One row: a status word that is no fault."""
+    """A status word that is not an error."""
 
     code: str
     meaning: str
@@ -182,7 +182,7 @@ FAULTS: dict[str, Fault] = {
             True,
             ExitCode.NO_BROKER,
         ),
-        # The two below are said by the client library: nobody is there to say them on the wire.
+        # The two below come from the client library; without a broker they never occur on the wire.
         Fault("no-broker", "no broker answers at the endpoint", _BROKER, True, ExitCode.NO_BROKER),
         Fault("broker-lost", "the broker went away before it answered", _BROKER, True, ExitCode.NO_BROKER),
     )
@@ -213,7 +213,7 @@ STATUSES: dict[str, StatusWord] = {
 
 
 def find_fault(status: list[str]) -> Fault | None:
-    """The fault that a status array names, or None. `error` alone means that the code raised."""
+    """Return the fault named in a status array, or None. `error` alone means that the code raised."""
     for word in status:
         if (fault := FAULTS.get(word)) is not None:
             return fault
@@ -221,7 +221,7 @@ def find_fault(status: list[str]) -> Fault | None:
 
 
 def exit_code_for(status: list[str]) -> ExitCode:
-    """The exit code for a terminal status array."""
+    """Return the exit code for a terminal status array."""
     if (fault := find_fault(status)) is not None:
         return fault.exit
     if "error" in status:
@@ -235,12 +235,15 @@ _MOST_TEXT = 1_000
 
 
 def clip(text: str) -> str:
-    """A sentence that quotes what somebody sent, cut at 1000 characters: it must not become an echo."""
+    """Truncate a message that quotes user input to 1000 characters."""
     return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "…"
 
 
 class RequestError(Exception):
-    """A request that will not be served. `word` is a fault of the table, `more` are fields of the reply."""
+    """A request that cannot be served.
+
+    `code` is an error code of the table, `fields` are further fields of the reply.
+    """
 
     def __init__(self, word: str, err: str, **more: Any) -> None:
         super().__init__(err)

@@ -1,15 +1,15 @@
-"""Names of sessions, agents and requests, references to the sessions of others, and paths."""
+"""Identifiers of sessions, agents and requests, session references, and path checks."""
 
 from __future__ import annotations
 
 import posixpath
 import re
 
-MAX_NAME_BYTES = 256  # REPLy's bound for names and ids (seed reply-jl-api)
+MAX_NAME_BYTES = 256  # REPLy's limit for names and ids (seed reply-jl-api)
 DEFAULT_SESSION = "default"
 
 _MAX_PATH_BYTES = 4095  # PATH_MAX of Linux, without the NUL
-# What lies there leads elsewhere, and not to the same place for everybody: /proc/1/root, /proc/self/fd.
+# Entries there point elsewhere, depending on the process: /proc/1/root, /proc/self/fd.
 MAGIC_PATHS = ("/proc", "/dev/fd")
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]+\Z")
@@ -17,9 +17,9 @@ _KEY = re.compile(r"[a-z][a-z0-9-]*\Z")
 
 
 def name_error(kind: str, name: str) -> str | None:
-    """Why `name` cannot name a `kind` ("session", "agent"), or None when it can.
+    """Return why `name` is not a valid name for a `kind` ("session", "agent"), or None.
 
-    ASCII letters, digits, hyphen and underscore, 1 to 256 bytes. UUIDs are legal names.
+    Valid names have 1 to 256 ASCII letters, digits, hyphens and underscores. UUIDs are valid.
     """
     if not name.strip():
         return f"{kind} name must not be blank"
@@ -31,19 +31,21 @@ def name_error(kind: str, name: str) -> str | None:
 
 
 def scope_of(name: str | None, project: str | None, agent: str | None) -> str:
-    """The scope that a session's name counts in: that of `default` is one project, or one agent where there is no
-    project; every other name counts everywhere."""
+    """Return the scope in which a session name is unique.
+
+    `default` is unique per project, or per agent without a project; every other name is global.
+    """
     return project or agent or "" if name == DEFAULT_SESSION else ""
 
 
 def split_reference(reference: str) -> tuple[str | None, str]:
-    """`OWNER/NAME` as owner and name, split at the last slash; a bare name or id has no owner."""
+    """Split `OWNER/NAME` at the last slash. A bare name or id has no owner."""
     owner, slash, name = reference.rpartition("/")
     return (owner if slash else None), name
 
 
 def reference_error(label: str, reference: str) -> str | None:
-    """Why `reference` cannot mean a session (a name, an id, or OWNER/NAME), or None when it can."""
+    """Return why `reference` is not a valid session reference (name, id or OWNER/NAME), or None."""
     owner, name = split_reference(reference)
     if owner is not None and (not owner or len(owner) > MAX_NAME_BYTES or not owner.isprintable()):
         return f"{label} owner must be 1 to {MAX_NAME_BYTES} printable characters"
@@ -51,7 +53,7 @@ def reference_error(label: str, reference: str) -> str | None:
 
 
 def path_error(label: str, path: str) -> str | None:
-    """Why a text cannot be the path of a request's field, or None when it can. Looks at nothing on the disk."""
+    """Return why a text is not a valid path in a request field, or None. Does not access the disk."""
     if not path or "\0" in path:
         return f"{label}: not a path"
     try:
@@ -68,5 +70,5 @@ def path_error(label: str, path: str) -> str | None:
 
 
 def is_kebab(key: str) -> bool:
-    """Whether `key` may be a request key: lower case, digits and hyphens, a letter first."""
+    """Return whether `key` is a valid request key: lower case letters, digits, hyphens, a letter first."""
     return _KEY.match(key) is not None

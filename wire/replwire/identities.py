@@ -1,6 +1,7 @@
-"""`[[identities]]` of the config: who an identity is on this machine, and which directories are its own.
+"""`[[identities]]` in the config: host user, directories and quotas of an identity.
 
-In the config file alone. An identity that is not listed is the host user that the kernel names, or nobody here.
+Only in the config file. An identity that is not listed is the host user reported by the kernel, or nobody on this
+machine.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ QuotaValue = Annotated[int, Meta(ge=0, le=1_000_000)] | None
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """What one identity may hold of the resources that all share. Each field is a limit of that name; a value above the
-    limit itself means all of it."""
+    """Quotas of one identity for shared resources.
+
+    Each field overrides the limit of the same name; a value above the limit means all of it.
+    """
 
     max_connections: QuotaValue = None
     max_sessions: QuotaValue = None
@@ -38,13 +41,13 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_un
     max_idempotency_keys: QuotaValue = None
 
     def given(self) -> dict[str, int]:
-        """Those that are given, by the limit's name."""
+        """Return the quotas that are set, by limit name."""
         pairs = ((each.encode_name, getattr(self, each.name)) for each in msgspec.structs.fields(self))
         return {name: value for name, value in pairs if value is not None}
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """One identity's place on this machine."""
+    """Mapping of one identity to this machine."""
 
     name: Annotated[Name, Meta(description="`uid:N` of a local user, or the name of a key or token")]
     user: Annotated[
@@ -64,15 +67,21 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """A session's owner, with whose rights is opened what its clients name. `groups` are those of the process that
-    asked, the primary one first; empty where the kernel does not tell them."""
+    """Owner of a session, with whose rights client-supplied paths are opened.
+
+    `groups` are those of the requesting process, primary group first; empty if the kernel does not report them.
+    """
 
     identity: str
     groups: tuple[int, ...] = ()
 
 
 class Identities:
-    """All that are listed, by name. Raises ValueError for a name that stands twice or an entry that makes no sense."""
+    """All listed identities by name.
+
+    Raises:
+        ValueError: a name is listed twice or an entry is contradictory
+    """
 
     def __init__(self, listed: list[Identity]) -> None:
         self._by_name: dict[str, Identity] = {}
@@ -82,11 +91,11 @@ class Identities:
             self._by_name[each.name] = _validate(each)
 
     def get(self, name: str) -> Identity | None:
-        """The entry of an identity, if it has one."""
+        """Return the entry of an identity, if it has one."""
         return self._by_name.get(name)
 
     def acts_as(self, identity: str, own: str) -> str:
-        """The host user with whose rights a broker of the user `own` opens files for an identity, in words."""
+        """Return the host user whose rights a broker running as `own` uses for an identity."""
         if own != _ROOT:
             return own
         entry = self.get(identity)
@@ -94,18 +103,22 @@ class Identities:
         return identity if uid_of(identity) is not None else mapped or "nobody"
 
     def quotas(self) -> dict[str, dict[str, int]]:
-        """What identities are given, by their names and those of limits."""
+        """Return the quotas of all identities, by identity and limit name."""
         return {name: given for name, entry in self._by_name.items() if (given := entry.quotas.given())}
 
 
 def uid_of(name: str) -> int | None:
-    """The host user's number in `uid:N`; None for the name of a key or token."""
+    """Return the uid in `uid:N`, or None for the name of a key or token."""
     found = _UID.match(name)
     return int(found[1]) if found else None
 
 
 def _validate(entry: Identity) -> Identity:
-    """Workspaces with links resolved, since paths are compared as text. Raises ValueError."""
+    """Validate an entry and resolve symlinks in its workspaces, which are compared as text.
+
+    Raises:
+        ValueError: the entry is contradictory
+    """
     if entry.name == "anyone":
         raise ValueError("anyone: nobody vouches for this one, so nothing can be granted to it")
     if entry.name.startswith("uid:"):

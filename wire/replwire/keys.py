@@ -1,8 +1,7 @@
-"""Keys and tokens of clients that come from elsewhere: the files, and nothing of cryptography.
+"""Keys and tokens of remote clients: files only, no cryptography.
 
-The broker's folder `keys` has `server.toml` (its key pair), `clients/NAME` (public keys that may come) and
-`tokens/NAME` (digests of tokens). A client has one file with all it needs; what is secret stands in files of mode
-0600 and nowhere else.
+The broker's directory `keys` has `server.toml` (its key pair), `clients/NAME` (authorized public keys) and
+`tokens/NAME` (token digests). A client has one file with all it needs. Secrets are stored only in files with mode 0600.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _Z85_CHARS = 40  # a CURVE key as text (ZeroMQ RFC 32)
 
 
 class InvalidKey(ValueError):
-    """A key or token that cannot be used; the text says why, without the secret."""
+    """An invalid key or token. The message says why, without the secret."""
 
 
 class KeyPair(msgspec.Struct, frozen=True):
@@ -37,7 +36,7 @@ class KeyPair(msgspec.Struct, frozen=True):
 
 
 class ClientKey(msgspec.Struct, frozen=True):
-    """A client's file: who it is, its pair, and whom it speaks to."""
+    """Contents of a client's key file: its name, its key pair and the server's public key."""
 
     name: str
     server: str
@@ -46,7 +45,7 @@ class ClientKey(msgspec.Struct, frozen=True):
 
 
 class KeyInfo(NamedTuple):
-    """One line of `keys list`."""
+    """An entry of `keys list`."""
 
     name: str
     kind: str  # `key` or `token`
@@ -54,42 +53,58 @@ class KeyInfo(NamedTuple):
 
 
 def read_client_key(path: str) -> ClientKey:
-    """A client's file. Raises KeyFault."""
+    """Read a client's key file.
+
+    Raises:
+        InvalidKey: the file is unreadable, malformed or readable by others
+    """
     return _read(Path(path), ClientKey)
 
 
 def write_secret(path: Path, data: msgspec.Struct) -> None:
-    """Write a new file of mode 0600. Raises FileExistsError: a key is never written over."""
+    """Write a new file with mode 0600.
+
+    Raises:
+        FileExistsError: a key is never overwritten
+    """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(fd, "wb") as file:
         file.write(_toml(data))
 
 
 class KeyStore:
-    """The broker's folder."""
+    """The broker's key directory."""
 
     def __init__(self, state_dir: str) -> None:
         self._folder = Path(state_dir) / "keys"
 
     def server(self) -> KeyPair | None:
-        """The broker's own pair, or None when it has none yet. Raises KeyFault."""
+        """Return the broker's key pair, or None if it has none yet.
+
+        Raises:
+            InvalidKey: the file cannot be used
+        """
         path = self._folder / "server.toml"
         return _read(path, KeyPair) if path.exists() else None
 
     def set_server(self, pair: KeyPair) -> None:
-        """Keep it."""
+        """Store the broker's key pair."""
         with self._as_owner():
             self._make_directory("")
             write_secret(self._folder / "server.toml", pair)
 
     def allow(self, name: str, public: str) -> None:
-        """Let a public key in under this name. Raises KeyFault when either cannot be used, or the name is taken."""
+        """Authorize a client's public key under a name.
+
+        Raises:
+            InvalidKey: the key or the name is invalid, or the name is taken
+        """
         if len(public) != _Z85_CHARS or not public.isascii() or not public.isprintable():
             raise InvalidKey("not a public key: 40 characters of Z85")
         self._store("clients", name, public)
 
     def add_token(self, name: str, token: str) -> None:
-        """Let a token in under this name; only its digest is kept."""
+        """Authorize a token under a name; only its digest is stored."""
         self._store("tokens", name, _digest(token))
 
     def _store(self, kind: str, name: str, text: str) -> None:
@@ -105,14 +120,16 @@ class KeyStore:
                 file.write(text)
 
     def _make_directory(self, kind: str) -> Path:
-        """One of our folders, and those above it that are the broker's, which nobody else may enter."""
+        """Create a key directory and its parents, closed to other users."""
         make_private_directory(self._folder / kind)
         return self._folder / kind
 
     @contextmanager
     def _as_owner(self) -> Iterator[None]:
-        """Root does as the user of the state folder, who has to read what is made there, and whose links may lead
-        anywhere."""
+        """Act as the owner of the state directory while root.
+
+        The owner has to read the files made there, and its symlinks may lead anywhere.
+        """
         state = self._folder.parent
         owner = state.stat() if os.geteuid() == 0 and state.exists() else None
         if owner is None or owner.st_uid == 0:
@@ -130,7 +147,7 @@ class KeyStore:
             os.setgroups(groups)
 
     def revoke(self, name: str) -> bool:
-        """Take back what goes by this name; False when there was nothing."""
+        """Revoke the key and token of a name. Return False if there was none."""
         gone = False
         with self._as_owner():
             for kind in ("clients", "tokens"):
@@ -140,7 +157,7 @@ class KeyStore:
         return gone
 
     def list_keys(self) -> list[KeyInfo]:
-        """Everything that may come in, by name."""
+        """Return all authorized keys and tokens, sorted by name."""
         found = [KeyInfo(path.name, "key", path.stat().st_mtime) for path in self._files("clients")]
         found += [KeyInfo(path.name, "token", path.stat().st_mtime) for path in self._files("tokens")]
         return sorted(found)
@@ -150,11 +167,11 @@ class KeyStore:
         yield from sorted(folder.iterdir()) if os.access(folder, os.R_OK | os.X_OK) else ()
 
     def name_for_key(self, public: str) -> str | None:
-        """Whose public key this is, or None: it may not come in."""
+        """Return the name of a public key, or None if it is not authorized."""
         return next((path.name for path in self._files("clients") if _read_line(path) == public), None)
 
     def name_for_token(self, token: str) -> str | None:
-        """Whose token this is, compared in constant time, or None."""
+        """Return the name of a token, compared in constant time, or None."""
         digest, found = _digest(token), None
         for path in self._files("tokens"):
             if hmac.compare_digest(_read_line(path).encode(), digest.encode()):
@@ -162,7 +179,7 @@ class KeyStore:
         return found
 
     def file_versions(self, name: str) -> frozenset[object]:
-        """The key and the token of this name, told by their files: others once they were taken back and given anew."""
+        """Identify the current key and token of a name by their files, to detect revocation and re-issue."""
         found = set()
         for kind in ("clients", "tokens") if name_error("key", name) is None else ():
             try:
@@ -174,12 +191,12 @@ class KeyStore:
 
     @property
     def directories(self) -> list[Path]:
-        """Where what may come in is kept: something changes in one of these when that does."""
+        """Directories to watch: one of them changes when an authorization does."""
         return [self._folder.parent, self._folder, self._folder / "clients", self._folder / "tokens"]
 
 
 def _read_line(path: Path) -> str:
-    """What a file says; nothing when it was just revoked, or is not ours to read."""
+    """Return a file's text, or "" if it was just revoked or is unreadable."""
     try:
         return path.read_text("ascii", "replace").strip()
     except OSError:
@@ -191,7 +208,7 @@ def _digest(token: str) -> str:
 
 
 def _toml(data: msgspec.Struct) -> bytes:
-    """Flat structs of plain text: names and Z85, which has neither quotes nor backslashes in it."""
+    """Encode a flat struct of names and Z85 text, which contain neither quotes nor backslashes."""
     pairs = ((field.encode_name, getattr(data, field.name)) for field in msgspec.structs.fields(type(data)))
     return "".join(f"{name} = '{value}'\n" for name, value in pairs).encode()
 

@@ -1,7 +1,7 @@
-"""Every bound, once: name, unit, default, ceiling and the reason for it.
+"""All limits: name, unit, default, range and reason.
 
-The config file, the flags, `describe`, `docs/limits.md` and the code that enforces all read this struct.
-Defaults are the seed's (REPLy) where it names one. 0 means "no limit" only where the text says so.
+The config file, the flags, `describe`, `docs/limits.md` and the enforcing code all read this struct. Defaults are the
+seed's (REPLy) where it names one. 0 means "no limit" only where the text says so.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ MIB = 1024 * KIB
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
-MAX_CLOSED_SESSIONS = 1_000  # whose names, epochs and ends are remembered
-MAX_DELAYED_REFUSALS = 100  # of one connection that wait for their pause; one more ends it
-RETRY_AFTER_MS = 1_000  # asked of a caller that met something full: about the length of a short eval
+MAX_CLOSED_SESSIONS = 1_000  # whose names, epochs and causes of end are kept
+MAX_DELAYED_REFUSALS = 100  # per connection; one more closes it
+RETRY_AFTER_MS = 1_000  # suggested when something is full: about the length of a short eval
 
 
 def _bound(unit: str, low: int, high: int, why: str) -> Meta:
@@ -27,7 +27,7 @@ def _bound(unit: str, low: int, high: int, why: str) -> Meta:
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """All bounds of one broker. A value outside its range is refused, never clamped."""
+    """All limits of a broker. A value outside its range is rejected, never clamped."""
 
     max_eval_time_ms: Annotated[
         int,
@@ -300,7 +300,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
 
 
 class LimitRow(NamedTuple):
-    """One limit as a row: what the docs, `describe` and the config listing show."""
+    """A limit as a row for the docs, `describe` and the config listing."""
 
     name: str
     unit: str
@@ -311,7 +311,7 @@ class LimitRow(NamedTuple):
 
 
 def limit_rows() -> Iterator[LimitRow]:
-    """All limits as rows, in the order of the struct."""
+    """Yield all limits as rows, in the order of the struct."""
     hints = get_type_hints(Limits, include_extras=True)
     for field in msgspec.structs.fields(Limits):
         meta: Any = hints[field.name].__metadata__[0]

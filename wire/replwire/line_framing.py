@@ -1,4 +1,4 @@
-"""Bytes in, lines out: newline framing with a bound, and no I/O."""
+"""Bounded newline framing without I/O."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ _blank_lines = re.compile(rb"(?:[ \t\r\v\f]*\n)*").match
 
 
 class LineFramer:
-    """Cuts a stream at newlines, one line at a time: a thousand that came at once cost nothing until they are asked
-    for. A line over the bound is handed out cut, one byte too long, and ends the stream."""
+    """Splits a byte stream at newlines, one line at a time.
+
+    Lines are cut on demand, so a large burst costs nothing until it is read. A line over the limit is returned
+    truncated to one byte more than the limit and ends the stream.
+    """
 
     __slots__ = ("_data", "_max", "_searched", "_start", "overrun")
 
     def __init__(self, max_bytes: int) -> None:
         self._max = max_bytes
         self._data = bytearray()
-        self._start = 0  # of the line that comes next
-        self._searched = 0  # no newline from there up to here
+        self._start = 0  # of the next line
+        self._searched = 0  # no newline before this
         self.overrun = False
 
     def add(self, data: bytes) -> None:
-        """Take in what came."""
+        """Append received bytes."""
         if not self.overrun:
             self._data += data
 
     def next_line(self) -> bytes | None:
-        """The next line without its newline, blank ones left out; None until a whole one is there."""
+        """Return the next line without its newline, skipping blank lines; None if no line is complete."""
         data = self._data
         if self._searched == self._start and (blank := _blank_lines(data, self._start)) is not None:
             self._start = self._searched = blank.end()
@@ -43,7 +46,7 @@ class LineFramer:
         return line
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take in what came; all whole lines."""
+        """Append received bytes and return all complete lines."""
         self.add(data)
         lines = []
         while (line := self.next_line()) is not None:
@@ -51,7 +54,7 @@ class LineFramer:
         return lines
 
     def drop(self) -> None:
-        """Forget what came and was not handed out; nothing more is."""
+        """Discard everything received and ignore further input."""
         self.overrun = True
         self._data.clear()
         self._start = self._searched = 0

@@ -1,7 +1,8 @@
-"""What broker and worker say to each other: one frame a message, a fixed header and then the body.
+"""Link between broker and worker: one frame per message, a fixed header followed by the body.
 
-The broker reads the header and never the body of an answer: that goes to the client as the worker wrote it.
-Broker to worker: CLAIM, ASK, CANCEL. Worker to broker: HELLO, READY, CLAIMED, BEAT, OUT, SAY, GONE.
+The broker reads the header and never the body of a reply: that goes to the client as the worker wrote it. Broker to
+worker: ASSIGN, REQUEST, CANCEL. Worker to broker: HELLO, READY, ASSIGNED, HEARTBEAT, OUTPUT, REPLY, SNAPSHOT,
+INTERPRETER_EXITED.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ HEADER_BYTES = _HEADER.size
 
 
 class FrameKind(enum.IntEnum):
-    """What a frame is."""
+    """Type of a frame."""
 
-    HELLO = 1  # worker: here I am, with the one-time token I was started with
-    READY = 2  # worker: the interpreter is up
-    ASSIGN = 3  # broker: you belong to this session now
-    ASSIGNED = 4  # worker: folder and environment are set, or why not
-    REQUEST = 5  # broker: a client's request, its bytes untouched
+    HELLO = 1  # worker: connected; has the one-time token it was started with
+    READY = 2  # worker: the interpreter is ready
+    ASSIGN = 3  # broker: the worker now belongs to this session
+    ASSIGNED = 4  # worker: directory and environment are set, or why not
+    REQUEST = 5  # broker: a client's request, unchanged
     CANCEL = 6  # broker: interrupt the eval of this route
     OUTPUT = 7  # worker: live output for the client of a route; may be dropped for a slow one
     REPLY = 8  # worker: a message for the client of a route; never dropped
-    HEARTBEAT = 9  # worker: still here
-    INTERPRETER_EXITED = 10  # worker: the interpreter died; kill me
-    SNAPSHOT = 11  # worker: a session's names are in a file, for a clone; ends its route
+    HEARTBEAT = 9  # worker: still alive
+    INTERPRETER_EXITED = 10  # worker: the interpreter died; the broker kills the worker
+    SNAPSHOT = 11  # worker: a session's variables are in a file, for a clone; ends its route
 
 
 class Outcome(enum.IntEnum):
-    """How a route ended, readable without the body. NONE: it has not."""
+    """How a route ended, readable without the body. NONE: it is still open."""
 
     NONE = 0
     OK = 1
@@ -47,10 +48,11 @@ class Outcome(enum.IntEnum):
 
 
 class Header(NamedTuple):
-    """Route is the broker's number for one request; eval is the session's number for one eval, 0 for none.
+    """Header of a frame.
 
-    `first` is not 0 when the body of a SAY is two messages, as a value and the end of its eval are: it is the
-    length of the first one. Each frame costs a wake-up on the way, so what is said together travels together.
+    `route` is the broker's number for a request, `eval` the session's number for an eval, 0 for none. `first` is not 0
+    if the body of a REPLY has two messages, a value and the end of its eval: it is the length of the first one. Each
+    frame costs a wake-up, so messages sent together travel together.
     """
 
     kind: int
@@ -64,12 +66,16 @@ class Header(NamedTuple):
 def pack(
     kind: int, body: bytes = b"", *, outcome: int = 0, epoch: int = 0, eval: int = 0, route: int = 0, first: int = 0
 ) -> bytes:
-    """Header and body as one frame."""
+    """Encode header and body as one frame."""
     return _HEADER.pack(kind, outcome, epoch, eval, route, first) + body
 
 
 def unpack(frame: bytes) -> Header:
-    """The header of a frame. Raises ValueError when it is shorter than one."""
+    """Decode the header of a frame.
+
+    Raises:
+        ValueError: the frame is shorter than a header
+    """
     try:
         return Header._make(_HEADER.unpack_from(frame))
     except struct.error:
@@ -83,31 +89,31 @@ class HelloBody(msgspec.Struct, frozen=True):
 
 
 class AssignBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Body of CLAIM. `lost` says how the session lost the worker before this one, to be told once."""
+    """Body of ASSIGN. `lost` says how the session lost its previous worker; reported once."""
 
     session: str
     name: str | None
-    asker: Principal  # whose rights directories and files are opened with
+    asker: Principal  # with whose rights directories and files are opened
     cwd: str | None
     env: list[str]
     limits: Limits
     lost: str | None = None
     ephemeral: bool = False
-    cwd_needed: bool = True  # False: the session may do without it
-    restore: str | None = None  # file with the names of another session, to begin with
+    cwd_needed: bool = True  # False: the session may start without it
+    restore: str | None = None  # snapshot of another session to restore
 
 
 class AssignedBody(msgspec.Struct, frozen=True):
-    """Body of CLAIMED."""
+    """Body of ASSIGNED."""
 
     error: str | None = None
     executable: str | None = None
     left_behind: list[SkippedName] = []
-    notice: str | None = None  # why it has no folder although one was wished for
+    notice: str | None = None  # why there is no working directory although one was requested
 
 
 class SnapshotBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Body of DUMPED."""
+    """Body of SNAPSHOT."""
 
     path: str
     count: int
@@ -116,21 +122,21 @@ class SnapshotBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeartbeatBody(msgspec.Struct, frozen=True):
-    """Body of BEAT: what the session's processes use, as far as the worker can see it."""
+    """Body of HEARTBEAT: resource use of the session's processes, as seen by the worker."""
 
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
 
 
 class CancelBody(msgspec.Struct, frozen=True):
-    """Body of CANCEL. `limit_ms` is set when a time limit asks, `hint` says then what to do about it."""
+    """Body of CANCEL. `limit_ms` is set if a time limit was reached; `hint` says what to do about it."""
 
     limit_ms: int | None = None
     hint: str | None = None
 
 
 class ExitedBody(msgspec.Struct, frozen=True):
-    """Body of GONE: how the interpreter ended, in words."""
+    """Body of INTERPRETER_EXITED: the cause of death, in words."""
 
     cause: str
 

@@ -1,15 +1,15 @@
-"""Where things lie for a user: endpoint, state, config. Pure: the environment and the uid are given."""
+"""Per-user paths: endpoint, state, config. Pure: environment and uid are arguments."""
 
 from __future__ import annotations
 
 import os.path
 from collections.abc import Mapping
 
-MAX_IPC_PATH = 99  # a socket path may have 107 bytes; the workers' socket beside ours ends in ".workers"
+MAX_IPC_PATH = 99  # sun_path holds 107 bytes; the workers' socket beside it ends in ".workers"
 
 
 def runtime_dir(environ: Mapping[str, str], uid: int) -> str:
-    """The user's own folder for sockets; to be created 0700. `REPLCTL_STATE_DIR` takes it along."""
+    """Return the user's directory for sockets, created with mode 0700. `REPLCTL_STATE_DIR` moves it as well."""
     if state := environ.get("REPLCTL_STATE_DIR"):
         return os.path.join(os.path.abspath(state), "run")
     if xdg := environ.get("XDG_RUNTIME_DIR"):
@@ -18,7 +18,7 @@ def runtime_dir(environ: Mapping[str, str], uid: int) -> str:
 
 
 def state_dir(environ: Mapping[str, str]) -> str:
-    """The user's own folder for logs and lists of sessions."""
+    """Return the user's directory for logs and session lists."""
     if state := environ.get("REPLCTL_STATE_DIR"):
         return os.path.abspath(state)
     base = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME", "/"), ".local", "state")
@@ -26,7 +26,7 @@ def state_dir(environ: Mapping[str, str]) -> str:
 
 
 def config_file(environ: Mapping[str, str]) -> str:
-    """The user's config file; it need not exist."""
+    """Return the user's config file, which need not exist."""
     if named := environ.get("REPLCTL_CONFIG"):
         return os.path.abspath(named)
     base = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME", "/"), ".config")
@@ -34,7 +34,7 @@ def config_file(environ: Mapping[str, str]) -> str:
 
 
 def missing_config_message(named_by: str, path: str) -> str:
-    """The sentence for a config file that is named and not there: it is never taken for an empty one."""
+    """Return the message for a missing config file. A missing file is never treated as empty."""
     return (
         f"{named_by} names {path}, and there is no such file: make it, or leave that out. Without it "
         "all settings would be the defaults, and its guards and rules for agents would not hold"
@@ -42,12 +42,16 @@ def missing_config_message(named_by: str, path: str) -> str:
 
 
 def default_endpoint(environ: Mapping[str, str], uid: int) -> str:
-    """The user's own broker."""
+    """Return the endpoint of the user's own broker."""
     return "ipc://" + os.path.join(runtime_dir(environ, uid), "broker.sock")
 
 
 def ipc_path(endpoint: str) -> str | None:
-    """The socket file of an ipc endpoint, or None for another transport. Raises ValueError when it is too long."""
+    """Return the socket file of an ipc endpoint, or None for another transport.
+
+    Raises:
+        ValueError: the path is too long for a socket
+    """
     if not endpoint.startswith("ipc://"):
         return None
     path = endpoint.removeprefix("ipc://")

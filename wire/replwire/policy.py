@@ -1,7 +1,7 @@
-"""What a session may reach and use: the sandbox's policy, and the rule that a request may only tighten it.
+"""Sandbox policy of a session, and the rule that requests may only tighten it.
 
-No I/O here. Paths are compared as text, so whoever mounts one must not follow a symlink that came after the
-check (`replworker.sandbox.mounts` does not).
+No I/O. Paths are compared as text, so code that mounts one must not follow symlinks created after the check
+(`replworker.sandbox.mounts` does not).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Strict(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_
 
 
 class SandboxLimits(_Strict, frozen=True, kw_only=True):
-    """What one sandboxed session may use of the machine. None of these can be switched off."""
+    """Resource limits of one sandboxed session. None of them can be switched off."""
 
     memory_bytes: Annotated[
         int, _bound("bytes", 64 * MIB, 1024 * 1024 * MIB, "memory of all its processes together, /tmp included")
@@ -52,21 +52,20 @@ _Paths = Annotated[list[Annotated[str, Meta(min_length=1, max_length=4095)]], Me
 
 
 class Policy(_Strict, frozen=True, kw_only=True):
-    """How a session is confined. Absolute paths, normalised; `protected_paths` may be relative to the workspace.
+    """Confinement of a session. Paths are absolute and normalised; `protected_paths` may be relative to the workspace.
 
-    Raises ValueError for a path that is neither, or that is no plain path.
+    Raises:
+        ValueError: a path is not normalised, or relative where it may not be
     """
 
     profile: Profile = "workspace-write"
     network: Network = "none"
     read: Read = "minimal"
-    workspaces: _Paths = []  # where a session's folder may lie; empty: anywhere
+    workspaces: _Paths = []  # where a session's directory may be; empty: anywhere
     writable_paths: _Paths = []  # beyond the workspace; not in profile read-only
     readable_paths: _Paths = []  # beyond what the runtime needs
-    protected_paths: _Paths = field(
-        default_factory=lambda: list(PROTECTED)
-    )  # inside what is writable, but not to be written
-    hidden_paths: _Paths = []  # empty, whatever they lie in
+    protected_paths: _Paths = field(default_factory=lambda: list(PROTECTED))  # read-only inside writable paths
+    hidden_paths: _Paths = []  # shown empty, wherever they are
     limits: SandboxLimits = SandboxLimits()
 
     def __post_init__(self) -> None:
@@ -78,7 +77,7 @@ class Policy(_Strict, frozen=True, kw_only=True):
 
 
 class SandboxOverrides(_Strict, frozen=True, kw_only=True):
-    """What a request asks for; None leaves a field as it is. Lists of grants replace, those of taboos add."""
+    """Sandbox settings of a request; None keeps a field. Lists of grants replace, lists of restrictions extend."""
 
     profile: Profile | None = None
     network: Network | None = None
@@ -96,7 +95,7 @@ class SandboxOverrides(_Strict, frozen=True, kw_only=True):
 
 
 class PolicyExceeded(ValueError):
-    """A request asked for more than the policy it started from gives."""
+    """A request asks for more than the policy grants."""
 
     def __init__(self, name: str, asked: object, given: object) -> None:
         self.field = name.replace("_", "-")
@@ -104,17 +103,22 @@ class PolicyExceeded(ValueError):
 
 
 def is_within(path: str, roots: Iterable[str]) -> bool:
-    """Whether a path is one of these, or lies below one."""
+    """Return whether a path equals or lies below one of the roots."""
     return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
 
 
 def may_work_in(policy: Policy, folder: str) -> bool:
-    """Whether a session may have this folder (absolute, no symlink in it) as its workspace."""
+    """Return whether a session may have this directory (absolute, without symlinks) as its workspace."""
     return not policy.workspaces or is_within(folder, policy.workspaces)
 
 
 def tighten(base: Policy, request: SandboxOverrides) -> Policy:
-    """The policy of a request. Raises Loosens for whatever would be more than `base`, ValueError for a bad value."""
+    """Return the policy of a request, based on the broker's.
+
+    Raises:
+        PolicyExceeded: the request asks for more than `base`
+        ValueError: a value is invalid
+    """
     reads = [*base.readable_paths, *base.writable_paths] if base.read == "minimal" else ["/"]
     return Policy(
         profile=_tightest_choice("profile", get_args(Profile), base.profile, request.profile),
@@ -143,7 +147,7 @@ def _check(field: str, path: str, relative: bool) -> None:
 
 
 def _tightest_choice(field: str, order: tuple[Any, ...], given: str, asked: str | None) -> Any:
-    """The orders go from tight to loose."""
+    """Return the requested choice if it is at most as loose as the given one; `order` goes from tight to loose."""
     if asked is None:
         return given
     if order.index(asked) > order.index(given):
@@ -168,7 +172,7 @@ def _merged_paths(given: list[str], asked: list[str] | None) -> list[str]:
 def _build_limits(values: dict[str, int]) -> SandboxLimits:
     try:
         return msgspec.convert({name.replace("_", "-"): value for name, value in values.items()}, SandboxLimits)
-    except msgspec.ValidationError as error:  # below what may be asked for
+    except msgspec.ValidationError as error:  # below the minimum
         raise ValueError(f"limits: {error}") from None
 
 

@@ -1,11 +1,11 @@
-"""Paths of a project that tools obey or run later as their user: what no session may write, nor make where it misses.
+"""Project paths that tools read or execute later as their user: protected from sessions, also where they are missing.
 
-The one list: the sandbox's default, and where `replctl install` writes, are made from it.
+The sandbox's default and the paths written by `replctl install` are both derived from this list.
 """
 
 from __future__ import annotations
 
-# Where each MCP client keeps a project's servers, which it starts.
+# Where each MCP client stores the servers of a project, which it starts.
 CLIENT_SETTINGS = {
     "claude": ".mcp.json",
     "codex": ".codex/config.toml",
@@ -14,7 +14,7 @@ CLIENT_SETTINGS = {
     "gemini": ".gemini/settings.json",
     "qwen": ".qwen/settings.json",
 }
-# Editors, agents and shells that run commands which a project names.
+# Editors, agents and shells that run commands named by a project.
 _TOOLS = (
     ".agents",
     ".claude",
@@ -26,8 +26,8 @@ _TOOLS = (
     ".windsurf",
     ".zed",
 )
-# Of a repository all but what working needs: HEAD, index, objects, refs, logs and what git writes beside them; `info`
-# says no more than `.gitattributes` and `.gitignore`. The last two say what `git rebase --continue` runs.
+# All of a repository except what git has to write: HEAD, index, objects, refs, logs; `info` has the same effect as
+# `.gitattributes` and `.gitignore`. The last two determine what `git rebase --continue` runs.
 _GIT = (
     "hooks",
     "config",

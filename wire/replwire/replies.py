@@ -1,7 +1,7 @@
-"""What comes back: one struct for every message to a client, so that each key has one type and one meaning.
+"""Replies: one struct for every message to a client, so each key has one type and meaning.
 
-All messages for a request carry its `id`; exactly one has `done` in `status`, and it is the last.
-`out` and `err` chunks come before `value`, `value` before `done`. Keys that are not set are absent.
+All messages for a request carry its `id`; exactly one has `done` in `status`, and it is the last. `out` and `err`
+chunks come before `value`, `value` before `done`. Unset keys are absent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 import msgspec
 from msgspec import Meta
 
-TRUNCATED = "…[truncated]"  # stands at the end of a text that was cut at a UTF-8 boundary
+TRUNCATED = "…[truncated]"  # appended to text truncated at a UTF-8 boundary
 
 
 def _says(text: str) -> Meta:
@@ -19,14 +19,14 @@ def _says(text: str) -> Meta:
 
 
 class ExceptionInfo(msgspec.Struct, frozen=True):
-    """An exception of the user's code."""
+    """An exception raised by user code."""
 
     type: str
     message: str
 
 
 class StackFrame(msgspec.Struct, frozen=True):
-    """One frame of a stack trace, the user's own; the harness is never shown."""
+    """A user frame of a stack trace; frames of the harness are never shown."""
 
     func: str
     file: str
@@ -34,7 +34,7 @@ class StackFrame(msgspec.Struct, frozen=True):
 
 
 class Approval(msgspec.Struct, frozen=True):
-    """What a hook wants a person to decide. `id` is good for one more try of the same code, for a while."""
+    """A decision that a hook asks a person for. `id` allows one more attempt with the same code, for a limited time."""
 
     id: str
     hook: str
@@ -43,7 +43,7 @@ class Approval(msgspec.Struct, frozen=True):
 
 
 class Variable(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A name the session's code bound. Nothing of the user's is run to describe it."""
+    """A name bound by the session's code, described without running user code."""
 
     name: str
     type: str
@@ -53,42 +53,42 @@ class Variable(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """One way to go on."""
+    """A completion."""
 
     text: str
     type: str
 
 
 class Binding(msgspec.Struct, frozen=True):
-    """One name of `ls-bindings`."""
+    """A name listed by `ls-bindings`."""
 
     name: str
     type: str
 
 
 class SkippedName(msgspec.Struct, frozen=True):
-    """A name that a clone did not get, and why."""
+    """A name that a clone did not copy, and why."""
 
     name: str
     why: str
 
 
 class ThreadStack(msgspec.Struct, frozen=True):
-    """One thread of a session's interpreter, as `stack` shows it: outermost frame first."""
+    """A thread of a session's interpreter in `stack`, outermost frame first."""
 
     name: str
     frames: list[StackFrame]
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):
-    """One process of a session."""
+    """A process of a session."""
 
     pid: int
     command: str
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
-    """One piece of code that the session was given. `status` is empty until it has ended."""
+    """A piece of code that the session ran. `status` is empty until it has ended."""
 
     eval_id: int
     code: str
@@ -100,8 +100,10 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
 
 
 class SessionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
-    """One line of `ls-sessions`. Times are ISO 8601, UTC; `created-at` is the same in Unix seconds. `ref` is what means
-    this session in a request of this client: its name, `OWNER/NAME`, or its id."""
+    """A session in `ls-sessions`. Times are ISO 8601, UTC; `created-at` is in Unix seconds.
+
+    `ref` identifies this session in requests of this client: its name, `OWNER/NAME`, or its id.
+    """
 
     session: str
     name: str | None
@@ -128,8 +130,10 @@ class SessionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
 
 
 class EnvironmentEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
-    """A named environment. `sessions` are those in it that this client may see, by what means them in its requests;
-    `session-count` counts all."""
+    """A named environment.
+
+    `sessions` are those using it that this client may see, by their `ref`; `session-count` counts all.
+    """
 
     environment: str
     owner: str
@@ -138,7 +142,7 @@ class EnvironmentEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"
 
 
 class JobEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
-    """One eval of a session as `jobs` lists it. `status` is its terminal status once it has ended."""
+    """An eval in `jobs`. `status` is its terminal status once it has ended."""
 
     eval_id: int
     state: str
@@ -284,7 +288,7 @@ decode = msgspec.json.Decoder(Reply).decode
 
 
 def reply_fields() -> dict[str, str]:
-    """Every key that may come back, with its meaning; made from the struct, for the docs."""
+    """Return every reply key with its description, for the docs."""
     hints = get_type_hints(Reply, include_extras=True)
     table = {}
     for field in msgspec.structs.fields(Reply):

@@ -1,7 +1,7 @@
-"""How bytes become a request: parsing, the checks of the envelope, and the operations as data.
+"""Request parsing: JSON, envelope checks, and conversion to operations.
 
-A request is one flat JSON object, kebab-case, arrays allowed, no nested objects. Fields that the operation does not
-have are ignored and named in the answer; what opens a session is refused for them.
+A request is one flat JSON object in kebab-case; arrays are allowed, nested objects are not. Fields unknown to the
+operation are ignored and listed in the reply; requests that open a session are refused for them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ __all__ = ["OPS", "describe_ops", "parse", "to_request", "unknown_field_message"
 
 _FIELDS = {op: frozenset(field.encode_name for field in msgspec.structs.fields(kind)) for op, kind in OPS.items()}
 _KNOWN = frozenset[str]().union(*_FIELDS.values())
-_MAX_UNKNOWN = 20  # fields that are named
-_MAX_FIELD = 64  # characters of one
+_MAX_UNKNOWN = 20  # fields listed
+_MAX_FIELD = 64  # characters of a field
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 _BEGINS = re.compile(rb'\s*\{\s*"id"\s*:\s*("(?:[^"\\]|\\.){0,2048}")')
@@ -35,10 +35,11 @@ _decode_id = msgspec.json.Decoder(_Identified).decode
 
 
 def parse(body: bytes | memoryview) -> dict[str, Any]:
-    """The flat object that `body` holds, with a usable `id` and `op`.
+    """Parse a flat JSON object with a valid `id` and `op`.
 
-    Raises Refusal: `malformed-request` when it is no JSON object, `invalid-request` when the envelope is wrong.
-    A Refusal carries the `id` to answer under where there is one.
+    Raises:
+        RequestError: `malformed-request` if it is not a JSON object, `invalid-request` if the envelope is wrong; it
+            carries the `id` to reply to, if there is one
     """
     if not body:
         raise RequestError("malformed-request", "Malformed JSON: a request is one frame with one JSON object", id="")
@@ -64,8 +65,10 @@ def parse(body: bytes | memoryview) -> dict[str, Any]:
 
 
 def extract_id(body: bytes) -> str:
-    """The `id` of a request that is not looked at any further, "" where none is to be found. It costs little where
-    it is the first field, and of one that was cut off it is found there alone."""
+    """Return the `id` of a request without parsing the rest, or "".
+
+    Fast if it is the first field; in a truncated message only that position is searched.
+    """
     begins = _BEGINS.match(body)
     try:
         found = _decode_id(body).id if begins is None else _text(begins[1])
@@ -82,7 +85,7 @@ def _text(quoted: bytes) -> str:
 
 
 def _check_unknown(raw: dict[str, Any], request_id: str) -> None:
-    """Fields that no operation has are kebab-case and flat too."""
+    """Check that unknown fields are kebab-case and flat as well."""
     for key, value in raw.items():
         if not is_kebab(key):
             raise RequestError("invalid-request", "request keys must use kebab-case", id=request_id)
@@ -91,7 +94,11 @@ def _check_unknown(raw: dict[str, Any], request_id: str) -> None:
 
 
 def to_request(raw: dict[str, Any]) -> Request:
-    """The request that a parsed object is. Raises Refusal `unknown-op` or `invalid-request`."""
+    """Convert a parsed object to its operation.
+
+    Raises:
+        RequestError: `unknown-op` or `invalid-request`
+    """
     op = raw["op"]
     kind = OPS.get(op)
     if kind is None:
@@ -111,7 +118,7 @@ def to_request(raw: dict[str, Any]) -> Request:
 
 
 def unknown_fields(raw: dict[str, Any]) -> tuple[str, ...]:
-    """Fields of a request that its operation, which is known, does not have; bounded in number and length."""
+    """Return fields that the operation does not have, bounded in number and length."""
     known = _FIELDS[raw["op"]]
     if raw.keys() <= known:
         return ()
@@ -119,15 +126,15 @@ def unknown_fields(raw: dict[str, Any]) -> tuple[str, ...]:
 
 
 def unknown_field_message(op: str, name: str) -> str:
-    """The sentence for a field that an operation does not have, with the nearest one that it has."""
-    from difflib import get_close_matches  # for the caller of a refusal alone
+    """Return the message for an unknown field, with the closest known one."""
+    from difflib import get_close_matches  # imported only for an error message
 
     near = get_close_matches(name[:_MAX_FIELD], _FIELDS[op] - {"id", "op"}, 1)
     return f"{op} has no field {name[:_MAX_FIELD]}" + (f": is {near[0]} meant?" if near else "")
 
 
 def _explain(op: str, text: str) -> str:
-    """msgspec's sentence, with our name for the place and without its way of writing paths."""
+    """Rephrase a msgspec error with the wire name of the field."""
     if text.startswith("Object missing required field"):
         return f"{op} requires {text.split('`')[1]}"
     match = _WHERE.match(text)
@@ -138,12 +145,12 @@ def _explain(op: str, text: str) -> str:
 
 
 def describe_ops() -> dict[str, dict[str, Any]]:
-    """Each operation as data: `doc`, `requires`, `optional`, `returns`, and `changes`: is it refused in plan mode."""
+    """Return each operation as data: `doc`, `requires`, `optional`, `returns`, `changes`."""
     table = {}
     for op, kind in OPS.items():
         fields = [field for field in msgspec.structs.fields(kind) if field.name not in ("id", "op")]
         requires = [field.encode_name for field in fields if field.required]
-        if kind is Eval:  # absent code has a fault word of its own, so the struct lets it pass
+        if kind is Eval:  # missing code has its own error code, so the struct permits it
             requires.append("code")
         table[op] = {
             "doc": " ".join((kind.__doc__ or "").split()),

@@ -1,1 +1,1 @@
-"""The process that keeps one session: small, trusted, always responsive, whatever the user's code does."""
+"""Worker process: keeps one session, trusted and always responsive, whatever the user's code does."""

@@ -1,7 +1,7 @@
-"""How a worker process begins: the one entry, and the only place that builds its parts.
+"""Composition root of a worker process.
 
-It is imported by the fork server as well, so that a worker starts with everything loaded. No ZeroMQ context
-may exist before the fork, and the interpreter is forked before the worker has one.
+The fork server imports this module, so that a worker starts with everything loaded. No ZeroMQ context may exist before
+the fork, and the interpreter is forked before the worker creates one.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 gc.collect()
-gc.freeze()  # in the fork server: a collection in a worker must not touch, and so copy, every shared page
+gc.freeze()  # in the fork server: a collection in a worker would otherwise copy all shared pages
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalRuntime:
-    """What an extension says of its runtime: the command's arguments, and what the sandbox has to show for it."""
+    """Runtime of an extension: arguments of its command, and paths the sandbox has to show."""
 
     arguments: tuple[str, ...]
     reads: tuple[str, ...]
@@ -59,7 +59,7 @@ class ExternalRuntime:
 
 @dataclass(frozen=True, slots=True)
 class WorkerArgs:
-    """What a worker is told by the launcher that started it."""
+    """Arguments of a worker process, from the launcher."""
 
     endpoint: str
     token: str
@@ -68,36 +68,40 @@ class WorkerArgs:
     interpreter: str
     env: dict[str, str]
     limits: Limits
-    folder: str  # of the broker's state: named environments and snapshots have theirs below it
+    folder: str  # the broker's state directory, with environments and snapshots below
     load_paths: tuple[str, ...]
     confine: SandboxRequest | None = None
-    given: ExternalRuntime | None = None  # for a runtime that is not ours
+    given: ExternalRuntime | None = None  # for an extension's runtime
     identities: tuple[Identity, ...] = ()
-    asker: Principal | None = None  # whose the session will be, where that counts before it is claimed
-    open_files: int | None = None  # the soft limit that the broker came with; its own is higher
+    asker: Principal | None = None  # the session's owner, if it matters before the assignment
+    open_files: int | None = None  # the broker's original soft limit; its own is now higher
 
 
 def main(order: WorkerArgs) -> None:
-    """Be a worker until the broker is gone. Everything the session started dies with this process."""
+    """Run a worker until the broker disconnects. All processes of the session die with it."""
     gc.set_threshold(20_000, 20, 100)
-    os.setsid()  # a Ctrl-C at the broker's terminal is the broker's
+    os.setsid()  # Ctrl-C at the broker's terminal is for the broker only
     raise_oom_score(_OOM_SCORE)
     if order.open_files is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (order.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.stdin.close()
-    # What the user's code leaves behind comes to us, and through our death to the broker, which buries it.
+    # Orphans of user code are reparented to this process, and after its death to the broker, which reaps them.
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         _run(order)
     finally:
         kill_descendants()
-        os._exit(0)  # nothing of ours is worth an interpreter's tidy end, and a user's child may hold it up
+        os._exit(0)  # skip interpreter shutdown: a user's child process could block it
 
 
 def find_interpreter(order: WorkerArgs, grant: Grant = EVERYTHING) -> ResolvedInterpreter:
-    """Which interpreter to run, with which environment. Raises NoEnvironment."""
+    """Resolve the interpreter and its environment.
+
+    Raises:
+        EnvironmentUnavailable: the environment cannot be used
+    """
     if order.runtime != "python":
         return ResolvedInterpreter(order.interpreter, order.env)
     return resolve_interpreter(
@@ -134,7 +138,7 @@ def _describe_defect(error: Exception) -> str:
 
 
 def start_interpreter(order: WorkerArgs) -> tuple[InterpreterProcess, SessionSandbox | None]:
-    """The interpreter, confined where that is asked for. Raises one of CANNOT_START."""
+    """Start the interpreter, sandboxed if requested. Raises one of START_ERRORS."""
     grant = _grant(order)
     found = find_interpreter(order, grant)
     given = order.given
@@ -149,8 +153,11 @@ def start_interpreter(order: WorkerArgs) -> tuple[InterpreterProcess, SessionSan
 
 
 def _grant(order: WorkerArgs) -> Grant:
-    """What the session's owner may have opened. A warm interpreter has no owner yet, and opens nothing of anybody's.
-    Raises Refused."""
+    """Resolve the rights of the session's owner. A warm interpreter has no owner yet.
+
+    Raises:
+        DirectoryRefused: the owner is not a user of this machine
+    """
     if order.asker is None:
         return EVERYTHING
     grants = GrantResolver(order.identities)
@@ -161,7 +168,7 @@ def _grant(order: WorkerArgs) -> Grant:
     except DirectoryRefused:
         if order.environment is None or not order.environment.startswith("@"):
             raise
-        return Grant(order.asker.identity, NOBODY)  # the environment is the broker's, and all that there is
+        return Grant(order.asker.identity, NOBODY)  # the environment is the broker's, and nothing else is needed
 
 
 def build_loop(
@@ -171,7 +178,7 @@ def build_loop(
     confinement: SessionSandbox | None,
     timers: Deadlines,
 ) -> WorkerLoop:
-    """All that stands between a link and an interpreter, put together."""
+    """Build the session and event loop around a link and an interpreter."""
     settings = WorkerSettings(
         _snapshots_dir(order.folder), order.load_paths, GrantResolver(order.identities), confinement
     )
@@ -181,27 +188,31 @@ def build_loop(
 
 
 def list_named_environments(folder: str) -> frozenset[str]:
-    """The named environments in the broker's state folder."""
+    """Return the named environments in the broker's state directory."""
     return list_environments(_environments_dir(folder))
 
 
 def set_aside(folder: str, environment: str) -> None:
-    """Take a named environment out of the broker's state folder, for `delete_set_aside`. Raises OSError."""
+    """Move a named environment out of the way for `delete_set_aside`.
+
+    Raises:
+        OSError: it cannot be moved
+    """
     removal.set_aside(_environments_dir(folder), environment)
 
 
 def has_set_aside(folder: str) -> bool:
-    """Whether there is something for `delete_set_aside`."""
+    """Return whether `delete_set_aside` has anything to delete."""
     return removal.has_set_aside(_environments_dir(folder))
 
 
 def delete_set_aside(folder: str) -> list[str]:
-    """Delete what was set aside; what could not be deleted, and why."""
+    """Delete the environments set aside; return what could not be deleted, and why."""
     return removal.delete_set_aside(_environments_dir(folder))
 
 
 def remove_stale_state(folder: str) -> None:
-    """Remove from the broker's state folder what workers that were killed have left there."""
+    """Remove files of killed workers from the broker's state directory."""
     remove_stale_snapshots(_snapshots_dir(folder))
     remove_placeholders(_placeholders_dir(folder))
 
@@ -219,7 +230,7 @@ def _snapshots_dir(folder: str) -> str:
 
 
 def kill_descendants() -> None:
-    """SIGKILL every process below this one, however it detached itself, until none is left."""
+    """Kill all descendant processes (SIGKILL), including detached ones."""
     while children := _children():
         for pid in children:
             try:

@@ -1,4 +1,4 @@
-"""The evals a session keeps: the one that runs, and finished ones until their output takes too much room."""
+"""Evals of a session: the running one, and finished ones within a memory limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from replworker.output import OutputLog
 
 @dataclass(slots=True)
 class ReadWaiter:
-    """A `read` that waits for the end of an eval. It hears live output unless it filters."""
+    """A `read` waiting for the end of an eval. It gets live output unless it filters."""
 
     route: int
     request_id: str
@@ -22,41 +22,41 @@ class ReadWaiter:
     offset: int
     max_bytes: int
     grep: str | None
-    missing: int = 0  # bytes that it was not sent when it came
-    dropped: int = 0  # bytes that were not sent on live until then
+    missing: int = 0  # bytes not sent to it at the start
+    dropped: int = 0  # bytes not sent live until then
     deadline: Deadline | None = None
 
 
 @dataclass(slots=True)
 class EvalRecord:
-    """One eval as the worker sees it."""
+    """An eval in the worker."""
 
     route: int
     eval_id: int
     request_id: str
     output: OutputLog
-    request_number: int  # the interpreter knows it by this number
+    request_number: int  # number of its frame
     op: str = "eval"
     module: str | None = None
     started: float = field(default_factory=time.monotonic)
     is_cancelled: bool = False
-    limit_ms: int | None = None  # set when its time limit asked it to stop
+    limit_ms: int | None = None  # set if its time limit was reached
     time_hint: str | None = None
     resend_timer: Deadline | None = None
     waiters: list[ReadWaiter] = field(default_factory=list)
     value: Reply | None = None
     images: list[dict[str, object]] = field(default_factory=list)
     done: Reply | None = None
-    need_input: Reply | None = None  # that its code waits for input, until some is given
+    need_input: Reply | None = None  # notice that its code waits for input
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that keeping it takes, near enough."""
+        """Approximate memory cost in bytes."""
         return self.output.memory_bytes + sum(len(encode(each)) for each in (*self.images, self.value, self.done))
 
 
 class EvalStore:
-    """At most one runs. Finished ones are kept up to `output-store-bytes` and `max-history`, oldest out first."""
+    """The running eval, and finished ones up to `output-store-bytes` and `max-history`, oldest dropped first."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -65,13 +65,13 @@ class EvalStore:
         self.running: EvalRecord | None = None
 
     def begin(self, route: int, eval_id: int, request_id: str, asked: int, op: str = "eval") -> EvalRecord:
-        """A new eval runs now."""
+        """Start a new eval."""
         output = OutputLog(self._limits.max_output_bytes, self._limits.output_tail_bytes)
         self.running = EvalRecord(route, eval_id, request_id, output, asked, op)
         return self.running
 
     def end(self) -> None:
-        """The running one is finished, with its answers set."""
+        """Store the running eval, whose replies are set."""
         job, self.running = self.running, None
         if job is None:
             return
@@ -84,11 +84,11 @@ class EvalStore:
             self._bytes -= self._finished.popitem(last=False)[1].memory_bytes
 
     def drop(self) -> None:
-        """The running one is over and leaves nothing to read."""
+        """Discard the running eval."""
         self.running = None
 
     def find(self, eval_id: int) -> EvalRecord | None:
-        """The running one or one that is kept."""
+        """Return the running or a stored eval, or None."""
         if self.running is not None and self.running.eval_id == eval_id:
             return self.running
         return self._finished.get(eval_id)

@@ -1,7 +1,7 @@
-"""Files that a session may be told to run: below a folder of the allow-list, links resolved, and nothing else.
+"""Files for `load-file`: only below allowed directories, with symlinks resolved.
 
-What is opened is what is checked: the path is asked of the open descriptor, so that nothing can be exchanged
-between. A refusal never tells a path, nor whether a file exists outside the folders.
+The check is done on the open descriptor, so the file cannot be exchanged meanwhile. Errors do not reveal paths, nor
+whether a file exists outside the directories.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DENIED = "path-not-allowed", "Path not allowed: it is not below a folder of ses
 
 
 class FileText(NamedTuple):
-    """A file's text, and where it really is."""
+    """Text of a file and its real path."""
 
     code: str
     path: str
@@ -29,8 +29,13 @@ class FileText(NamedTuple):
 def read_file(
     file: str, cwd: str | None, allowed: tuple[str, ...], max_bytes: int, grant: Grant = EVERYTHING
 ) -> FileText:
-    """The text of a file, at most `max_bytes`, opened as the session's owner may. A relative one is taken from the
-    session's folder. Raises Refusal."""
+    """Read a file of at most `max_bytes` with the rights of the session's owner.
+
+    A relative path counts from the session's working directory.
+
+    Raises:
+        RequestError: the file is not allowed, missing, too long or not text
+    """
     if not allowed:
         text = "load-file requires an explicit allowlist; no files are accessible by default"
         raise RequestError("path-not-allowed", text, hint="the broker's config sets it: session.load-paths")

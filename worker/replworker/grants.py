@@ -1,4 +1,4 @@
-"""From a session's owner to its rights on this machine. Here, and not in the broker: a user database may be slow."""
+"""Rights of session owners on this machine. Resolved in the worker, since user databases may be slow."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ _ROOT = 0
 
 
 class GrantResolver:
-    """What the broker's config and the user database say of identities."""
+    """Resolves identities with the broker's config and the user database."""
 
     def __init__(self, listed: tuple[Identity, ...]) -> None:
         self._identities = Identities(list(listed))
 
     def resolve(self, asker: Principal) -> Grant:
-        """What may be opened for this one. Raises Refused for who is no user of this machine where that matters."""
+        """Resolve the rights of an owner.
+
+        Raises:
+            DirectoryRefused: the owner is not a user of this machine, where that is required
+        """
         entry = self._identities.get(asker.identity)
         directories = tuple(entry.workspaces) if entry is not None else ()
         if os.geteuid() != _ROOT:
@@ -29,14 +33,22 @@ class GrantResolver:
         return Grant(asker.identity, _rights(asker, user), directories, user.pw_dir)
 
     def resolve_for_files(self, asker: Principal) -> Grant:
-        """The same for files to be loaded. Raises Refusal `path-not-allowed`."""
+        """Resolve the rights for loading files.
+
+        Raises:
+            RequestError: `path-not-allowed`
+        """
         try:
             return self.resolve(asker)
         except DirectoryRefused as refused:
             raise RequestError("path-not-allowed", str(refused)) from None
 
     def check_unconfined(self, asker: Principal) -> None:
-        """Raises Refused for a session that would run as root and is not root's."""
+        """Reject sessions that would run as root but are not root's.
+
+        Raises:
+            DirectoryRefused: the owner is not root
+        """
         if os.geteuid() == _ROOT and self.resolve(asker).rights is not None:
             raise DirectoryRefused("sessions run unsandboxed here, as root: a root broker opens them for root alone")
 
@@ -69,7 +81,7 @@ def _mapped_user(identity: str, entry: Identity | None) -> pwd.struct_passwd:
 
 
 def _rights(asker: Principal, user: pwd.struct_passwd) -> Rights | None:
-    """Groups are those of the process that asked, where the kernel has told them; else the user database's."""
+    """Return the user's rights; groups are the requesting process's if known, else the user database's."""
     if user.pw_uid == _ROOT:
         return None
     if asker.groups:

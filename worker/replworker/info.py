@@ -1,4 +1,4 @@
-"""What there is to know of a session's process: `info` and `stack`."""
+"""Process information: `info` and `stack`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from replworker.stacks import MAX_BYTES, parse
 from replworker.stdin import StdinBuffer
 
 _MAX_VARIABLES = 200
-_STACK_S = 0.5  # a signal handler that writes down every thread takes well below a millisecond
+_STACK_S = 0.5  # the signal handler takes well below a millisecond
 _STACK_LOOK_S = 0.002
 
 
@@ -36,7 +36,7 @@ _decode_stack = msgspec.json.Decoder(Stack).decode
 
 
 class Inspector:
-    """Looks at the interpreter from outside, and asks it for variables when it is idle."""
+    """Inspects the interpreter from outside, and queries variables when it is idle."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Inspector:
     def handle_info(
         self, route: int, body: bytes, jobs: EvalStore, background: BackgroundOutput, given: StdinBuffer
     ) -> None:
-        """The broker's part completed."""
+        """Complete the broker's part of `info` and reply."""
         request, ready = _decode_info(body), self._interpreter.ready
         info = request.base | {
             "pid": self._child.pid,
@@ -87,9 +87,9 @@ class Inspector:
             self._names.query(frames.VarsFrame(self._interpreter.next_number(), _MAX_VARIABLES), answer)
 
     def handle_stack(self, route: int, body: bytes) -> None:
-        """Where the code is: asked of a python interpreter by a signal, which works inside C code too.
+        """Request the stacks of all threads with a signal, which also interrupts C code.
 
-        Who asks while an answer is on its way gets the same one: two texts in one pipe could not be told apart.
+        Concurrent requests get the same answer: two dumps in one pipe could not be told apart.
         """
         asked = route, _decode_stack(body).id
         if not self._interpreter.supports("stack"):
@@ -103,7 +103,7 @@ class Inspector:
         end = time.monotonic() + _STACK_S
 
         def look(now: float) -> None:
-            """It is written in one go by a signal handler: whole when something has come, and then no more."""
+            """Collect the dump. A signal handler writes it at once, so it is complete when no more bytes follow."""
             more = self._child.read(self._child.trace) or b""
             told.extend(more)
             if (more or not told) and now < end and len(told) < MAX_BYTES:

@@ -1,4 +1,4 @@
-"""Questions to the interpreter and their answers, tied together by number. What it may not say raises."""
+"""Requests to the interpreter, matched with replies by number. Invalid frames raise."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Callback = Callable[[frames.FrameEvent], None]
 
 
 class InterpreterBroken(Exception):
-    """The interpreter can run nothing more, and has not ended; the text says why."""
+    """The interpreter cannot continue but has not exited. The message says why."""
 
 
 class NumberedFrame(Protocol):
-    """A frame that has an answer."""
+    """A request frame with a number."""
 
     n: int
 
 
 class Interpreter:
-    """One child's control channel."""
+    """Control channel of one interpreter."""
 
     def __init__(self, child: InterpreterProcess, on_ready: Callable[[], None]) -> None:
         self._child = child
@@ -33,31 +33,35 @@ class Interpreter:
         self.ready: frames.ReadyFrame | None = None
 
     def supports(self, op: str) -> bool:
-        """Whether this runtime answers such a frame."""
+        """Return whether the runtime supports a frame."""
         return self.ready is not None and op in self.ready.can
 
     @property
     def namespace(self) -> str:
-        """What the place is called where code runs."""
+        """Name of the namespace that code runs in."""
         return _NAMESPACES.get(self.ready.runtime, "") if self.ready is not None else ""
 
     def next_number(self) -> int:
-        """A number for the next question."""
+        """Return the next request number."""
         self._count += 1
         return self._count
 
     def request(self, question: NumberedFrame, then: Callback, fd: int | None = None) -> None:
-        """Send; `then` gets what is said about it. A descriptor travels along."""
+        """Send a request; `then` gets its reply frames. A descriptor may be attached."""
         self._callbacks[question.n] = then
         self._child.send(frames.encode(question), fd)
 
     def ignore_reply(self, number: int) -> None:
-        """The answer, which may still come, is of no use any more."""
+        """Ignore the reply to a request, which may still arrive."""
         self._callbacks[number] = lambda _: None
 
     def handle_frame(self, body: bytes) -> None:
-        """One frame of the interpreter. Raises ValueError or msgspec's error for one that may not be said now, and
-        InterpreterBroken for its last one."""
+        """Handle one frame of the interpreter.
+
+        Raises:
+            ValueError: the frame is not expected now; or msgspec's error if it is malformed
+            InterpreterBroken: the interpreter cannot continue
+        """
         event = frames.decode(body)
         if isinstance(event, frames.BrokenFrame):
             raise InterpreterBroken(event.cause)

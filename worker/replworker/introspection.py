@@ -1,4 +1,4 @@
-"""Questions about the session's names: completion, lookup, lists. None is asked of an interpreter that runs code."""
+"""Name queries: completion, lookup, listing. Rejected as busy while an eval runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from replworker.interpreter import Interpreter
 from replworker.reply_sender import ReplySender
 from replworker.runtimes import frames
 
-_REPLY_TIMEOUT_S = 2.0  # then the question is given up: something of the user's hangs
+_REPLY_TIMEOUT_S = 2.0  # then the query is abandoned: user code hangs
 _MAX_BINDINGS = 1000
 
 _decode_complete = msgspec.json.Decoder(Complete).decode
@@ -25,7 +25,7 @@ _decode_clear = msgspec.json.Decoder(ClearBindings).decode
 
 
 class NameQueries:
-    """All of them, over one interpreter."""
+    """Name queries of one interpreter."""
 
     def __init__(
         self, voice: ReplySender, interpreter: Interpreter, timers: Deadlines, jobs: Callable[[], EvalStore]
@@ -40,7 +40,7 @@ class NameQueries:
         question: frames.VarsFrame | frames.ClearFrame | frames.CompleteFrame | frames.LookupFrame,
         then: Callable[[frames.FrameEvent | None], None],
     ) -> None:
-        """Ask; None is the answer when none comes in time."""
+        """Send a query; `then` gets the reply, or None after a timeout."""
 
         def give_up(_: float) -> None:
             self._interpreter.ignore_reply(question.n)
@@ -65,7 +65,7 @@ class NameQueries:
         return False
 
     def handle_complete(self, route: int, body: bytes) -> None:
-        """`complete`: offsets are in bytes on the wire, in characters below."""
+        """Handle `complete`; offsets are in bytes on the wire, in characters in frames."""
         request = _decode_complete(body)
         code = request.code.encode("utf-8", "surrogatepass")
         if not 0 <= request.pos <= len(code):
@@ -85,7 +85,7 @@ class NameQueries:
         self.query(frames.CompleteFrame(self._interpreter.next_number(), request.code, pos, request.limit), answer)
 
     def handle_lookup(self, route: int, body: bytes) -> None:
-        """`lookup`."""
+        """Handle `lookup`."""
         request = _decode_lookup(body)
         if not self._check_available(route, request, "lookup"):
             return
@@ -110,7 +110,7 @@ class NameQueries:
         self.query(frames.LookupFrame(self._interpreter.next_number(), request.symbol, request.module), answer)
 
     def handle_list(self, route: int, body: bytes) -> None:
-        """`ls-bindings`."""
+        """Handle `ls-bindings`."""
         request = _decode_bindings(body)
         if not self._check_available(route, request, "vars"):
             return
@@ -125,7 +125,7 @@ class NameQueries:
         self.query(frames.VarsFrame(self._interpreter.next_number(), _MAX_BINDINGS), answer)
 
     def handle_clear(self, route: int, body: bytes) -> None:
-        """`clear-bindings`. What the names held may be slow to go, so this one is awaited."""
+        """Handle `clear-bindings`. Destructors may be slow, so it has no timeout."""
         request = _decode_clear(body)
         if not self._check_available(route, request, "clear"):
             return

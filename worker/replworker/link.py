@@ -1,4 +1,4 @@
-"""The one socket to the broker. When the broker goes, the link says so, whatever else happens."""
+"""Socket to the broker, with detection of its disconnection."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from replwire.link import FrameKind, HelloBody, encode, pack
 
 _MONITOR = "inproc://link"
 _FINAL_SEND_MS = 10_000
-# As plain numbers: pyzmq's are enums, whose `&` runs more python than the call it is made for.
+# Plain numbers: `&` on pyzmq's enums costs more than the call itself.
 _EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
 
 
 class BrokerLink:
-    """A DEALER that never waits: what cannot be sent yet is kept, and `stuffed` asks for less."""
+    """A DEALER socket that never blocks; unsent frames are queued, and `is_backpressured` says so."""
 
     def __init__(self, endpoint: str, token: str) -> None:
         self._context = zmq.Context()
         self._socket = socket = self._context.socket(zmq.DEALER)
         socket.linger = 0
-        socket.rcvhwm = 0  # the core sends one eval at a time and a bounded number of asks
-        socket.reconnect_ivl = -1  # a broker that went away is not to be waited for
+        socket.rcvhwm = 0  # the core sends one eval at a time and a bounded number of requests
+        socket.reconnect_ivl = -1  # never reconnect to another broker
         socket.monitor(_MONITOR, zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED)
         self._monitor = self._context.socket(zmq.PAIR)
         self._monitor.connect(_MONITOR)
@@ -30,15 +30,19 @@ class BrokerLink:
         socket.connect(endpoint)
         self.send(pack(FrameKind.HELLO, encode(HelloBody(token))))
 
-        self.monitor_fd: int = self._monitor.fileno()  # readable: ask `broken`
+        self.monitor_fd: int = self._monitor.fileno()  # when readable, check `is_disconnected`
 
     @property
     def socket(self) -> zmq.Socket[bytes]:
-        """To be polled with libzmq's own poll; readable: call `receive`."""
+        """Socket for libzmq's poll; when readable, call `receive`."""
         return self._socket
 
     def receive(self) -> bytes | None:
-        """The frame that waits. None for one of several parts: those are not the broker's. Raises zmq.Again."""
+        """Return the next frame, or None for a multipart message, which the broker never sends.
+
+        Raises:
+            zmq.Again: no frame is waiting
+        """
         frame = self._socket.recv(_NOBLOCK, copy=False)
         if not frame.more:
             return frame.bytes
@@ -47,11 +51,11 @@ class BrokerLink:
         return None
 
     def is_disconnected(self) -> bool:
-        """Whether the connection to the broker is gone."""
+        """Return whether the broker has disconnected."""
         return bool(self._monitor.getsockopt(_EVENTS) & _POLLIN)  # type: ignore[operator]
 
     def send(self, frame: bytes) -> None:
-        """Send, or keep for `flush`."""
+        """Send a frame, or queue it for `flush`."""
         if self._pending or not self._try_send(frame):
             self._pending.append(frame)
 
@@ -63,17 +67,17 @@ class BrokerLink:
         return True
 
     def flush(self) -> None:
-        """Send what was kept, as far as it goes."""
+        """Send queued frames as far as possible."""
         while self._pending and self._try_send(self._pending[0]):
             self._pending.popleft()
 
     @property
     def is_backpressured(self) -> bool:
-        """The broker does not keep up: stop reading output until `flush` has emptied this."""
+        """True if the broker does not keep up: stop reading output until `flush` has emptied the queue."""
         return bool(self._pending)
 
     def send_final(self, frame: bytes) -> None:
-        """Say this, and wait until the broker has no more use for us."""
+        """Send a final frame and wait until the broker disconnects."""
         self._socket.sndtimeo = self._socket.rcvtimeo = _FINAL_SEND_MS
         self._socket.send(frame)
         try:
@@ -83,7 +87,7 @@ class BrokerLink:
             return
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close sockets and context."""
         self._socket.disable_monitor()
         self._monitor.close(0)
         self._socket.close(0)

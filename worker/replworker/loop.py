@@ -1,4 +1,4 @@
-"""The worker's one loop: the broker's link, the interpreter's channel and pipes, and timers, on one epoll."""
+"""Event loop of the worker: broker link, interpreter channel and pipes, and timers, on one epoll."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from replworker.output import Stream
 from replworker.runtimes.interpreter_process import InterpreterProcess, ProtocolError
 from replworker.session import WorkerSession
 
-_READ_BUDGET = 1024 * 1024  # bytes of one pipe read in one turn, so that a flood leaves room for control
-_SMALL_READ = 32 * 1024  # a read below this leaves the pipe alone for a moment, to find more there next time:
-_COALESCE_S = 0.002  # a loop of prints costs hundreds of messages a second and not hundreds of thousands
-_IDLE_BYTES_PER_S = 4 * 1024 * 1024  # bytes a second that are read, and mostly forgotten, while no eval runs
+_READ_BUDGET = 1024 * 1024  # bytes read from a pipe per turn, so floods do not delay control frames
+_SMALL_READ = 32 * 1024  # after a read below this, wait _COALESCE_S so output coalesces:
+_COALESCE_S = 0.002  # a loop of prints sends hundreds of messages per second, not hundreds of thousands
+_IDLE_BYTES_PER_S = 4 * 1024 * 1024  # read, and mostly discarded, while no eval runs
 _IDLE_PAUSE_S = 0.1
 _POLLIN = int(zmq.POLLIN)
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 
 
 class WorkerLoop:
-    """Runs until the broker is gone, or kills this worker, which is the normal end."""
+    """Runs until the broker disconnects, or kills this worker, which is the normal end."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class WorkerLoop:
             child.err: lambda: self._on_stream("err"),
             child.background: self._on_background,
             child.pidfd: self._on_exit,
-            child.stdin: lambda: session.input.flush(),  # a claim gives the session another Input
+            child.stdin: lambda: session.input.flush(),  # an assignment replaces the session's StdinBuffer
         }
         self._epoll.register(link.monitor_fd, _IN)
         for fd in (child.control.fileno(), child.out, child.err, child.background, child.pidfd):
@@ -80,20 +80,20 @@ class WorkerLoop:
             del self._watched[fd]
 
     def fileno(self) -> int:
-        """Readable when `others` has something to do: for a loop around this one."""
+        """Return a descriptor that is readable when `handle_descriptors` has work, for an outer loop."""
         return self._epoll.fileno()
 
     def close(self) -> None:
-        """Watch nothing any more. What is watched belongs to others."""
+        """Close the epoll. The watched descriptors belong to others."""
         self._epoll.close()
 
     def run(self) -> None:
-        """Serve. Returns when the broker's connection is gone."""
+        """Serve until the broker disconnects."""
         self.start()
         link = self._link
         if link.is_disconnected():  # before its descriptor was watched
             return
-        # libzmq's own poll knows of frames that it took in while sending; the rest stands behind the epoll.
+        # libzmq's poll also reports frames received while sending; all else is in the epoll.
         items: Any = [(link.socket, _POLLIN), (self.fileno(), _POLLIN)]
         while True:
             for ready, _ in zmq.zmq_poll(items, self._timeout_ms()):
@@ -104,13 +104,13 @@ class WorkerLoop:
             self.after_poll()
 
     def start(self) -> None:
-        """Say that this worker lives, and watch what is to be watched."""
+        """Send the first heartbeat and start watching descriptors."""
         self._sample_memory(time.monotonic())
         self._heartbeat(time.monotonic())
         self._update_interest()
 
     def handle_link(self) -> None:
-        """Take one frame from the link."""
+        """Handle one frame of the link."""
         frame = self._link.receive()
         if frame is None:
             return
@@ -126,7 +126,7 @@ class WorkerLoop:
             )
 
     def handle_descriptors(self) -> bool:
-        """Handle everything but the link's frames; False when the broker is gone."""
+        """Handle everything but the link's frames. Return False if the broker has disconnected."""
         for fd, _ in self._epoll.poll(0):
             if fd == self._link.monitor_fd and self._link.is_disconnected():
                 return False
@@ -136,7 +136,7 @@ class WorkerLoop:
         return True
 
     def after_poll(self) -> None:
-        """After each turn: do what is due, and watch what is to be watched from here on."""
+        """Run due timers and update the watched events, after each poll."""
         self._timers.run_due(time.monotonic())
         self._update_interest()
 
@@ -145,7 +145,7 @@ class WorkerLoop:
         return -1 if due is None else max(0, math.ceil(1000 * (due - time.monotonic())))
 
     def _update_interest(self) -> None:
-        """Read pipes only while the broker takes what they give; write only where there is something to write."""
+        """Read pipes only while the broker keeps up; write only where data is pending."""
         child, link = self._child, self._link
         if link.is_backpressured:
             link.flush()
@@ -199,7 +199,7 @@ class WorkerLoop:
             self._stop_reading(self._child.background)
 
     def _read_budget(self, fd: int) -> int:
-        """How much to read now: what is there, within bounds; while nothing runs, not all the time."""
+        """Return how many bytes to read now: those available, within limits that are lower while no eval runs."""
         most = min(_READ_BUDGET, max(1, self._child.unread_bytes(fd)))
         if self._session.jobs.running is None and most > _IDLE_BYTES_PER_S * _IDLE_PAUSE_S:
             self._is_paused = True
@@ -219,7 +219,7 @@ class WorkerLoop:
             self._interpreter_exited(cause)
 
     def _interpreter_exited(self, cause: str) -> None:
-        """The session is over: say what it still had to say, then how it ended, and wait to be killed."""
+        """End the session: send remaining output and the cause of death, then wait to be killed."""
         if self._exited:
             return
         self._exited = True

@@ -1,7 +1,7 @@
-"""How much memory a session uses, how often to look, and when that is too much.
+"""Memory use of a session: how much, how often to sample, and the limit.
 
-A control group that counts memory also bounds it, and then this only tells. Where there is none, the worker looks at
-its session's processes, and a session over its limit has to end.
+A control group with a memory controller also enforces the limit; then this only reports. Without one, the worker
+samples the session's processes and ends a session over its limit.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from replworker.sandbox.group_memory import used_bytes
 from replworker.session_sandbox import SessionSandbox
 
 _FAST_S, _CALM_S, _SLOW_S = 0.05, 0.25, 4.0
-_MAX_COST_FRACTION = 20  # a look may take one part in so many of the time
-_STEP_BYTES = 8 * MIB  # a change that is told at once; what is smaller waits for the next beat
+_MAX_COST_FRACTION = 20  # sampling may take one part in this many of the time
+_STEP_BYTES = 8 * MIB  # a change reported at once; smaller ones wait for the next heartbeat
 
-Measure = Callable[[int | None], int]  # bytes; the argument: from where on the figure has to be exact
+Measure = Callable[[int | None], int]  # bytes; the argument: above this the figure has to be exact
 
 
 def create_memory_watch(child: InterpreterProcess, confinement: SessionSandbox | None) -> MemoryWatch:
-    """The watch over an interpreter and what it starts."""
+    """Create the memory watch of an interpreter and its descendants."""
     if confinement is not None and (group := confinement.wrapper.memory_group()) is not None:
         return MemoryWatch(lambda _: used_bytes(*group), None)
     tree = ProcessTree(child.outer_pid)
@@ -32,16 +32,16 @@ def create_memory_watch(child: InterpreterProcess, confinement: SessionSandbox |
 
 
 class MemorySample(NamedTuple):
-    """What one look gave."""
+    """Result of one sample."""
 
     used: int
-    changed: bool  # by enough to be told now
-    cause: str | None  # why the session has to end, if it has to
+    changed: bool  # by enough to report now
+    cause: str | None  # why the session has to end, or None
     pause_s: float  # until the next one
 
 
 class MemoryWatch:
-    """One session's. `limit` is None where something else bounds it, or nothing does."""
+    """Memory watch of a session. `limit` is None if a control group enforces it, or there is none."""
 
     def __init__(self, measure: Measure, limit: int | None) -> None:
         self._measure = measure
@@ -53,16 +53,16 @@ class MemoryWatch:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the next look is far off, so that code which begins to run makes it due soon."""
+        """True if the next sample is far off; a starting eval brings it forward."""
         return self._pause_s > _CALM_S
 
     def on_eval_start(self) -> float:
-        """Something runs: the pause from now to the next look."""
+        """Bring the next sample forward and return the pause until then in seconds."""
         self._pause_s = _CALM_S
         return _CALM_S
 
     def sample(self, clock: Callable[[], float]) -> MemorySample:
-        """Look now."""
+        """Take a sample."""
         begin = clock()
         self.used = self._measure(self._limit)
         cost = clock() - begin
@@ -75,7 +75,10 @@ class MemoryWatch:
         return MemorySample(self.used, changed, self._cause(), max(self._pause_s, cost * _MAX_COST_FRACTION))
 
     def snapshot(self, known: Mapping[str, int | None]) -> dict[str, int | None]:
-        """For `info`: measured now. `known`, from the broker, has the limit, and what is left beyond this session."""
+        """Return the memory part of `info`, measured now.
+
+        `known`, from the broker, has the limit and the memory available.
+        """
         used = self._measure(None)
         limit, left = known.get("limit"), known.get("available")
         rest = [each for each in (left, None if limit is None else limit - used) if each is not None]

@@ -1,8 +1,8 @@
-"""What an eval printed: bounded when it is captured, not when it is shown.
+"""Output of an eval, bounded when captured.
 
-The first `max-output-bytes` of each stream are kept and sent on live. Of what comes after, the last
-`output-tail-bytes` are kept for `read`, and the rest is counted. Offsets count every byte of both streams in
-the order of arrival, kept or not, so that a reader can page and knows what is missing.
+The first `max-output-bytes` of each stream are kept and sent live. Of the rest, the last `output-tail-bytes` are kept
+for `read`, and all is counted. Offsets count every byte of both streams in order of arrival, kept or not, so a reader
+can page and knows what is missing.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from replwire.replies import TRUNCATED
 
 Stream = Literal["out", "err"]
 STREAMS: tuple[Stream, ...] = ("out", "err")
-_MERGE_BYTES = 4096  # neighbouring chunks of one stream below this size are kept as one
+_MERGE_BYTES = 4096  # adjacent chunks of a stream below this size are merged
 
 
 class OutputPiece(NamedTuple):
-    """A part of the log, as text."""
+    """A part of the log as text."""
 
     stream: Stream
     text: str
 
 
 class OutputPage(NamedTuple):
-    """What a read returns. `offset` is where the next one goes on, `missing` counts bytes that are gone."""
+    """Result of a read. `offset` is where the next read continues, `missing` counts bytes that were dropped."""
 
     pieces: list[OutputPiece]
     offset: int
@@ -48,7 +48,7 @@ class _LoggedChunk:
 
 
 class _StreamState:
-    """One stream's share of the log."""
+    """State of one stream in the log."""
 
     __slots__ = ("cut", "decoder", "dropped", "head", "tail", "tail_bytes")
 
@@ -56,13 +56,13 @@ class _StreamState:
         self.decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self.head = 0
         self.cut = False
-        self.dropped = 0  # bytes that were not sent on live
+        self.dropped = 0  # bytes not sent live
         self.tail: deque[_LoggedChunk] = deque()
         self.tail_bytes = 0
 
 
 class OutputLog:
-    """The log of one eval."""
+    """Output log of one eval."""
 
     def __init__(self, head_bytes: int, tail_bytes: int) -> None:
         self._head_limit = head_bytes
@@ -77,11 +77,11 @@ class OutputLog:
         return sum(side.head + side.tail_bytes for side in self._streams.values())
 
     def dropped(self, stream: str = "both") -> int:
-        """Bytes of one stream, or of "both", that were not sent on live."""
+        """Return the bytes of a stream, or of "both", that were not sent live."""
         return sum(side.dropped for name, side in self._streams.items() if stream in ("both", name))
 
     def add(self, stream: Stream, data: bytes) -> str:
-        """Capture. Returns the text to send on live, "" when there is none."""
+        """Capture bytes and return the text to send live, or ""."""
         side = self._streams[stream]
         room = self._head_limit - side.head
         if len(data) <= room:
@@ -93,13 +93,13 @@ class OutputLog:
             text = side.decoder.decode(data[:room])
         if not side.cut:
             side.cut = True
-            side.decoder.reset()  # half a character at the cut is left out
+            side.decoder.reset()  # an incomplete character at the cut is dropped
             text += TRUNCATED
         self._overflow(side, stream, data[room:])
         return text
 
     def finish(self) -> list[OutputPiece]:
-        """The eval is over: text still held back because its last character was not complete."""
+        """Return text held back because its last character was incomplete, at the end of the eval."""
         rest = [OutputPiece(stream, side.decoder.decode(b"", True)) for stream, side in self._streams.items()]
         return [piece for piece in rest if piece.text]
 
@@ -123,7 +123,7 @@ class OutputLog:
         self.total += len(data)
 
     def page(self, offset: int, stream: str, max_bytes: int, max_pieces: int) -> OutputPage:
-        """Text from an offset, of one stream or of "both", at most `max_bytes` of it in at most `max_pieces`."""
+        """Return text from an offset, of one stream or "both", at most `max_bytes` in `max_pieces`."""
         tails = [chunk for side in self._streams.values() for chunk in side.tail]
         chunks = self._chunks + sorted(tails, key=lambda chunk: chunk.start)
         decoders = {name: codecs.getincrementaldecoder("utf-8")("backslashreplace") for name in self._streams}
@@ -148,7 +148,7 @@ class OutputLog:
 
 
 class BackgroundOutput:
-    """What a session prints while no eval runs: the newest bytes, and how many there were."""
+    """Background output, printed while no eval runs: the newest bytes and the total."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -157,7 +157,7 @@ class BackgroundOutput:
         self.unread = 0
 
     def add(self, data: bytes) -> None:
-        """Capture."""
+        """Capture bytes."""
         self.total += len(data)
         self.unread += len(data)
         self._data += data
@@ -165,7 +165,7 @@ class BackgroundOutput:
             del self._data[: len(self._data) - self._limit]
 
     def page(self, offset: int, max_bytes: int) -> OutputPage:
-        """Text from an offset."""
+        """Return text from an offset."""
         kept = bytes(self._data[-self._limit :]) if self._limit else b""
         start = max(offset, self.total - len(kept))
         data = kept[start - (self.total - len(kept)) :][:max_bytes]

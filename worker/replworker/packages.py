@@ -1,5 +1,4 @@
-"""`env add` and its like as code for the session's own interpreter: it has the rights, the network and the folders
-that the session has, and no others."""
+"""Package operations of `env` as code for the session's own interpreter, with the session's rights only."""
 
 from __future__ import annotations
 
@@ -11,6 +10,6 @@ TOOL = Path(__file__).parent / "runtimes/python/packages.py"
 
 
 def build_code(request: Env) -> str:
-    """One expression whose value is the tool's exit code. It binds no name."""
+    """Build an expression whose value is the tool's exit code. It binds no names."""
     words = [str(TOOL), request.action, *([request.path] if request.path else []), *request.packages]
     return f"__import__('subprocess').call([__import__('sys').executable, *{words!r}])"

@@ -1,9 +1,9 @@
-"""Memory of a tree of processes, as the kernel tells it process by process: where no control group counts their sum.
+"""Memory of a process tree, for machines without a memory control group.
 
-The cheap figures of a process, RssAnon, RssShmem and VmSwap of `/proc/PID/status` (4 us), count pages that processes
-share once for each of them. The exact ones, Pss of `smaps_rollup`, walk its page tables (27 ms a gigabyte), so they are
-asked for only where the cheap ones would be a reason to act. Files in memory need not be mapped to take room, so they
-are asked for as well: what lies in a tmpfs, and what descriptors hold that no file system shows (memfd_create).
+The cheap figures of a process, RssAnon, RssShmem and VmSwap of `/proc/PID/status` (4 us), count shared pages once per
+process. The exact ones, Pss of `smaps_rollup`, walk its page tables (27 ms per gigabyte), so they are read only if the
+cheap ones would require action. Files in memory need not be mapped to use memory, so tmpfs contents and memfds are
+counted as well.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from replwire.limits import KIB
 _STATUS_BYTES = 8192
 _BLOCK = 512  # of st_blocks
 _TMPFS = ("/tmp", "/dev/shm")
-_MAX_PROCESSES = 10_000  # a tree that grows while it is walked must not be walked for ever
+_MAX_PROCESSES = 10_000  # bounds the walk of a growing tree
 
 
 class ProcessMemory(NamedTuple):
-    """Bytes of one process, or of several."""
+    """Bytes of one or several processes."""
 
     own: int
-    shared: int  # with other processes, by files in memory
+    shared: int  # with other processes, through files in memory
 
     def __bool__(self) -> bool:
         return self.own + self.shared > 0
 
 
 class ProcessTree:
-    """`root` and all below it."""
+    """`root` and its descendants."""
 
     def __init__(self, root: int, proc: str = "/proc") -> None:
         self._root = root
@@ -41,8 +41,12 @@ class ProcessTree:
         os.close(fd)
 
     def memory(self, exact_above: int | None = None, sandboxed_pid: int | None = None) -> int:
-        """Bytes that it uses; where the cheap sum is more than `doubt`, the exact one. `inside` is a process whose
-        /tmp and /dev/shm are this tree's own, in memory."""
+        """Return the bytes used by the tree.
+
+        Args:
+            exact_above: if the cheap sum is larger, return the exact one
+            sandboxed_pid: process whose /tmp and /dev/shm belong to this tree and are in memory
+        """
         pids = list(self._pids())
         files = self._memfd_bytes(pids)
         if sandboxed_pid is not None:
@@ -61,7 +65,7 @@ class ProcessTree:
             pid = waiting.pop()
             yield pid
             tasks = f"{self._proc}/{pid}/task"
-            for thread in _names(tasks):  # each has the children that it started
+            for thread in _names(tasks):  # each thread lists its own children
                 waiting += map(int, _read(f"{tasks}/{thread}/children").split())
 
     def _approximate(self, pid: int) -> ProcessMemory:
@@ -86,7 +90,7 @@ class ProcessTree:
 
 
 def _sum(held: Iterable[ProcessMemory], files: int) -> int:
-    """A file that is mapped is told of twice, by its file system and by its processes."""
+    """Add up memory; mapped files are counted by their file system and their processes, so take the larger."""
     own, shared = map(sum, zip(*held, strict=True))
     return int(own + max(shared, files))
 
@@ -102,12 +106,12 @@ def _used_bytes(place: str) -> int:
 def _names(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
-    except OSError:  # its process has ended, or may not be looked at
+    except OSError:  # the process has exited, or is not readable
         return []
 
 
 def _lines(path: str) -> dict[bytes, int]:
-    """The lines in kB, in bytes; none for a process that has ended, or may not be looked at."""
+    """Return lines in kB as bytes; none for a process that has exited or is not readable."""
     rows = (line.partition(b":") for line in _read(path).splitlines() if line.endswith(b" kB"))
     return {name: int(value.split()[0]) * KIB for name, _, value in rows}
 
@@ -119,7 +123,7 @@ def _read(path: str) -> bytes:
         return b""
     try:
         return os.read(fd, _STATUS_BYTES)
-    except OSError:  # it has ended since
+    except OSError:  # it has exited since
         return b""
     finally:
         os.close(fd)

@@ -1,4 +1,4 @@
-"""`read`: an eval's output and answer, from an offset, now or when it has ended."""
+"""`read`: output and result of an eval from an offset, immediately or at its end."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from replwire.replies import Reply
 from replworker.evals import EvalRecord, EvalStore, ReadWaiter
 from replworker.output import STREAMS, BackgroundOutput, OutputPage, OutputPiece, Stream
 
-# Of the text in one answer. It is never left out, so it must be less than what is held for a slow client before that is
-# given up: 8 MiB, and text can be six times as long in JSON; 1000 messages.
+# Text per reply. It is never dropped, so it must be less than the backlog at which slow clients are
+# disconnected: 8 MiB, and JSON may be six times as long; 1000 messages.
 _PAGE_BYTES = 1 << 20
 _PAGE_PIECES = 200
 
 
 class ReadHandler:
-    """All reads of one session. `say` sends a reply, and takes its route first."""
+    """Reads of one session. `say` sends a reply to a route."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class ReadHandler:
         self._send_reply = say
 
     def read(self, route: int, request: Read) -> None:
-        """Answer now, or follow the running eval until it ends or the wait is over."""
+        """Reply immediately, or follow the running eval until it ends or the wait is over."""
         most = min(request.max_bytes or _PAGE_BYTES, self._limits.max_output_bytes, _PAGE_BYTES)
         if request.eval_id == 0:
             page = self._background.page(request.offset, most)
@@ -58,7 +58,7 @@ class ReadHandler:
             self._send_rest(job, follower)
             return
         page = _page(job, follower)
-        full = page.more and request.max_bytes is not None and request.grep is None  # what comes is for the next page
+        full = page.more and request.max_bytes is not None and request.grep is None  # later output is for the next page
         if full or not request.wait_ms:
             self._on_wait_timeout(job, follower)
             return
@@ -72,7 +72,7 @@ class ReadHandler:
         self._send_need_input(job, follower)
 
     def on_need_input(self, job: EvalRecord) -> None:
-        """The eval waits for input: tell who follows it."""
+        """Tell followers that the eval waits for input."""
         for follower in job.waiters:
             self._send_need_input(job, follower)
 
@@ -81,7 +81,7 @@ class ReadHandler:
             self._send_reply(follower.route, msgspec.structs.replace(job.need_input, id=follower.request_id))
 
     def on_eval_end(self, job: EvalRecord) -> None:
-        """The eval has its answer: tell who follows it."""
+        """Send followers the eval's result."""
         for follower in job.waiters:
             self._timers.cancel(follower.deadline)
             if follower.grep is None:
@@ -117,9 +117,9 @@ class ReadHandler:
         self._send_reply(follower.route, self._with_page(reply, page, follower.grep), Outcome.OK)
 
     def _send_page(self, route: int, request_id: str, page: OutputPage, grep: str | None) -> None:
-        """A page's text is an answer and no live output: none of it is left out for a slow reader."""
+        """Send a page's text as a reply rather than as live output, so nothing is dropped for a slow reader."""
         pieces = page.pieces if grep is None else list(_matching_lines(page.pieces, grep))
-        if len(pieces) > _PAGE_PIECES:  # of a search: its lines stream by stream
+        if len(pieces) > _PAGE_PIECES:  # of a search: merge the lines of each stream
             pieces = [OutputPiece(name, "".join(text for stream, text in pieces if stream == name)) for name in STREAMS]
             pieces = [piece for piece in pieces if piece.text]
         for stream, text in pieces:
@@ -139,27 +139,29 @@ class ReadHandler:
 
 
 def _page(job: EvalRecord, follower: ReadWaiter) -> OutputPage:
-    """What a follower gets at once. A search looks at all of it, however many pieces it is in."""
+    """Return the page for a reader. A search covers all of it, however many pieces it has."""
     most = _PAGE_PIECES if follower.grep is None else follower.max_bytes
     return job.output.page(follower.offset, follower.stream, follower.max_bytes, most)
 
 
 def _partial_search_notice(page: OutputPage) -> str:
-    """What a search has not seen."""
+    """Return the notice for output that a search did not cover."""
     parts = [f"{page.missing} bytes of the output were not kept"] if page.missing else []
     parts += [f"what comes after offset {page.offset} is for the next read"] if page.more else []
     return f"not all of the output was searched: {'; '.join(parts)}"
 
 
 def _live_page(job: EvalRecord, follower: ReadWaiter) -> OutputPage:
-    """What there is to send to a follower that has heard the output as it came: nothing, and what it has not got."""
+    """Return the empty page of a reader that got the output live, with its missing bytes."""
     missing = follower.missing + job.output.dropped(follower.stream) - follower.dropped
     return OutputPage([], job.output.total, missing, more=False)
 
 
 def _matching_lines(pieces: Iterable[OutputPiece], grep: str) -> Iterator[OutputPiece]:
-    """Lines with this fixed string; a line may go on in a later piece. No pattern: one that never ends would stop the
-    worker."""
+    """Yield lines that contain a fixed string; a line may span pieces.
+
+    No regular expressions: a catastrophic one would block the worker.
+    """
     begun: dict[Stream, str] = {}
     for stream, text in pieces:
         lines = (begun.pop(stream, "") + text).splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""How a session's worker speaks to clients, by the routes that the broker gave their requests."""
+"""Sender of a session's replies to clients, by the routes of their requests."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from replworker.output import Stream
 
 
 class ReplySender:
-    """Says things in one epoch, over one link."""
+    """Sends replies and control frames in one epoch, over one link."""
 
     def __init__(self, link: BrokerLink) -> None:
         self._link = link
         self.epoch = 0
 
     def send_control(self, kind: FrameKind, body: bytes = b"", *, route: int = 0) -> None:
-        """A frame for the broker itself."""
+        """Send a control frame to the broker."""
         self._link.send(pack(kind, body, epoch=self.epoch, route=route))
 
     def send_reply(self, route: int, reply: Reply, outcome: int = Outcome.NONE, before: Reply | None = None) -> None:
-        """Send a reply to the client of a route; `before` is one that comes just before it."""
+        """Send a reply to the client of a route, with an optional message just before it."""
         first = b"" if before is None else encode(before)
         body = first + encode(reply)
         self._link.send(pack(FrameKind.REPLY, body, outcome=outcome, epoch=self.epoch, route=route, first=len(first)))
 
     def send_output(self, route: int, request_id: str, stream: Stream, text: str) -> None:
-        """Live output: lost, and counted, when its client reads too slowly."""
+        """Send live output; dropped, and counted, if its client reads too slowly."""
         reply = Reply(id=request_id, out=text) if stream == "out" else Reply(id=request_id, err=text)
         self._link.send(pack(FrameKind.OUTPUT, encode(reply), epoch=self.epoch, route=route))
 
     def send_done(self, route: int, request_id: str, **fields: Any) -> None:
-        """The whole answer, in one message."""
+        """Send the whole reply in one message."""
         self.send_reply(route, Reply(id=request_id, status=["done"], **fields), Outcome.OK)
 
     def send_error(self, route: int, request_id: str, word: str, err: str, **more: Any) -> None:
-        """The whole answer, a refusal."""
+        """Send an error as the whole reply."""
         self.send_reply(route, Reply(id=request_id, status=["done", "error", word], err=err, **more), Outcome.ERROR)

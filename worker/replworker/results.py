@@ -1,4 +1,4 @@
-"""What an eval is answered with: from the interpreter's result to the value message and the last one."""
+"""Results of evals: from the interpreter's frame to the value message and the final reply."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from replworker.runtimes import frames
 
 
 class FinalReplies(NamedTuple):
-    """The value message, if there is a value to show, the last message, and what the broker needs to know."""
+    """Value message, if there is a value to show, final reply, and outcome for the broker."""
 
     value: Reply | None
     done: Reply
@@ -31,7 +31,17 @@ def build_result(
     background: int,
     ns: str,
 ) -> FinalReplies:
-    """`lost` is how the session's last worker went, to be told once; `background` counts bytes nobody has read."""
+    """Build the replies to a finished eval.
+
+    Args:
+        job: the eval
+        result: the interpreter's result frame
+        claim: the session's assignment
+        epoch: current epoch of the session
+        lost: cause of the previous worker's loss, reported once; else None
+        background: unread bytes of background output
+        ns: namespace that the code ran in
+    """
     dropped = job.output.dropped() + result.value_dropped
     done = Reply(
         id=job.request_id,
@@ -77,19 +87,19 @@ def build_result(
 
 
 def decode_bundle(bundle: dict[str, str]) -> dict[str, object]:
-    """A bundle as Jupyter has it: JSON types as JSON, everything else as text."""
+    """Decode a MIME bundle as Jupyter does: JSON types as JSON, everything else as text."""
     return {kind: _json(text) if kind.endswith("json") else text for kind, text in bundle.items()}
 
 
 def _json(text: str) -> object:
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):  # said by user code to be JSON
+    except (msgspec.DecodeError, RecursionError):  # user code claimed it was JSON
         return text
 
 
 def build_error_result(job: EvalRecord, refusal: RequestError, claim: AssignBody, epoch: int) -> FinalReplies:
-    """The end of a job that never came to run."""
+    """Build the replies to an eval that never ran."""
     done = Reply(
         id=job.request_id,
         status=["done", "error", refusal.code],
@@ -110,7 +120,7 @@ def build_error_result(job: EvalRecord, refusal: RequestError, claim: AssignBody
 
 
 def _package_tool_result(result: frames.ResultFrame, done: Reply) -> FinalReplies:
-    """A package tool ran: its exit code says how that went."""
+    """Set the result of a package tool from its exit code."""
     if result.outcome == "ok" and result.value == "0":
         return FinalReplies(None, done, Outcome.OK)
     done.status, done.err = ["done", "error"], f"the package tool ended with exit code {result.value}"

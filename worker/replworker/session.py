@@ -1,6 +1,6 @@
-"""The session inside its worker: requests in, evals driven through the interpreter, answers out.
+"""Session inside its worker: handles requests, runs evals in the interpreter, sends replies.
 
-No socket and no poll here: the loop calls in, and this calls the voice, the interpreter and the timers.
+No sockets or polling here: the loop calls in, and this calls the reply sender, the interpreter and the timers.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from replworker.session_sandbox import SessionSandbox, enter_directory
 from replworker.snapshots import SnapshotTransfer, package_directory
 from replworker.stdin import StdinBuffer
 
-_RESEND_S = 0.5  # code may catch the first interrupt on its way through a library; one more is sent
-_NEED_INPUT_MAX = 10_000  # per eval: more is an interpreter gone wild
+_RESEND_S = 0.5  # user code may catch the first interrupt inside a library, so a second is sent
+_NEED_INPUT_MAX = 10_000  # per eval; more means a broken interpreter
 
 _decode_claim = msgspec.json.Decoder(AssignBody).decode
 _decode_cancel = msgspec.json.Decoder(CancelBody).decode
@@ -58,7 +58,7 @@ _decode_stdin = msgspec.json.Decoder(Stdin).decode
 
 
 class WorkerSettings(NamedTuple):
-    """What the broker's config says to a worker."""
+    """Settings of a worker from the broker's config."""
 
     snapshots: str  # folder
     load_paths: tuple[str, ...]
@@ -83,13 +83,15 @@ _decode_load = msgspec.json.Decoder(_LoadRequest).decode
 
 
 def _without_duplicate_keys(body: bytes) -> bytes:
-    """A request with each of its keys once. Of one that came twice the broker has looked at the last value alone,
-    and found it right; a decoder for a struct looks at every one."""
+    """Return a request without duplicate keys.
+
+    The broker has checked only the last value of a duplicate key; a struct decoder checks every one.
+    """
     return msgspec.json.encode(msgspec.json.decode(body))
 
 
 class WorkerSession:
-    """One worker's session, from before it is claimed to the interpreter's death."""
+    """A worker's session, from before its assignment to the interpreter's exit."""
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class WorkerSession:
         self._claim: AssignBody | None = None
         self._need_input_count = 0
         self._lost_cause: str | None = None
-        self._notice: str | None = None  # why the session has no folder although one was wished for
+        self._notice: str | None = None  # why there is no working directory although one was requested
         self._names = NameQueries(self._voice, self._interpreter, timers, lambda: self.jobs)
         self._snapshots = SnapshotTransfer(
             self._voice, self._interpreter, settings.snapshots, package_directory("dill")
@@ -149,12 +151,12 @@ class WorkerSession:
     # --- to the broker ---
 
     def send_heartbeat(self) -> None:
-        """Tell the broker that this worker lives."""
+        """Send a heartbeat with the resource use."""
         usage = HeartbeatBody(self._child.cpu_seconds() or 0.0, self._memory.used)
         self._voice.send_control(FrameKind.HEARTBEAT, encode(usage))
 
     def send_exited(self, cause: str) -> None:
-        """The interpreter is dead; the broker answers for whatever ran."""
+        """Report the interpreter's exit; the broker answers for the running eval."""
         if self.jobs.running is not None:
             self._flush_decoders(self.jobs.running)
         self._voice.send_control(FrameKind.INTERPRETER_EXITED, encode(ExitedBody(cause)))
@@ -162,9 +164,13 @@ class WorkerSession:
     # --- from the broker ---
 
     def handle_frame(self, header: Header, frame: bytes) -> None:
-        """One frame of the broker. Raises InterpreterBroken where the interpreter turns out to be past answering."""
+        """Handle one frame of the broker.
+
+        Raises:
+            InterpreterBroken: the interpreter can no longer respond
+        """
         if header.kind == FrameKind.REQUEST:
-            self._voice.epoch = header.epoch  # a session that got another owner may have a higher one
+            self._voice.epoch = header.epoch  # a transferred session may have a higher one
             try:
                 self._handle_request(header, frame[HEADER_BYTES:])
             except msgspec.ValidationError:
@@ -219,10 +225,10 @@ class WorkerSession:
         else:
             self._voice.send_error(header.route, asked.id, "not-supported", f"{asked.op}: not here")
 
-    # --- what takes its turn ---
+    # --- queued operations ---
 
     def _begin(self, header: Header, request_id: str, op: str) -> EvalRecord:
-        self.drain()  # what the session printed since its last eval is not this one's
+        self.drain()  # earlier background output is not this eval's
         self._need_input_count = 0
         return self.jobs.begin(header.route, header.eval, request_id, self._interpreter.next_number(), op)
 
@@ -296,7 +302,7 @@ class WorkerSession:
         job.request_number = number or job.request_number
 
     def _end_without_running(self, job: EvalRecord, refusal: RequestError) -> None:
-        """The answer of what came to nothing before any code of the user's ran."""
+        """Reply to an eval that failed before any user code ran."""
         assert self._claim is not None
         ending = build_error_result(job, refusal, self._claim, self._voice.epoch)
         self._end(job, ending.done, None, ending.outcome)
@@ -307,7 +313,7 @@ class WorkerSession:
             self._need_input_count += 1
             if self._need_input_count > _NEED_INPUT_MAX:
                 raise ValueError("asks for input without end")
-            self.drain()  # a prompt on stderr has no order with the frame that says it waits
+            self.drain()  # a prompt on stderr is not ordered with the frame
             need = Reply(id=job.request_id, status=["need-input"], eval_id=job.eval_id)
             need.session, need.name = self._claim.session, self._claim.name
             job.need_input = need
@@ -355,7 +361,7 @@ class WorkerSession:
     # --- output ---
 
     def drain(self) -> None:
-        """Take what waits in the pipes now, and no more: a child that prints without end must not hold us."""
+        """Read what is in the pipes now and no more: endless output must not block the worker."""
         child = self._child
         for fd in child.readable_pipes():
             if fd == child.background:
@@ -364,7 +370,7 @@ class WorkerSession:
                 self.read_stream("out" if fd == child.out else "err", child.unread_bytes(fd))
 
     def read_stream(self, stream: Stream, most: int) -> bool:
-        """Read up to `most` bytes of a stream. False at its end."""
+        """Read up to `most` bytes of a stream. Return False at its end."""
         fd = self._child.out if stream == "out" else self._child.err
         while most > 0:
             data = self._child.read(fd)
@@ -381,7 +387,7 @@ class WorkerSession:
         return True
 
     def read_background(self, most: int) -> bool:
-        """The same for what threads of earlier evals print."""
+        """Read up to `most` bytes of background output. Return False at its end."""
         while most > 0:
             data = self._child.read(self._child.background)
             if not data:
@@ -417,7 +423,7 @@ class WorkerSession:
 
     def _reject_input(self, route: int, request: Stdin, given: int) -> None:
         most = self._limits.max_stdin_bytes
-        if given > most:  # it never fits: to say when to try again would be a lie
+        if given > most:  # it never fits, so no retry is suggested
             err = f"{given} bytes of input are more than a session takes at once (max-stdin-bytes = {most})"
             hint, retry = f"send at most {most} bytes at a time, each when the code has read those before", None
         else:

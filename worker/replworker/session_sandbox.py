@@ -1,4 +1,4 @@
-"""A session's sandbox as its worker knows it: made before the interpreter starts, given its folder at the claim."""
+"""Sandbox of a session in its worker: prepared before the interpreter starts, given its directory on assignment."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from replworker.sandbox.rights import Grant, Rights, acting_as
 from replworker.sandbox.workspace import EVERYTHING, DirectoryRefused, check_directory, check_owner_directories
 from replworker.snapshots import package_directory
 
-GetGrant = Callable[[], Grant]  # raises Refused
-_OWN = ("HOME", "TMPDIR")  # of the sandbox: a session that set them would write where nothing is
-_OWN_PREFIXES = ("XDG_", "SSH_", "DBUS_")  # these lead out of it
+GetGrant = Callable[[], Grant]  # raises DirectoryRefused
+_OWN = ("HOME", "TMPDIR")  # the sandbox's own; other values would name missing directories
+_OWN_PREFIXES = ("XDG_", "SSH_", "DBUS_")  # these point outside
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxRequest:
-    """What a worker is told of the sandbox. `slot` is no other live session's; `folder` is mounted at the start."""
+    """Sandbox part of the worker's arguments.
+
+    `slot` is unique among live sessions; `folder` is mounted at the start.
+    """
 
     policy: Policy
     machine: Machine
@@ -35,19 +38,20 @@ class SandboxRequest:
 
 @dataclass(slots=True)
 class SessionSandbox:
-    """The sandbox around one interpreter."""
+    """Sandbox around one interpreter."""
 
     policy: Policy
     wrapper: BubblewrapSandbox
     env: dict[str, str]
     folder: str | None  # what was mounted at the start
-    records: str  # folder for those of names that are held
+    records: str  # directory of placeholder records
     held_fds: tuple[int, ...] = ()
 
     def enter_directory(self, folder: str | None, needed: bool, granted: GetGrant) -> tuple[str | None, str | None]:
-        """Give it the session's folder. The folder to go to, and why there is none although one was wished for.
+        """Mount the session's directory. Return it, and why there is none although one was requested.
 
-        Raises Refused when it cannot be had and is needed.
+        Raises:
+            DirectoryRefused: the directory is required and refused
         """
         if folder is None:
             self.wrapper.decline_workspace()
@@ -73,7 +77,11 @@ class SessionSandbox:
 
     @staticmethod
     def check_env(env: dict[str, str]) -> None:
-        """Raises Refused for variables that are the sandbox's own."""
+        """Reject variables that the sandbox sets itself.
+
+        Raises:
+            DirectoryRefused: such a variable is given
+        """
         for name in env:
             if name in _OWN or name.startswith(_OWN_PREFIXES):
                 raise DirectoryRefused(f"env: {name} is the sandbox's own")
@@ -88,8 +96,21 @@ def prepare_sandbox(
     *,
     records: str,
 ) -> SessionSandbox:
-    """Prepare the sandbox for an interpreter, which needs to see `reads` too; `grant` is its owner's, if it has one.
-    `records` is a folder of the broker's for what is made in workspaces. Raises Unavailable, Refused, OSError."""
+    """Prepare the sandbox of an interpreter.
+
+    Args:
+        runtime: name of the runtime
+        told: sandbox part of the worker's arguments
+        found: the interpreter
+        reads: further paths that the runtime reads
+        grant: rights of the owner, if it is known
+        records: the broker's directory for records of placeholders
+
+    Raises:
+        SandboxUnavailable: the machine cannot provide this sandbox
+        DirectoryRefused: a path cannot be granted
+        OSError: a file cannot be read
+    """
     folder = _initial_directory(told, grant)
     held = () if folder is None else create_placeholders(told.policy, folder, records, grant.rights)
     also = (f"{package_directory('dill')}/dill",) if runtime == "python" else reads
@@ -112,7 +133,11 @@ def prepare_sandbox(
 def enter_directory(
     confinement: SessionSandbox | None, grants: GrantResolver, claim: AssignBody, env: dict[str, str]
 ) -> tuple[str | None, str | None]:
-    """The folder that a claimed session goes to, and why there is none although one was wished for. Raises Refused."""
+    """Return the session's working directory, and why there is none although one was requested.
+
+    Raises:
+        DirectoryRefused: the directory is required and refused
+    """
     if confinement is not None:
         confinement.check_env(env)
         return confinement.enter_directory(claim.cwd, claim.cwd_needed, lambda: grants.resolve(claim.asker))
@@ -126,8 +151,7 @@ def enter_directory(
 
 
 def _initial_directory(told: SandboxRequest, grant: Grant) -> str | None:
-    """The folder to mount at the start. One that is refused is none: the claim, which knows whether it is needed, asks
-    again."""
+    """Return the directory to mount at the start, or None if it is refused; the assignment checks again."""
     if told.folder is None:
         return None
     try:

@@ -1,8 +1,8 @@
-"""A session's names on their way to another: written to a file by one interpreter, read by the next.
+"""Transfer of a session's variables to another: written to a file by one interpreter, read by the next.
 
-The file stands in a folder of the broker's; interpreters get it as an open descriptor and never see its name.
-The worker looks into none of it. Until the file is whole its name has the worker's pid: `sweep` finds by it what a
-worker that was killed has left.
+The file is in a directory of the broker; interpreters get it as an open descriptor and never see its name. The worker
+does not parse it. Until it is complete, its name contains the worker's pid, so `remove_stale_snapshots` finds files of
+killed workers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from replworker.sandbox import bounded_read
 
 
 class SnapshotTransfer:
-    """Writes and reads them for one interpreter. `folder` is where the files stand, `dill` where dill lives."""
+    """Writes and reads snapshots of one interpreter. `folder` is their directory, `dill` where dill is installed."""
 
     def __init__(self, voice: ReplySender, interpreter: Interpreter, folder: str, dill: str) -> None:
         self._voice = voice
@@ -34,7 +34,7 @@ class SnapshotTransfer:
         self._dill = dill
 
     def dump(self, route: int, most: int, ended: Callable[[str | None], None]) -> int | None:
-        """Have the names written; `ended` gets None, or why there is no snapshot. The number that was asked, if any."""
+        """Request a snapshot; `ended` gets None, or why it failed. Return the request number, if any."""
         if not self._interpreter.supports("dump"):
             ended("this runtime cannot be copied")
             return None
@@ -69,11 +69,11 @@ class SnapshotTransfer:
 
     @staticmethod
     def _store(begun: str, path: str, data: str | None, most: int) -> str | None:
-        """Write what came inside the answer, and give the whole file its name. Why that failed, or None."""
+        """Write data from the reply and rename the complete file. Return an error message, or None."""
         try:
             if data is not None:
                 Path(begun).write_text(data)
-            if os.stat(begun).st_size > most:  # the interpreter had it open, and keeps to no bound of its own
+            if os.stat(begun).st_size > most:  # the interpreter wrote it and may ignore the limit
                 return f"the snapshot is longer than {most} bytes (max-snapshot-bytes = {most})"
             os.rename(begun, path)
         except OSError as error:
@@ -81,7 +81,7 @@ class SnapshotTransfer:
         return None
 
     def restore(self, path: str, then: Callable[[str | None, list[SkippedName]], None]) -> None:
-        """Have the names read; `then` gets what went wrong, or None, and what was left behind."""
+        """Restore a snapshot; `then` gets an error message or None, and the names that were skipped."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -101,14 +101,14 @@ class SnapshotTransfer:
             else:
                 data = bounded_read.read_bounded(fd, MAX_FRAME_BYTES, "the snapshot").decode("utf-8", "replace")
                 self._interpreter.request(frames.RestoreFrame(self._interpreter.next_number(), data), restored)
-        except bounded_read.Oversized as error:  # it came in one frame: somebody has put more into it since
+        except bounded_read.Oversized as error:  # it was modified: originally it fit one frame
             then(str(error), [])
         finally:
             os.close(fd)
 
 
 def remove_stale_snapshots(folder: str) -> None:
-    """Remove files that were begun by workers that are gone."""
+    """Remove incomplete files of dead workers."""
     for file in Path(folder).glob("*-*"):
         if not os.path.exists(f"/proc/{file.name.partition('-')[0]}"):
             with suppress(OSError):
@@ -116,7 +116,7 @@ def remove_stale_snapshots(folder: str) -> None:
 
 
 def package_directory(package: str) -> str:
-    """Where an installed package can be imported from, without importing it."""
+    """Return the directory an installed package is imported from, without importing it."""
     spec = importlib.util.find_spec(package)
     assert spec is not None
     assert spec.origin is not None

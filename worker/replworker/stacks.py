@@ -1,6 +1,6 @@
-"""Reads what python's faulthandler writes when a signal asks where every thread is.
+"""Parser for stack dumps of Python's faulthandler.
 
-The text comes from the interpreter, so it may be anything at all. Its format: Doc/library/faulthandler.rst of CPython.
+The text is untrusted. Format: Doc/library/faulthandler.rst of CPython.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from typing import Any
 
 MAX_BYTES = 1024 * 1024
 MAX_THREADS = 100
-MAX_FRAMES = 100  # of one thread, the innermost; faulthandler itself writes no more
+MAX_FRAMES = 100  # per thread, innermost; faulthandler writes no more
 _NAME_CHARS = 256
 _PATH_CHARS = 1024
 _THREAD = re.compile(r"(Current thread|Thread) (0x[0-9a-f]{1,16})(?: \[([^\]]{0,500})\])? \(most recent call first\):")
-# Greedy: a path may hold anything, also a quote and what follows it; the last place that fits is the real one.
+# Greedy: a path may contain quotes, so the last match is the right one.
 _FRAME = re.compile(r'  File (?:"(.*)"|\?\?\?), line ([0-9]{1,9}|\?\?\?) in (.*)')
 _HARNESS = re.compile(r"/replworker/runtimes/python/(?:harness\.py|replharness/[^/]+)$")
 _ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 
 
 def parse(data: bytes | bytearray) -> list[dict[str, Any]]:
-    """Threads as `{"thread": word, "frames": [{"func", "file", "line"}, ...]}`, each stack's most recent call last.
+    """Return threads as `{"thread": name, "frames": [{"func", "file", "line"}, ...]}`, most recent call last.
 
-    The thread that the signal found, mostly the one that runs the eval, is "main" and comes first; others go by their
-    name or number. The harness's own frames are left out, and threads of which then nothing is left. Bounded: 1 MiB
-    read, 100 threads, 100 frames of each. Whatever cannot be understood is skipped; nothing is raised.
+    The thread that got the signal, usually the one that runs the eval, is "main" and comes first; others have their
+    name or number. Frames of the harness, and threads with no others, are left out. Bounded to 1 MiB, 100 threads, and
+    100 frames of each. Unknown lines are skipped; nothing is raised.
     """
     threads: list[tuple[str, list[dict[str, Any]]]] = []
     for line in data[:MAX_BYTES].decode("ascii", "replace").split("\n"):
@@ -51,7 +51,7 @@ def _add(frames: list[dict[str, Any]], frame: re.Match[str]) -> None:
 
 
 def _unescaped(text: str) -> str:
-    """Other characters than ASCII are written as escapes; a backslash itself is not escaped, which cannot be mended."""
+    """Decode escapes of non-ASCII characters; backslashes themselves are not escaped, so this is ambiguous."""
     return _ESCAPE.sub(_character, text)
 
 

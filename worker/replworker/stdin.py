@@ -1,4 +1,4 @@
-"""Input for the session's code: given at any time, bounded, kept until it is read."""
+"""Input of the session's code, bounded and kept until it is read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from replworker.runtimes.interpreter_process import InterpreterProcess
 
 
 class StdinBuffer:
-    """What the code has not read yet is partly here and partly in the pipe; together it is bounded."""
+    """Unread input, partly here and partly in the pipe; bounded in total."""
 
     def __init__(self, child: InterpreterProcess, limit: int) -> None:
         self._child = child
@@ -14,11 +14,11 @@ class StdinBuffer:
         self._held = bytearray()
 
     def unread_bytes(self) -> int:
-        """Bytes given and not read."""
+        """Return the number of bytes not read yet."""
         return len(self._held) + self._child.unread_bytes(self._child.stdin)
 
     def offer(self, data: bytes) -> bool:
-        """Take all of it, or nothing and return False."""
+        """Take all of the data, or none of it and return False."""
         if self.unread_bytes() + len(data) > self._limit:
             return False
         self._held += data
@@ -26,11 +26,11 @@ class StdinBuffer:
         return True
 
     def flush(self) -> None:
-        """Write to the pipe what goes."""
+        """Write to the pipe as far as possible."""
         while self._held:
             try:
                 sent = self._child.write_stdin(self._held)
-            except BrokenPipeError:  # the code closed its stdin: nobody will ever read this
+            except BrokenPipeError:  # user code closed its stdin
                 self._held.clear()
                 return
             if not sent:
@@ -39,5 +39,5 @@ class StdinBuffer:
 
     @property
     def has_pending(self) -> bool:
-        """Whether `flush` has work."""
+        """True if `flush` has work."""
         return bool(self._held)

@@ -1,1 +1,1 @@
-"""Extensions: what they may contribute, who has, and how they are found. Authors import from `replwire.ext.api`."""
+"""Extensions: contracts, registry and loading. Authors import from `replctl.ext`."""

@@ -1,4 +1,4 @@
-"""What extensions are written with: `from replwire.ext.api import Block, Hook, hookimpl`. See docs/extensions.md."""
+"""Public API for extensions. Import it as `replctl.ext`; see docs/extensions.md."""
 
 from replwire.ext.contracts import (
     Contribution,

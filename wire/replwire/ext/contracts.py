@@ -1,7 +1,7 @@
-"""The kinds of things that an extension may contribute: one struct each, which is the contract.
+"""Contracts of extension contributions, one dataclass per kind.
 
-A field without a default is required; `None` is not a value for it. `docs/extensions.md` is made from this table. What
-is incomplete is refused when it is registered, not when it is first used.
+A field without a default is required, and None is not a value for it. `docs/extensions.md` is generated from this
+table. An incomplete contribution is rejected when it is registered, not on first use.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ HostProcess = Literal["broker", "client"]
 
 @dataclass(frozen=True, kw_only=True)
 class Contribution:
-    """What every contribution has. `kind` names its contract, `home` the process that uses it."""
+    """Fields common to all contributions.
+
+    `kind` names the contract, `process` the process that uses it.
+    """
 
     kind: ClassVar[str]
     process: ClassVar[HostProcess]
-    unique_name: ClassVar[bool] = True  # no two of this kind may have the same name; else each owner has its own names
+    unique_name: ClassVar[bool] = True  # names are unique across all extensions; False: unique per extension
 
     name: Annotated[str, "lower case letters, digits, `-` and `_`, at most 64"]
     summary: Annotated[str, "one line for people"] = ""
@@ -32,7 +35,10 @@ class Contribution:
 
 @dataclass(frozen=True, kw_only=True)
 class Hook(Contribution):
-    """Is asked before code runs. The first answer that is not `Allow` counts; one that raises or is too slow blocks."""
+    """A hook called before code runs.
+
+    The first answer other than `Allow` decides; a hook that raises or times out blocks.
+    """
 
     kind: ClassVar[str] = "hook"
     process: ClassVar[HostProcess] = "broker"
@@ -45,8 +51,10 @@ class Hook(Contribution):
 
 @dataclass(frozen=True, kw_only=True)
 class IntrospectSource(Contribution):
-    """A snapshot of its own for the operation `introspect`, as `OWNER/NAME`. Called in the broker's loop: it must be
-    quick."""
+    """A snapshot for the operation `introspect`, listed as `OWNER/NAME`.
+
+    Called in the broker's event loop: it must return quickly.
+    """
 
     kind: ClassVar[str] = "introspect"
     process: ClassVar[HostProcess] = "broker"
@@ -57,7 +65,7 @@ class IntrospectSource(Contribution):
 
 @dataclass(frozen=True, kw_only=True)
 class SessionBackend(Contribution):
-    """A storage of transcripts: `transcript.backend` names it."""
+    """A transcript store, selected by `transcript.backend`."""
 
     kind: ClassVar[str] = "session-backend"
     process: ClassVar[HostProcess] = "broker"
@@ -87,7 +95,7 @@ class SessionBackend(Contribution):
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime(Contribution):
-    """A language. Its interpreter is started as the built-in ones are, and speaks the same frames."""
+    """A language runtime. Its interpreter is started like the built-in ones and uses the same frames."""
 
     kind: ClassVar[str] = "runtime"
     process: ClassVar[HostProcess] = "broker"
@@ -99,7 +107,10 @@ class Runtime(Contribution):
 
 @dataclass(frozen=True, kw_only=True)
 class IdentityBackend(Contribution):
-    """Knows tokens of `hello`. Who it vouches for is `NAME:IDENTITY`. Called in the broker's loop: it must be quick."""
+    """Checks tokens of `hello`. Its identities are named `NAME:IDENTITY`.
+
+    Called in the broker's event loop: it must return quickly.
+    """
 
     kind: ClassVar[str] = "auth-backend"
     process: ClassVar[HostProcess] = "broker"
@@ -109,7 +120,7 @@ class IdentityBackend(Contribution):
 
 @dataclass(frozen=True, kw_only=True)
 class ExtensionTool(Contribution):
-    """A tool for agents, beside those of the default set: in MCP and in `replctl tools`."""
+    """A tool for agents in addition to the default set, in MCP and `replctl tools`."""
 
     kind: ClassVar[str] = "tool"
     process: ClassVar[HostProcess] = "client"
@@ -140,7 +151,7 @@ class ExtensionCommand(Contribution):
 
 @dataclass(frozen=True, kw_only=True)
 class StatusItem(Contribution):
-    """A word in the header of `replctl top`."""
+    """An item in the header of `replctl top`."""
 
     kind: ClassVar[str] = "status"
     process: ClassVar[HostProcess] = "client"
@@ -153,7 +164,7 @@ class StatusItem(Contribution):
 
 @dataclass(frozen=True, kw_only=True)
 class Panel(Contribution):
-    """A box of its own in `replctl top`."""
+    """A panel in `replctl top`."""
 
     kind: ClassVar[str] = "panel"
     process: ClassVar[HostProcess] = "client"
@@ -166,7 +177,7 @@ class Panel(Contribution):
 
 @dataclass(frozen=True, kw_only=True)
 class Control(Contribution):
-    """A key in `replctl top`."""
+    """A key binding in `replctl top`."""
 
     kind: ClassVar[str] = "control"
     process: ClassVar[HostProcess] = "client"
@@ -177,7 +188,7 @@ class Control(Contribution):
 
 @dataclass(frozen=True, kw_only=True)
 class Screen(Contribution):
-    """Another screen than that of `replctl top`: `--presenter NAME`."""
+    """A full-screen replacement for `replctl top`: `--screen NAME`."""
 
     kind: ClassVar[str] = "presenter"
     process: ClassVar[HostProcess] = "client"
@@ -204,7 +215,7 @@ CONTRACTS: dict[str, type[Contribution]] = {
 
 
 def fields_of(contract: type[Contribution]) -> dict[str, tuple[bool, str]]:
-    """Field to whether it is required, and its meaning."""
+    """Return each field of a contract with whether it is required and its description."""
     hints = get_type_hints(contract, include_extras=True)
     return {
         each.name: (each.default is dataclasses.MISSING, getattr(hints[each.name], "__metadata__", ("",))[0])

@@ -1,7 +1,7 @@
-"""Finds the extensions that the config names and lets them register: through pluggy, as pytest does with its own.
+"""Extension loading and registration with pluggy.
 
-Nothing is loaded that is not named in `[[extensions]]`, and importing an extension registers nothing: its function
-`replctl_register` does, when it is called by whoever puts a process together.
+Only extensions named in `[[extensions]]` are loaded. Importing an extension registers nothing; its function
+`replctl_register` does, and the composition root of a process calls it.
 """
 
 from __future__ import annotations
@@ -21,25 +21,29 @@ from replwire.ext.contracts import Contribution
 from replwire.ext.registry import ExtensionRegistry, InvalidContribution, Register
 from replwire.extensions import Extension
 
-GROUP = "replctl"  # of entry points, and pluggy's project name
+GROUP = "replctl"  # entry point group and pluggy project name
 hookimpl = pluggy.HookimplMarker(GROUP)
 _hookspec = pluggy.HookspecMarker(GROUP)
 
 
 class ExtensionLoadError(ValueError):
-    """An extension that the config names is not there, not safe to load, or does not register."""
+    """A configured extension is missing, unsafe to load, or fails to register."""
 
 
 class _Spec:
-    """What an extension has to have."""
+    """Hook specification of an extension module."""
 
     @_hookspec
     def replctl_register(self, register: Register, settings: Mapping[str, Any]) -> None:
-        """Call `register(contribution)` for each thing that you contribute. `settings` is your part of the config."""
+        """Call `register(contribution)` for each contribution. `settings` is the extension's part of the config."""
 
 
 def load(extensions: Iterable[Extension], registry: ExtensionRegistry) -> list[str]:
-    """Load them in order and let each register; their owners' names. Raises CannotLoad, and then none is left half."""
+    """Load extensions in order, let each register, and return their names.
+
+    Raises:
+        ExtensionLoadError: an extension cannot be loaded; nothing of it stays registered
+    """
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(_Spec)
     owners = []
@@ -96,7 +100,7 @@ def _load_entry_point(name: str) -> object:
 
 
 def _check_owner(path: Path) -> None:
-    """What others may write must not become our code."""
+    """Reject code that other users could have written."""
     try:
         facts = path.stat()
     except OSError as error:

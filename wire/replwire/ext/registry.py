@@ -1,4 +1,4 @@
-"""Who has contributed what. One registry a process; what it lists cannot be changed through the list."""
+"""Registry of extension contributions, one per process. Its listings are immutable."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}\Z")
 
 
 class InvalidContribution(ValueError):
-    """A contribution does not keep its contract, or its name is taken."""
+    """A contribution violates its contract, or its name is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """One contribution and whose it is."""
+    """A contribution and its owner."""
 
     owner: str
     contribution: Contribution
 
     @property
     def label(self) -> str:
-        """Its name together with its owner's."""
+        """`OWNER/NAME` of the contribution."""
         return f"{self.owner}/{self.contribution.name}"
 
 
@@ -36,7 +36,7 @@ Register = Callable[[Contribution], Callable[[], int]]
 
 
 class ExtensionRegistry:
-    """Contributions by kind. `on_error` hears of each one that raised; it must not raise itself."""
+    """Contributions by kind. `on_error` is called for each one that raises; it must not raise itself."""
 
     def __init__(self, on_error: OnError) -> None:
         self._on_error = on_error
@@ -44,7 +44,13 @@ class ExtensionRegistry:
         self._listed: dict[str, tuple[Registration, ...]] = {}
 
     def register(self, owner: str, what: Contribution) -> Callable[[], int]:
-        """Add it. What is returned takes this very one away, and says how many that were. Raises Incomplete."""
+        """Register a contribution and return a function that removes it.
+
+        That function removes only this registration and returns how many it removed (0 or 1).
+
+        Raises:
+            InvalidContribution: the contract is violated, or the name is taken
+        """
         validate(what)
         for other in self.by_kind(type(what)):
             if other.contribution.name == what.name and (what.unique_name or other.owner == owner):
@@ -57,7 +63,7 @@ class ExtensionRegistry:
         return lambda: self._remove(lambda each: each is record)
 
     def unregister_owner(self, owner: str) -> int:
-        """Take away all that an extension has contributed; how many there were."""
+        """Remove all contributions of an extension and return their number."""
         return self._remove(lambda each: each.owner == owner)
 
     def _remove(self, which: Callable[[Registration], bool]) -> int:
@@ -68,21 +74,21 @@ class ExtensionRegistry:
         return gone
 
     def by_kind(self, kind: type[Contribution]) -> tuple[Registration, ...]:
-        """Those of one kind, in their order. The same tuple until something changes."""
+        """Return the contributions of a kind in order. The tuple stays the same object until something changes."""
         if kind.kind not in self._listed:
             some = [each for each in self._records if each.contribution.kind == kind.kind]
             self._listed[kind.kind] = tuple(sorted(some, key=lambda each: each.contribution.order))
         return self._listed[kind.kind]
 
     def find(self, kind: type[C], name: str) -> tuple[Registration, C] | None:
-        """The one of this name, of a kind that has each name once."""
+        """Return the contribution with this name, for kinds with unique names."""
         for each in self.by_kind(kind):
             if each.contribution.name == name:
                 return each, each.contribution  # type: ignore[return-value]
         return None
 
     def listing(self) -> list[dict[str, str]]:
-        """All of them as data."""
+        """Return all contributions as data."""
         return [
             {
                 "kind": each.contribution.kind,
@@ -95,7 +101,7 @@ class ExtensionRegistry:
         ]
 
     def call_safely(self, record: Registration, call: Callable[[], T], otherwise: T) -> T:
-        """What `call` gives. When it raises, that is told, `otherwise` is given, and the others go on."""
+        """Call extension code; on an exception report it and return `otherwise`."""
         try:
             return call()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it is somebody else's code, whatever it raises
@@ -104,7 +110,11 @@ class ExtensionRegistry:
 
 
 def validate(what: Any) -> None:
-    """Whether it keeps its contract. Raises Incomplete."""
+    """Validate a contribution against its contract.
+
+    Raises:
+        InvalidContribution: a field is missing or has the wrong type
+    """
     contract = CONTRACTS.get(getattr(what, "kind", ""))
     if contract is None or type(what) is not contract:
         raise InvalidContribution(f"{type(what).__name__} is no contribution: {', '.join(CONTRACTS)}")

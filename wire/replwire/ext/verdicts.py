@@ -1,4 +1,4 @@
-"""What a hook is asked before code runs, and what it may answer."""
+"""Hook requests and verdicts."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import ast
 from dataclasses import dataclass
 from functools import cached_property
 
-MAX_PARSED = 256 * 1024  # characters of code that are looked into
+MAX_PARSED = 256 * 1024  # characters of code
 _FLAGS = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """Nothing against it. The same as None."""
+    """No objection. Same as None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """It must not run. `reason` is told to whoever sent it."""
+    """Reject the eval. `reason` is sent to the caller."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RequireApproval:
-    """A person is to decide. `title` is the question in a few words, `reason` why it is asked."""
+    """Ask a person to decide. `title` is a short question, `reason` explains it."""
 
     title: str
     reason: str
@@ -35,10 +35,11 @@ Verdict = Allow | Block | RequireApproval
 
 @dataclass(frozen=True)
 class CodeAnalysis:
-    """What python code says before it runs. Code can hide all of it: this is a look, not a boundary.
+    """Names found in Python code before it runs.
 
-    `imports` has modules by their full dotted names, of `from a import b` both `a` and `a.b`; `calls` what is called
-    by a plain or dotted name; `names` every name that is read. `error`: why it could not be parsed; then all are empty.
+    Code can hide all of them: this is a hint, not a security boundary. `imports` has full dotted module names, for
+    `from a import b` both `a` and `a.b`; `calls` the plain or dotted names that are called; `names` every name that is
+    read. `error` says why the code could not be parsed; then all sets are empty.
     """
 
     imports: frozenset[str] = frozenset()
@@ -49,11 +50,11 @@ class CodeAnalysis:
 
 @dataclass(frozen=True, kw_only=True)
 class HookRequest:
-    """One eval that is about to run. All of it is data of the request; nothing here is the session's own word.
+    """An eval about to run, as described by its request. Nothing here comes from the session's code.
 
-    `op` is `eval`, or what else takes its turn in a session: `load-file`, `reload-file`, `env` and `clone`, which have
-    no `code`; `file` is that of the first two. `ephemeral`: a throw-away session, which has no name. `agent` is a
-    label, `identity` is who the transport vouches for.
+    `op` is `eval` or another queued operation: `load-file`, `reload-file`, `env` or `clone`, which have no `code`;
+    `file` is set for the first two. `ephemeral` sessions have no name. `agent` is a label, `identity` is authenticated
+    by the transport.
     """
 
     op: str
@@ -66,16 +67,16 @@ class HookRequest:
     agent: str | None
     binding: str | None
     identity: str
-    approved: frozenset[str] = frozenset()  # hooks, as `OWNER/NAME`, whose question a person has answered with yes
+    approved: frozenset[str] = frozenset()  # hooks, as `OWNER/NAME`, that a person has approved
 
     @cached_property
     def analysis(self) -> CodeAnalysis:
-        """The code, looked into once for all hooks. Other runtimes than python have `error` alone."""
+        """Analysis of the code, computed once for all hooks. Runtimes other than Python have only `error`."""
         return analyze(self.code) if self.runtime == "python" else CodeAnalysis(error=f"{self.runtime} is not parsed")
 
 
 def analyze(code: str) -> CodeAnalysis:
-    """Parse python code as this interpreter reads it. Never raises."""
+    """Parse Python code with this interpreter's grammar. Never raises."""
     if len(code) > MAX_PARSED:
         return CodeAnalysis(error=f"longer than {MAX_PARSED} characters")
     try:
@@ -88,7 +89,7 @@ def analyze(code: str) -> CodeAnalysis:
 
 
 def _names_in(node: ast.AST) -> tuple[list[str], list[str], list[str]]:
-    """Imports, calls and names of one node."""
+    """Return imports, calls and names of one AST node."""
     match node:
         case ast.Import(names=names):
             return [each.name for each in names], [], []

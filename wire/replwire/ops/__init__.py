@@ -1,4 +1,4 @@
-"""Every operation by its name. The struct of an operation is its contract: see `base`."""
+"""All operations by name. The struct of an operation is its contract; see `base`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ __all__ = [
     "Unsubscribe",
 ]
 
-Queueable = Eval | QueuedRequest  # what takes its turn in a session
+Queueable = Eval | QueuedRequest  # operations queued in a session
 
 OPS: dict[str, type[Request]] = {
     "eval": Eval,

@@ -1,8 +1,8 @@
-"""What all operations have in common.
+"""Base classes of all operations.
 
-The struct is the contract: `describe`, the docs table and the tool schemas are derived from it. Its docstring is
-the operation's text, a field without a default is required, `returns` names what comes back, and `changes` says
-whether it can change anything: such an operation is refused in plan mode.
+The struct is the contract: `describe`, the docs table and the tool schemas are derived from it. The docstring is the
+operation's description, a field without a default is required, `returns` lists the fields of the reply, and `changes`
+says whether the operation can change anything, and so is refused in plan mode.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from replwire.policy import SandboxOverrides
 
-# Keys that an answer to any operation may have beside `id`, `status` and what its contract `returns`.
+# Keys that any reply may have in addition to `id`, `status` and the contract's `returns`.
 OF_ANY_ANSWER = (
     "err",
     "hint",
@@ -38,17 +38,20 @@ OF_ANY_ANSWER = (
 
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
-ApprovalId = Annotated[str, Meta(min_length=1, max_length=256)]  # of what a person has said yes to
-Project = Annotated[str, Meta(max_length=4096, pattern=r"\A/[^\x00]*\Z")]  # an absolute path, as long as Linux has them
+ApprovalId = Annotated[str, Meta(min_length=1, max_length=256)]  # granted by a person
+Project = Annotated[str, Meta(max_length=4096, pattern=r"\A/[^\x00]*\Z")]  # an absolute path, up to Linux's PATH_MAX
 Version = Annotated[str, Meta(max_length=64)]
-TraceParent = Annotated[str, Meta(max_length=256)]  # W3C Trace Context; one that cannot be read begins a new trace
+TraceParent = Annotated[str, Meta(max_length=256)]  # W3C Trace Context; an invalid one starts a new trace
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
-    """What every request has. `agent` says for whom it is, `binding` through which of the agent's doors; both are
-    labels for fairness, for the rules of `[[agents]]` and for people. `mode` `plan` refuses what changes anything.
-    `session` is a name of the asker's own, an id, or `OWNER/NAME`; `project` is the directory whose `default` session
-    that name means. `client-version` stands in the first request of a connection: a broker of another one says so."""
+    """Fields common to all requests.
+
+    `agent` and `binding` are labels for the agent and the interface it uses; fair scheduling, the rules of `[[agents]]`
+    and listings use them. `mode` `plan` rejects every change. `session` is the name of an own session, an id, or
+    `OWNER/NAME`; `project` is the directory whose `default` session that name means. `client-version` is sent in the
+    first request of a connection, so that a broker of another version can report the difference.
+    """
 
     returns: ClassVar[tuple[str, ...]] = ()
     changes: ClassVar[bool]
@@ -64,19 +67,22 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
 
     @property
     def mutates(self) -> bool:
-        """Whether this very request can change anything."""
+        """True if this request can change anything."""
         return self.changes
 
     @property
     def target(self) -> str | None:
-        """The session that it is about, by reference: what the broker checks rights on."""
+        """Reference of the session the request is about, used for access checks."""
         return self.session
 
 
 class OpensSession(Request, frozen=True, kw_only=True, rename="kebab"):
-    """A request that may open a session. `cwd` is its folder; with `cwd-needed` false it does without one that it
-    cannot have, and says so. `profile`, `network` and the limits below make its sandbox tighter than the broker's,
-    never looser."""
+    """A request that may open a session.
+
+    `cwd` is its working directory; with `cwd-needed` false the session is opened without one if it is not available,
+    and the reply says so. `profile`, `network` and the limits below make its sandbox tighter than the broker's, never
+    looser.
+    """
 
     runtime: str | None = None
     cwd: str | None = None
@@ -89,7 +95,7 @@ class OpensSession(Request, frozen=True, kw_only=True, rename="kebab"):
     cpu_percent: Positive | None = None
 
     def sandbox_overrides(self) -> SandboxOverrides | None:
-        """What it asks of the sandbox, or None for nothing."""
+        """Return the sandbox overrides of the request, or None."""
         asked = (self.profile, self.network, self.memory_bytes, self.pids, self.cpu_percent)
         if asked == (None,) * 5:
             return None
@@ -103,18 +109,20 @@ class OpensSession(Request, frozen=True, kw_only=True, rename="kebab"):
 
 
 class SessionRequest(Request, frozen=True, kw_only=True, rename="kebab"):
-    """A request that needs a session."""
+    """A request that requires a session."""
 
     session: str
 
 
 class QueuedRequest(Request, frozen=True, kw_only=True, rename="kebab"):
-    """A request that takes its turn in the session, as an eval does. `timeout-ms` bounds how long it may run,
-    `wait-ms` how long its answer is awaited: after that it goes on, and can be read by its `eval-id`. `traceparent` is
-    the caller's span, where the broker makes traces."""
+    """A request that is queued in the session like an eval.
+
+    `timeout-ms` limits its run time, `wait-ms` how long the reply is awaited; after that it continues, and can be read
+    by its `eval-id`. `traceparent` is the caller's span, if the broker exports traces.
+    """
 
     changes: ClassVar[bool] = True
-    long: ClassVar[bool] = False  # what bounds its time is `max-job-time-ms`, as for an eval with `wait-ms`
+    long: ClassVar[bool] = False  # limited by `max-job-time-ms`, like an eval with `wait-ms`
 
     timeout_ms: Positive | None = None
     wait_ms: Natural | None = None
@@ -122,10 +130,10 @@ class QueuedRequest(Request, frozen=True, kw_only=True, rename="kebab"):
     traceparent: TraceParent | None = None
 
     def summary(self) -> str:
-        """What is run, for lists and histories."""
+        """Return a one-line summary for listings and history."""
         return self.op
 
     @property
     def in_history(self) -> bool:
-        """Whether the session's history keeps it."""
+        """True if the session's history records the request."""
         return False

@@ -1,4 +1,4 @@
-"""The broker itself."""
+"""Operations on the broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from replwire.ops.base import Request
 
 
 class Describe(Request, frozen=True, kw_only=True, rename="kebab"):
-    """What this broker can do: operations, runtimes, limits, versions."""
+    """Describe the broker: operations, runtimes, limits, versions."""
 
     changes: ClassVar[bool] = False
     returns: ClassVar[tuple[str, ...]] = (
@@ -27,8 +27,7 @@ class Describe(Request, frozen=True, kw_only=True, rename="kebab"):
 
 
 class Hello(Request, frozen=True, kw_only=True, rename="kebab"):
-    """Say who one is, with a token that the broker's operator gave out. For line clients whom nobody else vouches
-    for."""
+    """Authenticate with a token issued by the broker's operator, for line clients without other authentication."""
 
     changes: ClassVar[bool] = False
     returns: ClassVar[tuple[str, ...]] = ("identity",)
@@ -37,27 +36,30 @@ class Hello(Request, frozen=True, kw_only=True, rename="kebab"):
 
 
 class Ping(Request, frozen=True, kw_only=True, rename="kebab"):
-    """Is anybody there?"""
+    """Check that the broker is reachable."""
 
     changes: ClassVar[bool] = False
 
 
 class Stats(Request, frozen=True, kw_only=True, rename="kebab"):
-    """Counters, queue, pool and agents of the broker."""
+    """Return counters, queue, worker pool and agents of the broker."""
 
     changes: ClassVar[bool] = False
     returns: ClassVar[tuple[str, ...]] = ("stats",)
 
 
 class ReloadConfig(Request, frozen=True, kw_only=True, rename="kebab"):
-    """Read the config file again. Settings that can change in a broker that runs do, the others are named; a file that
-    cannot be used changes nothing. For the broker's own user, root and admins."""
+    """Reload the config file.
+
+    Settings that can change at run time take effect, the others are listed. An invalid file changes nothing. For the
+    broker's own user, root and admins.
+    """
 
     changes: ClassVar[bool] = True
     returns: ClassVar[tuple[str, ...]] = ("reloaded", "needs-restart")
 
 
 class Shutdown(Request, frozen=True, kw_only=True, rename="kebab"):
-    """End the broker: no new evals, running ones get the close grace, then every session is closed."""
+    """Shut the broker down: no new evals, running ones get the close grace, then every session is closed."""
 
     changes: ClassVar[bool] = True

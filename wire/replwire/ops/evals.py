@@ -1,4 +1,4 @@
-"""Running code, and all that is about one eval."""
+"""Operations on evals."""
 
 from __future__ import annotations
 
@@ -53,11 +53,13 @@ _OF_AN_EVAL = (
 
 
 class Eval(OpensSession, frozen=True, kw_only=True, rename="kebab"):
-    """Run code in a session, or in a throw-away one when no session is named. `timeout-ms` bounds how long the code
-    may run, `wait-ms` how long its answer is awaited: after that it goes on, and can be read by its `eval-id`.
-    `module` names an imported module to run it in. `mime` lists the rich forms that the caller can show, best first.
-    `approval` is the id of an `approval-needed` that a person has said yes to, `traceparent` the caller's span, where
-    the broker makes traces."""
+    """Run code in a session, or in an ephemeral one if no session is named.
+
+    `timeout-ms` limits the run time, `wait-ms` how long the reply is awaited; after that the code continues, and can be
+    read by its `eval-id`. `module` names an imported module to run it in. `mime` lists the rich formats that the caller
+    can display, best first. `approval` is the id of an `approval-needed` that a person has granted, `traceparent` the
+    caller's span, if the broker exports traces.
+    """
 
     returns: ClassVar[tuple[str, ...]] = _OF_AN_EVAL
 
@@ -79,18 +81,20 @@ class Eval(OpensSession, frozen=True, kw_only=True, rename="kebab"):
     traceparent: TraceParent | None = None
 
     def summary(self) -> str:
-        """What is run, for lists and histories."""
+        """Return the code, for listings and history."""
         return self.code or ""
 
     @property
     def in_history(self) -> bool:
-        """Whether the session's history keeps it."""
+        """True if the session's history records the eval."""
         return self.store_history
 
 
 class LoadFile(QueuedRequest, frozen=True, kw_only=True, rename="kebab"):
-    """Run a file that the broker's machine has, below one of the folders of `session.load-paths`; without such a
-    setting there are none. Tracebacks name the file."""
+    """Run a file on the broker's machine, below one of the directories of `session.load-paths`.
+
+    By default there are none. Tracebacks name the file.
+    """
 
     returns: ClassVar[tuple[str, ...]] = _OF_AN_EVAL
 
@@ -102,7 +106,7 @@ class LoadFile(QueuedRequest, frozen=True, kw_only=True, rename="kebab"):
 
 
 class ReloadFile(LoadFile, frozen=True, kw_only=True, rename="kebab"):
-    """The same after forgetting what the file defined before; an imported module is reloaded instead."""
+    """Forget the names that the file defined before, then run it again; an imported module is reloaded instead."""
 
     returns: ClassVar[tuple[str, ...]] = _OF_AN_EVAL
 
@@ -110,8 +114,10 @@ class ReloadFile(LoadFile, frozen=True, kw_only=True, rename="kebab"):
 
 
 class Read(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
-    """Output and answer of an eval, from an offset, waiting up to `wait-ms` for its end. `eval-id` 0 is what
-    the session printed between evals."""
+    """Read an eval's output and result from an offset, waiting up to `wait-ms` for its end.
+
+    `eval-id` 0 is the background output that the session printed between evals.
+    """
 
     changes: ClassVar[bool] = False
     returns: ClassVar[tuple[str, ...]] = (*(key for key in _OF_AN_EVAL if key not in ("created", "approval")),)
@@ -125,9 +131,11 @@ class Read(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
 
 
 class Interrupt(Request, frozen=True, kw_only=True, rename="kebab"):
-    """Interrupt the session's running eval, or the running or queued one that `interrupt-id` names; `all` also
-    empties the queue. `request-id` names an eval that this connection sent, whatever its session. Nothing to
-    interrupt is no error."""
+    """Interrupt the session's running eval, or the running or queued eval named by `interrupt-id`.
+
+    `all` also empties the queue. `request-id` names an eval that this connection sent, in any session. It is not an
+    error if there is nothing to interrupt.
+    """
 
     changes: ClassVar[bool] = True
     returns: ClassVar[tuple[str, ...]] = ("interrupted", "interrupted-id")
@@ -138,7 +146,7 @@ class Interrupt(Request, frozen=True, kw_only=True, rename="kebab"):
 
 
 class Stdin(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
-    """Give input to the session: to the running eval, else kept for the next one that reads."""
+    """Send input to the session: to the running eval, or buffered for the next one that reads."""
 
     changes: ClassVar[bool] = True
     returns: ClassVar[tuple[str, ...]] = ("delivered", "buffered")
@@ -147,15 +155,17 @@ class Stdin(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
 
 
 class Jobs(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
-    """The session's queued, running and recent evals."""
+    """List the session's queued, running and recent evals."""
 
     changes: ClassVar[bool] = False
     returns: ClassVar[tuple[str, ...]] = ("jobs", "session", "name")
 
 
 class History(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
-    """Code that the session was given, oldest first, across resets: the last `limit` evals, only those with `grep`
-    in their code when that is given."""
+    """List the code that the session has run, oldest first, across resets.
+
+    `limit` returns the last evals only, `grep` only those with this text in their code.
+    """
 
     changes: ClassVar[bool] = False
     returns: ClassVar[tuple[str, ...]] = ("history", "count", "session", "name")
@@ -165,7 +175,7 @@ class History(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
 
 
 class Stack(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
-    """Where the session's code is at this moment, thread by thread, and its processes, without stopping it."""
+    """Show the session's current stack, thread by thread, and its processes, without stopping it."""
 
     changes: ClassVar[bool] = False
     returns: ClassVar[tuple[str, ...]] = ("threads", "processes")

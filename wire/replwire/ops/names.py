@@ -1,4 +1,4 @@
-"""Asking a session about names. Nothing of the user's is run to answer; a session that runs an eval is `busy`."""
+"""Operations on names. They run no user code; while an eval runs, they return `busy`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from replwire.ops.base import Positive, Request, SessionRequest
 
 
 class Complete(Request, frozen=True, kw_only=True, rename="kebab"):
-    """Ways to go on with `code` at `pos`, an offset in bytes of UTF-8; one that is out of range has none. Without
-    a session: in a throw-away one."""
+    """List completions for `code` at `pos`, an offset in bytes of UTF-8.
+
+    An offset out of range has none. Without a session, in an ephemeral one.
+    """
 
     changes: ClassVar[bool] = False
     returns: ClassVar[tuple[str, ...]] = ("completions", "start")
@@ -21,7 +23,7 @@ class Complete(Request, frozen=True, kw_only=True, rename="kebab"):
 
 
 class Lookup(Request, frozen=True, kw_only=True, rename="kebab"):
-    """What a dotted name means: type, text, signature, place. Anything but a name is not found."""
+    """Look up a dotted name: type, documentation, signature, location. Anything but a name is not found."""
 
     changes: ClassVar[bool] = False
     returns: ClassVar[tuple[str, ...]] = ("found", "name", "type", "doc", "signature", "methods", "file", "line")
@@ -32,14 +34,14 @@ class Lookup(Request, frozen=True, kw_only=True, rename="kebab"):
 
 
 class LsBindings(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
-    """Names that the session's code bound, sorted; imports and names with a leading underscore left out."""
+    """List names bound by the session's code, sorted, without imports and names with a leading underscore."""
 
     changes: ClassVar[bool] = False
     returns: ClassVar[tuple[str, ...]] = ("bindings", "count", "ns")
 
 
 class ClearBindings(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
-    """Forget every name the session's code bound; the process stays."""
+    """Delete every name bound by the session's code; the process stays."""
 
     changes: ClassVar[bool] = True
     returns: ClassVar[tuple[str, ...]] = ("count",)

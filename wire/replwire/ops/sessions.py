@@ -1,4 +1,4 @@
-"""Sessions: opened, listed, described, moved to another environment, copied, reset, closed."""
+"""Operations on sessions and environments."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from replwire.ops.base import OpensSession, QueuedRequest, Request, SessionReque
 
 
 class NewSession(OpensSession, frozen=True, kw_only=True, rename="kebab"):
-    """Open a session, with or without a name. `runtime` is `python`, `node`, `bash`, or for python an environment:
-    the path of a virtual environment, an interpreter, or a project with a `.venv`, or `@NAME` for one that is kept
-    in the broker's state folder."""
+    """Open a session, with or without a name.
+
+    `runtime` is `python`, `node`, `bash`, or a Python environment: the path of a virtual environment, an interpreter,
+    or a project with a `.venv`, or `@NAME` for one in the broker's state directory.
+    """
 
     changes: ClassVar[bool] = True
     returns: ClassVar[tuple[str, ...]] = (
@@ -40,7 +42,7 @@ class LsSessions(Request, frozen=True, kw_only=True, rename="kebab"):
 
 
 class Info(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
-    """What there is to know of a session: runtime, folder, process, memory, variables, limits."""
+    """Show session details: runtime, working directory, process, memory, variables, limits."""
 
     changes: ClassVar[bool] = False
     returns: ClassVar[tuple[str, ...]] = ("info",)
@@ -49,7 +51,7 @@ class Info(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
 
 
 class SetMode(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
-    """Put a session into plan mode, where whatever changes anything is refused, or back to `normal`."""
+    """Put a session into plan mode, in which every change is refused, or back to `normal`."""
 
     changes: ClassVar[bool] = False
     returns: ClassVar[tuple[str, ...]] = ("session", "name", "session-mode")
@@ -59,8 +61,10 @@ class SetMode(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
 
 
 class Share(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
-    """Let others see (`read`) or use (`write`) a session: the identity `who`, or everybody with `*`; `none` takes it
-    back. For its owner and admins."""
+    """Share a session for reading (`read`) or use (`write`) with the identity `who`, or with everybody (`*`).
+
+    `none` revokes it. For the owner and admins.
+    """
 
     changes: ClassVar[bool] = True
     returns: ClassVar[tuple[str, ...]] = ("session", "name", "shares")
@@ -70,8 +74,10 @@ class Share(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
 
 
 class HandOver(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
-    """Offer a session to another identity, whose it is once that one sends the same; `session-already-exists` when it
-    has one of this name then. For its owner, who is offered it, and admins, whose word alone makes it so."""
+    """Transfer a session to another identity: the owner offers it, and that identity accepts with the same operation.
+
+    Fails with `session-already-exists` if the new owner has a session of this name. Admins transfer without an offer.
+    """
 
     changes: ClassVar[bool] = True
     returns: ClassVar[tuple[str, ...]] = ("session", "name", "owner", "offered-to", "notice")
@@ -80,9 +86,12 @@ class HandOver(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
 
 
 class Env(QueuedRequest, frozen=True, kw_only=True, rename="kebab"):
-    """The python environment of a session. `show` it; `activate` the one at `path` (see `new-session`) or
-    `deactivate` it: a fresh worker, and if that fails nothing has changed; `add`, `remove`, `install`, `list`
-    packages or run `test`s there: these run as an eval does, with their output live."""
+    """Manage the Python environment of a session.
+
+    `show` it; `activate` the one at `path` (see `new-session`) or `deactivate` it: the session gets a new worker, and
+    if that fails nothing changes; `add`, `remove`, `install`, `list` packages or run `test`s in it: these are queued
+    like an eval, with live output.
+    """
 
     returns: ClassVar[tuple[str, ...]] = (
         "environment",
@@ -123,15 +132,17 @@ class Env(QueuedRequest, frozen=True, kw_only=True, rename="kebab"):
 
 
 class LsEnvironments(Request, frozen=True, kw_only=True, rename="kebab"):
-    """List the named environments that the broker keeps: one's own, for admins everybody's."""
+    """List named environments of the broker: your own, for admins everybody's."""
 
     changes: ClassVar[bool] = False
     returns: ClassVar[tuple[str, ...]] = ("environments",)
 
 
 class RemoveEnvironment(Request, frozen=True, kw_only=True, rename="kebab"):
-    """Remove a named environment of one's own, `@NAME`, with its packages; admins remove anybody's, `@OWNER/NAME`.
-    `environment-in-use` while a session has it."""
+    """Delete your named environment `@NAME` and its packages; admins also `@OWNER/NAME`.
+
+    Fails with `environment-in-use` while a session uses it.
+    """
 
     changes: ClassVar[bool] = True
     returns: ClassVar[tuple[str, ...]] = ("environment",)
@@ -140,8 +151,10 @@ class RemoveEnvironment(Request, frozen=True, kw_only=True, rename="kebab"):
 
 
 class Clone(QueuedRequest, frozen=True, kw_only=True, rename="kebab"):
-    """Open a session `name` with copies of all that `session` (or `source`) has; what cannot be copied is listed
-    with the reason. It waits for the running eval of the source."""
+    """Open a session `name` with copies of all variables of `session` (or `source`).
+
+    The reply lists what cannot be copied, with the reason. Waits for the running eval of the source.
+    """
 
     returns: ClassVar[tuple[str, ...]] = (
         "new-session",
@@ -178,15 +191,17 @@ class Clone(QueuedRequest, frozen=True, kw_only=True, rename="kebab"):
 
 
 class Reset(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
-    """Kill the session's worker and give it a fresh one. Name, id, runtime, folder and environment stay."""
+    """Kill the session's worker and start a new one. Name, id, runtime, directory and environment stay."""
 
     changes: ClassVar[bool] = True
     returns: ClassVar[tuple[str, ...]] = ("session", "name", "epoch", "state", "notice")
 
 
 class Close(Request, frozen=True, kw_only=True, rename="kebab"):
-    """Close a session: its running eval ends `interrupted`, its processes are killed, its name is free. `name` is
-    the old word for `session`."""
+    """Close a session: its running eval ends `interrupted`, its processes are killed, its name is free.
+
+    `name` is a former alias of `session`.
+    """
 
     changes: ClassVar[bool] = True
     returns: ClassVar[tuple[str, ...]] = ("session", "name")
@@ -199,7 +214,7 @@ class Close(Request, frozen=True, kw_only=True, rename="kebab"):
 
 
 class CloneSession(Clone, frozen=True, kw_only=True, rename="kebab"):
-    """Old word for `clone`; the source is `source` and nothing else."""
+    """Former name of `clone`; the source is `source` only."""
 
     returns: ClassVar[tuple[str, ...]] = tuple(key for key in Clone.returns if key != "new-session")
 
@@ -211,7 +226,7 @@ class CloneSession(Clone, frozen=True, kw_only=True, rename="kebab"):
 
 
 class CloseSession(Close, frozen=True, kw_only=True, rename="kebab"):
-    """Old word for `close`; the session is `name` and nothing else."""
+    """Former name of `close`; the session is `name` only."""
 
     returns: ClassVar[tuple[str, ...]] = ("session", "name")
 

@@ -1,4 +1,4 @@
-"""Looking on: events as they happen, and snapshots of the broker's parts."""
+"""Operations for observing: event subscriptions and snapshots of the broker's parts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ _Word = Annotated[str, Meta(min_length=1, max_length=100)]
 
 
 class Subscribe(Request, frozen=True, kw_only=True, rename="kebab"):
-    """Hear events of a session, or of all that one may read, until `unsubscribe`, the end of the session or of the
-    connection. `types` are names or prefixes such as `eval/`; `output` adds live output. `since-seq` first brings
-    what the session's ring still has after that number."""
+    """Subscribe to events of a session, or of all readable sessions.
+
+    Ends with `unsubscribe`, the end of the session or of the connection. `types` are names or prefixes such as `eval/`;
+    `output` adds live output. `since-seq` first replays events after that number, as far as the session's buffer has
+    them.
+    """
 
     changes: ClassVar[bool] = False
     returns: ClassVar[tuple[str, ...]] = ("event", "events", "seq", "missed", "session", "name")
@@ -34,7 +37,10 @@ class Unsubscribe(Request, frozen=True, kw_only=True, rename="kebab"):
 
 
 class Introspect(Request, frozen=True, kw_only=True, rename="kebab"):
-    """Snapshots of the broker's parts, all or the one called `name`. For the broker's own user, root and admins."""
+    """Return snapshots of the broker's parts, all or the one called `name`.
+
+    For the broker's own user, root and admins.
+    """
 
     changes: ClassVar[bool] = False
     returns: ClassVar[tuple[str, ...]] = ("snapshots",)

@@ -1,1 +1,1 @@
-"""What a session can run: one folder a runtime, all behind one face."""
+"""Runtimes of sessions, one directory each, behind one interface."""

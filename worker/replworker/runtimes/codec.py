@@ -1,6 +1,6 @@
-"""How the frames of the control channel look as bytes: one codec for each way that a runtime can speak.
+"""Codecs for the control channel: one for each encoding that a runtime uses.
 
-Outside it is always the JSON of `frames.py`; inside it is what the interpreter can read and write.
+The worker's side is always the JSON of `frames.py`; the interpreter's side is what it can read and write.
 """
 
 from __future__ import annotations
@@ -12,21 +12,25 @@ MAX_FRAME_BYTES = 8 * 1024 * 1024
 
 
 class ProtocolError(Exception):
-    """The interpreter's side of the control channel said something it may not."""
+    """The interpreter violated the protocol of the control channel."""
 
 
 class Codec(Protocol):
-    """One for each interpreter: it may keep what it has heard so far."""
+    """Codec of one interpreter; it may keep state."""
 
     def encode(self, body: bytes) -> bytes:
-        """The bytes to send for one frame; b"" when they have to wait for what `decode` will hear."""
+        """Encode a frame; b"" if it has to wait for input to `decode`."""
 
     def decode(self, data: bytes) -> tuple[list[bytes], bytes]:
-        """The frames that these bytes complete, and bytes to send back. Raises ProtocolError."""
+        """Return the frames completed by these bytes, and bytes to send back.
+
+        Raises:
+            ProtocolError: the bytes are malformed
+        """
 
 
 class JsonFrames:
-    """Four bytes of length, big-endian, then JSON."""
+    """Four bytes of length, big-endian, followed by JSON."""
 
     def __init__(self) -> None:
         self._received = bytearray()

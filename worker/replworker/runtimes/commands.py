@@ -1,4 +1,4 @@
-"""A runtime by its name: the command that starts its interpreter."""
+"""Commands that start the interpreter of each runtime."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ _HARNESS = Path(__file__).with_name("python") / "harness.py"
 def build_command(
     runtime: str, interpreter: str, env: dict[str, str], wrapping: SandboxWrapper | None = None
 ) -> InterpreterCommand:
-    """What to execute for a runtime. Raises KeyError for one that is not known."""
+    """Build the command for a runtime.
+
+    Raises:
+        KeyError: the runtime is unknown
+    """
     if runtime == "bash":
         return bash.build_bash_command(interpreter, env, wrapping)
     argv = {"python": _python, "node": _node}[runtime](interpreter)

@@ -1,4 +1,4 @@
-"""A python environment as somebody names it: which interpreter that is, and what its session's environment says."""
+"""Python environments: interpreter and variables of an environment given by path or name."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ _INTERPRETER_PATHS = ("bin/python", ".venv/bin/python", "venv/bin/python")
 
 
 class EnvironmentUnavailable(Exception):
-    """It cannot be used; the text says why."""
+    """The environment cannot be used. The message says why."""
 
 
 class ResolvedInterpreter(NamedTuple):
-    """An interpreter, the variables that go with it, whether the session named it, which the operator did not, and the
-    environment that it belongs to where the broker keeps that."""
+    """An interpreter with its variables.
+
+    `named` is set if the session chose it rather than the operator, `kept` if it belongs to a named environment.
+    """
 
     executable: str
     env: dict[str, str]
@@ -34,9 +36,18 @@ class ResolvedInterpreter(NamedTuple):
 def resolve_interpreter(
     environment: str | None, interpreter: str, kept: str, env: dict[str, str], rights: Rights | None = None
 ) -> ResolvedInterpreter:
-    """The interpreter of `environment`: a virtual environment, an interpreter, a project folder with one, or `@NAME`
-    or `@OWNER/NAME`, which stands in the folder `kept` and is made when it is missing. None is `interpreter`. What has
-    a path is looked for with `rights`. Raises NoEnvironment."""
+    """Resolve the interpreter of an environment.
+
+    Args:
+        environment: virtual environment, interpreter, project directory, `@NAME` or `@OWNER/NAME`; None for the default
+        interpreter: the default interpreter
+        kept: directory of named environments, where missing ones are created
+        env: variables of the session
+        rights: rights with which paths are opened
+
+    Raises:
+        EnvironmentUnavailable: it is missing or cannot be created
+    """
     if environment is None:
         return ResolvedInterpreter(interpreter, env)
     own = None
@@ -72,7 +83,7 @@ def _find_executable(path: str) -> str:
 
 
 def list_environments(folder: str) -> frozenset[str]:
-    """The environments in the folder where named ones are kept, as `@NAME` and `@OWNER/NAME`."""
+    """Return the named environments in a directory, as `@NAME` and `@OWNER/NAME`."""
     found = set()
     for entry in _subdirectories(folder):
         if entry.startswith("@"):
@@ -92,8 +103,11 @@ def _subdirectories(folder: str) -> list[str]:
 
 
 def _ensure_environment(folder: str, name: str, interpreter: str) -> str:
-    """The place of a named environment, which is whole. One worker at a time makes it, the others wait: all of them
-    for as long as a worker may take to start. Whoever is killed over it leaves a note, and the next begins anew."""
+    """Return the path of a named environment, created if necessary.
+
+    One worker at a time creates it and the others wait, up to the start timeout. A worker killed meanwhile leaves a
+    note in the lock file, and the next one starts over.
+    """
     owner, slash, name = name.rpartition("/")
     if slash:
         folder = os.path.join(folder, f"@{quote(owner, safe='')}")
@@ -111,7 +125,7 @@ def _ensure_environment(folder: str, name: str, interpreter: str) -> str:
 
 
 def _create(path: str, interpreter: str) -> None:
-    """Make it, or nothing."""
+    """Create an environment, or leave nothing."""
     uv = shutil.which("uv")
     command = [uv, "venv", "--quiet", "--python", interpreter] if uv else [interpreter, "-m", "venv"]
     try:

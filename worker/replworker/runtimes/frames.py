@@ -1,11 +1,11 @@
-"""What worker and interpreter say to each other over the control channel, the same for every runtime.
+"""Frames between worker and interpreter on the control channel, the same for every runtime.
 
-The interpreter is not trusted: what it sends is decoded into these structs or it dies. `n` ties an answer to
-its question. Nothing here carries a session's name, an id of a client or a route.
+The interpreter is untrusted: its frames decode into these structs, or it is killed. `n` matches a reply with its
+request. No frame contains a session's name, a client's id or a route.
 
-Dump and Restore come with a descriptor (a regular file or a memfd, read and written from its beginning). It does not
-travel on the control channel, whose reader would have to ask for ancillary data with every frame, but by SCM_RIGHTS
-in a packet of one byte on the interpreter's descriptor 6, sent before the frame (`InterpreterProcess.send(body, fd)`).
+DumpFrame and RestoreFrame come with a descriptor (a regular file or a memfd, used from its beginning). It is not sent
+on the control channel, whose reader would have to request ancillary data with every frame, but with SCM_RIGHTS in a
+one-byte packet on the interpreter's descriptor 6, before the frame (`InterpreterProcess.send(body, fd)`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from replwire.replies import Completion, ExceptionInfo, SkippedName, StackFrame,
 
 
 class ClaimFrame(msgspec.Struct, tag_field="op", tag="claim"):
-    """Go to this folder, take this environment, keep to these limits."""
+    """Set working directory, environment variables and limits."""
 
     n: int
     cwd: str | None
@@ -25,10 +25,10 @@ class ClaimFrame(msgspec.Struct, tag_field="op", tag="claim"):
 
 
 class EvalFrame(msgspec.Struct, tag_field="op", tag="eval", omit_defaults=True):
-    """Run code. `name` is the file name that tracebacks show.
+    """Run code. `name` is the file name shown in tracebacks.
 
-    `mime` has exact MIME types, and `image/*`. The value comes back in the first of them that it has a form for, and
-    in no other; its text comes always, as `Result.value`. Figures come in the first of them that is a type of image.
+    `mime` has exact MIME types, and `image/*`. The value is returned in the first one available, and always as text in
+    `ResultFrame.value`. Figures are returned in the first image type.
     """
 
     n: int
@@ -37,34 +37,34 @@ class EvalFrame(msgspec.Struct, tag_field="op", tag="eval", omit_defaults=True):
     silent: bool
     stdin: bool
     history: bool
-    mime: list[str] = []  # the rich forms that the caller can show, best first; empty: text alone
-    file: str | None = None  # the code is this file's text: it is what `__file__` and tracebacks say
-    reload: bool = False  # forget first what the file's last load defined, or reload the module that it is
-    module: str | None = None  # the imported module to run it in
-    named: bool = True  # the session has a life beyond this eval: reload what the user has under autoreload
+    mime: list[str] = []  # rich forms the caller can display, best first; empty: text only
+    file: str | None = None  # file that the code was loaded from, for `__file__` and tracebacks
+    reload: bool = False  # first delete names of the file's last load, or reload its module
+    module: str | None = None  # imported module to run it in
+    named: bool = True  # the session outlives this eval: run the user's autoreloader
 
 
 class InterruptFrame(msgspec.Struct, tag_field="op", tag="interrupt"):
-    """The eval `n` is to stop. Sent before SIGINT, which alone could come before the eval has begun. No answer."""
+    """Interrupt the eval `n`. Sent before SIGINT, which could arrive before the eval has begun. No reply."""
 
     n: int
 
 
 class VarsFrame(msgspec.Struct, tag_field="op", tag="vars"):
-    """List the user's variables, at most `max` of them."""
+    """List at most `max` of the user's variables."""
 
     n: int
     max: int
 
 
 class ClearFrame(msgspec.Struct, tag_field="op", tag="clear"):
-    """Forget the user's variables."""
+    """Delete the user's variables."""
 
     n: int
 
 
 class CompleteFrame(msgspec.Struct, tag_field="op", tag="complete"):
-    """Ways to go on with `code` at `pos`, an offset in characters, at most `max`. Runs no property with effects."""
+    """List at most `max` completions for `code` at `pos`, an offset in characters. Runs no user code."""
 
     n: int
     code: str
@@ -73,7 +73,7 @@ class CompleteFrame(msgspec.Struct, tag_field="op", tag="complete"):
 
 
 class LookupFrame(msgspec.Struct, tag_field="op", tag="lookup"):
-    """What a dotted name means. Anything but a dotted name is not found; nothing is evaluated."""
+    """Look up a dotted name. Anything else is not found; nothing is evaluated."""
 
     n: int
     symbol: str
@@ -81,16 +81,18 @@ class LookupFrame(msgspec.Struct, tag_field="op", tag="lookup"):
 
 
 class DumpFrame(msgspec.Struct, tag_field="op", tag="dump"):
-    """Write the user's names for another session, at most `max` bytes. Python writes into the descriptor that
-    comes with this frame; other runtimes answer with `data`."""
+    """Write the user's variables for another session, at most `max` bytes.
+
+    Python writes to the attached descriptor; other runtimes reply with `data`.
+    """
 
     n: int
     max: int
-    dill: str | None = None  # folder where dill can be imported from, when the interpreter has none
+    dill: str | None = None  # directory to import dill from, if the interpreter has none
 
 
 class RestoreFrame(msgspec.Struct, tag_field="op", tag="restore"):
-    """Take over names that a Dump wrote: from the descriptor that comes along (python), or from `data`."""
+    """Restore the variables of a dump, from the attached descriptor (Python) or from `data`."""
 
     n: int
     data: str | None = None
@@ -102,18 +104,18 @@ class _FrameEvent(msgspec.Struct, tag_field="t", frozen=True, rename="kebab"):
 
 
 class ReadyFrame(_FrameEvent, frozen=True, tag="ready"):
-    """The interpreter is up."""
+    """The interpreter is ready."""
 
     runtime: str
     version: str
     implementation: str
     executable: str
-    pid: int  # as it sees itself
-    can: list[str] = []  # ops beyond claim, eval and interrupt that it answers
+    pid: int  # as seen by itself
+    can: list[str] = []  # ops it supports besides claim, eval and interrupt
 
 
 class ClaimedFrame(_FrameEvent, frozen=True, tag="claimed"):
-    """Answer to Claim."""
+    """Reply to ClaimFrame."""
 
     n: int
     error: str | None = None
@@ -126,10 +128,10 @@ class NeedInputFrame(_FrameEvent, frozen=True, tag="need-input"):
 
 
 class ResultFrame(_FrameEvent, frozen=True, tag="result", kw_only=True):
-    """Answer to Eval, exactly one.
+    """Reply to EvalFrame, exactly one.
 
-    A bundle (`mime`, and each of `images`) has one form. One that was over its bound has in its place, or besides a
-    smaller image, a `text/plain` note and the path of the file that holds the whole: `application/vnd.replctl.file`.
+    A bundle (`mime`, and each of `images`) has one form. One over its limit has instead, or in addition to a smaller
+    image, a `text/plain` note and the path of the file with the whole: `application/vnd.replctl.file`.
     """
 
     n: int
@@ -143,13 +145,13 @@ class ResultFrame(_FrameEvent, frozen=True, tag="result", kw_only=True):
     stacktrace: list[StackFrame] | None = None
     traceback: str | None = None
     hint: str | None = None
-    mime: dict[str, str] | None = None  # the value's rich forms: MIME type to text, images in base64
-    images: list[dict[str, str]] = []  # figures that the eval drew besides its value, each such a bundle
-    images_dropped: int = 0  # and how many more there were
+    mime: dict[str, str] | None = None  # the value's rich form: MIME type to text, images in base64
+    images: list[dict[str, str]] = []  # figures the eval drew in addition to its value, each a bundle
+    images_dropped: int = 0  # further figures
 
 
 class VariablesFrame(_FrameEvent, frozen=True, tag="vars"):
-    """Answer to Vars."""
+    """Reply to VarsFrame."""
 
     n: int
     vars: list[Variable]
@@ -157,14 +159,14 @@ class VariablesFrame(_FrameEvent, frozen=True, tag="vars"):
 
 
 class ClearedFrame(_FrameEvent, frozen=True, tag="cleared"):
-    """Answer to Clear."""
+    """Reply to ClearFrame."""
 
     n: int
     count: int
 
 
 class CompletionsFrame(_FrameEvent, frozen=True, tag="completions"):
-    """Answer to Complete: each text replaces what stands between `start`, in characters, and the cursor."""
+    """Reply to CompleteFrame: each text replaces the text between `start`, in characters, and the cursor."""
 
     n: int
     start: int
@@ -172,7 +174,7 @@ class CompletionsFrame(_FrameEvent, frozen=True, tag="completions"):
 
 
 class FoundFrame(_FrameEvent, frozen=True, tag="found", kw_only=True):
-    """Answer to Lookup."""
+    """Reply to LookupFrame."""
 
     n: int
     found: bool
@@ -186,7 +188,7 @@ class FoundFrame(_FrameEvent, frozen=True, tag="found", kw_only=True):
 
 
 class DumpedFrame(_FrameEvent, frozen=True, tag="dumped", kw_only=True):
-    """Answer to Dump and to Restore. `error` when nothing at all came of it."""
+    """Reply to DumpFrame and RestoreFrame. `error` is set if they failed as a whole."""
 
     n: int
     count: int = 0
@@ -197,7 +199,7 @@ class DumpedFrame(_FrameEvent, frozen=True, tag="dumped", kw_only=True):
 
 
 class BrokenFrame(_FrameEvent, frozen=True, tag="broken"):
-    """The interpreter cannot go on, over what the user's code has done to it. The last that it says."""
+    """The interpreter cannot continue because of what the user's code did. Its last frame."""
 
     cause: str
 

@@ -1,11 +1,11 @@
-"""The interpreter as a child process: how it is started, spoken to, signalled and buried.
+"""Interpreter child process: start, I/O, signals and reaping.
 
-It gets three pipes as its standard streams and four more descriptors: 3 is the control channel (one end of a
-socketpair), 4 a pipe for output that belongs to no eval, 5 a pipe for stacks (see `ask_stack`), 6 one end of a
-socketpair on which descriptors come (see `send`). Nothing else is inherited. It dies with the worker.
+It gets three pipes as standard streams and four more descriptors: 3 is the control channel (one end of a socketpair), 4
+a pipe for background output, 5 a pipe for stacks (see `request_stack`), 6 one end of a socketpair for descriptors (see
+`send`). Nothing else is inherited. It dies with the worker.
 
-Around it there may be a wrapping, a sandbox: then the process that we forked is the wrapping's, and the interpreter
-is a process below it, which makes itself known by its first word on the control channel (the kernel adds who spoke).
+With a sandbox, the forked process is the sandbox's wrapper and the interpreter a descendant, whose pid the kernel
+attaches to its first message on the control channel.
 """
 
 from __future__ import annotations
@@ -32,38 +32,42 @@ TRACE_FD = 5
 FD_SOCKET_FD = 6
 _PIPE_BYTES = 1024 * 1024
 _READ_BYTES = 128 * 1024
-_STALE_READS = 16  # code may write into the pipe without end
+_STALE_READS = 16  # user code may write to the pipe endlessly
 _STARTUP_ERROR_BYTES = 1024
 _CREDENTIALS = struct.Struct("=3i")  # pid, uid, gid
 _PR_SET_PDEATHSIG = 1
 _MAX_TREE = 100
 _COMMAND_BYTES = 1000
-_OOM_SCORE = 500  # when memory runs out the interpreter goes before its worker, and that before the broker
+_OOM_SCORE = 500  # the OOM killer takes the interpreter before its worker, and that before the broker
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class SandboxWrapper(Protocol):
-    """What stands around an interpreter, from before its start to after its end."""
+    """A sandbox wrapper around an interpreter, from before its start to after its end."""
 
-    prefix: tuple[str, ...]  # comes before the command; the first is an absolute path
+    prefix: tuple[str, ...]  # put before the command; the first is an absolute path
     fds: tuple[int, ...]  # inherited as 7, 8, ...
 
     def enter(self) -> None:
-        """In the forked child, right before the execution. Raises OSError."""
+        """Prepare the forked child just before the command is executed.
+
+        Raises:
+            OSError: the preparation failed
+        """
 
     def on_fork(self, pid: int) -> None:
-        """In the worker, right after the fork."""
+        """Continue in the worker after the fork."""
 
     def death_cause(self) -> str | None:
-        """Why the interpreter was killed, where the wrapping knows."""
+        """Return why the interpreter was killed, if the wrapper knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class InterpreterCommand:
-    """What to execute. `env` is the whole environment.
+    """Command that starts an interpreter. `env` is the whole environment.
 
-    `codec` makes the interpreter's side of the control channel. With `nudge`, an interrupt goes to the whole process
-    group, and this signal to the interpreter besides.
+    `codec` creates the interpreter's side of the control channel. With `extra_signal`, an interrupt goes to the whole
+    process group, and this signal to the interpreter in addition.
     """
 
     argv: list[str]
@@ -74,7 +78,7 @@ class InterpreterCommand:
 
 
 class InterpreterProcess:
-    """One interpreter. Every descriptor here is non-blocking; nothing waits."""
+    """An interpreter process. All descriptors are non-blocking and no method waits."""
 
     def __init__(self, command: InterpreterCommand) -> None:
         ours, theirs = socket.socketpair()
@@ -85,11 +89,11 @@ class InterpreterProcess:
         for end in (out[1], err[1]):
             try:
                 fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-            except OSError:  # past the user's quota for pipes: a smaller one works as well
+            except OSError:  # beyond the user's pipe quota: a smaller one works as well
                 pass
         inner = [stdin[0], out[1], err[1], theirs.fileno(), late[1], trace[1], parcel.fileno()]
         self._wrapper = command.wrapper
-        self.outer_pid = os.fork()  # the interpreter, or its wrapping
+        self.outer_pid = os.fork()  # the interpreter, or its wrapper
         if self.outer_pid == 0:
             _exec_child(command, inner)
         for fd in (stdin[0], out[1], err[1], late[1], trace[1]):
@@ -97,7 +101,7 @@ class InterpreterProcess:
         theirs.close()
         parcel.close()
         self.pidfd = os.pidfd_open(self.outer_pid)
-        self.pid, self._inner_pidfd = self.outer_pid, self.pidfd  # the interpreter's, once it has spoken
+        self.pid, self._inner_pidfd = self.outer_pid, self.pidfd  # the interpreter's, after the handshake
         self._handshake_done = False
         self.control = ours
         self.stdin, self.out, self.err, self.background, self.trace = stdin[1], out[0], err[0], late[0], trace[0]
@@ -111,7 +115,7 @@ class InterpreterProcess:
             self.trace,
         ):
             os.set_blocking(fd, False)
-        self._pipes = select.epoll()  # asked without waiting: which of the three has anything, in one call
+        self._pipes = select.epoll()  # checks all three pipes in one call
         for fd in (self.background, self.out, self.err):
             self._pipes.register(fd, select.EPOLLIN)
         self._codec = command.codec()
@@ -123,37 +127,42 @@ class InterpreterProcess:
     # --- control channel ---
 
     def send(self, body: bytes, fd: int | None = None) -> None:
-        """Queue one frame and send as far as it goes. A descriptor that belongs to it goes before it, at once.
+        """Queue a frame and send as far as possible, its descriptor immediately before it.
 
-        The caller keeps its own. One frame with a descriptor may be unanswered at a time: of two, the last is taken.
+        The caller keeps its own descriptor. At most one frame with a descriptor may be unanswered; of two, the last is
+        used.
         """
         if fd is not None:
             try:
                 socket.send_fds(self._fd_socket, [b"\0"], [fd])
             except (BlockingIOError, BrokenPipeError, ConnectionResetError):
-                pass  # it is dying, or does not read them: then it answers that no descriptor came
+                pass  # it is dying or does not read: then it replies that no descriptor arrived
         self._unsent += self._codec.encode(body)
         self.flush()
 
     def flush(self) -> None:
-        """Send what is queued, as far as it goes."""
+        """Send queued bytes as far as possible."""
         while self._unsent:
             try:
                 sent = self.control.send(self._unsent)
             except BlockingIOError:
                 return
-            except OSError:  # it is dying: its pidfd tells the rest
+            except OSError:  # it is dying: its pidfd reports it
                 self._unsent.clear()
                 return
             del self._unsent[:sent]
 
     @property
     def has_unsent(self) -> bool:
-        """Whether `flush` has work."""
+        """True if `flush` has work."""
         return bool(self._unsent)
 
     def receive(self) -> list[bytes]:
-        """Frames that have arrived. Raises ProtocolError for bytes that are none."""
+        """Return the frames that have arrived.
+
+        Raises:
+            ProtocolError: the bytes are not frames
+        """
         try:
             data = self.control.recv(_READ_BYTES) if self._handshake_done else self._read_handshake()
         except (BlockingIOError, ConnectionResetError):
@@ -165,50 +174,54 @@ class InterpreterProcess:
         return frames
 
     def _read_handshake(self) -> bytes:
-        """Nothing of the user's runs before it, so it is the interpreter that speaks; its pid is seen as ours."""
+        """Read the first message and the interpreter's pid. No user code runs before it."""
         data, ancillary, _, _ = self.control.recvmsg(_READ_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
         self._handshake_done = True
         for _, kind, payload in ancillary:
             pid = _CREDENTIALS.unpack(payload)[0] if kind == socket.SCM_CREDENTIALS else 0
             if pid not in (0, self.outer_pid):
-                with suppress(ProcessLookupError):  # it has ended since, as its wrapping will tell
+                with suppress(ProcessLookupError):  # it has exited since; the wrapper reports it
                     self._inner_pidfd, self.pid = os.pidfd_open(pid), pid
         self.control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
         return data
 
     @property
     def sandboxed_pid(self) -> int | None:
-        """The pid of an interpreter that has spoken from inside its wrapping."""
+        """Pid of an interpreter inside a sandbox, once it has sent its first message."""
         return self.pid if self.pid != self.outer_pid else None
 
     # --- streams ---
 
     def read(self, fd: int) -> bytes | None:
-        """Bytes that wait in a pipe; b"" at its end, None when there is nothing now."""
+        """Read from a pipe; b"" at its end, None if nothing is available."""
         try:
             return os.read(fd, _READ_BYTES)
         except BlockingIOError:
             return None
 
     def readable_pipes(self) -> list[int]:
-        """The pipes in which bytes wait, or whose writers are all gone."""
+        """Return the pipes that have data or whose writers have all closed."""
         return [fd for fd, _ in self._pipes.poll(0)]
 
     def unread_bytes(self, fd: int) -> int:
-        """How many bytes wait in a pipe."""
+        """Return the number of bytes available in a pipe."""
         return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"), "little")
 
     def write_stdin(self, data: bytes | bytearray) -> int:
-        """Write to its stdin; returns how many bytes went. Raises BrokenPipeError when it has closed it."""
+        """Write to stdin and return the number of bytes written.
+
+        Raises:
+            BrokenPipeError: the interpreter has closed its stdin
+        """
         try:
             return os.write(self.stdin, data)
         except BlockingIOError:
             return 0
 
-    # --- life ---
+    # --- lifecycle ---
 
     def interrupt(self) -> None:
-        """SIGINT, to the interpreter alone or as its command says."""
+        """Send SIGINT to the interpreter, and as its command requests."""
         try:
             if self._extra_signal is None:
                 signal.pidfd_send_signal(self._inner_pidfd, signal.SIGINT)
@@ -219,10 +232,10 @@ class InterpreterProcess:
             pass
 
     def request_stack(self) -> None:
-        """Ask where the code is, without stopping it: text for `stacks.parse` comes in the `trace` pipe.
+        """Request the stacks of all threads without stopping them; text for `stacks.parse` arrives in the `trace` pipe.
 
-        Only for an interpreter whose Ready says "stack": SIGUSR1 ends others. What an earlier answer left is dropped.
-        No mark ends an answer, and it is written in one go: it is whole when nothing more has come for a moment.
+        Only for an interpreter whose ReadyFrame lists "stack": SIGUSR1 kills others. Remains of an earlier answer are
+        dropped. An answer has no end mark but is written at once, so it is complete when no more bytes follow.
         """
         for _ in range(_STALE_READS):
             if not self.read(self.trace):
@@ -233,7 +246,7 @@ class InterpreterProcess:
             pass
 
     def kill(self) -> None:
-        """SIGKILL to it and its process group, or to its wrapping, which takes all that is in it along."""
+        """Kill the interpreter and its process group (SIGKILL), or its sandbox with everything inside."""
         for kill in (self._kill, self._kill_group):
             try:
                 kill()
@@ -244,10 +257,10 @@ class InterpreterProcess:
         signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def _kill_group(self) -> None:
-        os.killpg(self.outer_pid, signal.SIGKILL)  # which it does not lead yet when it was just forked
+        os.killpg(self.outer_pid, signal.SIGKILL)  # which it does not lead yet right after the fork
 
     def poll_exit(self) -> str | None:
-        """How it ended, in words, or None while it lives. Reaps it."""
+        """Return how it exited, in words, or None while it runs. Reaps it."""
         if not select.select([self.pidfd], [], [], 0)[0]:
             return None
         _, status = os.waitpid(self.outer_pid, 0)
@@ -258,14 +271,14 @@ class InterpreterProcess:
         who = "the interpreter"
         if self._wrapper is not None and code < 0:
             who = "the sandbox around the interpreter (bwrap)"
-        elif self._wrapper is not None and code > 128:  # how a wrapping says that a signal ended what is in it
+        elif self._wrapper is not None and code > 128:  # the wrapper's code for a signal inside
             code = 128 - code
         if code < 0:
             return f"{who} was killed by {_signal_name(-code)}"
         return f"the interpreter exited with code {code}{self._startup_error()}"
 
     def is_stopped(self) -> bool:
-        """Whether a signal has stopped it (SIGSTOP): it hears nothing until another lets it go on."""
+        """Return whether a signal has stopped it (SIGSTOP), so that it reacts to nothing until continued."""
         try:
             with open(f"/proc/{self.pid}/stat", "rb") as file:
                 return file.read().rpartition(b")")[2].split()[0] == b"T"
@@ -273,13 +286,13 @@ class InterpreterProcess:
             return False
 
     def _startup_error(self) -> str:
-        """What it said before it was there at all: why it could not be started."""
+        """Return stderr of an interpreter that failed before its first message: why it did not start."""
         words = None if self._handshake_done else self.read(self.err)
         text = (words or b"")[-_STARTUP_ERROR_BYTES:].decode(errors="replace").strip()
         return f" at its start: {text}" if text else ""
 
     def close(self) -> None:
-        """Give every descriptor back. For one that is dead and buried."""
+        """Close all descriptors, after the process was reaped."""
         self.control.close()
         self._fd_socket.close()
         self._pipes.close()
@@ -287,14 +300,14 @@ class InterpreterProcess:
             os.close(fd)
 
     def cwd(self) -> str | None:
-        """Where it is now, or None when it cannot be told."""
+        """Return its working directory, or None if unknown."""
         try:
             return os.readlink(f"/proc/{self.pid}/cwd")
         except OSError:
             return None
 
     def process_tree(self) -> list[tuple[int, str]]:
-        """It and the processes it started, with their command lines; at most so many."""
+        """Return its process tree as pids and command lines, bounded in number."""
         found: list[tuple[int, str]] = []
         pids = [self.pid]
         while pids and len(found) < _MAX_TREE:
@@ -310,7 +323,7 @@ class InterpreterProcess:
         return found
 
     def memory_bytes(self) -> int | None:
-        """Resident memory, or None when it cannot be told."""
+        """Return resident memory in bytes, or None if unknown."""
         try:
             with open(f"/proc/{self.pid}/statm", "rb") as file:
                 return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
@@ -318,7 +331,7 @@ class InterpreterProcess:
             return None
 
     def cpu_seconds(self) -> float | None:
-        """Processor time used, or None when it cannot be told."""
+        """Return CPU time in seconds, or None if unknown."""
         try:
             with open(f"/proc/{self.pid}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
@@ -335,8 +348,11 @@ def _signal_name(number: int) -> str:
 
 
 def raise_oom_score(least: int) -> None:
-    """Have the kernel prefer this process when memory runs out. To raise the score is allowed to everybody; it is not
-    lowered, which is not. Raises OSError."""
+    """Raise this process's OOM score to at least `least`. Everybody may raise it; it is never lowered.
+
+    Raises:
+        OSError: /proc cannot be written
+    """
     with open("/proc/self/oom_score_adj", "r+") as file:
         if int(file.read()) < least:
             file.seek(0)
@@ -344,7 +360,7 @@ def raise_oom_score(least: int) -> None:
 
 
 def _exec_child(command: InterpreterCommand, inner: list[int]) -> NoReturn:
-    """In the forked child: arrange descriptors and execute. Nothing of the worker's runs after this."""
+    """Arrange descriptors and execute the command, in the forked child."""
     doing = command.argv[0]
     try:
         parent = os.getppid()
@@ -363,7 +379,7 @@ def _exec_child(command: InterpreterCommand, inner: list[int]) -> NoReturn:
             doing = "the sandbox"
             wrapping.enter()
             doing = argv[0]
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # after a change of user, which clears it
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # after the change of user, which clears it
         if os.getppid() != parent:
             os._exit(127)
         os.execve(argv[0], argv, command.env)

@@ -1,7 +1,7 @@
-"""Removal of named environments: renamed aside at once, deleted later, also after a kill in between.
+"""Removal of named environments: renamed at once, deleted later, also after a kill in between.
 
-Directories are opened and renamed by descriptor, symlinks are never followed. Nothing descends: a directory's own
-directories move up beside it before it goes, so depth costs neither stack nor descriptors.
+Directories are opened and renamed by descriptor; symlinks are never followed. Deletion does not descend: subdirectories
+are moved up first, so depth costs neither stack nor descriptors.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from urllib.parse import quote
 
-_ASIDE = ".removed"  # no name of an environment or of an owner's directory begins so
-_BATCH = 1000  # names that are held in memory
+_ASIDE = ".removed"  # no environment's or owner's name begins with a dot
+_BATCH = 1000  # names held in memory
 
 
 def set_aside(folder: str, environment: str) -> None:
-    """Take `@NAME` or `@OWNER/NAME`, which nobody uses or makes, out of the folder of named environments. Raises
-    OSError."""
+    """Move `@NAME` or `@OWNER/NAME`, which is not in use, out of the directory of named environments.
+
+    Raises:
+        OSError: it cannot be moved
+    """
     owner, slash, name = environment[1:].rpartition("/")
     with _directory(folder) as top:
         with suppress(FileExistsError):
@@ -32,12 +35,12 @@ def set_aside(folder: str, environment: str) -> None:
 
 
 def has_set_aside(folder: str) -> bool:
-    """Whether something waits to be deleted, perhaps since an earlier broker."""
+    """Return whether something waits to be deleted, perhaps since an earlier broker."""
     return next(_names(folder), None) is not None
 
 
 def delete_set_aside(folder: str) -> list[str]:
-    """Delete what was set aside; what could not be deleted, and why."""
+    """Delete the environments set aside; return what could not be deleted, and why."""
     failed: dict[str, str] = {}
     while batch := list(islice((name for name in _names(folder) if name not in failed), _BATCH)):
         with _directory(f"{folder}/{_ASIDE}") as aside:
@@ -56,7 +59,11 @@ def _names(folder: str) -> Iterator[str]:
 
 
 def _delete(name: str, aside: int) -> None:
-    """Delete a directory's files and itself; its directories move up to be next. Raises OSError."""
+    """Delete a directory and its files; its subdirectories move up to be next.
+
+    Raises:
+        OSError: it cannot be deleted
+    """
     try:
         with _directory(name, aside, writable=True) as fd, os.scandir(fd) as entries:
             for entry in entries:
@@ -70,7 +77,11 @@ def _delete(name: str, aside: int) -> None:
 
 
 def _move(name: str, home: int, aside: int) -> None:
-    """To a name of its own; a directory that moves has to be writable itself. Raises OSError."""
+    """Move an entry to a unique name; a directory has to be writable itself.
+
+    Raises:
+        OSError: it cannot be moved
+    """
     with suppress(NotADirectoryError), _directory(name, home, writable=True):
         pass
     os.rename(name, secrets.token_hex(8), src_dir_fd=home, dst_dir_fd=aside)
@@ -78,7 +89,11 @@ def _move(name: str, home: int, aside: int) -> None:
 
 @contextmanager
 def _directory(name: str, beside: int | None = None, *, writable: bool = False) -> Iterator[int]:
-    """A directory, opened without following a symlink; with `writable`, whatever its mode was. Raises OSError."""
+    """Open a directory without following a symlink; with `writable`, whatever its mode was.
+
+    Raises:
+        OSError: it cannot be opened
+    """
     plain = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(name, plain | (os.O_PATH if writable else os.O_RDONLY), dir_fd=beside)
     try:

@@ -1,36 +1,35 @@
-"""The sandbox around an interpreter. What it holds and what not: docs/security.md; why so: docs/decisions/0015.
+"""Sandbox around an interpreter. What it prevents: docs/security.md; why it is built so: docs/decisions/0015.
 
-Once in a broker::
+In a broker, once::
 
-    machine = look()                                    # machine.py: facts, as data that can be sent to workers
-    sweep(machine.cgroups)                              # cgroup.py: what workers of a dead broker left; also after
-                                                        # each worker's death, since a killed one cannot tidy up
-    report = probe(policy, machine, interpreter, env)   # probe.py: 0.1 s; run again when the settings change
+    machine = detect_machine()                          # machine.py: facts, sent to workers as data
+    remove_orphans(machine.cgroups)                     # cgroup.py: groups of dead workers; also after each worker's
+                                                        # death, since a killed one cannot clean up
+    report = probe(policy, machine, interpreter, env)   # probe.py: 0.2 s; repeat when the settings change
     if not report.ok: refuse sessions with `sandbox-unavailable` and report.text()
     report.layers, report.missing                       # for `describe`, `info`, `doctor`
 
-For a request: ``tighten(policy, request)`` (replwire.policy) raises Loosens. A policy that differs from the broker's in
-anything but its paths for the workspace needs a pool key, and a probe, of its own. `profile: off` is not for this
-package: no plan, no probe, a bare Command.
+For a request, ``tighten(policy, request)`` (replwire.policy) raises PolicyExceeded. A policy that differs from the
+broker's in anything but its workspace paths needs a worker pool and a probe of its own. `profile: off` does not use
+this package: no plan, no probe, a bare InterpreterCommand.
 
-In a worker, before it has a second thread::
+In a worker, while it is single-threaded::
 
-    plan = prepare(policy, machine, runtime, interpreter, env, slot=number)   # prepare.py; raises Unavailable, Refused
-    confined = Confined(plan)                                                 # confined.py; raises OSError
-    child = Child(pick(runtime, interpreter, plan.env, confined))             # runtimes: as ever from here on
+    plan = prepare_plan(policy, machine, runtime, interpreter, env, slot=number)  # SandboxUnavailable, DirectoryRefused
+    sandbox = BubblewrapSandbox(plan)                                             # raises OSError
+    process = InterpreterProcess(build_command(runtime, interpreter, plan.env, sandbox))
 
-`slot` gives each session of a root broker a host user of its own: any number that live sessions do not share. At the
-claim, before the interpreter is told its folder (replworker.session)::
+`slot` gives each session of a root broker its own host user: any number unique among live sessions. At the assignment,
+before the interpreter is told its directory (replworker.session_sandbox)::
 
-    folder = check(policy, cwd, home)                   # workspace.py: the real path; raises Refused
-    error = confined.attach(policy, folder)             # 3 to 10 ms; None when it is there
-    claim the interpreter with cwd=folder, or without one, when the session has none
+    directory = check_directory(policy, cwd, home)      # workspace.py: the real path; raises DirectoryRefused
+    error = sandbox.attach(policy, directory)           # 3 to 10 ms; None on success
 
-Where `report.layers["late-workspace"]` is False, a session with a folder starts cold, with
-``prepare(..., folder=folder)``, and is not from the pool. A slot is used once: the second `attach` fails.
-`child.died()` says "out of memory: 1024 MB" where a control group held; `confined.close()` tidies up when a worker
-lives on.
+If `report.layers["late-workspace"]` is False, a session with a directory starts cold, with
+``prepare_plan(..., folder=directory)``, and not from the pool. A sandbox is used once: a second `attach` fails.
+`process.poll_exit()` returns "out of memory: 1024 MB" if a control group enforced its limit; `sandbox.close()` cleans
+up in a worker that lives on.
 
-The parts: `plan` is pure; `machine`, `reach`, `workspace` and `cgroup.find` read; `mounts`, `stage` and `usher` mount;
-`inner` and `canary` run inside, with nothing but a standard library.
+`plan` is pure; `machine`, `runtime_paths`, `workspace` and `cgroup.find_cgroup_root` read; `mounts`, `private_mounts`
+and `mount_helper` mount; `sandbox_init` and `selftest` run inside, with the standard library only.
 """

@@ -1,4 +1,4 @@
-"""Reads of what a session or a project may have put there: regular files only, bounded, and never a wait."""
+"""Bounded, non-blocking reads of untrusted files: regular files only."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ import re
 import stat
 from collections.abc import Iterator
 
-MAX_ENTRIES = 20_000  # of one folder: a site-packages has some hundreds
+MAX_ENTRIES = 20_000  # per directory; a site-packages has some hundreds
 _BYTES_AT_ONCE = 64 * 1024
 
 
 class Oversized(ValueError):
-    """A file or a folder is larger than anything of its kind would be."""
+    """A file or directory exceeds its size limit."""
 
 
 def read_text(path: str, most: int) -> str | None:
-    """The text of a regular file, None where there is none that can be read. Raises Oversized past `most` bytes.
+    """Return the text of a regular file, or None if it cannot be read.
 
-    What is opened is what is checked, and opening does not wait: neither for a FIFO's writer nor for a device.
+    The check is done on the open descriptor, and opening does not block on FIFOs or devices.
+
+    Raises:
+        Oversized: the file is longer than `most` bytes
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -35,7 +38,11 @@ def read_text(path: str, most: int) -> str | None:
 
 
 def read_bounded(fd: int, most: int, name: str) -> bytes:
-    """What is left to read in an open file, which may grow meanwhile. Raises Oversized past `most` bytes."""
+    """Read the rest of an open file, which may grow meanwhile.
+
+    Raises:
+        Oversized: there are more than `most` bytes
+    """
     data = bytearray()
     while piece := os.read(fd, min(_BYTES_AT_ONCE, most + 1 - len(data))):
         data += piece
@@ -45,7 +52,11 @@ def read_bounded(fd: int, most: int, name: str) -> bytes:
 
 
 def list_matching(folder: str, pattern: str) -> Iterator[str]:
-    """Paths of the entries whose whole name matches, in order; none where there is no such folder. Raises Oversized."""
+    """Yield the sorted paths of entries whose whole name matches; none if the directory is missing.
+
+    Raises:
+        Oversized: the directory has too many entries
+    """
     try:
         with os.scandir(folder) as entries:
             found = [entry.name for _, entry in zip(range(MAX_ENTRIES + 1), entries, strict=False)]

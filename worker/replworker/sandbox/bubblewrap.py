@@ -1,4 +1,4 @@
-"""One sandbox around one interpreter: a `SandboxWrapper` for `InterpreterProcess`, used once."""
+"""bubblewrap sandbox around one interpreter: a single-use `SandboxWrapper`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ _EMPTY_S = 2.0
 
 
 class BubblewrapSandbox:
-    """What stands between an interpreter and the machine. Raises OSError when its group cannot be made.
+    """bubblewrap sandbox of one interpreter.
 
-    `extra` descriptors are inherited after ours; they stay open inside, for tests of what such a leak would give.
+    `extra` descriptors are inherited after the sandbox's own and stay open inside, to test such leaks.
+
+    Raises:
+        OSError: the control group cannot be created
     """
 
     def __init__(self, plan: SandboxPlan, extra: tuple[int, ...] = ()) -> None:
@@ -32,10 +35,10 @@ class BubblewrapSandbox:
         self.group.create()
         self._helper: MountHelper | None = None
 
-    # --- Wrapping ---
+    # --- SandboxWrapper ---
 
     def enter(self) -> None:
-        """In the forked child: into the group, then, for a root broker, to the stage and to another user."""
+        """Prepare the forked child: join the group; for a root broker, set up mounts and drop to the session's user."""
         self.group.join()
         run_as = self._plan.run_as
         if run_as is not None:
@@ -45,14 +48,14 @@ class BubblewrapSandbox:
             identity.drop_to_user(run_as)
 
     def on_fork(self, pid: int) -> None:
-        """Let go of what the child has inherited, and post the one who brings the workspace."""
+        """Close inherited descriptors and start the mount helper."""
         for fd in self._own_fds:
             os.close(fd)
         if self._plan.late:
             self._helper = MountHelper(pid, self._plan.run_as)
 
     def death_cause(self) -> str | None:
-        """The limit of memory that it died of, if the kernel has killed for one."""
+        """Return the memory limit the interpreter was killed for, if it was."""
         if not self.group.was_oom_killed():
             return None
         if self.group.has_hit_own_limit():
@@ -60,18 +63,21 @@ class BubblewrapSandbox:
         return "killed for memory by a limit outside of the session's own: of an outer control group, or the machine"
 
     def memory_group(self) -> tuple[Path, int] | None:
-        """The control group that counts and bounds its memory, and its version; None where there is none."""
+        """Return the control group that limits its memory and the group's version, or None."""
         folder = self.group.folders.get("memory")
         return None if folder is None else (folder, self._plan.machine.cgroups.version)
 
-    # --- a session's folder ---
+    # --- the session's directory ---
 
     def attach(self, policy: Policy, folder: str, rights: Rights | None = None) -> str | None:
-        """Give the running interpreter its workspace, at its own path; why it could not be done, or None.
+        """Mount the workspace into the running sandbox at its own path. Return an error message, or None.
 
-        `folder` is a real path that `workspace.check` has let through. Once, before any code of the user has run.
-        `policy` may be tighter in its paths than the one that the sandbox was started with; all is opened with
-        `rights`, those of the session's owner.
+        Call it once, before any user code runs.
+
+        Args:
+            policy: may be tighter in its paths than the policy the sandbox was started with
+            folder: a real path accepted by `workspace.check_directory`
+            rights: the rights of the session's owner, with which everything is opened
         """
         if self._helper is None:
             return "this sandbox was started without a way to mount a folder later"
@@ -85,19 +91,19 @@ class BubblewrapSandbox:
         return usher.attach(wanted, ATTACH_S, rights)
 
     def decline_workspace(self) -> None:
-        """No folder will come: nobody has to wait for one."""
+        """Stop the mount helper: the session has no working directory."""
         if self._helper is not None:
             self._helper.stop()
             self._helper = None
 
     def close(self) -> None:
-        """After the interpreter's end: leave nothing behind."""
+        """Clean up after the interpreter has exited."""
         self.decline_workspace()
         self.group.remove(_EMPTY_S)
 
 
 def _memfd(data: bytes) -> int:
-    """Bytes as a descriptor, to be read once."""
+    """Return a descriptor that yields `data`, once."""
     fd = os.memfd_create("replctl", os.MFD_CLOEXEC)
     os.write(fd, data)
     os.lseek(fd, 0, os.SEEK_SET)

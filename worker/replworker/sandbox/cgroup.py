@@ -1,8 +1,8 @@
-"""Control groups: the only limits that count all of a session's processes together.
+"""Control groups: the only limits on all processes of a session together.
 
-Version 1 (one tree a controller) and version 2 (one tree), below the broker's own group and nowhere else. Where
-none can be made `FreshUser.problem` says why, and memory and processes are bounded per process and per user alone.
-Linux, Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst.
+Supports version 1 (one tree per controller) and version 2 (one tree), below the broker's own group only. Where none can
+be created, `CgroupRoot.problem` says why, and memory and processes are limited per process and user. Linux,
+Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ CONTROLLERS = ("memory", "pids", "cpu")
 _NONE = "no cgroup controllers are mounted"
 _PERIOD_US = 100_000
 _DYING_S = 0.002
-_MAX_GROUPS = 10_000  # groups of one process: a worker has one, tests have more
-_HUGE_PAGE = 2 * MIB  # what may have been wanted at once
-_OF_BWRAP = 2  # its two processes count as well
+_MAX_GROUPS = 10_000  # groups per process: a worker has one, tests have more
+_HUGE_PAGE = 2 * MIB  # the size of the last failed allocation
+_OF_BWRAP = 2  # its two processes are counted as well
 _OPTIONAL = ("memory.memsw.limit_in_bytes", "memory.swap.max", "memory.oom.group")  # not in every kernel
 _NAME = re.compile(r"replctl-(\d+)-\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupRoot:
-    """Where groups can be made: controller to folder. In version 2 the folders are one."""
+    """Directories in which groups can be created, by controller. In version 2 all are the same."""
 
     version: int = 0
     folders: dict[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class CgroupRoot:
 
 
 def find_cgroup_root(proc: Path = Path("/proc/self")) -> CgroupRoot:
-    """The broker's own groups that it may make others in. To be called once, in the broker: children inherit."""
+    """Find the broker's own groups in which it may create others. Call it once, in the broker: workers inherit."""
     own = [line.split(":", 2) for line in (proc / "cgroup").read_text().splitlines()]
     mounts = _parse_mounts((proc / "mountinfo").read_text().splitlines())
     first: dict[str, str] = {}
@@ -58,7 +58,7 @@ def find_cgroup_root(proc: Path = Path("/proc/self")) -> CgroupRoot:
 
 
 def find_memory_group(proc: Path = Path("/proc/self")) -> tuple[Path, int] | None:
-    """The group that counts this process's memory, whoever may write there, and its version."""
+    """Find the group that counts this process's memory, writable or not, and its version."""
     mounts = _parse_mounts((proc / "mountinfo").read_text().splitlines())
     own = [line.split(":", 2) for line in (proc / "cgroup").read_text().splitlines()]
     for _, names, path in own:
@@ -70,11 +70,11 @@ def find_memory_group(proc: Path = Path("/proc/self")) -> tuple[Path, int] | Non
     return None
 
 
-Mount = tuple[str, str]  # which folder of the tree is mounted, and where
+Mount = tuple[str, str]  # root within the hierarchy, and mount point
 
 
 def _parse_mounts(lines: Iterable[str]) -> dict[str, Mount]:
-    """Controller to mount, "" for version 2."""
+    """Return mounts by controller, "" for version 2."""
     found: dict[str, Mount] = {}
     for line in lines:
         head, _, tail = line.partition(" - ")
@@ -88,7 +88,7 @@ def _parse_mounts(lines: Iterable[str]) -> dict[str, Mount]:
 
 
 def _mounted_path(mount: Mount, path: str) -> str:
-    """A group's folder, as it is seen through a mount that may show a part of the tree alone."""
+    """Return a group's directory, as seen through a mount that may show only a part of the tree."""
     root, place = mount
     return os.path.normpath(f"{place}/{path[len(root) :] if root != '/' and path.startswith(root) else path}")
 
@@ -98,7 +98,7 @@ def _is_writable(folder: str) -> bool:
 
 
 def _find_v2(folder: Path) -> CgroupRoot:
-    """Version 2 wants processes in leaves: everything here moves to a leaf of its own, if all of it is ours."""
+    """Prepare a version 2 group: processes must be in leaves, so the broker moves to a leaf if it is alone."""
     try:
         offered = set((folder / "cgroup.controllers").read_text().split()) & set(CONTROLLERS)
         if not offered:
@@ -123,7 +123,7 @@ def _move_to_leaf(folder: Path) -> None:
 
 
 class Cgroup:
-    """One session's group. `make` and `remove` are the worker's; `join` is called in its forked child."""
+    """Control group of one session. The worker calls `create` and `remove`, its forked child calls `join`."""
 
     def __init__(self, home: CgroupRoot, usage: SandboxLimits) -> None:
         self._home = home
@@ -132,17 +132,21 @@ class Cgroup:
 
     @property
     def folders(self) -> dict[str, Path]:
-        """Controller to this group's folder."""
+        """Directory of this group by controller."""
         return {name: Path(folder, self._name) for name, folder in self._home.folders.items()} if self._name else {}
 
     def create(self) -> None:
-        """Create it and set its limits. Raises OSError."""
+        """Create the group and set its limits.
+
+        Raises:
+            OSError: a limit cannot be set
+        """
         for number in range(_MAX_GROUPS):
-            self._name = f"replctl-{os.getpid()}-{number}"  # `sweep` finds by the pid whose worker is gone
+            self._name = f"replctl-{os.getpid()}-{number}"  # `remove_orphans` finds dead workers by the pid
             if not any(folder.exists() for folder in self.folders.values()):
                 break
         for name, folder in self.folders.items():
-            folder.mkdir(exist_ok=True)  # of version 2, where the folders are one
+            folder.mkdir(exist_ok=True)  # in version 2 the directories are the same
             for file, value in self._settings(name):
                 if file not in _OPTIONAL or (folder / file).exists():
                     (folder / file).write_text(value)
@@ -162,13 +166,17 @@ class Cgroup:
         return [("cpu.max", f"{quota} {_PERIOD_US}")]
 
     def join(self) -> None:
-        """Put the calling process into it, and so all that it starts. Raises OSError."""
+        """Move the calling process into the group.
+
+        Raises:
+            OSError: the group cannot be joined
+        """
         for folder in set(self.folders.values()):
             with open(folder / "cgroup.procs", "w") as file:
                 file.write("0")
 
     def controllers_of(self, pid: int) -> set[str]:
-        """Controllers in whose group a process is."""
+        """Return the controllers in whose group a process is."""
         found = set()
         for name, folder in self.folders.items():
             if str(pid) in (folder / "cgroup.procs").read_text().split():
@@ -176,17 +184,17 @@ class Cgroup:
         return found
 
     def was_oom_killed(self) -> bool:
-        """Whether the kernel has killed something in it for memory, over whichever limit."""
+        """Return whether the kernel killed a process of the group for lack of memory, at any limit."""
         return self._read_counter("memory.oom_control" if self._home.version == 1 else "memory.events", "oom_kill") > 0
 
     def has_hit_own_limit(self) -> bool:
-        """Whether its own limit of memory was in the way, and not one around it: of an outer group, or the machine."""
-        if self._home.version == 1:  # whose count of failures kernels no longer keep
+        """Return whether the group's own memory limit was reached, rather than an outer group's or the machine's."""
+        if self._home.version == 1:  # kernels no longer maintain its failcnt
             return self._read_counter("memory.max_usage_in_bytes") >= self._usage.memory_bytes - _HUGE_PAGE
         return self._read_counter("memory.events", "oom") > 0
 
     def _read_counter(self, file: str, word: str | None = None) -> int:
-        """A number in a file of the memory controller, behind a word where there are several; 0 where it is not."""
+        """Read a counter of the memory controller, after `word` if the file has several; 0 if it is missing."""
         folder = self.folders.get("memory")
         if folder is None:
             return 0
@@ -197,7 +205,7 @@ class Cgroup:
             return 0
 
     def remove(self, seconds: float = 0.0) -> bool:
-        """Take it away; False when a process is still in it after so long. The last ones may be dying just now."""
+        """Remove the group. Return False if a process is still in it after `seconds`."""
         end = time.monotonic() + seconds
         while not _remove(set(self.folders.values())):
             if time.monotonic() >= end:
@@ -207,7 +215,7 @@ class Cgroup:
 
 
 def remove_orphans(home: CgroupRoot) -> int:
-    """Take away groups whose worker is gone; how many are left. A worker that was killed leaves an empty one."""
+    """Remove groups of dead workers and return how many are left. A killed worker leaves an empty group."""
     left = 0
     for folder in set(home.folders.values()):
         for path in Path(folder).glob("replctl-*-*"):

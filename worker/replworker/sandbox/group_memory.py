@@ -1,7 +1,7 @@
-"""What a control group says of its memory, in both versions.
+"""Memory of a control group, for both versions.
 
-Linux, Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst. The page cache of files is left out of what is
-used: the kernel takes it back before it refuses anything.
+Linux, Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst. The page cache is not counted: the kernel
+reclaims it before it refuses an allocation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _UNLIMITED = 1 << 60  # version 1 writes "no limit" as the largest number of pag
 class _MemoryFiles(NamedTuple):
     used: str
     most: str
-    cache: str  # in memory.stat; shmem is among it, and cannot be taken back
+    cache: str  # in memory.stat; includes shmem, which cannot be reclaimed
     shmem: str
 
 
@@ -27,7 +27,7 @@ _FILES = {
 
 
 def used_bytes(folder: Path, version: int) -> int:
-    """Bytes that processes in this group hold; 0 when it is gone."""
+    """Return the bytes used by the group's processes; 0 if the group is gone."""
     files = _FILES[version]
     try:
         lines = (folder / "memory.stat").read_text().splitlines()
@@ -40,19 +40,24 @@ def used_bytes(folder: Path, version: int) -> int:
 
 
 def limit_bytes(folder: Path, version: int) -> int | None:
-    """Its bound, where it has one. Raises OSError or ValueError."""
+    """Return the group's limit in bytes, or None.
+
+    Raises:
+        OSError: the file is missing
+        ValueError: the file has no number
+    """
     text = (folder / _FILES[version].most).read_text().strip()
     return None if text == "max" or int(text) >= _UNLIMITED else int(text)
 
 
 def limited_ancestors(place: Path, version: int) -> Iterator[Path]:
-    """This group and those around it that have a bound."""
+    """Yield this group and its ancestors that have a limit."""
     for folder in (place, *place.parents):
         try:
             bound = limit_bytes(folder, version)
         except (OSError, ValueError):
             if not (folder / "cgroup.procs").exists():
-                return  # above the tree
-            continue  # the root of version 2 has no such file
+                return  # above the hierarchy
+            continue  # the version 2 root has no such file
         if bound is not None:
             yield folder

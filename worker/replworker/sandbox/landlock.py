@@ -1,9 +1,9 @@
-"""Landlock, the layer that holds when a path leads out of the mount tree: kernel documentation, userspace-api/landlock.
+"""Landlock ruleset: stops paths that lead out of the mount tree (kernel docs, userspace-api/landlock).
 
-Only what differs between kernels is decided here; `inner` makes the calls, in the sandbox and before the runtime.
-Rights are tied to what a path walk meets on its way up. A workspace that is mounted later is reached through the
-sandbox's own root, so the rule stands there, and who may write where is the mounts' business. What no walk from
-that root reaches (a descriptor of a host folder, the file behind /proc/self/fd) is out of bounds.
+Only differences between kernels are decided here; `sandbox_init` makes the calls, inside the sandbox and before the
+runtime. Landlock checks the directories that a path walk passes on its way up. A workspace mounted later is reached
+through the sandbox's root, so the rule is attached there, and the mounts decide what is writable. Anything not
+reachable from that root (a descriptor of a host directory, the file behind /proc/self/fd) is denied.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SCOPE_ABI = 6
 
 @dataclass(frozen=True, slots=True)
 class LandlockRules:
-    """A ruleset: rights that are handled, scopes, and rights beneath paths of the sandbox."""
+    """A ruleset: handled rights, scopes, and rights beneath paths of the sandbox."""
 
     handled: int
     scoped: int
@@ -32,7 +32,7 @@ class LandlockRules:
 
 
 def kernel_abi() -> int:
-    """The kernel's version of Landlock, 0 for none."""
+    """Return the kernel's Landlock ABI version, 0 for none."""
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)
     if version < 0:
@@ -42,7 +42,7 @@ def kernel_abi() -> int:
 
 
 def build_rules(abi_version: int, *, writable: bool) -> LandlockRules:
-    """What a session gets on a kernel of this version: nothing when that is 0."""
+    """Build the ruleset for a Landlock ABI version; empty for 0."""
     if abi_version < 1:
         return LandlockRules(0, 0, ())
     handled = _FIRST

@@ -1,4 +1,4 @@
-"""Facts about this machine that decide how a session can be confined. Looked up once, handed on as data."""
+"""Facts about the machine that determine the sandbox, detected once and passed on as data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from replworker.sandbox import cgroup, landlock, mounts, seccomp
 
 _BWRAP = ("/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap")
 _VERSION_S = 5.0
-# What programs expect to find of the host's /etc, and may: nothing here is about its users or its network.
+# Parts of /etc that programs expect; nothing about users or the network.
 _ETC = (
     "ld.so.cache",
     "ld.so.conf",
@@ -33,23 +33,30 @@ _ETC = (
     "crypto-policies",
 )
 _ETC_NETWORK = ("resolv.conf", "hosts", "services", "protocols", "gai.conf")
-_TOP_LEVEL = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")  # into /usr on most machines, folders on others
+_TOP_LEVEL = (
+    "bin",
+    "sbin",
+    "lib",
+    "lib32",
+    "lib64",
+    "libx32",
+)  # links into /usr on most machines, directories on others
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What was found. Everything that depends on it is a pure function of it."""
+    """Detected facts. Everything that depends on them is a pure function of this struct."""
 
     uid: int
     gid: int
-    admin: bool  # root with CAP_SYS_ADMIN: may stage mounts, map ids, drop to other users
+    admin: bool  # root with CAP_SYS_ADMIN: may mount, map ids, drop to other users
     arch: str
     bwrap: str | None
     bwrap_version: tuple[int, ...]
     bwrap_problem: str | None
     landlock_abi: int
     seccomp: bool
-    late_mounts: bool  # open_tree, move_mount and mount_setattr are there
+    late_mounts: bool  # open_tree, move_mount and mount_setattr exist
     cgroups: cgroup.CgroupRoot
     top_links: dict[str, str]  # /lib -> usr/lib
     top_folders: tuple[str, ...]
@@ -58,7 +65,11 @@ class Machine:
 
 
 def detect_machine(bwrap: str | None = None) -> Machine:
-    """Find out; runs `bwrap --version`. `bwrap` is a path instead of the usual ones; PATH is never searched."""
+    """Detect the machine's facts; runs `bwrap --version`.
+
+    Args:
+        bwrap: path to use instead of the usual ones; PATH is never searched
+    """
     found, problem = _find_bwrap((bwrap,) if bwrap else _BWRAP)
     version: tuple[int, ...] = ()
     if found is not None:
@@ -90,7 +101,7 @@ def _existing(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _find_bwrap(paths: tuple[str, ...]) -> tuple[str | None, str | None]:
-    """The first bwrap that nobody may change but root and ourselves; else why there is none."""
+    """Return the first bwrap that only root and this user can change, or the reason why there is none."""
     problem = None
     for path in paths:
         try:

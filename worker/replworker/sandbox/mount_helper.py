@@ -1,10 +1,9 @@
-"""Gives a running sandbox its workspace: a warm interpreter has none before it is claimed.
+"""Mount helper: mounts the workspace into a running sandbox, since a warm interpreter starts without one.
 
-The mounts are cloned where the host's paths are seen, carried over as descriptors, and attached in the sandbox's
-mount namespace, which only its owner may enter. No path or descriptor of the host is handed to the session. An
-ordinary user may neither clone mounts nor enter: it does the first in a user namespace of its own, and the second
-as the owner of the sandbox's. All this happens in a process that is forked while the worker has one thread, since
-entering a user namespace takes a process with one.
+The mounts are cloned in the host's namespace, passed as descriptors, and attached in the sandbox's mount namespace,
+which only its owner may enter. No path or descriptor of the host reaches the session. An ordinary user may neither
+clone mounts nor enter: it clones in its own user namespace and enters as the owner of the sandbox's. This runs in a
+process forked while the worker is single-threaded, as entering a user namespace requires.
 """
 
 from __future__ import annotations
@@ -31,8 +30,10 @@ _MOST_BYTES = 256 * 1024
 
 
 class MountHelper:
-    """Waits beside a sandbox until it is asked, once. `outer` is the pid of its bwrap; `map_to` the session's user
-    where the broker is root."""
+    """Single-use helper process of a sandbox.
+
+    `outer` is the pid of its bwrap, `map_to` the session's user under a root broker.
+    """
 
     def __init__(self, outer: int, map_to: int | None) -> None:
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -43,8 +44,7 @@ class MountHelper:
         theirs.close()
 
     def attach(self, wanted: list[SandboxMount], seconds: float, rights: Rights | None = None) -> str | None:
-        """Mount these, in this order, opened with these rights; why it could not be done, or None. The usher is gone
-        afterwards."""
+        """Mount these in order, opened with these rights. Return an error message, or None. The helper exits."""
         try:
             self._ours.send(json.dumps([[[mount.path, mount.kind] for mount in wanted], rights]).encode())
             if not select.select([self._ours], [], [], seconds)[0]:
@@ -63,13 +63,13 @@ class MountHelper:
         )
 
     def stop(self) -> None:
-        """Make it end, and bury it."""
+        """Kill the helper and reap it."""
         if self._pid:
             self._ours.close()
             try:
                 os.kill(self._pid, signal.SIGKILL)
                 os.waitpid(self._pid, 0)
-            except (ProcessLookupError, ChildProcessError):  # somebody else has buried it
+            except (ProcessLookupError, ChildProcessError):  # reaped elsewhere
                 pass
             self._pid = 0
 
@@ -90,11 +90,11 @@ def _run_helper(fd: int, worker: int, outer: int, map_to: int | None) -> NoRetur
 
 
 def _prefetch_namespace(owners: private_mounts.IdMapper) -> private_mounts.IdMapper:
-    """Most folders are the broker's user's own: what those need is made while nobody waits for it."""
+    """Create the namespace of the broker's own user in advance, since most directories need it."""
     try:
         owners.user_namespace(os.geteuid(), os.getegid())
     except OSError:
-        pass  # said when a folder turns out to need it
+        pass  # reported if a directory needs it
     return owners
 
 
@@ -123,7 +123,7 @@ def _mount_all(
 
 
 def _sandbox_init_pid(outer: int) -> int:
-    """The sandbox's first process: the only child of its bwrap."""
+    """Return the sandbox's first process: the only child of its bwrap."""
     with open(f"/proc/{outer}/task/{outer}/children", "rb") as file:
         pids = file.read().split()
     if not pids:
@@ -134,7 +134,7 @@ def _sandbox_init_pid(outer: int) -> int:
 def _clone_mount(
     path: str, kind: str, owners: private_mounts.IdMapper | None, rights: Rights | None = None
 ) -> int | None:
-    """A tree to be mounted; None for what is covered by something of the sandbox's own."""
+    """Clone a tree to be mounted; None for paths that get a cover of the sandbox's own."""
     if kind.startswith("hidden"):
         return None
     tree = private_mounts.clone_tree(path, rights)
@@ -156,7 +156,7 @@ def _attach_mount(path: str, kind: str, tree: int | None) -> None:
 
 
 def _clone_in_userns(wanted: list[tuple[str, str]]) -> list[int | None]:
-    """The trees, cloned by a child in a user namespace of its own, where an ordinary user may."""
+    """Clone the trees in a child process with its own user namespace, where an ordinary user may."""
     with _socket_pair() as (ours, theirs):
         pid = os.fork()
         if pid == 0:

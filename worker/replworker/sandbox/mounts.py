@@ -1,4 +1,4 @@
-"""The mount calls that the standard library lacks, and what is built from them. All of them raise OSError."""
+"""Mount system calls missing from the standard library. All functions raise OSError."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 CLONE_NEWNS = 0x0002_0000
 CLONE_NEWUSER = 0x1000_0000
-# The same numbers on every architecture: they are younger than the common table.
+# Recent calls have the same numbers on every architecture.
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _AT_FDCWD = -100
 _AT_EMPTY_PATH, _AT_RECURSIVE, _OPEN_TREE_CLONE = 0x1000, 0x8000, 1
@@ -31,7 +31,7 @@ def _call(what: str, result: int) -> int:
 
 
 def has_mount_calls() -> bool:
-    """Whether the kernel has the calls (5.12 and later). Whether we may use them is for the probe to find out."""
+    """Return whether the kernel has the calls (5.12 and later). The probe finds out if they are permitted."""
     for number in (_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR):
         ctypes.set_errno(0)
         _libc.syscall(number, -1, None, 0, 0, 0, 0)
@@ -41,7 +41,7 @@ def has_mount_calls() -> bool:
 
 
 def has_sys_admin() -> bool:
-    """Whether this process has CAP_SYS_ADMIN where it is."""
+    """Return whether this process has CAP_SYS_ADMIN in its user namespace."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) >> _CAP_SYS_ADMIN & 1)
@@ -49,29 +49,29 @@ def has_sys_admin() -> bool:
 
 
 def unshare(flags: int) -> None:
-    """Leave namespaces."""
+    """Unshare namespaces of this process."""
     _call("unshare", _libc.unshare(flags))
 
 
 def enter(fd: int) -> None:
-    """Go into the namespace of a descriptor."""
+    """Enter the namespace of a descriptor."""
     _call("setns", _libc.setns(fd, 0))
 
 
 def make_private() -> None:
-    """No mount of this namespace is seen outside, nor the other way round."""
+    """Stop mount propagation between this namespace and others."""
     _call("mount private", _libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
 
 
 def tmpfs(path: str, options: str) -> None:
-    """An empty file system over a folder."""
+    """Mount an empty tmpfs on a directory."""
     _call(f"mount tmpfs on {path}", _libc.mount(b"tmpfs", path.encode(), b"tmpfs", _NOSUID | _NODEV, options.encode()))
 
 
 def open_strictly(path: str) -> int:
-    """A path without any symlink in it, as a descriptor that only names it. ELOOP when there is one.
+    """Open a path that contains no symlinks, with O_PATH. ELOOP if there is one.
 
-    Step by step: openat2(2), which does it in one call, is refused by systemd's RestrictSUIDSGID=.
+    Component by component: openat2(2) would do it in one call, but systemd's RestrictSUIDSGID= blocks it.
     """
     fd = os.open("/", _NAME)
     for name in filter(None, path.split("/")):
@@ -87,23 +87,23 @@ def open_strictly(path: str) -> int:
 
 
 def clone(fd: int, recursive: bool = True) -> int:
-    """A copy of the mounts below a descriptor, attached to nothing."""
+    """Clone the mounts below a descriptor as a detached tree."""
     flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
     return _call("open_tree", _libc.syscall(_OPEN_TREE, fd, b"", flags))
 
 
 def restrict(tree: int, *, read_only: bool) -> None:
-    """No set-user-id programs, no devices; perhaps no writing."""
+    """Set nosuid and nodev, and optionally read-only, on a mount tree."""
     _set(tree, _NOSUID | _NODEV | (_RDONLY if read_only else 0), recursive=True)
 
 
 def make_writable(tree: int) -> None:
-    """Undo read-only, where that is ours to undo."""
+    """Clear the read-only flag, where permitted."""
     _set(tree, 0, clear=_RDONLY)
 
 
 def map_owner(tree: int, user_namespace: int) -> None:
-    """Owners of a clone are seen as the namespace maps them. EINVAL where the file system cannot do it."""
+    """Map file owners of a clone through a user namespace. EINVAL if the file system does not support it."""
     _set(tree, _IDMAP, user_namespace=user_namespace)
 
 
@@ -114,7 +114,7 @@ def _set(tree: int, flags: int, *, clear: int = 0, user_namespace: int = 0, recu
 
 
 def attach(tree: int, path: str) -> None:
-    """Mount a clone on a path of this namespace; a symlink at its end is not followed."""
+    """Attach a cloned tree to a path of this namespace; a symlink at its end is not followed."""
     _call(
         f"move_mount to {path}",
         _libc.syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, path.encode(), _MOVE_FROM_EMPTY_PATH),
@@ -122,7 +122,7 @@ def attach(tree: int, path: str) -> None:
 
 
 def make_mount_point(path: str, folder: bool) -> None:
-    """See to it that there is something to mount on, also where that means writing below a read-only mount."""
+    """Create a mount point if it is missing, also below a read-only mount."""
     if os.path.lexists(path):
         return
     parent = os.path.dirname(path)

@@ -1,9 +1,9 @@
-"""Names in a workspace that a session must not make: each is held by something empty, while sessions work there.
+"""Placeholders for protected names that do not exist in a workspace.
 
-A mount protects what is there, and needs something to be mounted on. So what is missing is made, as empty as can be: a
-folder nearly always, which no tool reads and git does not list. The entries go with the last session that works in
-the folder: sessions share a lock on it, also those of other brokers, and a record says what to take away. The kernel
-gives up the lock with its worker, so that the record of a broker that was killed is worked off by the next.
+A mount protects only existing names. Missing ones are created as empty as possible: usually a directory, which tools
+ignore and git does not list. They are removed with the last session that works in the directory: sessions share a lock
+on it, also across brokers, and a record lists what to remove. The kernel releases the lock when the worker dies, so the
+next broker processes the record of a killed one.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from replworker.sandbox import bounded_read, mounts
 from replworker.sandbox.rights import Rights, acting_as
 from replworker.sandbox.workspace import protected_paths
 
-# A folder of these names would be taken for what it is not. "." means the repository itself, as no file does.
+# These have to be files. "." means the repository itself, like a missing file.
 _FILES = {"/.git/commondir": b".\n", "/.git/config.worktree": b""}
-_NEVER = ("/.git/config", "/.git/rebase-merge", "/.git/rebase-apply")  # even empty they mean something to git
+_NEVER = ("/.git/config", "/.git/rebase-merge", "/.git/rebase-apply")  # meaningful to git even if empty
 _MOST_RECORD_BYTES = 1024 * 1024
 _LOCK_S, _LOCK_PAUSE_S = 1.0, 0.01
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def create_placeholders(policy: Policy, root: str, records: str, rights: Rights | None = None) -> tuple[int, ...]:
-    """Make what is missing in `root`, with these rights; descriptors to be kept open for as long as it is needed.
+    """Create missing protected names in `root` with these rights; return descriptors to keep open meanwhile.
 
-    Raises OSError.
+    Raises:
+        OSError: the directory cannot be opened or locked
     """
     if policy.profile != "workspace-write":
         return ()
@@ -53,7 +54,7 @@ def create_placeholders(policy: Policy, root: str, records: str, rights: Rights 
 
 
 def remove_placeholders(records: str) -> None:
-    """Take away what no session needs any more."""
+    """Remove placeholders that no session needs any more."""
     try:
         with os.scandir(records) as entries:
             paths = [entry.path for entry in entries]
@@ -65,7 +66,7 @@ def remove_placeholders(records: str) -> None:
 
 
 def _missing_names(policy: Policy, root: str) -> list[str]:
-    """What is protected by a relative path and not there, as paths below the root; whose folder is there."""
+    """Return missing names, relative to the root, protected by relative paths and whose parent exists."""
     found = []
     for path in protected_paths(policy, root, absolute=False):
         parent = os.path.dirname(path)
@@ -79,7 +80,7 @@ def _missing_names(policy: Policy, root: str) -> list[str]:
 
 
 def _make(folder: int, name: str, content: bytes | None, *, give: bool) -> None:
-    """`give`: to the folder's owner, where we are root."""
+    """Create a placeholder; with `give`, chown it to the directory's owner if running as root."""
     with _open_parent(folder, name) as (parent, last):
         try:
             if content is None:
@@ -90,7 +91,7 @@ def _make(folder: int, name: str, content: bytes | None, *, give: bool) -> None:
                 os.close(fd)
         except OSError as error:
             if error.errno in (errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS):
-                return  # it is there by now; or we may not, and then the session may neither
+                return  # it exists now, or is not permitted, and then neither to the session
             raise
         if give and os.geteuid() == 0:
             owner = os.fstat(parent)
@@ -98,12 +99,12 @@ def _make(folder: int, name: str, content: bytes | None, *, give: bool) -> None:
 
 
 def _placeholder_content(root: str, name: str) -> bytes | None:
-    """What the file of this name holds; None for a folder."""
+    """Return the contents of a placeholder file; None for a directory."""
     return next((content for end, content in _FILES.items() if f"{root}/{name}".endswith(end)), None)
 
 
 def _open_record(records: str, root: str) -> int:
-    """The record of a folder, locked for us and others who need what it lists."""
+    """Open the record of a directory with a shared lock."""
     make_private_directory(records)
     path = f"{records}/{hashlib.blake2b(os.fsencode(root), digest_size=16).hexdigest()}"
     while True:
@@ -111,11 +112,11 @@ def _open_record(records: str, root: str) -> int:
         fcntl.flock(fd, fcntl.LOCK_SH)
         if os.fstat(fd).st_nlink:
             return fd
-        os.close(fd)  # it was just worked off
+        os.close(fd)  # it was just processed
 
 
 def _lock(fd: int) -> None:
-    """Share the lock on a folder. A file system that has none is no reason to refuse."""
+    """Take a shared lock on a directory. File systems without locks are accepted."""
     end = time.monotonic() + _LOCK_S
     while True:
         try:
@@ -138,7 +139,7 @@ def _process_record(path: str) -> None:
             lines = [
                 json.loads(line) for line in bounded_read.read_bounded(record, _MOST_RECORD_BYTES, path).splitlines()
             ]
-        except ValueError:  # cut off by a full disk
+        except ValueError:  # truncated by a full disk
             lines = []
         for root in {root for root, _ in lines}:
             if not _remove_names(root, [name for each, name in lines if each == root]):
@@ -149,14 +150,14 @@ def _process_record(path: str) -> None:
 
 
 def _remove_names(root: str, names: list[str]) -> bool:
-    """Take away what is still as we made it; False when somebody else's session needs it."""
+    """Remove unchanged placeholders. Return False if another session needs them."""
     try:
         with _open_directory(root) as folder:
             if not _try_lock_exclusive(folder):
                 return False
             for name in names:
                 _remove_unchanged(folder, name, _placeholder_content(root, name))
-    except OSError:  # it is gone, or not to be entered any more
+    except OSError:  # it was deleted, or cannot be entered any more
         pass
     return True
 
@@ -200,7 +201,11 @@ def _open_directory(root: str) -> Iterator[int]:
 
 @contextmanager
 def _open_parent(folder: int, name: str) -> Iterator[tuple[int, str]]:
-    """The folder that a path below another ends in, and its last name; no symlink is followed. Raises OSError."""
+    """Open the parent of a path below a directory, without following symlinks; yield it and the last name.
+
+    Raises:
+        OSError: a component is missing or a symlink
+    """
     *above, last = name.split("/")
     fd = os.dup(folder)
     try:

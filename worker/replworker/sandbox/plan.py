@@ -1,7 +1,7 @@
-"""From a policy, the facts of a machine and a runtime's needs to everything that a sandbox is made of. Pure.
+"""Sandbox plan: a pure function of policy, machine and runtime paths.
 
-The order of mounts matters: a later one covers an earlier one, so what lies in /tmp comes after /tmp, and the root
-is made read-only when all is in place.
+The order of mounts matters: a later one covers an earlier one, so paths in /tmp come after /tmp, and the root becomes
+read-only last.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from replworker.sandbox.rights import Rights
 from replworker.sandbox.runtime_paths import RuntimePaths
 from replworker.sandbox.workspace import SandboxMount
 
-FIRST_FD = 7  # 0 to 6 are the interpreter's own
+FIRST_FD = 7  # 0 to 6 are the interpreter's
 ARGUMENTS_FD, FILTER_FD, FIRST_TEXT_FD = FIRST_FD, FIRST_FD + 1, FIRST_FD + 2
-# What is mounted in the place of what is hidden. A device, on mounts that allow none: not even opening it works.
+# Covers of hidden paths. The device is on a nodev mount, so it cannot even be opened.
 EMPTY_FOLDER, NO_FILE = "/run/empty", "/dev/null"
-SCRATCH = "/tmp/work"  # where a session without a folder works
+SCRATCH = "/tmp/work"  # working directory of sessions without a workspace
 _MIN_VERSION = (0, 7)  # bubblewrap: --size
 _DISABLE_USERNS_VERSION = (0, 8)  # bubblewrap: --disable-userns
 _HOSTS = "127.0.0.1 localhost\n::1 localhost\n"
 _NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\n"
-# With `read: host`: where people keep what is not meant to be read.
+# Secrets in home directories, excluded with `read: host`.
 _SECRETS = (
     ".ssh",
     ".gnupg",
@@ -49,7 +49,7 @@ _DROPPED = ("XDG_", "DBUS_", "SSH_", "GPG_")
 
 
 class SandboxUnavailable(Exception):
-    """No such sandbox on this machine: why, and what would mend it."""
+    """This machine cannot provide the sandbox: cause and fix."""
 
     def __init__(self, cause: str, mend: str) -> None:
         self.cause, self.fix = cause, mend
@@ -58,24 +58,24 @@ class SandboxUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SandboxPlan:
-    """One sandbox, ready to be started any number of times."""
+    """Plan of a sandbox, reusable for any number of starts."""
 
     policy: Policy
     machine: Machine
     runtime: str
     bwrap: str
     options: tuple[str, ...]
-    texts: tuple[str, ...]  # contents of the files that are made, in the order of their descriptors
+    texts: tuple[str, ...]  # contents of generated files, in the order of their descriptors
     filter: bytes
-    step: tuple[str, ...]  # what runs inside before the runtime
+    step: tuple[str, ...]  # program run inside before the runtime
     env: dict[str, str]
-    run_as: int | None  # the host's user, when the broker is root
-    open_way: tuple[str, ...]  # host paths that this user must be able to reach
-    owned: tuple[str, ...]  # and those whose owner it is to stand for
-    asked: tuple[str, ...]  # of both, what a client has named
-    rights: Rights | None  # and with whose rights that is opened
-    kept: tuple[str, ...]  # what nobody writes, wherever it lies
-    late: bool  # the workspace can be given to it while it runs
+    run_as: int | None  # host user of the session, if the broker is root
+    open_way: tuple[str, ...]  # host paths this user must be able to reach
+    owned: tuple[str, ...]  # paths id-mapped to this user
+    asked: tuple[str, ...]  # those of both that a client named
+    rights: Rights | None  # rights with which they are opened
+    kept: tuple[str, ...]  # read-only, wherever they are
+    late: bool  # the workspace can be mounted while it runs
 
 
 def build_plan(
@@ -95,18 +95,21 @@ def build_plan(
     asked: Sequence[str] = (),
     rights: Rights | None = None,
 ) -> SandboxPlan:
-    """How to confine `runtime`. Raises Unavailable.
+    """Build the plan for `runtime`.
 
-    `python` runs sandbox_init.py (`inner` is its path) in the sandbox; `needs` covers both and the runtime. `granted`
-    are the mounts of the policy's own paths, `hidden` those over secrets, as found on the disk by `workspace.mounts`.
-    `workspace` is for a folder that is known at the start, where it cannot be mounted later. `found` are paths with
-    what stood there, to be compared when they are mounted: bubblewrap follows symlinks. `asked` are those of `needs`
-    that a client has named, to be opened with `rights` as the workspace is.
+    `python` runs `inner` (the path of sandbox_init.py) in the sandbox; `needs` covers both and the runtime. `granted`
+    are mounts of the policy's own paths, `hidden` those over secrets, as found on disk by `workspace_mounts`.
+    `workspace` is for a directory known at the start, where it cannot be mounted later. `found` has paths and their
+    identities, compared again after mounting because bubblewrap follows symlinks. `asked` are the paths of `needs`
+    named by a client, opened with `rights` like the workspace.
+
+    Raises:
+        SandboxUnavailable: the machine cannot provide this sandbox
     """
     assert policy.profile != "off", "nothing to plan"
     bwrap = _require_usable(machine)
     run_as = identity.uid_for(slot) if machine.uid == 0 else None
-    # Abstract sockets of the host are reached through its network, unless Landlock says no; a path in a mount always.
+    # The host's abstract sockets are reachable through its network unless Landlock denies it; mounted ones always are.
     no_unix = policy.read == "host" or (policy.network == "host" and machine.landlock_abi < landlock.SCOPE_ABI)
     texts = _generated_files(policy)
     return SandboxPlan(
@@ -144,12 +147,12 @@ def _visible_paths(*mounts: SandboxMount) -> tuple[str, ...]:
 
 
 def secret_paths(home: str) -> list[str]:
-    """What `read: host` leaves out of a home."""
+    """Return the paths in a home directory that `read: host` excludes."""
     return [f"{home}/{name}" for name in _SECRETS]
 
 
 def environment(env: dict[str, str]) -> dict[str, str]:
-    """A session's variables: a home of its own, and no address of the host's agents and buses."""
+    """Return a session's variables: its own home, and no addresses of the host's agents and buses."""
     kept = {name: value for name, value in env.items() if not name.startswith(_DROPPED)}
     own = {"HOME": identity.HOME, "USER": identity.NAME, "LOGNAME": identity.NAME, "TMPDIR": "/tmp"}
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", **kept, **own}
@@ -208,23 +211,23 @@ def _minimal(policy: Policy, machine: Machine) -> Iterator[str]:
 def _whole_host(policy: Policy, machine: Machine) -> Iterator[str]:
     yield from ("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/run")
     if policy.network == "host" and "/etc/resolv.conf" in machine.etc_network:
-        yield from ("--ro-bind", "/etc/resolv.conf", "/etc/resolv.conf")  # often a link into /run
+        yield from ("--ro-bind", "/etc/resolv.conf", "/etc/resolv.conf")  # often a symlink into /run
 
 
 def _private_filesystems(policy: Policy) -> Iterator[str]:
-    """File systems of its own, all bounded."""
+    """Mount private, size-limited file systems."""
     size = str(policy.limits.tmp_bytes)
     yield from ("--size", size, "--tmpfs", "/dev/shm", "--perms", "1777", "--size", size, "--tmpfs", "/tmp")
     yield from ("--dir", identity.HOME, "--dir", SCRATCH, "--dir", EMPTY_FOLDER)
 
 
 def _generated_files(policy: Policy) -> dict[str, str]:
-    """Files that are made: path to contents."""
+    """Return generated files: path to contents."""
     texts: dict[str, str] = {}
     if policy.read == "minimal":
         texts = {"/etc/passwd": identity.passwd(), "/etc/group": identity.group(), "/etc/nsswitch.conf": _NSSWITCH}
         if policy.network == "none":
-            texts["/etc/hosts"] = _HOSTS  # else node asks a name server that is not there
+            texts["/etc/hosts"] = _HOSTS  # otherwise Node queries an unreachable name server
     return texts
 
 
@@ -236,7 +239,7 @@ def _files(texts: Iterable[str]) -> Iterator[str]:
 def _runtime(policy: Policy, needs: RuntimePaths) -> Iterator[str]:
     for path in needs.paths:
         yield from ("--ro-bind", path, path)
-    if policy.read == "minimal":  # else they are there
+    if policy.read == "minimal":  # otherwise they exist
         for path, target in needs.links:
             yield from ("--symlink", target, path)
 
@@ -252,7 +255,7 @@ def _bind_options(mounts: Iterable[SandboxMount]) -> Iterator[str]:
 
 
 def _init_arguments(policy: Policy, machine: Machine, runtime: str) -> Iterator[str]:
-    """The arguments of sandbox_init.py."""
+    """Yield the arguments of sandbox_init.py."""
     limits = rlimits.limits(policy.limits, runtime, grouped="memory" in machine.cgroups.folders)
     rules = landlock.build_rules(machine.landlock_abi, writable=policy.profile == "workspace-write")
     yield ",".join(f"{which}={value}" for which, value in limits)
@@ -260,6 +263,6 @@ def _init_arguments(policy: Policy, machine: Machine, runtime: str) -> Iterator[
 
 
 def _seal_options(workspace: Sequence[SandboxMount]) -> Iterator[str]:
-    """A writable root or /dev would be a second, unbounded /tmp."""
+    """Make root, /dev and /proc read-only: writable, they would be a second, unlimited /tmp."""
     yield from ("--remount-ro", "/dev", "--remount-ro", "/proc", "--remount-ro", "/")
     yield from ("--chdir", workspace[0].path if workspace else SCRATCH)

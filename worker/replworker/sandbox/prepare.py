@@ -1,4 +1,4 @@
-"""The plan for a runtime on this machine: what `plan` needs from the disk, looked up."""
+"""Preparation of a sandbox plan: looks up on disk what `build_plan` needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RUNTIMES = str(Path(__file__).parents[1] / "runtimes")
 
 @dataclass(frozen=True, slots=True)
 class ManagedEnvironment:
-    """An environment of the broker's own: its folder, and the interpreter that it was made with."""
+    """A named environment of the broker: its directory and the interpreter it was created with."""
 
     folder: str
     interpreter: str
@@ -41,13 +41,26 @@ def prepare_plan(
     kept: ManagedEnvironment | None = None,
     grant: Grant = workspace.EVERYTHING,
 ) -> SandboxPlan:
-    """How to confine an interpreter. Raises Unavailable, or workspace.Refused for a path that cannot be granted.
+    """Plan the sandbox of an interpreter.
 
-    `slot` tells sessions of a root broker apart: each number has a host user of its own. `folder` (a real path that
-    `workspace.check` let through) is mounted at the start: where the machine cannot hot-mount. `also` are
-    further paths that the runtime reads. `trusted`: the operator chose the interpreter. Else it may be a session's
-    work: it does not run before the limits are set, and brings along what the session could have as a folder. `kept`
-    where the broker keeps its environment. `grant` is the session's owner's.
+    Args:
+        policy: the session's policy
+        machine: facts about this machine
+        runtime: `python`, `node`, `bash`, or an extension's runtime
+        interpreter: path of the program
+        env: environment variables for the session
+        slot: number that selects the session's host user under a root broker
+        folder: real path accepted by `check_directory`, mounted at the start; only if `SandboxPlan.late` is False
+        home: home directory; None: the broker's
+        also: further paths that the runtime reads
+        trusted: the operator chose the interpreter; else it may be a session's work, runs only after the limits are
+            set, and may use only paths the session could have as a directory
+        kept: the broker's environment it belongs to, if any
+        grant: rights of the session's owner
+
+    Raises:
+        SandboxUnavailable: the machine cannot provide this sandbox
+        DirectoryRefused: a path cannot be granted
     """
     home = home or os.path.expanduser("~")
     python = interpreter if runtime == "python" and trusted else os.path.realpath(sys.executable)
@@ -96,8 +109,13 @@ def prepare_plan(
 def _paths_of_named(
     policy: Policy, interpreter: str, kept: ManagedEnvironment | None, grant: Grant, home: str
 ) -> runtime_paths.RuntimePaths:
-    """What an interpreter needs that the operator has not chosen: as its session's owner sees it, but for one that the
-    broker keeps, which may build on the operator's alone. Raises Refused for what is none of the owner's business."""
+    """Find the paths of an interpreter that the operator did not choose, as its owner sees them.
+
+    An environment of the broker may build only on the operator's interpreter.
+
+    Raises:
+        DirectoryRefused: the owner may not use a path
+    """
 
     def may_read(path: str) -> bool:
         with acting_as(grant.rights):
@@ -151,7 +169,7 @@ def _may_have_workspace(policy: Policy, path: str, home: str, grant: Grant) -> b
 def _hidden_mounts(
     policy: Policy, home: str, run_as: int | None, reached: tuple[str, ...]
 ) -> list[workspace.SandboxMount]:
-    """What is there to be hidden of what is read, but for what the session's user cannot reach anyway."""
+    """Return mounts that hide secrets, except those the session's user cannot reach anyway."""
     if policy.read == "host":
         taboo, roots = (*plans.secret_paths(home), *policy.hidden_paths), ["/"]
     else:

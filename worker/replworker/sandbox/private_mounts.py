@@ -1,8 +1,8 @@
-"""For a root broker: a private view of the host in which the session's user can reach what it was granted.
+"""Private mount namespace for a root broker, in which the session's user reaches what it was granted.
 
-A runtime below /root is out of reach for anybody else, and bubblewrap runs as somebody else. In a mount namespace of
-its own, the first closed folder on the way is covered by an empty one that is open and holds the granted paths alone,
-at the same place. Nothing of the host is changed, and nothing else in the closed folder comes into view.
+A runtime below /root is not accessible to other users, and bubblewrap runs as one. In a private mount namespace, the
+first inaccessible directory on the way is covered by an empty, accessible one with only the granted paths at the same
+place. The host is not changed, and nothing else in the directory becomes visible.
 """
 
 from __future__ import annotations
@@ -25,9 +25,14 @@ _libc = ctypes.CDLL(None)
 def expose_paths(
     paths: Iterable[str], owned: Iterable[str], uid: int, asked: Sequence[str] = (), rights: Rights | None = None
 ) -> None:
-    """Let a user without any group reach `paths`; `owned` ones as if they were its own, where the host's owner is
-    somebody. Those that a client has `asked` for are opened with that client's `rights`, and shown with no others.
-    Changes the calling process's mount namespace, for good. Raises OSError."""
+    """Expose `paths` to a user without groups, in the calling process's mount namespace, permanently.
+
+    `owned` paths are id-mapped to the user, where the host's owner is another user. Paths in `asked`, named by a
+    client, are opened with that client's `rights` and shown with no others.
+
+    Raises:
+        OSError: a path cannot be opened or mounted
+    """
     mine = {*owned, *(asked if rights is not None else ())}
     everything = {path: path in mine for path in (*paths, *owned)}
     mounts.unshare(mounts.CLONE_NEWNS)
@@ -43,7 +48,7 @@ def expose_paths(
                 owners.map_tree(trees[path], theirs)
     for folder in sorted({cover for cover in covers.values() if cover}):
         mounts.tmpfs(folder, "mode=755,size=64k")
-    mask = os.umask(0o022)  # the user has to pass what is made, whatever the broker's mask closes
+    mask = os.umask(0o022)  # the user has to pass new directories, whatever the broker's umask
     for path, fd in trees.items():
         _make(path, stat.S_ISDIR(os.fstat(fd).st_mode))
         mounts.attach(fd, path)
@@ -52,15 +57,18 @@ def expose_paths(
 
 
 class IdMapper:
-    """Shows files of a clone as this user's, and what the user makes as their owner's."""
+    """Maps files of a clone to the session's user, and files the user creates to their owner."""
 
     def __init__(self, uid: int) -> None:
         self._uid = uid
         self._namespaces: dict[tuple[str, str], int] = {}
 
     def map_tree(self, tree: int, rights: Rights | None = None) -> None:
-        """The session's user stands for the owner of the clone's root, or, with `rights`, for that user and for it
-        alone. Raises OSError, EINVAL where the file system cannot do it."""
+        """Map the owner of the clone's root, or only the user in `rights`, to the session's user.
+
+        Raises:
+            OSError: EINVAL if the file system does not support id mapping
+        """
         found = os.stat(tree)
         if rights is not None:
             mounts.map_owner(tree, self._namespace(*self._swap_maps(rights, found.st_gid)))
@@ -68,15 +76,21 @@ class IdMapper:
             mounts.map_owner(tree, self.user_namespace(found.st_uid, found.st_gid))
 
     def _swap_maps(self, rights: Rights, gid: int) -> tuple[str, str]:
-        """Maps in which everybody else stays who they are: files of others keep their owners, and their rights for
-        all count. A session has one group: the clone's root's, where the owner of the session is in it."""
+        """Return maps that swap two users and leave all others in place, so that other files keep their owners.
+
+        A session has one group: the clone's root's, if the session's owner is a member of it.
+        """
         group = gid if gid in rights.groups else rights.gid
         return swapped_id_map(_id_ranges("uid"), rights.uid, self._uid), swapped_id_map(
             _id_ranges("gid"), group, self._uid
         )
 
     def user_namespace(self, uid: int, gid: int) -> int:
-        """What maps this owner, made when it is first asked for, which takes milliseconds. Raises OSError."""
+        """Return the namespace that maps this owner; created on first use, which takes milliseconds.
+
+        Raises:
+            OSError: the namespace cannot be created
+        """
         return self._namespace(f"{uid} {self._uid} 1", f"{gid} {self._uid} 1")
 
     def _namespace(self, uid_map: str, gid_map: str) -> int:
@@ -87,7 +101,7 @@ class IdMapper:
 
 
 def swapped_id_map(ranges: Iterable[tuple[int, int]], one: int, other: int) -> str:
-    """An id map in which two ids have changed places. `ranges` are those that there are: first id and count."""
+    """Return an id map that swaps two ids within the ranges, given as first id and count."""
     lines = []
     for start, count in ranges:
         for at in sorted({each for each in (one, other) if start <= each < start + count}):
@@ -101,13 +115,13 @@ def swapped_id_map(ranges: Iterable[tuple[int, int]], one: int, other: int) -> s
 
 
 def _id_ranges(kind: str) -> list[tuple[int, int]]:
-    """The ids that this process's user namespace has."""
+    """Return the id ranges of this process's user namespace."""
     lines = Path(f"/proc/self/{kind}_map").read_text().splitlines()
     return [(int(line.split()[0]), int(line.split()[2])) for line in lines]
 
 
 def clone_tree(path: str, rights: Rights | None) -> int:
-    """A clone of what lies at a path, opened with these rights."""
+    """Clone the tree at a path, opened with these rights."""
     with acting_as(rights):
         place = mounts.open_strictly(path)
     try:
@@ -117,7 +131,7 @@ def clone_tree(path: str, rights: Rights | None) -> int:
 
 
 def first_closed_dir(path: str, uid: int, root: str = "/") -> str | None:
-    """The first folder on the way from `root` that this user may not pass."""
+    """Return the first directory on the path from `root` that the user may not pass, or None."""
     for folder in reversed(Path(path).parents):
         if str(folder) == "/" or not is_within(str(folder), [root]):
             continue
@@ -136,14 +150,14 @@ def _make(path: str, folder: bool) -> None:
 
 
 def die_with(parent: int) -> None:
-    """End this process when its parent does. To be asked for again after a change of user or of user namespace."""
+    """Kill this process when its parent dies. Repeat after a change of user or user namespace."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it was over before we asked
+    if os.getppid() != parent:  # the parent died before the call
         os._exit(1)
 
 
 def _user_namespace(uid_map: str, gid_map: str) -> int:
-    """A namespace with these maps, as a descriptor; nothing runs in it."""
+    """Create an empty user namespace with these maps and return its descriptor."""
     ready, told = os.pipe()
     parent = os.getpid()
     pid = os.fork()

@@ -1,8 +1,7 @@
-"""Probe, then promise: the real command line with a canary in it that tries to get out.
+"""Sandbox probe: runs the real command line with a self-test program that attempts to escape.
 
-That a program is installed, or that a call exists, says nothing: what counts is what was observed from inside. Each
-way out leads to something that was laid out for it and that is there when one comes without a sandbox: a file, three
-listening sockets, our own pid.
+Only results observed from inside count, not installed programs or available calls. Each attempt has bait that is
+reachable without a sandbox: a file, three listening sockets, the broker's pid.
 """
 
 from __future__ import annotations
@@ -50,10 +49,17 @@ def probe(
     required: tuple[str, ...] = REQUIRED,
     scratch: str | None = None,
 ) -> SandboxReport:
-    """Which layers hold for sessions of this policy. `python` (3.8 or later) runs the canary. Takes about 0.2 s.
+    """Return which layers hold for sessions with this policy. Takes about 0.2 s.
 
-    `scratch` is a folder for what is laid out; give one on the file system where workspaces lie. Never raises for
-    what a machine may lack: the report says it.
+    Never raises for missing features of the machine; the report lists them.
+
+    Args:
+        policy: the policy to test
+        machine: facts about this machine
+        python: Python 3.8 or later that runs the self-test
+        env: its environment
+        required: layers without which sessions are refused
+        scratch: directory for the bait, on the file system of the workspaces
     """
     assert policy.profile != "off", "nothing to probe"
     try:
@@ -73,7 +79,10 @@ def probe(
 def _run_selftest(
     plan: SandboxPlan, python: str, order: dict[str, Any], late_error: str | None, required: tuple[str, ...]
 ) -> tuple[SandboxReport, str | None]:
-    """The report, and why the folder could not be mounted late. `late_error`: it is mounted from the start."""
+    """Run the self-test; return the report, and why the workspace could not be mounted late.
+
+    With `late_error` given, the workspace is mounted from the start.
+    """
     fd = os.open(order["workspace"], os.O_RDONLY | os.O_DIRECTORY)
     try:
         confined = BubblewrapSandbox(plan, extra=(fd,))
@@ -116,14 +125,14 @@ def _observe_from_host(
 
 
 def _innermost_pid(pid: int) -> int:
-    """bubblewrap, its first process inside, the canary: each the only child of the one before. Or what there is."""
+    """Return the self-test's pid: bubblewrap, its init and the program are each an only child."""
     while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         pid = int(children[0])
     return pid
 
 
 def _read_output(child: InterpreterProcess, until: str) -> tuple[str, str]:
-    """Its stdout up to a text, or to its end, and what it said on stderr meanwhile. Bounded in time and size."""
+    """Read stdout up to a text or its end, and stderr meanwhile, bounded in time and size."""
     end = time.monotonic() + TIMEOUT_S
     out = err = b""
     open_fds = {child.out, child.err}
@@ -152,7 +161,7 @@ def _reap(child: InterpreterProcess, confined: BubblewrapSandbox) -> None:
     if select.select([child.pidfd], [], [], TIMEOUT_S)[0]:
         try:
             child.poll_exit()
-        except ChildProcessError:  # buried already
+        except ChildProcessError:  # reaped already
             pass
     confined.close()
     child.close()
@@ -160,12 +169,12 @@ def _reap(child: InterpreterProcess, confined: BubblewrapSandbox) -> None:
 
 @contextmanager
 def _bait(scratch: str | None) -> Iterator[dict[str, Any]]:
-    """What the canary may not reach, and what it is told about it."""
+    """Lay out the bait and yield its description for the self-test."""
     with ExitStack() as stack:
         folder = Path(
             os.path.realpath(stack.enter_context(tempfile.TemporaryDirectory(prefix="replctl-", dir=scratch)))
         )
-        folder.chmod(0o755)  # a closed folder would hold what a missing layer does not
+        folder.chmod(0o755)  # a closed directory would mask a missing layer
         (folder / "workspace").mkdir()
         (folder / "secret").write_text("for nobody")
         (folder / "secret").chmod(0o666)
@@ -187,7 +196,7 @@ def _bait(scratch: str | None) -> Iterator[dict[str, Any]]:
 
 
 def detect_host_settings() -> HostSettings:
-    """What this machine says about user namespaces."""
+    """Read the kernel settings for user namespaces."""
     container = None
     if os.path.exists("/.dockerenv"):
         container = "docker"

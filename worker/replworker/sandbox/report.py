@@ -1,4 +1,4 @@
-"""From what a canary saw to which layers hold, and from what bubblewrap said to what would mend it. Pure."""
+"""Sandbox report: from self-test results to layers, and from bubblewrap errors to fixes. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from replwire.policy import Policy
 
-# What each layer is for, in the order in which a reader should see them.
+# Purpose of each layer, in display order.
 LAYERS = {
     "mounts": "files of the host that were not granted are not there; what was granted to read cannot be written",
     "workspace": "the session's folder can be given to it, and only as the profile says",
@@ -41,12 +41,12 @@ REQUIRED = (
     "environment",
     "limits",
 )
-_SET_INSIDE = frozenset({"PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"})  # by bubblewrap, shells and python
+_SET_INSIDE = frozenset({"PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"})  # by bubblewrap, shells and Python
 
 
 @dataclass(frozen=True, slots=True)
 class MissingLayer:
-    """A layer that was not observed, why, and what would mend it on this machine."""
+    """A layer that does not hold: cause and fix."""
 
     layer: str
     cause: str
@@ -55,7 +55,7 @@ class MissingLayer:
 
 @dataclass(frozen=True, slots=True)
 class SandboxReport:
-    """What a probe found. `layers` says of each that the policy asks for whether it was observed."""
+    """Result of a probe. `layers` says for each layer of the policy if it holds."""
 
     layers: dict[str, bool] = field(default_factory=dict)
     missing: list[MissingLayer] = field(default_factory=list)
@@ -63,16 +63,16 @@ class SandboxReport:
 
     @property
     def missing_required(self) -> list[MissingLayer]:
-        """Required layers that were not observed. None: sessions may be promised this sandbox."""
+        """Required layers that do not hold. If empty, sessions may be promised this sandbox."""
         return [missing for missing in self.missing if missing.layer in self.required]
 
     @property
     def ok(self) -> bool:
-        """Whether sessions may be promised this sandbox."""
+        """True if sessions may be promised this sandbox."""
         return bool(self.layers) and not self.missing_required
 
     def text(self) -> str:
-        """For `sandbox-unavailable`: each cause, and how to mend it."""
+        """Return causes and fixes as text for `sandbox-unavailable`."""
         return "; ".join(
             f"{gap.layer}: {gap.cause} ({gap.fix})" if gap.fix else f"{gap.layer}: {gap.cause}"
             for gap in self.missing_required
@@ -81,21 +81,27 @@ class SandboxReport:
 
 @dataclass(frozen=True, slots=True)
 class HostObservation:
-    """What was seen of the same sandbox from the host."""
+    """Observations of the sandbox from the host."""
 
     uid: int
     namespaces: dict[str, str]  # the host's own
-    grouped: frozenset[str]  # controllers in whose group the canary was
-    late_error: str | None  # why the folder could not be mounted while it ran
+    grouped: frozenset[str]  # controllers in whose group the self-test was
+    late_error: str | None  # why the workspace could not be mounted while it ran
     group_problem: str | None
     landlock_abi: int
-    variables: frozenset[str]  # that it was given
+    variables: frozenset[str]  # it was given
 
 
 def evaluate(
     policy: Policy, seen: dict[str, Any], outside: HostObservation, required: tuple[str, ...] = REQUIRED
 ) -> SandboxReport:
-    """Which layers hold. Raises KeyError, TypeError or ValueError for what no canary says."""
+    """Evaluate which layers hold.
+
+    Raises:
+        KeyError: the self-test's answer is incomplete
+        TypeError: the answer has a value of the wrong type
+        ValueError: the answer has an unknown value
+    """
     held = _layers_that_hold(policy, seen, outside)
     missing = [
         MissingLayer(layer, *_cause_and_fix(layer, seen, outside))
@@ -106,7 +112,7 @@ def evaluate(
 
 
 def failed_report(cause: str, mend: str, required: tuple[str, ...] = REQUIRED) -> SandboxReport:
-    """Nothing was observed at all."""
+    """Return a report without any observed layer."""
     return SandboxReport({}, [MissingLayer("sandbox", cause, mend)], (*required, "sandbox"))
 
 
@@ -134,7 +140,7 @@ def _layers_that_hold(policy: Policy, seen: dict[str, Any], outside: HostObserva
         "pids": "pids" in outside.grouped,
         "cpu": "cpu" in outside.grouped,
     }
-    if policy.read == "minimal":  # else the host's root is the sandbox's own, and no walk leads out of it
+    if policy.read == "minimal":  # otherwise the host's root is visible anyway
         held["landlock"] = seen["walk"] != "done"
     if policy.network == "none":
         held["network"] = apart["net"] and seen["tcp"] != "done"
@@ -161,7 +167,7 @@ def _fix_for_workspace(error: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """Settings of the kernel and its surroundings that forbid user namespaces. None: there is no such setting."""
+    """Host settings that forbid user namespaces. None: the setting does not exist."""
 
     max_user_namespaces: int | None = None
     unprivileged_userns_clone: int | None = None
@@ -170,7 +176,7 @@ class HostSettings:
 
 
 def explain_failure(error: str, host: HostSettings) -> tuple[str, str]:
-    """What bubblewrap said when it could not start: the cause, and what would mend it here."""
+    """Explain a bubblewrap error: cause and fix on this host."""
     said = error.strip().splitlines()[-1] if error.strip() else "it said nothing"
     if "Unknown option" in said:
         return f"bubblewrap is too old: {said}", "install version 0.7 or later"

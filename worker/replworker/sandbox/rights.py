@@ -1,4 +1,4 @@
-"""Opening with another user's rights, in the thread that asks: what root may do otherwise is left aside meanwhile."""
+"""Temporary use of another user's file system rights in the calling thread."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-_QUERY = -1  # an id that none has: the call says which one is in force
+_QUERY = -1  # an invalid id: the call returns the current one
 _libc = ctypes.CDLL(None)
 
 
 class Rights(NamedTuple):
-    """A host user with its groups, as the kernel compares them."""
+    """A host user with its groups, as compared by the kernel."""
 
     uid: int
     gid: int
@@ -26,8 +26,10 @@ NOBODY = Rights(65534, 65534)
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a session's owner may have opened for it. `rights` None: as much as the broker's own user; `directories`
-    empty: wherever the policy lets a session work."""
+    """Rights of a session's owner.
+
+    `rights` None: those of the broker's own user; `directories` empty: wherever the policy permits.
+    """
 
     identity: str
     rights: Rights | None = None
@@ -36,16 +38,19 @@ class Grant:
 
     @property
     def is_restricted(self) -> bool:
-        """Whether it is less than the broker's own user has."""
+        """True if the owner has fewer rights than the broker's user."""
         return self.rights is not None or bool(self.directories)
 
 
 @contextmanager
 def acting_as(rights: Rights | None) -> Iterator[None]:
-    """The file system is seen and opened as this user sees it. Raises OSError when that cannot be had.
+    """Access the file system as this user.
 
-    The calling thread's file system ids alone change: the process stays root's to signal and to trace, and other
-    threads go on. The kernel forgets PR_SET_PDEATHSIG over it.
+    Only the calling thread's file system ids change: signals and tracing of the process still require root, and other
+    threads are unaffected. The kernel clears PR_SET_PDEATHSIG.
+
+    Raises:
+        OSError: the rights cannot be assumed
     """
     if rights is None:
         yield
@@ -63,7 +68,7 @@ def acting_as(rights: Rights | None) -> Iterator[None]:
 
 
 def _set_and_check(call: Callable[[int], int], wanted: int) -> None:
-    """These calls tell of no failure."""
+    """Set an id and verify it, because these calls report no errors."""
     call(ctypes.c_int(wanted & 0xFFFF_FFFF).value)
     if call(_QUERY) & 0xFFFF_FFFF != wanted & 0xFFFF_FFFF:
         raise OSError(1, f"the rights of user {wanted} cannot be taken on")

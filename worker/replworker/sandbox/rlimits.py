@@ -1,7 +1,7 @@
-"""Limits of a single process, set inside the sandbox and inherited by all that it starts.
+"""Per-process limits, set inside the sandbox and inherited.
 
-RLIMIT_AS is of no use: node reserves gigabytes of addresses that it never touches. RLIMIT_DATA counts what can be
-written, so python meets a MemoryError, and the session lives, before the group's limit would have it killed.
+RLIMIT_AS is unusable: Node reserves gigabytes of addresses it never touches. RLIMIT_DATA counts writable memory, so
+Python raises MemoryError and the session survives, before the group's limit would kill it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Limit = tuple[int, int]
 
 
 def limits(usage: SandboxLimits, runtime: str, *, grouped: bool) -> list[Limit]:
-    """RLIMIT_* and value. `grouped`: a memory cgroup holds the total."""
+    """Return RLIMIT_* numbers and values. `grouped`: a memory cgroup limits the total."""
     found = [
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, usage.open_files),
@@ -26,8 +26,11 @@ def limits(usage: SandboxLimits, runtime: str, *, grouped: bool) -> list[Limit]:
 
 
 def _data(usage: SandboxLimits, runtime: str, grouped: bool) -> int | None:
-    """Python is let raise before its session is ended: the rest is for code, page tables and /tmp. Node aborts at it,
-    where the end by the sum at least names its cause: there it is for want of a group alone."""
+    """Return the RLIMIT_DATA of a runtime, or None.
+
+    Python raises MemoryError before its session is killed; the rest is for code, page tables and /tmp. Node aborts at
+    this limit, so it gets one only without a group, whose kill at least reports its cause.
+    """
     if runtime == "python":
         return usage.memory_bytes * 7 // 8
     return None if grouped else usage.memory_bytes

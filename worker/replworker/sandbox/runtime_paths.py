@@ -1,8 +1,8 @@
-"""Which paths of the host a runtime needs, found without running it: it may be anybody's.
+"""Host paths a runtime needs, found without executing it, since it is untrusted.
 
-The command's symlinks are followed one by one. Each folder that looks like an installation of the runtime is wanted
-whole, at its own path (a binary may know that path); a lone link or program is wanted alone, so that a
-`~/bin/python` does not bring the home along.
+Symlinks of the command are followed one by one. A directory that looks like an installation of the runtime is included
+whole, at its own path, which may be compiled in; a lone link or program is included alone, so `~/bin/python` does not
+expose the home directory.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from replworker.sandbox import bounded_read
 
 _MOST_LINKS = 40
 _MOST_BYTES = 64 * 1024  # of a pyvenv.cfg or a .pth file
-_MOST_NAMED = 100  # folders that the .pth files of an installation name
+_MOST_NAMED = 100  # directories named by .pth files of an installation
 _MARKS = ("pyvenv.cfg", "lib/node_modules", "include/node", "conda-meta")
-_MOST_BASES = 16  # installations that build on one another
+_MOST_BASES = 16  # installations based on one another
 _PYTHON = r"python3.*"
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64")  # there anyway
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64")  # always mounted
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimePaths:
-    """Folders and files to be seen as they are, and symlinks (path to target) to be made again.
+    """Directories and files to bind, and symlinks (path to target) to recreate.
 
-    `kept` are those that nobody is to write, also where they lie in a workspace: all but what is developed there.
+    `read_only` lists those that stay read-only even inside a workspace: all except packages under development there.
     """
 
     paths: tuple[str, ...]
@@ -35,7 +35,7 @@ class RuntimePaths:
     read_only: tuple[str, ...] = ()
 
     def with_paths(self, more: RuntimePaths) -> RuntimePaths:
-        """Both."""
+        """Return the union with other paths."""
         paths = (*self.paths, *more.paths)
         links = tuple(dict.fromkeys((*self.links, *more.links)))
         return RuntimePaths(_outermost(paths), links, _outermost((*self.read_only, *more.read_only)))
@@ -44,16 +44,20 @@ class RuntimePaths:
 def find_runtime_paths(
     *programs: str, more: tuple[str, ...] = (), may_read: Callable[[str], bool] = lambda _: True
 ) -> RuntimePaths:
-    """What these programs need, and `more` paths, beyond what every sandbox has. Raises FileNotFoundError, Oversized.
+    """Find the paths that programs need, and `more` paths, beyond those of every sandbox.
 
-    An environment may be a session's work. So the python that it says it builds on has to be a program, and a folder
-    that it says its packages lie in has to be one that `may_read` lets through.
+    An environment may be a session's work. Its base Python must be an executable program, and directories named by its
+    .pth files must be allowed by `may_read`.
+
+    Raises:
+        FileNotFoundError: a path does not exist
+        Oversized: an environment names too many paths
     """
     paths: list[str] = []
     developed: list[str] = []
     links: list[tuple[str, str]] = []
     todo = [*programs]
-    for program in todo:  # grows: an environment builds on another installation
+    for program in todo:  # grows: an environment is based on another installation
         if len(todo) > _MOST_BASES:
             raise bounded_read.Oversized(f"{programs[0]} builds on more than {_MOST_BASES} other installations")
         found, end = follow_links(os.path.abspath(program))
@@ -81,7 +85,7 @@ def _require_existing(path: str, asked: str) -> str:
 
 
 def follow_links(path: str) -> tuple[list[tuple[str, str]], str]:
-    """The symlinks on the way of a path, and what it comes to."""
+    """Return the symlinks along a path and its target."""
     found: list[tuple[str, str]] = []
     done, rest = "/", path.strip("/").split("/")
     while rest:
@@ -100,7 +104,7 @@ def follow_links(path: str) -> tuple[list[tuple[str, str]], str]:
 
 
 def _installation_of(program: Path) -> Path | None:
-    """The folder that a program at this place belongs to."""
+    """Return the installation directory of a program, or None."""
     prefix = program.parent.parent
     if len(prefix.parts) > 2 and str(prefix) not in _homes() and _is_marked(prefix):
         return prefix
@@ -113,7 +117,7 @@ def _is_marked(prefix: Path) -> bool:
 
 
 def _bases(prefix: Path) -> Iterator[str]:
-    """The python that a virtual environment builds on."""
+    """Yield the Python that a virtual environment is based on."""
     for key, value in _pairs(prefix / "pyvenv.cfg"):
         if key == "home" and value.startswith("/"):
             yield from (python for python in [*bounded_read.list_matching(value, _PYTHON)][:1] if _is_program(python))
@@ -130,7 +134,7 @@ def _pairs(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def _pth_directories(prefix: Path) -> Iterator[str]:
-    """Folders that an installation reads its packages from besides its own; never a whole home."""
+    """Yield package directories named by .pth files of an installation; never a whole home."""
     found: set[str] = set()
     for library in bounded_read.list_matching(f"{prefix}/lib", _PYTHON):
         for kind in ("site-packages", "dist-packages"):
@@ -157,7 +161,7 @@ def _inside(path: str, folders: tuple[str, ...]) -> bool:
 
 
 def _outermost(paths: list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    """Without those that lie in another one, or in what is there anyway."""
+    """Remove paths inside other paths, or in system directories."""
     kept: list[str] = []
     for path in sorted(set(paths), key=len):
         if not _inside(path, tuple(kept)):

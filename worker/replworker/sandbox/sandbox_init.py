@@ -1,11 +1,11 @@
-"""The step inside the sandbox, before the runtime: Landlock and the limits that count per namespace, then exec.
+"""First program inside the sandbox: sets Landlock and per-namespace limits, then executes the runtime.
 
-`python -I -S sandbox_init.py LIMITS HANDLED SCOPED RIGHTS N PATH ID... COMMAND...`; python 3.8 and later, and of its
-library only what loads in a moment: every millisecond here is one of each start. bubblewrap cannot do this for us:
-under Landlock it could not mount, and a limit on processes set outside would count the user's others.
+`python -I -S sandbox_init.py LIMITS HANDLED SCOPED RIGHTS N PATH ID... COMMAND...`; Python 3.8 and later, with only
+library modules that load fast, since it runs at every start. bubblewrap cannot do this: under Landlock it could not
+mount, and a process limit set outside would count the user's other processes.
 
-LIMITS is `which=value,...`, RIGHTS is `path=rights,...`; HANDLED 0 stands for a kernel without Landlock. N pairs say
-what was found at paths that somebody may have put something else in the place of before they were mounted.
+LIMITS is `which=value,...`, RIGHTS is `path=rights,...`; HANDLED 0 means a kernel without Landlock. N pairs give the
+identity of paths that could have been replaced before they were mounted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def call(libc: ctypes.CDLL, *args: object) -> int:
 def restrict(handled: int, scoped: int, paths: list[tuple[str, int]]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     attributes = struct.pack("=QQQ", handled, 0, scoped)
-    size = len(attributes) if scoped else 8  # older kernels know the first field alone
+    size = len(attributes) if scoped else 8  # older kernels know only the first field
     ruleset = call(libc, CREATE_RULESET, attributes, ctypes.c_size_t(size), 0)
     for path, rights in paths:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)

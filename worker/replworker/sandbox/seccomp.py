@@ -1,8 +1,8 @@
-"""System calls that a session may not make, as a classic BPF program for `bwrap --seccomp`.
+"""seccomp filter: system calls denied to sessions, as classic BPF for `bwrap --seccomp`.
 
-Everything else is allowed: the namespaces decide what the rest can reach. What is refused is kernel surface that
-REPL code has no use for, ways to a fresh user namespace (and with it to mounts), other processes' memory, and
-set-user-id files, which outlive the session on the host. Linux, Documentation/userspace-api/seccomp_filter.rst.
+Everything else is allowed and limited by namespaces. Denied are kernel interfaces that REPL code does not need, ways to
+a new user namespace (and so to mounts), other processes' memory, and set-user-id files, which outlive the session on
+the host. Linux, Documentation/userspace-api/seccomp_filter.rst.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "process_madvise": (440, 440),
     "move_pages": (279, 239),
     "migrate_pages": (256, 238),
-    # kernel surface with a history
+    # kernel interfaces with a history of exploits
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
@@ -78,7 +78,7 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "sethostname": (170, 161),
     "setdomainname": (171, 162),
 }
-# Callers fall back when these are not there; their arguments lie in memory, where no filter can look.
+# Callers fall back if these are missing; their arguments are in memory, which filters cannot read.
 _ABSENT = {"clone3": (435, 435), "openat2": (437, 437)}
 # name: number on x86_64, on aarch64, and which argument is the mode
 _WITH_MODE: dict[str, tuple[int | None, int | None, int]] = {
@@ -99,7 +99,7 @@ _SOCKETPAIR = (53, 199)
 
 _NEW_NAMESPACE = 0x7E02_0000  # CLONE_NEW*: ns, cgroup, uts, ipc, user, pid, net
 _SET_ID = 0o6000
-_TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: typing into the terminal of whoever watches
+_TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: injecting input into a terminal
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _X32 = 0x4000_0000
 
@@ -112,8 +112,13 @@ Instruction = tuple[int, int, int, int]
 
 
 def build_filter(arch: str, *, unix_sockets: bool = True) -> bytes:
-    """The filter for a machine. Without `unix_sockets` no socket of the host can be connected to by its path;
-    pairs still work. Raises KeyError for an architecture whose numbers are not known."""
+    """Build the filter for an architecture.
+
+    Without `unix_sockets`, host sockets cannot be connected to by path; socket pairs still work.
+
+    Raises:
+        KeyError: the system call numbers of the architecture are unknown
+    """
     audit, column = ARCHES[arch], list(ARCHES).index(arch)
     out = [_load(_ARCH_AT), (_JEQ, 1, 0, audit), _ret(_KILL), _load(_NR_AT)]
     if arch == _X86:
@@ -133,7 +138,7 @@ def build_filter(arch: str, *, unix_sockets: bool = True) -> bytes:
 
 
 def _socket_families(unix_sockets: bool) -> list[Instruction]:
-    """Of netlink only routes (protocol 0), which is how programs learn their own addresses."""
+    """Allow socket families; of netlink only routes (protocol 0), which programs use to list addresses."""
     plain = [_AF_INET, _AF_INET6, *([_AF_UNIX] if unix_sockets else [])]
     body: list[Instruction] = [_argument(0)]
     for family in plain:
@@ -147,7 +152,7 @@ def _deny_values(values: Iterable[int], number: int) -> list[Instruction]:
 
 
 def _if_syscall(number: int | None, body: list[Instruction]) -> list[Instruction]:
-    """For one system call; the number is in the accumulator before, and still is when it was another one."""
+    """Apply `body` to one system call, whose number is in the accumulator before and, if different, after."""
     return [] if number is None else [(_JEQ, 0, len(body), number), *body]
 
 
@@ -156,7 +161,7 @@ def _load(offset: int) -> Instruction:
 
 
 def _argument(position: int) -> Instruction:
-    """Its low half: all that the kernel itself reads of these arguments. Little-endian machines only, as both are."""
+    """Load the low half of an argument, all that the kernel reads of these. Little-endian machines only."""
     return _load(_ARGS_AT + 8 * position)
 
 

@@ -1,7 +1,7 @@
-"""Runs inside a sandbox and tries what nothing inside may be able to do, then says what came of it, as JSON.
+"""Self-test program: runs inside a sandbox, attempts escapes, and reports the results as JSON.
 
-`python -I selftest.py SENTINELS`; standard library only. Each try is harmless where it succeeds: a look at a file
-that was laid out for it, a connection to a listener that waits for it, a signal 0. Nothing is mounted or written to.
+`python -I selftest.py TARGETS`; standard library only. Each attempt is harmless if it succeeds: it reads a bait file,
+connects to a bait listener, or sends signal 0. Nothing is mounted or written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def attempt(action: Callable[[], object]) -> str:
-    """What it was answered: `done`, or the name of an error."""
+    """Call `action` and return `done`, or the name of its error."""
     try:
         action()
     except OSError as error:
@@ -49,7 +49,7 @@ def try_connect(family: int, address: tuple[str, int] | str) -> str:
 
 
 def in_child(action: Callable[[], object]) -> str:
-    """In a process of its own, for what would change this one."""
+    """Run an attempt that would change this process in a child process."""
     out, back = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -81,7 +81,7 @@ def status() -> dict[str, str]:
 def main() -> None:
     order = json.loads(sys.argv[1])
     print("here", flush=True)
-    sys.stdin.readline()  # the workspace comes while we run
+    sys.stdin.readline()  # the workspace is mounted meanwhile
     usage = os.statvfs("/tmp")
     found = {
         "status": status(),
@@ -110,7 +110,7 @@ LIMITS = {"open-files": resource.RLIMIT_NOFILE, "file-bytes": resource.RLIMIT_FS
 
 
 def variables() -> list[str]:
-    """Names of what stands in our environment, and in that of who started us, if that can be read."""
+    """Return the names of environment variables of this process and, if readable, its parent."""
     found: set[str] = set()
     for path in ("/proc/self/environ", f"/proc/{os.getppid()}/environ"):
         if try_open(path) == "done":

@@ -1,8 +1,8 @@
-"""A folder that a session may write in: whether it may have it, and the mounts that keep parts of it out of reach.
+"""Workspace of a session: permission checks, and mounts that protect parts of it.
 
-A mount protects a name only while nothing above it can be renamed: `mv .git x; mkdir -p .git/hooks` would leave the
-protected folder behind. So each folder on the way to a protected one becomes a mount of itself, which the kernel
-lets nobody rename or remove.
+A mount protects a name only while no parent can be renamed: `mv .git x; mkdir -p .git/hooks` would bypass the protected
+directory. So each directory on the way to a protected one becomes a mount of itself, which cannot be renamed or
+removed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from replworker.sandbox.rights import Grant
 
 MountKind = Literal["writable", "readable", "hidden-folder", "hidden-file"]
 
-# Nothing in these is a place to work in; the second list means the folders themselves, not what lies in them.
+# No workspaces inside these; the second list excludes only the directories themselves.
 _SYSTEM = (
     "/bin",
     "/boot",
@@ -45,8 +45,8 @@ _SYSTEM = (
     "/var/mail",
     "/var/spool",
 )
-_SOURCES = ("/usr/src", "/usr/local/src")  # in there all the same: where containers like to have a project
-EVERYTHING = Grant("")  # as the broker's own user
+_SOURCES = ("/usr/src", "/usr/local/src")  # exceptions: common project directories in containers
+EVERYTHING = Grant("")  # rights of the broker's own user
 _SUBMODULE = re.compile(r'^\s*path\s*=\s*"?([^"\n]*[^"\s])', re.M)
 _MOST_SUBMODULES, _MOST_GITMODULES_BYTES = 50, 64 * 1024
 _TOP = ("/", "/home", "/mnt", "/media", "/opt", "/srv", "/tmp", "/var", "/var/tmp")
@@ -54,20 +54,23 @@ _TOP = ("/", "/home", "/mnt", "/media", "/opt", "/srv", "/tmp", "/var", "/var/tm
 
 @dataclass(frozen=True, slots=True)
 class SandboxMount:
-    """One path of the host at the same path in the sandbox, or something empty in its place."""
+    """A host path at the same path in the sandbox, or something empty in its place."""
 
     path: str
     kind: MountKind
 
 
 class DirectoryRefused(ValueError):
-    """This folder cannot be given to a session. The message says why."""
+    """The directory cannot be given to a session. The message says why."""
 
 
 def check_directory(policy: Policy, folder: str, home: str, grant: Grant = EVERYTHING) -> str:
-    """The folder's real path, if a session of this policy and owner may work there. Raises Refused.
+    """Return the directory's real path if a session of this policy and owner may work there.
 
-    To be called as that owner (`acting_as`): what it may not see is not there.
+    Call it as the owner (`acting_as`), who may not see everything.
+
+    Raises:
+        DirectoryRefused: the session may not work there
     """
     real = _resolve(folder)
     check_owner_directories(grant, folder, real)
@@ -79,7 +82,7 @@ def check_directory(policy: Policy, folder: str, home: str, grant: Grant = EVERY
         raise DirectoryRefused(f"{real} is not in one of the broker's workspaces ({', '.join(policy.workspaces)})")
     if grant.directories:
         policy = msgspec.structs.replace(policy, workspaces=[*policy.workspaces, *grant.directories])
-    if real not in policy.workspaces:  # named: whoever wrote it meant it
+    if real not in policy.workspaces:  # listed explicitly
         _check_location(policy, real, home)
     if is_within(real, policy.hidden_paths):
         raise DirectoryRefused(f"{real} is hidden from sessions")
@@ -87,7 +90,7 @@ def check_directory(policy: Policy, folder: str, home: str, grant: Grant = EVERY
 
 
 def _resolve(folder: str) -> str:
-    """Where a path leads, but not by the kernel's own links: those of /proc name another's root or descriptor."""
+    """Resolve symlinks, except the kernel's own in /proc, which depend on the process."""
     try:
         links, real = runtime_paths.follow_links(os.path.abspath(folder))
     except FileNotFoundError as error:
@@ -99,14 +102,20 @@ def _resolve(folder: str) -> str:
 
 
 def check_owner_directories(grant: Grant, asked: str, real: str) -> None:
-    """Raises Refused for what lies outside of an owner's own directories, whether it is there or not."""
+    """Check that a path lies in the owner's own directories, existing or not.
+
+    Raises:
+        DirectoryRefused: the path lies elsewhere
+    """
     if grant.directories and not is_within(real, grant.directories):
         own = ", ".join(grant.directories)
         raise DirectoryRefused(f"{asked} is not in a workspace of {grant.identity} ({own})")
 
 
 def _check_location(policy: Policy, real: str, home: str) -> None:
-    allowed = (*_SOURCES, home) if is_within(home, ["/var/lib"]) else _SOURCES  # a CI's builds lie in such a home
+    allowed = (
+        (*_SOURCES, home) if is_within(home, ["/var/lib"]) else _SOURCES
+    )  # builds of CI services are in such a home
     if real in _TOP or (_in_unlisted(policy, real, _SYSTEM) and not is_within(real, allowed)):
         raise DirectoryRefused(f"{real} is a system folder")
     if is_within(home, [real]) or os.path.dirname(real) == "/home" or real == "/root":
@@ -123,14 +132,16 @@ def _check_location(policy: Policy, real: str, home: str) -> None:
 
 
 def _in_unlisted(policy: Policy, real: str, places: Iterable[str]) -> bool:
-    """Whether a folder lies in one of these places, and in no workspace that the operator has named there."""
+    """Return whether a directory lies in one of these places, and in no workspace the operator listed there."""
     named = [path for path in policy.workspaces if is_within(real, [path])]
     return any(is_within(real, [place]) and not any(is_within(path, [place]) for path in named) for place in places)
 
 
 def _settings_dirs(real: str, home: str) -> list[str]:
-    """The folder of a home where its owner's settings and programs are (`.ssh`, `bin`), if this lies in one. What
-    agents check out below `.NAME/worktrees` is none of them."""
+    """Return directories of a home with settings or programs (`.ssh`, `bin`) that contain the path.
+
+    Worktrees that agents check out below `.NAME/worktrees` are allowed.
+    """
     found = []
     for above in (home, "/root", "/".join(real.split("/")[:3]) if real.startswith("/home/") else home):
         if is_within(real, [above]):
@@ -141,8 +152,11 @@ def _settings_dirs(real: str, home: str) -> list[str]:
 
 
 def protected_paths(policy: Policy, root: str, *, absolute: bool = True) -> list[str]:
-    """What is not to be written, as absolute paths. A relative one counts from the folder and, where that is a part
-    of a project, from those around it, up to one with a `.git`: `.git` itself has hooks as well."""
+    """Return the write-protected paths as absolute ones.
+
+    A relative path counts from the directory and from its parents up to one with a `.git`, since the directory may be a
+    part of a project.
+    """
     found = [path for path in policy.protected_paths if path.startswith("/")] if absolute else []
     here = root
     while here != "/":
@@ -156,10 +170,12 @@ def protected_paths(policy: Policy, root: str, *, absolute: bool = True) -> list
 def workspace_mounts(
     policy: Policy, root: str, kept: Iterable[str] = (), *, writable: bool = True
 ) -> list[SandboxMount]:
-    """The mounts that make `root` (a real path) a place to work in, in order; or to read, which the profile may say.
+    """Return the mounts, in order, that make `root` (a real path) a workspace, writable if the profile permits.
 
-    `kept` are paths of the runtime: where they lie inside, they stay read-only. Raises Refused when a protected path
-    goes through a symlink, which anybody could put something else in the place of.
+    `kept` are paths of the runtime, which stay read-only inside the workspace.
+
+    Raises:
+        DirectoryRefused: a protected path goes through a symlink, which could be replaced
     """
     writable = writable and policy.profile == "workspace-write"
     found = {root: SandboxMount(root, "writable" if writable else "readable")}
@@ -174,8 +190,10 @@ def workspace_mounts(
 
 
 def _submodules(root: str) -> list[str]:
-    """The `.git` files of submodules, which say where their repositories are; a submodule that is not checked out is
-    kept as it is. Our `git status` enters all of them."""
+    """Return the `.git` files of submodules, or the empty directories of those not checked out.
+
+    `git status` outside the sandbox enters all of them.
+    """
     found = []
     text = bounded_read.read_text(f"{root}/.gitmodules", _MOST_GITMODULES_BYTES)
     for match in itertools.islice(_SUBMODULE.finditer(text or ""), _MOST_SUBMODULES):
@@ -190,7 +208,7 @@ def _submodules(root: str) -> list[str]:
 
 
 def outermost_existing(paths: Iterable[str]) -> list[str]:
-    """Those that exist, without what lies in another: that is gone with it."""
+    """Return existing paths without those inside others, which are hidden with them."""
     kept: list[str] = []
     for path in sorted(paths):
         if os.path.lexists(path) and not is_within(path, kept):
@@ -199,7 +217,11 @@ def outermost_existing(paths: Iterable[str]) -> list[str]:
 
 
 def hide(path: str) -> SandboxMount:
-    """Something empty in the place of what exists at a path. Raises Refused for a symlink."""
+    """Return a mount that covers an existing path with something empty.
+
+    Raises:
+        DirectoryRefused: the path is a symlink
+    """
     mode = os.lstat(path).st_mode
     if stat.S_ISLNK(mode):
         raise DirectoryRefused(f"{path} is to be hidden and is a symlink")
@@ -207,11 +229,11 @@ def hide(path: str) -> SandboxMount:
 
 
 def _protect(found: dict[str, SandboxMount], root: str, path: str) -> None:
-    """Make a path read-only, or what stands where its parents would."""
+    """Make a path, or the parent file that stands in its way, read-only."""
     above = os.path.dirname(path)
     end = above if _is_missing_repository(above) else _pin_parents(found, root, above)
     if end is not None:
-        found[end] = SandboxMount(end, "readable")  # a file: `.git` of a worktree says where the real one is
+        found[end] = SandboxMount(end, "readable")  # a file: `.git` of a worktree points to the repository
     elif os.path.islink(path):
         raise DirectoryRefused(f"cannot protect {path}: it is a symlink")
     elif os.path.lexists(path) and os.path.isdir(os.path.dirname(path)):
@@ -219,14 +241,14 @@ def _protect(found: dict[str, SandboxMount], root: str, path: str) -> None:
 
 
 def _is_missing_repository(folder: str) -> bool:
-    """Whether it is the place of a repository that nobody has made yet: what is put there would be one."""
+    """Return whether this is an empty `.git`, where new contents would become a repository."""
     if os.path.basename(folder) != ".git" or os.path.islink(folder) or not os.path.isdir(folder):
         return False
     return not os.path.lexists(f"{folder}/HEAD")
 
 
 def _pin_parents(found: dict[str, SandboxMount], root: str, folder: str) -> str | None:
-    """Mount each folder below the root on itself; the file that was met instead of one, if any."""
+    """Mount each directory below the root on itself. Return a file found in place of one, if any."""
     here = root
     for name in filter(None, folder[len(root) :].split("/")):
         here = f"{here}/{name}"

@@ -1,1 +1,1 @@
-"""Bash: a driver in bash, and on the worker's side a codec, because bash cannot read JSON."""
+"""Bash runtime: a driver in Bash, and a codec in the worker, because Bash cannot parse JSON."""

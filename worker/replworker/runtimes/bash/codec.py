@@ -1,8 +1,8 @@
-"""Speaks JSON frames on one side and driver.sh's messages on the other, one request at a time.
+"""Codec between JSON frames and driver.sh's messages, one request at a time.
 
-Bash asks for each request: only when it has said that it is idle, and with which token, is one sent. An interrupt may
-throw bash back to its prompt at any moment. So when it is idle and owes an answer, the request is sent again if bash
-had not read it whole, and an eval that had begun has been interrupted, or was ended by `exit` or `set -e`.
+Bash pulls requests: one is sent only when Bash has reported that it is idle, with the token it gave. An interrupt may
+throw Bash back to its prompt at any time. So if it is idle with a reply outstanding, the request is resent if Bash had
+not read all of it, and an eval that had begun was interrupted, or ended by `exit` or `set -e`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ ERREXIT_HINT = "`set -e` ended the eval at the first command that failed, not th
 ERROR_HINT = "an error of the shell itself ended the eval there, not the session"
 _END_HINTS = {"exit": EXIT_HINT, "errexit": ERREXIT_HINT}
 _BY_SIGINT = 128 + 2
-_BIG_NAMES_BYTES = 256 * 1024  # of values: with more, an eval is no longer told apart by values but by names alone
-_TRIES = 5  # to send one request anew
+_BIG_NAMES_BYTES = 256 * 1024  # of values; above this, changes are detected by name only
+_TRIES = 5  # to resend a request
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _CAN = ["vars", "clear", "complete", "lookup", "dump", "restore"]
-# What bash does not let anybody set, or what the driver needs; and functions in transit.
+# Variables that Bash does not allow to set or the driver needs; and exported functions.
 _NOT_SETTABLE = re.compile(
     r"PROMPT_COMMAND|SHELLOPTS|BASHOPTS|BASH_VERSINFO|BASHPID|UID|EUID|PPID|_|BASH_FUNC_.*|__replctl_.*"
 )
@@ -48,11 +48,11 @@ _decode = msgspec.json.Decoder(RequestFrame).decode
 
 @dataclass(slots=True)
 class _PendingRequest:
-    """A frame of the worker on its way through bash."""
+    """A request frame on its way through Bash."""
 
     frame: RequestFrame
     request: BashRequest
-    preset_reply: frames.FrameEvent | None = None  # the answer, when bash has nothing to say about it
+    preset_reply: frames.FrameEvent | None = None  # the reply, if it does not depend on Bash
     words: CompletionQuery | None = None
     has_begun: bool = False
     before: ShellNames = field(default_factory=ShellNames)  # when it was sent
@@ -61,15 +61,15 @@ class _PendingRequest:
 
 
 class BashCodec:
-    """For one bash, from its start to its end."""
+    """Codec of one Bash process."""
 
     def __init__(self) -> None:
         self._reader = BashMessageReader()
         self._queue: deque[_PendingRequest] = deque()
         self._current: _PendingRequest | None = None
-        self._token: bytes | None = None  # bash waits, with this
+        self._token: bytes | None = None  # Bash is waiting with this token
         self._names = ShellNames()
-        self._initial = ShellNames()  # those that a session has before its first eval
+        self._initial = ShellNames()  # names before the session's first eval
         self._options = ("", "")
         self._values = "values"
         self._events: list[frames.FrameEvent] = []
@@ -119,7 +119,7 @@ class BashCodec:
             return _PendingRequest(frame, BashRequest("restore", code=encode_text(frame.data)))
         return _PendingRequest(
             frame, BashRequest("ping")
-        )  # clear and dump: their names are known when it is their turn
+        )  # clear and dump: their names are determined when they are sent
 
     def _build_eval(self, frame: frames.EvalFrame) -> _PendingRequest:
         if "\0" in frame.code:
@@ -131,7 +131,7 @@ class BashCodec:
         return _PendingRequest(frame, BashRequest("eval", str(int(frame.stdin)), frame.name, encode_text(frame.code)))
 
     def _send_next(self) -> bytes:
-        """Send the next request, if bash waits for one."""
+        """Send the next request if Bash is waiting for one."""
         if self._token is None:
             return b""
         if self._current is None:
@@ -143,7 +143,7 @@ class BashCodec:
         return self._finalize_request(self._current).pack(token)
 
     def _finalize_request(self, asking: _PendingRequest) -> BashRequest:
-        """The request as it is to be sent at this moment."""
+        """Return the request as it has to be sent now."""
         frame, request = asking.frame, asking.request
         if isinstance(frame, frames.EvalFrame) and asking.preset_reply is None:
             if asking.is_interrupted:
@@ -160,7 +160,7 @@ class BashCodec:
         return request
 
     def _session_names(self) -> ShellNames:
-        """What the session's code has named: the environment it began with is not its own."""
+        """Return names defined by the session's code, without the initial environment."""
         fresh = self._initial
         mine = {name: how for name, how in self._names.variables.items() if name not in fresh.variables}
         return ShellNames(mine, self._names.functions - fresh.functions)
@@ -178,7 +178,7 @@ class BashCodec:
             self._initial = self._names
             self._events.append(frames.ReadyFrame("bash", version, "bash", executable, parse_number(fields[2]), _CAN))
         elif tag == "need":
-            if self._current is not None and self._current.has_begun:  # else it is a subshell that has been left behind
+            if self._current is not None and self._current.has_begun:  # otherwise from an orphaned subshell
                 self._events.append(frames.NeedInputFrame(self._current.frame.n))
         elif tag == "begun":
             if (
@@ -196,7 +196,11 @@ class BashCodec:
             self._on_answer([decode_text(field) for field in fields])
 
     def _running(self) -> frames.EvalFrame:
-        """The eval that has begun. Raises ProtocolError when there is none."""
+        """Return the running eval.
+
+        Raises:
+            ProtocolError: no eval is running
+        """
         asking = self._current
         if asking is None or not asking.has_begun or not isinstance(asking.frame, frames.EvalFrame):
             raise ProtocolError("spoke of an eval that does not run")
@@ -278,7 +282,7 @@ class BashCodec:
         raise ProtocolError("answered what was not asked")
 
     def _user_variables(self) -> list[str]:
-        """The variables that are the user's: new ones, and those of the environment that have another value now."""
+        """Return the user's variables: new ones, and environment variables with a changed value."""
         return [name for name in self._names.variables if self._names.differs(name, self._initial)]
 
 

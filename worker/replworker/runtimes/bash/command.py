@@ -1,4 +1,4 @@
-"""How a bash session is started."""
+"""Command that starts a Bash session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from replworker.runtimes.interpreter_process import BACKGROUND_FD, CONTROL_FD, I
 
 _DRIVER = Path(__file__).with_name("driver.sh")
 
-# There is no terminal: what would page goes straight on, what would ask fails at once. The user's environment wins.
+# There is no terminal: pagers pass through, prompts fail at once. The user's environment takes precedence.
 QUIET = {
     "PAGER": "cat",
     "MANPAGER": "cat",
@@ -28,6 +28,6 @@ QUIET = {
 def build_bash_command(
     interpreter: str, env: dict[str, str], wrapping: SandboxWrapper | None = None
 ) -> InterpreterCommand:
-    """What to execute for a session of this bash, 4.4 or newer, in this environment."""
+    """Build the command of a session with this Bash, 4.4 or newer."""
     argv = [interpreter, "--norc", "--noprofile", "-p", str(_DRIVER), str(CONTROL_FD), str(BACKGROUND_FD)]
     return InterpreterCommand(argv, {**QUIET, **env, "TERM": "dumb"}, wrapping, BashCodec, signal.SIGURG)

@@ -1,4 +1,4 @@
-"""Which words could stand at a place in bash code: what to ask `compgen`, and what its answers come to."""
+"""Completion for Bash: queries for `compgen`, and their results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from replwire.replies import Completion
 
-_LOOK_CHARS = 1000  # before the place: what is looked at
+_LOOK_CHARS = 1000  # examined before the cursor
 _VARIABLE = re.compile(r"\$\{?[#!]?([A-Za-z_][A-Za-z_0-9]*)?$")
 _WORD = re.compile(r"(?:[^\s;|&<>(){}$`\"'=\\]|\\.)*$")
 _COMMAND_BEFORE = re.compile(
@@ -25,7 +25,7 @@ _COMMANDS = (
 
 
 class CompletionQuery(NamedTuple):
-    """What to ask: (compgen action, type of what it finds) in order, for words that begin with `prefix` at `start`."""
+    """Queries for completing `prefix` at `start`: pairs of compgen action and result type, in order."""
 
     start: int
     prefix: str
@@ -33,7 +33,7 @@ class CompletionQuery(NamedTuple):
 
 
 def plan_completion(code: str, pos: int) -> CompletionQuery:
-    """What could go on at `pos`, an offset in characters."""
+    """Plan the completion at `pos`, an offset in characters."""
     pos = max(0, pos)
     cut = max(0, pos - _LOOK_CHARS)
     before = code[cut:pos]
@@ -42,7 +42,7 @@ def plan_completion(code: str, pos: int) -> CompletionQuery:
         prefix = variable[1] or ""
         return CompletionQuery(cut + len(before) - len(prefix), prefix, (("variable", "variable"),))
     word = _WORD.search(before)
-    assert word is not None  # it may be empty, and always matches
+    assert word is not None  # always matches, possibly empty
     start, prefix = cut + word.start(), word[0].replace("\\", "")
     line = before[: word.start()]
     option = _OPTION_BEFORE.search(line)
@@ -57,7 +57,7 @@ def plan_completion(code: str, pos: int) -> CompletionQuery:
 
 
 def collect_completions(asked: CompletionQuery, answers: list[str], most: int) -> list[Completion]:
-    """The words of the answers, each under the first type that names it, at most `most`."""
+    """Collect at most `most` words, each with the first type that names it."""
     found: dict[str, str] = {}
     for (_, kind), answer in zip(asked.asks, answers, strict=False):
         for word in answer.split("\n"):

@@ -1,12 +1,12 @@
-# Keeps one bash session for a worker: `bash --norc --noprofile -p driver.sh CONTROL_FD LATE_FD`, bash >= 4.4.
+# Bash driver of a session: `bash --norc --noprofile -p driver.sh CONTROL_FD BACKGROUND_FD`, Bash 4.4 or newer.
 #
-# First it becomes an interactive bash without a terminal: only that one comes back whole, to its top level, from
-# SIGINT, `${x:?}` and `set -u`. PROMPT_COMMAND is then the main loop, one eval a prompt, and the parser is given an
-# empty line. If ever it is not, it meets the end of its input, and the session ends instead of hanging.
+# It becomes an interactive Bash without a terminal: only that returns reliably to its top level after
+# SIGINT, `${x:?}` and `set -u`. PROMPT_COMMAND is the main loop, one eval per prompt, and the parser gets an
+# empty line. If it ever does not, it reaches the end of its input, and the session ends instead of hanging.
 #
 # Descriptors between evals: 0 that line, 1 and 2 /dev/null; 247 and 248 the user's stdout and stderr, 250 the user's
-# stdin, 251 /dev/null, 252 the control channel. During an eval all five are /dev/null: where bash keeps the real ones
-# meanwhile (above 252) they close on exec, so that no command inherits them. What is said on 252 stands in messages.py.
+# stdin, 251 /dev/null, 252 the control channel. During an eval all five are /dev/null: the real ones are kept
+# above 252, close-on-exec, so that no command inherits them. The messages on 252 are described in messages.py.
 
 if [[ $- != *i* ]]; then
     __replctl_control=$1 __replctl_late=$2
@@ -15,25 +15,25 @@ if [[ $- != *i* ]]; then
     PROMPT_COMMAND=". ${BASH_SOURCE[0]@Q}" exec "$BASH" --norc --noprofile --noediting -i +H +o history
 fi
 
-# --- the loop; no function here may fail, or say anything, where the user could hear of it ---
+# --- the loop; no function here may fail or print anything visible to the user ---
 
-# Wait for the next eval and leave it in __replctl_code; answer every other request on the way.
+# Wait for the next eval and store it in __replctl_code; answer all other requests.
 __replctl_next() {
     __replctl_left=$? __replctl_code=''
     "__replctl_sane" || builtin return 70
-    # A child that is interrupted before it has become a command comes here too.
+    # A child interrupted before its exec gets here too.
     if [[ $BASHPID != "$$" ]]; then builtin exit 130; fi
     builtin local - && builtin set +aekuvxCET && builtin local FUNCNEST=0
-    builtin printf '' >&247 # what an interrupt has left in bash's buffer is the user's
+    builtin printf '' >&247 # flush output of the user left in Bash's buffer by an interrupt
     command exec <<<''
-    if [[ -e /dev/fd/245 ]]; then command exec 247>&245 245>&-; fi # where the last eval left its stdout
+    if [[ -e /dev/fd/245 ]]; then command exec 247>&245 245>&-; fi # the last eval's redirected stdout
     if [[ -e /dev/fd/246 ]]; then command exec 248>&246 246>&-; fi # and stderr
     __replctl_in=251 __replctl_status=''
-    if [[ ${TMOUT:-} ]]; then # a shell at its prompt ends when it runs out, and the clock of this prompt runs already
+    if [[ ${TMOUT:-} ]]; then # a shell at its prompt exits on timeout, and this prompt's clock is already running
         __replctl_tmout=$TMOUT TMOUT=''
         builtin return 0
     fi
-    if [[ ${__replctl_running-eval} ]]; then # the last eval did not come to its end
+    if [[ ${__replctl_running-eval} ]]; then # the last eval was aborted
         __replctl_last=$__replctl_left
         if [[ ${__replctl_why:-} ]]; then __replctl_last=$__replctl_ended; fi
         "__replctl_state"
@@ -57,13 +57,13 @@ __replctl_next() {
     done
 }
 
-# The code that __replctl_next left has run: say how.
+# Report the result of the code from __replctl_next.
 __replctl_done() {
     __replctl_left=$? __replctl_code=''
     "__replctl_sane" || builtin return 70
-    if [[ ${__replctl_traps:-} && $- == *E* ]]; then "__replctl_watch"; fi # without errtrace it cannot be seen from here
+    if [[ ${__replctl_traps:-} && $- == *E* ]]; then "__replctl_watch"; fi # not visible from here without errtrace
     builtin local - && builtin set +aekuvxCET && builtin local FUNCNEST=0
-    if [[ -z ${__replctl_running-eval} ]]; then builtin return 0; fi # the code may have unset all there is
+    if [[ -z ${__replctl_running-eval} ]]; then builtin return 0; fi # the code may have unset everything
     "__replctl_state"
     if [[ ${__replctl_running-} == restore ]]; then
         "__replctl_say" answer
@@ -72,12 +72,12 @@ __replctl_done() {
         "__replctl_say" result "$__replctl_last"
     fi
     __replctl_running='' __replctl_why=''
-    builtin jobs # to nobody: it forgets the jobs that have ended, so that the next eval does not hear of them
+    builtin jobs # discarded: reaps finished jobs, so that they are not reported to the next eval
     if [[ ${TMOUT:-} ]]; then __replctl_tmout=$TMOUT TMOUT=''; fi
 }
 
-# Whether `builtin` and `command` are the builtins: functions of these names are forgotten. In posix mode, which an
-# assignment alone begins, `unset` cannot be a function.
+# Ensure that `builtin` and `command` are the builtins: functions of these names are unset. In posix mode, which an
+# assignment alone enables, `unset` cannot be a function.
 __replctl_sane() {
     __replctl_ok=''
     builtin eval '__replctl_ok+=1' && command eval '__replctl_ok+=1'
@@ -95,12 +95,12 @@ __replctl_sane() {
     [[ $__replctl_ok == 11 ]]
 }
 
-# What `$?` is when an eval begins: what the one before ended with.
+# Set `$?` at the start of an eval to the status of the previous one.
 __replctl_before() {
     builtin return "${__replctl_last:-0}"
 }
 
-# Stands behind `&&`: what stands before it may fail, even under `set -e`, and its status stays. A word and not
+# Put after `&&`: the command before it may fail, even under `set -e`, and its status stays. A word and not
 # `[[ 1 ]]`, because an unclosed `[[` in an eval of the user's makes bash misread the next one.
 __replctl_fine() {
     [[ 1 ]]
@@ -108,7 +108,7 @@ __replctl_fine() {
 
 # --- messages ---
 
-# A tag, fields, an end. The empty field in front ends a message that an interrupt has cut short.
+# A tag, fields, an end. The empty field first ends a message truncated by an interrupt.
 __replctl_say() {
     {
         builtin printf '\0!%s\0' "$1"
@@ -117,10 +117,10 @@ __replctl_say() {
     } >&252
 }
 
-# One request: __replctl_head (op, argument, name, size) and __replctl_body. No data is ever split or evaluated here.
+# Read a request: __replctl_head (op, argument, name, size) and __replctl_body. Data is never split or evaluated.
 __replctl_take() {
     builtin local LC_ALL=C # sizes are bytes
-    until [[ ${__replctl_head[0]-} == "$__replctl_token" ]]; do # before it: the rest of a request that was cut short
+    until [[ ${__replctl_head[0]-} == "$__replctl_token" ]]; do # before it: the rest of a truncated request
         builtin mapfile -d '' -n 1 -t -u 252 __replctl_head
         if ((${#__replctl_head[@]} == 0)); then builtin exit 0; fi
     done
@@ -136,7 +136,7 @@ __replctl_take() {
     fi
 }
 
-# All that has a name: the worker's side compares.
+# Send all names; the worker compares them.
 __replctl_state() {
     {
         builtin printf '\0!state\0.'
@@ -149,13 +149,13 @@ __replctl_state() {
 
 # --- evals ---
 
-# Make ready to run the code in __replctl_body; false, and answered, when it cannot be parsed.
+# Prepare the code in __replctl_body; false, after an error reply, if it cannot be parsed.
 __replctl_begin() {
     "__replctl_say" begun
     __replctl_values=${__replctl_head[1]#*,} __replctl_traps=''
     if ! "__replctl_parses" "${__replctl_body[0]-}" && ! "__replctl_parses_extglob" "${__replctl_body[0]-}"; then
         "__replctl_say" syntax "$("__replctl_complaint" "${__replctl_head[2]}" "${__replctl_body[0]-}")"
-        builtin eval '[[ 1 ]]' # what bash has kept of an unclosed `[[` spoils this, and no more
+        builtin eval '[[ 1 ]]' # absorbs the state of an unclosed `[[`
         __replctl_last=2
         builtin return 1
     fi
@@ -164,15 +164,15 @@ __replctl_begin() {
     if [[ ${__replctl_tmout:-} ]]; then TMOUT=$__replctl_tmout __replctl_tmout=''; fi
     BASH_ARGV0=${__replctl_head[2]}
     __replctl_running=eval __replctl_urge=''
-    # Around the code, in groups so that neither `set -x` nor a DEBUG trap is heard: where its lines begin, and `$?` as
-    # the last eval left it; then its status, and where stdout and stderr lead now.
+    # Wrap the code, in groups so that neither `set -x` nor a DEBUG trap is visible: start of its lines, and `$?` as
+    # the last eval left it; then its status, and the current stdout and stderr.
     __replctl_code='{ __replctl_line=$LINENO; "__replctl_before" && "__replctl_fine"; } >/dev/null 2>&1'
     __replctl_code+=$'\n'"${__replctl_body[0]-}"$'\n''{ __replctl_status=$?; } >/dev/null 2>&1'
     __replctl_code+=$'\n''{ \command exec 245>&243; \command exec 246>&244; } 243>&1 244>&2 >/dev/null 2>&1'
 }
 
-# Whether code is whole. It is parsed, and never run, as the second command of a list whose first one returns. Code
-# that closes the construct around it cannot be right in both constructs: what closes one is an error in the other.
+# Check whether code is complete. It is parsed, and never runs, as the second command of a list whose first one
+# returns. Code that closes the surrounding construct is an error in at least one of the two constructs.
 __replctl_parses() {
     "__replctl_within" "{ \\: ; $1"$'\n'"}"
     (($? == 77)) || builtin return 1
@@ -180,7 +180,7 @@ __replctl_parses() {
     (($? == 77))
 }
 
-# Whether code is whole once it has switched extglob on, which changes what the lines after that mean.
+# Check whether code is complete after it enables extglob, which changes how later lines parse.
 __replctl_parses_extglob() {
     if [[ $1 != *extglob* ]] || builtin shopt -q extglob; then builtin return 1; fi
     builtin shopt -s extglob
@@ -194,7 +194,7 @@ __replctl_within() {
     builtin eval "\\builtin return 77; $1"
 }
 
-# What bash says of code that it cannot parse. A new bash reads it without running it: only that knows the true lines.
+# Report Bash's error for code it cannot parse. A new Bash reads it without running it, for correct line numbers.
 __replctl_complaint() {
     builtin local -a __replctl_options
     builtin local __replctl_text
@@ -204,8 +204,8 @@ __replctl_complaint() {
     builtin printf '%s' "${__replctl_text:0:16384}"
 }
 
-# The ERR trap, which errtrace brings into functions: `if "__replctl_heard"; then "__replctl_failed"; fi`. Under `set -e`
-# the shell would end after it: the eval ends instead.
+# The ERR trap, inherited by functions with errtrace: `if "__replctl_heard"; then "__replctl_failed"; fi`. Under
+# `set -e` the shell would exit after it: the eval ends instead.
 __replctl_heard() {
     __replctl_kept=$?
     __replctl_fired=1
@@ -221,25 +221,25 @@ __replctl_failed() {
     fi
 }
 
-# The status for a user's own ERR trap, which stands between the two above.
+# The status for a user's own ERR trap, which runs between the two above.
 __replctl_keep() {
     builtin return "$__replctl_kept"
 }
 
-# Put the above into the ERR trap (again).
+# Install the above in the ERR trap (again).
 __replctl_watch() {
     builtin local __replctl_trap
     __replctl_trap=$(builtin trap -p ERR)
     if [[ $__replctl_trap == *__replctl_heard* ]]; then builtin return 0; fi
     if [[ $__replctl_trap ]]; then
-        builtin eval "__replctl_trap=(${__replctl_trap})" # trap -- 'command' ERR, as bash itself quotes it
+        builtin eval "__replctl_trap=(${__replctl_trap})" # trap -- 'command' ERR, as quoted by Bash
         __replctl_trap='"__replctl_keep" && "__replctl_fine"; '"${__replctl_trap[2]}"$'\n'
     fi
     builtin trap -- "if \"__replctl_heard\"; then ${__replctl_trap}\"__replctl_failed\"; fi" ERR
 }
 
-# The worker sends SIGURG with an interrupt, for bash goes on after a command that has taken SIGINT and not died of it.
-# To leave two traps at once would leave the outer one disabled: while the ERR trap runs it is told to do the rest.
+# The worker sends SIGURG with an interrupt, because Bash continues after a command that survived SIGINT.
+# Leaving two traps at once would disable the outer one, so a running ERR trap is told to do the rest.
 __replctl_urged() {
     if [[ -z ${__replctl_running-eval} || $BASHPID != "$$" ]]; then builtin return 0; fi
     builtin local -
@@ -254,10 +254,10 @@ __replctl_urged() {
     fi
 }
 
-# --- what the user's code may call ---
+# --- commands for user code ---
 
-# Ends the eval and not the session; in a subshell it is the real one. With a trap on INT there is no other way than
-# the real one either.
+# End the eval, not the session; in a subshell, really exit. With a trap on INT the only way is
+# the real exit as well.
 exit() {
     __replctl_ended=$?
     if [[ $BASHPID == "$$" && $# -le 1 ]]; then
@@ -274,7 +274,7 @@ exit() {
     builtin exit "${@-$__replctl_ended}"
 }
 
-# Says that it waits, when it reads the session's own stdin and nothing is there.
+# Report waiting for input when it reads the session's stdin and nothing is available.
 read() {
     if [[ ${__replctl_in-} == 250 && -p /dev/fd/0 && " $*" != *' -u'* ]] && ! builtin read -t 0; then "__replctl_need"; fi
     builtin read "$@"
@@ -282,14 +282,14 @@ read() {
 
 __replctl_need() {
     builtin local __replctl_fd __replctl_control='' __replctl_stdin=''
-    for ((__replctl_fd = 253; __replctl_fd < 280; ++__replctl_fd)); do # where bash keeps what it has closed for the eval
+    for ((__replctl_fd = 253; __replctl_fd < 280; ++__replctl_fd)); do # descriptors saved by Bash during the eval
         if [[ -z $__replctl_control && -S /dev/fd/$__replctl_fd ]]; then __replctl_control=$__replctl_fd; fi
         if [[ /dev/fd/0 -ef /dev/fd/$__replctl_fd ]]; then __replctl_stdin=1; fi
     done
     if [[ $__replctl_control && $__replctl_stdin ]]; then builtin printf '\0!need\0=\0' >&"$__replctl_control"; fi
 }
 
-# An interactive bash leaves the line out of its messages; in a function it counts from the function's first.
+# An interactive Bash omits line numbers from messages; in functions it counts from the function's first line.
 command_not_found_handle() {
     builtin local __replctl_at=${BASH_LINENO[0]}
     if ((${#FUNCNAME[@]} == 1)); then __replctl_at=$((__replctl_at - __replctl_line)); fi
@@ -299,7 +299,7 @@ command_not_found_handle() {
 
 . "${BASH_SOURCE[0]%/*}/requests.sh"
 
-# --- the start ---
+# --- startup ---
 
 builtin shopt -s execfail
 builtin shopt -u checkwinsize
@@ -308,7 +308,7 @@ builtin trap -- 'if "__replctl_heard"; then "__replctl_failed"; fi' ERR
 builtin trap -- '"__replctl_urged"' URG
 builtin unset PS1 PS2 HISTFILE MAILCHECK __replctl_control __replctl_late
 builtin declare +x PROMPT_COMMAND
-# Keywords and quoted names only: no alias or function of the user's stands in between.
+# Keywords and quoted names only, so that no user alias or function applies.
 PROMPT_COMMAND='"__replctl_next" && "__replctl_fine"; \builtin eval "$__replctl_code" <&"$__replctl_in" >&247 2>&248 252>&251 250<&251 247>&251 248>&251
 "__replctl_done" && "__replctl_fine"'
 builtin readonly PROMPT_COMMAND BASHPID

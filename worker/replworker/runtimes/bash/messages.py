@@ -1,9 +1,9 @@
-"""What is said between the codec and driver.sh, as bytes. Only NUL cannot be in a bash string, so NUL parts.
+"""Messages between the codec and driver.sh. Bash strings cannot contain NUL, so NUL separates fields.
 
-From bash: `!TAG`, then fields that each begin with a dot, then `=`; each of these ended by NUL. An empty field in front
-gives up whatever came before it: an interrupt may have cut that short. To bash: a token, which bash has just made up
-and before which it skips everything, then op, argument, name and size, each ended by NUL, then a body: `size` bytes of
-code, or `size` texts ended by NUL.
+From Bash: `!TAG`, then fields that each start with a dot, then `=`, each terminated by NUL. An empty field first
+discards anything before it, which an interrupt may have cut short. To Bash: a token that Bash has just generated and
+before which it skips everything, then op, argument, name and size, each terminated by NUL, then a body: `size` bytes of
+code, or `size` texts terminated by NUL.
 """
 
 from __future__ import annotations
@@ -12,29 +12,33 @@ from typing import NamedTuple
 
 from replworker.runtimes.codec import MAX_FRAME_BYTES, ProtocolError
 
-STATE_BYTES = 1024 * 1024  # of one list of names: what is beyond is counted by nobody
+STATE_BYTES = 1024 * 1024  # per list of names; the rest is dropped
 _MOST_FIELDS = 64
 TAGS = frozenset({"ready", "idle", "begun", "state", "result", "syntax", "need", "answer"})
 
 
 class BashMessage(NamedTuple):
-    """One message of bash."""
+    """A message from Bash."""
 
     tag: str
     fields: list[bytes]
 
 
 class BashMessageReader:
-    """Cuts what bash sends into messages. Keeps at most MAX_FRAME_BYTES, and of names no more than STATE_BYTES."""
+    """Splits Bash's output into messages. Keeps at most MAX_FRAME_BYTES, and STATE_BYTES of names."""
 
     def __init__(self) -> None:
-        self._rest = bytearray()  # a field that has not ended
+        self._rest = bytearray()  # an incomplete field
         self._tag: str | None = None
         self._fields: list[bytes] = []
         self._size = 0
 
     def feed(self, data: bytes) -> list[BashMessage]:
-        """The messages that are now complete. Raises ProtocolError."""
+        """Return the messages completed by `data`.
+
+        Raises:
+            ProtocolError: the data is malformed
+        """
         messages = []
         pieces = data.split(b"\0")
         for piece in pieces[:-1]:
@@ -77,7 +81,7 @@ class BashMessageReader:
 
 
 class BashRequest(NamedTuple):
-    """One request to bash: code, or texts."""
+    """A request to Bash: code or texts."""
 
     op: str
     argument: str = ""
@@ -86,24 +90,28 @@ class BashRequest(NamedTuple):
     texts: tuple[bytes, ...] = ()
 
     def pack(self, token: bytes) -> bytes:
-        """The bytes for bash that waits with this token."""
+        """Encode the request for a Bash that waits with this token."""
         size = len(self.code) if self.code else len(self.texts)
         head = [b"", token, self.op.encode(), self.argument.encode(), encode_text(self.name), b"%d" % size]
         return b"\0".join(head) + b"\0" + self.code + b"".join(text + b"\0" for text in self.texts)
 
 
 def encode_text(text: str) -> bytes:
-    """Bytes that bash can hold: without NUL, and with what is no UTF-8 written out."""
+    """Encode text for Bash: without NUL, and with backslash escapes for invalid UTF-8."""
     return text.replace("\0", "").encode("utf-8", "backslashreplace")
 
 
 def parse_number(field: bytes) -> int:
-    """A count or status that bash told. Raises ProtocolError."""
+    """Parse a count or status from Bash.
+
+    Raises:
+        ProtocolError: the field is not a number
+    """
     if not field.isdigit() or len(field) > 12:
         raise ProtocolError("said a number that is none")
     return int(field)
 
 
 def decode_text(field: bytes) -> str:
-    """Text of bash: bytes that are no UTF-8 become the replacement character."""
+    """Decode text from Bash; invalid UTF-8 becomes the replacement character."""
     return field.decode("utf-8", "replace")

@@ -1,6 +1,6 @@
-# The requests that are no evals. Part of driver.sh; __replctl_head and __replctl_body are what was asked.
+# Requests other than evals. Part of driver.sh; the request is in __replctl_head and __replctl_body.
 
-# Go to a folder (the first of the body, unless it is empty) and take the environment that follows.
+# Change to a directory (first in the body, unless empty) and set the environment that follows.
 __replctl_claim() {
     builtin local __replctl_pair __replctl_error=''
     for __replctl_pair in "${__replctl_body[@]:1}"; do
@@ -30,7 +30,7 @@ __replctl_clear() {
     "__replctl_say" answer
 }
 
-# For each `action type` of the body, the words that go on from the name in the head.
+# For each `action type` of the body, list completions of the name in the head.
 __replctl_complete() {
     builtin local __replctl_each
     builtin local -a __replctl_words __replctl_answer
@@ -42,7 +42,7 @@ __replctl_complete() {
     "__replctl_say" answer "${__replctl_answer[@]}"
 }
 
-# What a name means: its kind, a text, and for a function the file and line.
+# Look up a name: its kind, a text, and for a function the file and line.
 __replctl_lookup() {
     builtin local __replctl_name=${__replctl_head[2]} __replctl_kind __replctl_text='' __replctl_place=''
     __replctl_kind=$(builtin type -t -- "$__replctl_name")
@@ -64,8 +64,8 @@ __replctl_lookup() {
     "__replctl_say" answer "$__replctl_kind" "${__replctl_text:0:16384}" "${__replctl_place:0:4096}"
 }
 
-# The text of the named variables (`v`) and functions (`f`), and what else can be told of the shell, in at most as
-# many bytes as the head says.
+# Send definitions of variables (`v`) and functions (`f`), and other state of the shell, in at most as
+# many bytes as given in the head.
 __replctl_dump() {
     builtin local __replctl_each __replctl_size=0
     builtin local -a __replctl_v __replctl_f __replctl_parts
@@ -94,7 +94,7 @@ __replctl_dump() {
     fi
 }
 
-# The descriptors that user code has opened.
+# Descriptors opened by user code.
 __replctl_open() {
     builtin local __replctl_fd
     for ((__replctl_fd = 3; __replctl_fd < 243; ++__replctl_fd)); do

@@ -1,4 +1,4 @@
-"""Answers that the codec makes up, and those that it reads out of bash's own words."""
+"""Result frames created by the codec or parsed from Bash's answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def syntax_error(frame: frames.EvalFrame, told: str) -> frames.ResultFrame:
 
 
 def failure_for(frame: RequestFrame) -> frames.FrameEvent:
-    """The answer when bash comes back to its prompt again and again without one."""
+    """Return the reply if Bash repeatedly returns to its prompt without one."""
     why = "bash was interrupted each time it was asked"
     if isinstance(frame, frames.ClaimFrame):
         return frames.ClaimedFrame(frame.n, why)

@@ -1,4 +1,4 @@
-"""The names of a shell: read from what `declare -p` prints, compared, described. Nothing is evaluated."""
+"""Names of a shell, parsed from `declare -p`, compared and described. Nothing is evaluated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CHANGED_NAMES = 100
 _PREVIEW_CHARS = 80
 _MAX_NAMES = 20_000
 
-# What bash itself changes from eval to eval, or what is the driver's.
+# Variables that Bash itself changes, and the driver's.
 _OWN = re.compile(
     r"__replctl_.*|BASH.*|COMP_.*|COLUMNS|DIRSTACK|EPOCH(REALTIME|SECONDS)|FUNCNAME|FUNCNEST|GROUPS|HISTCMD|LINENO|LINES|OLDPWD"
     r"|PIPESTATUS|PROMPT_COMMAND|PWD|RANDOM|SECONDS|SHELLOPTS|SRANDOM|TMOUT|_"
@@ -32,7 +32,7 @@ _ANSI_BYTES = {b"a": 7, b"b": 8, b"e": 27, b"E": 27, b"f": 12, b"n": 10, b"r": 1
 
 @dataclass(frozen=True, slots=True)
 class DeclaredVariable:
-    """One variable as `declare -p` tells it: attribute letters (`-` for none), and its value as bash quotes it."""
+    """A variable in `declare -p`: attribute letters (`-` for none) and its quoted value."""
 
     flags: str
     value: str | None
@@ -41,14 +41,14 @@ class DeclaredVariable:
 
 @dataclass(slots=True)
 class ShellNames:
-    """All that had a name at one moment. A variable is None when only its name was asked for."""
+    """All names defined at one moment. A variable is None if only its name was requested."""
 
     variables: dict[str, DeclaredVariable | None] = field(default_factory=dict)
     functions: frozenset[str] = frozenset()
 
     @classmethod
     def parse(cls, variables: str, functions: str) -> ShellNames:
-        """From the output of `declare -p`, or of `compgen -v`, and of `compgen -A function`."""
+        """Parse the output of `declare -p` or `compgen -v`, and of `compgen -A function`."""
         found: dict[str, DeclaredVariable | None] = dict.fromkeys(variables.split("\n"))
         if variables.startswith("declare "):
             found = dict(parse_declarations(variables))
@@ -57,13 +57,13 @@ class ShellNames:
         return cls(ours, frozenset(theirs))
 
     def changed_since(self, before: ShellNames) -> list[str]:
-        """Names that are new or have another value, at most CHANGED_NAMES, sorted. Of functions only new names."""
+        """Return new or changed names, sorted, at most CHANGED_NAMES. Functions only if new."""
         names = [name for name in self.variables if self.differs(name, before)]
         names += self.functions - before.functions
         return sorted(names)[:CHANGED_NAMES]
 
     def differs(self, name: str, before: ShellNames) -> bool:
-        """Whether a variable is new, or has another value than it had."""
+        """Return whether a variable is new or has a changed value."""
         if name not in before.variables:
             return True
         now, then = self.variables[name], before.variables[name]
@@ -71,7 +71,7 @@ class ShellNames:
 
 
 def parse_declarations(text: str) -> dict[str, DeclaredVariable]:
-    """The variables in the output of `declare -p`, by name; other lines are passed over."""
+    """Parse the variables in the output of `declare -p`; other lines are skipped."""
     return {
         match[2]: DeclaredVariable(match[1], match[3], match[0])
         for match in _DECLARED.finditer(text)
@@ -80,7 +80,7 @@ def parse_declarations(text: str) -> dict[str, DeclaredVariable]:
 
 
 def describe(name: str, how: DeclaredVariable | None) -> Variable:
-    """A row of the list of variables."""
+    """Return the variable's row in the list of variables."""
     if how is None:
         return Variable(name=name, type="variable")
     kind = _kind(how.flags)
@@ -94,7 +94,7 @@ def describe(name: str, how: DeclaredVariable | None) -> Variable:
 
 
 def unquote(value: str) -> str:
-    """What a scalar's value is, from how `declare -p` shows it."""
+    """Return a scalar's value from its form in `declare -p`."""
     if value.startswith("$'"):
         return _ANSI.sub(_ansi, value[2:-1].encode()).decode("utf-8", "replace")
     if value.startswith('"'):
@@ -103,7 +103,7 @@ def unquote(value: str) -> str:
 
 
 def has_only_integers(value: str) -> bool:
-    """Whether each value is a decimal number: bash evaluates any other text that is assigned to an integer."""
+    """Return whether all values are decimal numbers; Bash evaluates other text assigned to integers."""
     return all(re.fullmatch(r'"-?[0-9]{1,20}"', text) for text in _STRING.findall(_ELEMENT.sub("", value)))
 
 

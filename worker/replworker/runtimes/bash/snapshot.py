@@ -1,4 +1,4 @@
-"""A shell's names as text for another shell: a script of nothing but declarations, a folder and options."""
+"""Snapshot of a shell: a script of declarations, working directory and options only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARTS = 11
 
 
 def build_dump(n: int, parts: list[str], options: tuple[str, str]) -> DumpedFrame:
-    """The answer to a dump from the parts that requests.sh sends; `options` are those of a fresh shell."""
+    """Build the reply to a dump from the parts sent by requests.sh and a new shell's `options`."""
     variables, functions, exported, aliases, traps, umask, folder, jobs, files, set_options, shell_options = parts
     lines: list[str] = []
     left: list[SkippedName] = []
@@ -38,7 +38,7 @@ def build_dump(n: int, parts: list[str], options: tuple[str, str]) -> DumpedFram
 
 
 def find_missing(data: str, now: ShellNames) -> tuple[int, list[SkippedName]]:
-    """How many names of a snapshot are there after it was taken over, and those that are not as they were."""
+    """Return the number of names restored from a snapshot, and those that differ."""
     left = []
     wanted = parse_declarations(data)
     for name, how in wanted.items():

@@ -1,4 +1,4 @@
-// Bounds of what the driver says, and the cutting of text to them.
+// Limits of the driver, and truncation of text.
 
 import { Buffer } from 'node:buffer';
 
@@ -10,7 +10,7 @@ export const CUT_MARK = '…[truncated]';
 
 const { byteLength, from } = Buffer;
 
-/** What the worker may set with a claim. Values out of range are moved to the nearest bound. */
+/** Limits set by the worker on assignment. Values out of range are clamped. */
 export class Limits {
   valueBytes = 10240;
   traceFrames = 20;
@@ -28,34 +28,34 @@ function within(value, standard, low, high) {
   return value < low ? low : value > high ? high : value;
 }
 
-/** At most `limit` UTF-8 bytes of `text`, never half a character, and how many bytes were left out. */
+/** Truncate to `limit` UTF-8 bytes, never inside a character; return it and the bytes left out. */
 export function cut(text, limit) {
   if (text.length * 3 <= limit) return [text, 0];
   const size = byteLength(text);
   if (size <= limit) return [text, 0];
-  // A character is at least one byte, so what is kept lies within the first `limit` + 1 units.
+  // A character is at least one byte, so the result lies within the first `limit` + 1 units.
   const data = from(text.slice(0, limit + 1));
   let end = limit;
   while (end > 0 && (data[end] & 0xc0) === 0x80) end--;
   return [data.toString('utf8', 0, end), size - end];
 }
 
-/** At most `limit` UTF-8 bytes, and a mark behind them when there was more. */
+/** Truncate to `limit` UTF-8 bytes and append a mark if there was more. */
 export function cutMarked(text, limit) {
   const [kept, dropped] = cut(text, limit);
   return dropped ? kept + CUT_MARK : kept;
 }
 
-/** A name of at most NAME_CHARS, and a mark behind it when there was more. */
+/** Truncate a name to NAME_CHARS and append a mark if there was more. */
 export function cutName(name) {
   return name.length > NAME_CHARS ? name.slice(0, NAME_CHARS) + CUT_MARK : name;
 }
 
-/** At most `limit` UTF-8 bytes: the head and the tail, with a line between them that counts the rest. */
+/** Truncate in the middle to `limit` UTF-8 bytes, with a line that counts the rest. */
 export function cutMiddle(text, limit) {
   const data = from(text);
   if (data.length <= limit) return text;
-  const room = limit > 48 ? limit - 48 : 0; // 48: the line between, with any count of digits
+  const room = limit > 48 ? limit - 48 : 0; // 48: the line in the middle, with any number of digits
   let head = room >> 1;
   let tail = data.length - (room - head);
   while (head > 0 && (data[head] & 0xc0) === 0x80) head--;

@@ -1,4 +1,4 @@
-// The globals that the driver goes by, as they were before user code could put others in their place.
+// Globals used by the driver, saved before user code can replace them.
 
 export const {
   Array, ArrayBuffer, Error, JSON, Map, MessageChannel, MessagePort, Number, Object, Promise, Reflect, Set, String,

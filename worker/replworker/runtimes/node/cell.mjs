@@ -1,22 +1,22 @@
-// From an eval's text to the text that V8 runs.
+// Rewriting of an eval's text for V8.
 //
-// V8 says where things stand, and nothing here guesses: `import` in a script is a syntax error whose place V8's parser
-// tells exactly. So a static import is found by its error, and import() - which is none, but which node refuses in
-// code of the inspector - by an error put behind the word: in a string, regex, template or comment it changes nothing.
+// V8 determines all positions, without guessing: `import` in a script is a syntax error whose position V8's parser
+// reports exactly. So a static import is found by its error, and import() - valid, but rejected by Node in code of
+// the inspector - by an error inserted after the word: in a string, regex, template or comment it has no effect.
 
 import { stringify } from './builtins.mjs';
 import { LINE_END } from './engine.mjs';
 import { IMPORT_NAMES } from './modules.mjs';
 
 const OUTSIDE = 'Cannot use import statement outside a module';
-const MOST_IMPORTS = 1000; // of one eval; each costs V8 one look at the text
+const MOST_IMPORTS = 1000; // per eval; each costs V8 one parse of the text
 const WORD = /(?<![\p{ID_Continue}$\u200c\u200d#])import(?![\p{ID_Continue}$\u200c\u200d])/gu;
 const GAP = /(?:[\s\ufeff]|\/\/[^\n\r\u2028\u2029]*|\/\*[^]*?\*\/)*/y;
 const NAME = /[\p{ID_Start}$_][\p{ID_Continue}$\u200c\u200d]*/uy;
 const TEXT = /"(?:[^"\\\n\r]|\\[^])*"|'(?:[^'\\\n\r]|\\[^])*'/y;
 const SIGN = /[{},*;]/y;
 
-/** The text to run. Where the user's has an error, so has this one, and V8 tells it. */
+/** Return the text to run. Errors in the user's text stay, and V8 reports them. */
 export function prepare(code, engine, file) {
   if (code.startsWith('#!')) code = `//${code.slice(2)}`;
   if (code.includes('import')) code = withImports(code, engine);
@@ -24,10 +24,10 @@ export function prepare(code, engine, file) {
   return code;
 }
 
-/** As in node's own REPL: what can be read as an object literal is one. */
+/** Treat text that can be an object literal as one, as in Node's own REPL. */
 function isObject(code, engine) {
   if (!/^\s*\{/.test(code) || /;\s*$/.test(code)) return false;
-  // Fits into both kinds of brackets: then it closes none of them, and is an expression from end to end.
+  // Valid in both kinds of brackets: then it closes neither, and is one expression.
   return engine.whole(`(${code}\n)`) && engine.whole(`[${code}\n]`);
 }
 
@@ -38,7 +38,7 @@ function withImports(code, engine) {
   for (let left = MOST_IMPORTS; wrong?.message === OUTSIDE && left > 0; left--) {
     const at = place(code, wrong);
     const found = code.startsWith('import', at) ? declaration(code, at, name) : null;
-    // Only at top level: what comes before it is whole.
+    // Only at top level: the text before it is complete.
     if (found === null || !engine.whole(code.slice(0, at))) return code;
     code = code.slice(0, at) + found.text + code.slice(found.end);
     wrong = engine.wrong(code);
@@ -61,7 +61,7 @@ function place(code, { line, column }) {
   return LINE_END.lastIndex + column;
 }
 
-/** `import a, { b as c } from 'd' with { … };` at a place: the declaration that does the same, and where it ends. */
+/** Convert `import a, { b as c } from 'd' with { … };` to an equivalent declaration; return it and its end. */
 function declaration(code, start, name) {
   const reader = new Reader(code, start + 'import'.length);
   const imports = [];
@@ -84,7 +84,7 @@ function declaration(code, start, name) {
   const pattern = `{ ${imports.map(([from, to]) => `${stringify(from)}: ${to}`).join(', ')} }`;
   let text = `const ${pattern} = ${source};`;
   if (space !== null) text = `const ${space} = ${source}${imports.length > 0 ? `, ${pattern} = ${space}` : ''};`;
-  // The lines below keep their numbers.
+  // Line numbers below stay the same.
   return { text: text + code.slice(start, reader.at).replace(/[^\n]/g, ''), end: reader.at };
 }
 
@@ -105,7 +105,7 @@ function named(reader, imports) {
   return true;
 }
 
-/** The second argument of import(): 'undefined' where there is none, null where it is not well-formed. */
+/** Return the second argument of import(): 'undefined' if missing, null if malformed. */
 function attributes(reader) {
   const word = reader.ahead(NAME);
   if (word !== 'with' && word !== 'assert') return 'undefined';
@@ -123,7 +123,7 @@ function attributes(reader) {
   return `{ ${word}: { ${pairs.join(', ')} } }`;
 }
 
-/** Takes tokens, past white space and comments. */
+/** Tokenizer that skips white space and comments. */
 class Reader {
   #code;
   at;
@@ -151,7 +151,7 @@ class Reader {
     return this.take(/:/y) !== null;
   }
 
-  /** Whether the statement ends here, as it must: with a semicolon, which is taken, a new line, or the text. */
+  /** Return whether the statement ends here: with a semicolon, which is consumed, a new line, or the end. */
   over() {
     if (this.sign(';')) return true;
     GAP.lastIndex = this.at;

@@ -5,7 +5,7 @@ import fs from 'node:fs';
 
 import { Array, Object, stringify } from './builtins.mjs';
 
-// Bound here, and so in every module: user code may replace what these names mean.
+// Bound here, as in every module, because user code may replace these names.
 const write = fs.writeSync;
 const { from, allocUnsafe } = Buffer;
 const { isArray } = Array;
@@ -17,12 +17,12 @@ const PIECE_BYTES = 1 << 20;
 const LONGEST_NAP_MS = 16;
 const bed = new Int32Array(new SharedArrayBuffer(4));
 
-/** Sleep without turning the event loop; an interrupt still gets through. */
+/** Sleep without running the event loop; interrupts are still delivered. */
 export function nap(ms) {
   wait(bed, 0, 0, ms);
 }
 
-/** Write all of it to a descriptor that may be non-blocking. Throws what writeSync throws. */
+/** Write everything to a descriptor that may be non-blocking. Throws whatever writeSync throws. */
 export function writeAll(fd, data) {
   let at = 0;
   let ms = 1;
@@ -33,7 +33,7 @@ export function writeAll(fd, data) {
       ms = 1;
     } catch (error) {
       if (error.code !== 'EAGAIN') throw error;
-      nap(ms); // the reader is behind
+      nap(ms); // the reader does not keep up
       ms = min(ms * 2, LONGEST_NAP_MS);
     }
   }
@@ -43,7 +43,7 @@ export class Channel {
   #fd;
   #exit;
 
-  /** `exit` is called when nobody is there any more. */
+  /** `exit` is called when the worker is gone. */
   constructor(fd, exit) {
     this.#fd = fd;
     this.#exit = exit;
@@ -62,11 +62,11 @@ export class Channel {
   }
 }
 
-/** JSON without a look at anybody's toJSON: user code could have put one on Object.prototype. */
+/** Encode JSON without toJSON, which user code could have defined on Object.prototype. */
 function json(value) {
   if (typeof value === 'string') {
     const text = stringify(value);
-    return text.includes('\\ud') ? stringify(from(value).toString()) : text; // half a surrogate pair is no UTF-8
+    return text.includes('\\ud') ? stringify(from(value).toString()) : text; // lone surrogates are not valid UTF-8
   }
   if (value === null || typeof value !== 'object') return stringify(value);
   const parts = [];

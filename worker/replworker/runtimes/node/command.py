@@ -1,4 +1,4 @@
-"""How a node session is started."""
+"""Command that starts a Node session."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ _DRIVER = Path(__file__).with_name("driver.mjs")
 
 
 def build_argv(interpreter: str, control_fd: int, late_fd: int) -> list[str]:
-    """The arguments that execute the driver in a node >= 18, with these two descriptors open."""
-    # Warnings of node's own (experimental, deprecated) would stand in the output of whatever eval meets them first.
+    """Build the command line of the driver in Node 18 or newer, with these two descriptors open."""
+    # Node's own warnings (experimental, deprecated) would appear in the output of some eval.
     return [interpreter, "--no-warnings", str(_DRIVER), str(control_fd), str(late_fd)]

@@ -1,5 +1,5 @@
-// Ways to go on with a piece of code. Objects are found by V8's evaluation without side effects: no getter, no proxy
-// trap and no function of the user's that does anything takes part.
+// Completion. Objects are resolved by V8's evaluation without side effects, so no getters, proxy traps or functions
+// of the user with effects run.
 
 import fs from 'node:fs';
 import { builtinModules } from 'node:module';
@@ -14,8 +14,8 @@ const { getOwnPropertyDescriptor, getOwnPropertyNames, getPrototypeOf } = Object
 const { readdirSync } = fs;
 
 const MOST = 1000;
-const DEEPEST = 100; // prototypes looked at
-const MOST_NAMES = 20_000; // of one object
+const DEEPEST = 100; // prototypes examined
+const MOST_NAMES = 20_000; // per object
 const WORD = String.raw`[\p{ID_Start}$_][\p{ID_Continue}$\u200c\u200d]*`;
 const PART = String.raw`(?:\[\d+\]|\[(?:"[^"\\\n]*"|'[^'\\\n]*')\])`;
 const CHAIN = `${WORD}(?:${PART}|\\??\\.${WORD})*`;
@@ -30,7 +30,7 @@ const KEYWORDS = (
   'undefined var void while with yield'
 ).split(' ');
 
-/** {start, items} for a Complete frame; positions count characters, as the worker's do. */
+/** Return {start, items} for a CompleteFrame; positions are in characters, as in the worker. */
 export function complete({ code, pos, max }, { engine, names }) {
   const before = [...String(code)].slice(0, pos).join('');
   const { from, items } = found(before, engine, names);
@@ -77,7 +77,7 @@ function globals(prefix, engine, names) {
   return items;
 }
 
-/** Names of an object and of what it inherits from; a `kind` for all of them, or each one's own. */
+/** Return names of an object and its prototypes, with one `kind` for all, or each one's own. */
 function members(value, prefix, kind) {
   const items = new Map();
   let each = value === null || value === undefined ? null : Object(value);

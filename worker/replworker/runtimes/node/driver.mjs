@@ -1,7 +1,7 @@
-// Entry of the node runtime: `node --no-warnings driver.mjs CONTROL_FD LATE_FD`.
+// Entry point of the Node runtime: `node --no-warnings driver.mjs CONTROL_FD BACKGROUND_FD`.
 //
-// Runs in any node >= 18, with nothing but its standard library. The worker is its parent and its only reader.
-// This file builds the parts and answers frames; watcher.mjs, in a thread of its own, reads them.
+// Runs in Node 18 or newer, with the standard library only. The worker is its parent and its only reader.
+// This file builds the parts and answers frames; watcher.mjs reads them in a separate thread.
 
 import { Worker } from 'node:worker_threads';
 
@@ -20,7 +20,7 @@ import { dump, restore } from './snapshot.mjs';
 import { Input } from './stdin.mjs';
 import { Streams } from './streams.mjs';
 
-const EXIT_PROTOCOL = 70; // EX_SOFTWARE: the worker said what the contract does not know
+const EXIT_PROTOCOL = 70; // EX_SOFTWARE: protocol violation by the worker
 const BREACH = Symbol('breach');
 const CAN = ['vars', 'clear', 'complete', 'lookup', 'dump', 'restore'];
 
@@ -54,7 +54,7 @@ channel.send({
   can: CAN,
 });
 
-/** Start the watcher. The function that it calls is handed over by a global name, for as long as that takes. */
+/** Start the watcher. The function it calls is passed through a temporary global. */
 function watch() {
   const key = `replctl ${Math.random()}`;
   const strike = (number) => runner.strike(number);
@@ -65,7 +65,7 @@ function watch() {
     execArgv: ['--no-warnings'],
   });
   thread.on('error', () => leave(EXIT_PROTOCOL));
-  thread.on('exit', () => reallyExit.call(process, exitCode)); // past the user's 'exit' handlers
+  thread.on('exit', () => reallyExit.call(process, exitCode)); // bypasses the user's 'exit' handlers
   thread.on('message', (message) => {
     gate.closed = true;
     gate.ours();
@@ -77,7 +77,7 @@ function watch() {
   return thread;
 }
 
-/** End the process; the watcher first, without which some node 18 do not survive it. */
+/** End the process, the watcher first, since some versions of Node 18 crash otherwise. */
 function leave(code) {
   exitCode = code;
   terminate.call(watcher);
@@ -101,12 +101,12 @@ function answers() {
   };
 }
 
-/** Folder, environment and limits. What cannot be had is said; the rest is done all the same. */
+/** Set directory, environment and limits. Reports an error and does the rest anyway. */
 function claim({ cwd, env, limits: wanted }) {
   let error = null;
   try {
     limits.update(wanted);
-    Error.stackTraceLimit = limits.traceFrames + 8; // 8: the driver's own, which are not shown
+    Error.stackTraceLimit = limits.traceFrames + 8; // 8: the driver's frames, which are not shown
     Object.assign(process.env, env ?? {});
     if (typeof cwd === 'string') process.chdir(cwd);
     modules.follow();

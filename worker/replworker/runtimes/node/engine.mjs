@@ -1,11 +1,11 @@
-// V8's own REPL, reached through the inspector, in this process and without any port.
+// V8's REPL mode, used through the inspector in this process, without a port.
 //
-// Why so. V8 has a REPL mode, made for the console of browsers: top-level `await`, `const`, `let` and `class` that stay
-// for later evals and may be declared again, and the value of the last expression - with V8's own parser, so that no
-// string, regex, template or comment can be mistaken, and a syntax error is found before anything has run. The other
-// roads are worse: node's `repl` rewrites `await` with a parser that lags behind V8, refuses a second `const`, and
-// brings domains along; its parser needs --expose-internals, which would open node's insides to the user's code too.
-// vm.createContext makes a second realm, in which `[] instanceof Array` fails for what node hands out. So evals run in
+// V8 has a REPL mode for browser consoles: top-level `await`; `const`, `let` and `class` that persist and may be
+// redeclared; and the value of the last expression - with V8's own parser, so that strings, regexes, templates and
+// comments are never misread, and syntax errors are found before anything has run. The alternatives are worse:
+// Node's `repl` rewrites `await` with a parser that lags behind V8, rejects a second `const`, and
+// uses domains; its parser needs --expose-internals, which would expose Node's internals to user code as well.
+// vm.createContext creates a second realm, in which `[] instanceof Array` fails for Node's objects. So evals run in
 // the main context.
 
 import { Session } from 'node:inspector';
@@ -20,17 +20,17 @@ const { onInit } = v8.promiseHooks;
 const { then } = Promise.prototype;
 const call = Function.prototype.call.bind(Function.prototype.call);
 
-const RESULT = '.repl_result'; // where V8 puts the value, so that a promise is shown and not awaited
-// Before every eval: its own code runs when the inspector has been left, which does not bear to be stopped. It gives no
-// value, and nothing can go on with it. The columns of the first line are told without it (trace.mjs).
+const RESULT = '.repl_result'; // V8 stores the value here, so promises are shown and not awaited
+// Put before every eval: its code runs after the inspector has returned, which must not be interrupted. It has no
+// value, and no code can continue it. Columns of the first line are reported without it (trace.mjs).
 export const DELAY = 'while(await 0);';
 const DIRECTIVE = "'use strict';";
 const STRICT = /^(?:\s|\/\/.*\n|\/\*[^]*?\*\/)*(['"])use strict\1[^\S\n]*(?:;|\n|$)/;
-const POISON = '\n@'; // no program goes on like this: what ends so is parsed and never run
+const POISON = '\n@'; // never valid: text that ends like this is parsed but never runs
 export const LINE_END = /\r\n?|[\n\u2028\u2029]/g;
-// Node takes a signal to its own process, or to all, for its end, and shuts the inspector before it sends one.
+// Node treats a signal to its own process as its end, and shuts the inspector down before sending one.
 const SHUT = 'its inspector is shut, as by process.kill() of its own process or of all';
-const LOOK_MS = 100; // for a look at a name; only a proxy of the user's takes any time
+const LOOK_MS = 100; // for examining a name; only a user's proxy takes any time
 
 function opened() {
   const session = new Session();
@@ -38,7 +38,7 @@ function opened() {
   return session;
 }
 
-/** Ask the inspector. It would heed a toJSON of the user's on Object.prototype; no user code runs meanwhile. */
+/** Call the inspector, with a user's toJSON on Object.prototype disabled; no user code runs meanwhile. */
 function ask(session, method, parameters, answered) {
   const foreign = getOwnPropertyDescriptor(objects, 'toJSON');
   if (foreign !== undefined) delete objects.toJSON;
@@ -46,16 +46,16 @@ function ask(session, method, parameters, answered) {
   if (foreign !== undefined) defineProperty(objects, 'toJSON', foreign);
 }
 
-/** Run a text as an eval, from the next turn of the promises on. What is wrong with it, or null; then one of `settled`
- * (with the value) and `failed` (with what was thrown) is called. */
+/** Run a text as an eval in the next microtask. Return its error, or null; then one of `settled`
+ * (with the value) and `failed` (with the exception) is called. */
 export function evaluate(text, settled, failed) {
   const session = opened();
   let inside = true;
   let promise = null;
   let wrong = null;
-  // V8 would tell the value over the inspector, as a copy. What it waits for is the first promise that is made now: we
-  // take that, and then end the session, so that a promise that never settles holds nothing of the inspector's (node
-  // 22 dies when such a one is collected).
+  // V8 would report a copy of the value through the inspector. It waits for the first promise created now: that one is
+  // captured, and the session ended, so that a promise that never settles keeps nothing of the inspector alive (Node
+  // 22 crashes when such a one is collected).
   const stop = onInit((made) => {
     stop();
     promise = made;
@@ -67,27 +67,27 @@ export function evaluate(text, settled, failed) {
   inside = false;
   stop();
   const { stackTraceLimit } = Error;
-  Error.stackTraceLimit = 0; // what waits is told an error now, and its stack would take longer than all this
+  Error.stackTraceLimit = 0; // waiting code gets an error now, whose stack would be expensive
   call(disconnect, session);
   Error.stackTraceLimit = stackTraceLimit;
-  // Not `await`, which would put us into the users' stacks.
+  // Not `await`, which would add the driver to users' stacks.
   if (wrong === null) call(then, promise, (made) => settled(made[RESULT]), failed);
   else if (wrong.line === 0) wrong.column -= expression.length - text.length;
   return wrong;
 }
 
-/** Looks at code and names without running anything. */
+/** Static analysis of code and names. */
 export class Engine {
   #session = opened();
 
-  /** The first thing wrong with a text: {type, message, line, column}, counted from 0; null for a good beginning. */
+  /** Return the first error of a text: {type, message, line, column}, from 0; null for a valid beginning. */
   wrong(text) {
     const found = this.#ask('Runtime.evaluate', { expression: text + POISON, replMode: true, silent: true });
     const error = seen(found.exceptionDetails);
     return error.line === lines(text + POISON) ? null : error;
   }
 
-  /** Whether the text is whole statements, such as may stand in a function. */
+  /** Return whether the text is complete statements, valid in a function. */
   whole(text) {
     try {
       new vm.Script(`async () => {\n${text}\n}`);
@@ -97,14 +97,14 @@ export class Engine {
     }
   }
 
-  /** Names that const, let and class have bound. */
+  /** Return names bound by const, let and class. */
   lexical() {
     const found = this.#ask('Runtime.globalLexicalScopeNames', {});
     if (found === null) throw new Error(SHUT);
     return new Set(found.names);
   }
 
-  /** What an expression refers to, if V8 can tell without any side effect: {value} or null. */
+  /** Evaluate an expression without side effects: {value} or null. */
   look(expression) {
     const ask = { expression, throwOnSideEffect: true, silent: true, timeout: LOOK_MS, objectGroup: 'look' };
     const found = this.#ask('Runtime.evaluate', ask);
@@ -113,7 +113,7 @@ export class Engine {
     return value;
   }
 
-  /** Whether a function with this source sees nothing but global names, and, if it is a class, itself. */
+  /** Return whether a function's source refers only to globals and, for a class, to itself. */
   global(fn, source) {
     const inner = this.#parts(this.#id(fn)).internalProperties;
     const scopes = inner?.find((each) => each.name === '[[Scopes]]')?.value?.objectId;
@@ -128,7 +128,7 @@ export class Engine {
     return all;
   }
 
-  /** Bind names in the evals' scope; the values are looked up by name in `values`. */
+  /** Bind names in the evals' scope to their `values`. */
   declare(kind, values) {
     const names = [...values.keys()];
     if (names.length === 0) return true;
@@ -149,7 +149,7 @@ export class Engine {
     return this.#fetch(told.objectId);
   }
 
-  /** Have V8 unwind what runs. */
+  /** Make V8 unwind the running code. */
   terminate() {
     ask(this.#session, 'Runtime.terminateExecution', {}, () => {});
   }
@@ -191,7 +191,7 @@ function seen(details) {
   return { type, message, line: details.lineNumber, column: details.columnNumber };
 }
 
-/** How many line ends a text has, as V8 counts them. */
+/** Count line ends as V8 does. */
 function lines(text) {
   let found = 0;
   LINE_END.lastIndex = 0;

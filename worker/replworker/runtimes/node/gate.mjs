@@ -1,4 +1,4 @@
-// Which eval is running, and whether the code that asks belongs to it.
+// Eval scope: the running eval, and whether the calling code belongs to it.
 
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { inspect } from 'node:util';
@@ -8,34 +8,34 @@ import { Object, Promise, Set, String } from './builtins.mjs';
 const { defineProperty, getOwnPropertySymbols } = Object;
 const MARKS = /^Symbol\((async_id_symbol|trigger_async_id_symbol|kResourceStore)\)$/;
 
-/** Open while an eval runs. What an earlier eval left behind - timers, servers, promises - is late. */
+/** Active while an eval runs. Timers, servers and promises of earlier evals are background code. */
 export class Gate {
   running = null; // the Run, or null
   last = 0; // number of the eval that began last
   early = new Set(); // numbers of evals to be interrupted as soon as they begin
-  closed = true; // the driver's own code runs, and is not to be stopped
+  closed = true; // the driver's code runs and must not be interrupted
 
   #origin = new AsyncLocalStorage(); // number of the eval that a callback comes from
 
-  /** Call `body` as part of an eval, and everything that follows from it. */
+  /** Call `body` and its continuations as part of an eval. */
   within(number, body) {
     return this.#origin.run(number, body);
   }
 
-  /** Forget where this callback comes from: it is the driver's. An interrupt may have cut `within` short. */
+  /** Attribute this callback to the driver. An interrupt may have aborted `within`. */
   ours() {
     this.#origin.enterWith(undefined);
   }
 
-  /** Stop keeping track, until ours() or within(), which do it again.
+  /** Stop tracking until the next ours() or within().
    *
-   * Before node 24 a hook around each promise's turn does it. Were one left between its two halves, node would end the
-   * process: so there is none while V8 unwinds. */
+   * Before Node 24 it uses a hook around each promise job. Unwinding between the two halves of one would make Node
+   * abort, so there must be none while V8 unwinds. */
   pause() {
     this.#origin.disable();
   }
 
-  /** Whether the calling code is not the running eval's. */
+  /** Return whether the calling code does not belong to the running eval. */
   late() {
     if (this.running === null) return true;
     const origin = this.#origin.getStore();
@@ -43,7 +43,7 @@ export class Gate {
   }
 }
 
-/** Before node 24 every promise carries marks of what keeps track of the origin, and inspect would show them. */
+/** Hide the tracking symbols of promises, which inspect would show before Node 24. */
 export function hideMarks() {
   const { custom } = inspect;
   defineProperty(Promise.prototype, custom, {

@@ -1,4 +1,4 @@
-// What would end the process, and may not: process.exit(), errors that nobody catches, SIGINT.
+// Protection of the process from process.exit(), uncaught errors and SIGINT.
 
 import { Error, Object, process } from './builtins.mjs';
 import { raised, unsaid } from './trace.mjs';
@@ -10,7 +10,7 @@ const DELICATE = /[ (]node:(?:async_hooks|internal\/(?:async_hooks|promise_hooks
 const INNER = /[ (]node:internal\//;
 const SIGINT = 'SIGINT';
 
-/** What process.exit() throws to leave the code that called it. */
+/** Thrown by process.exit() to leave the calling code. */
 export class Exit extends Error {
   code;
 
@@ -33,7 +33,7 @@ export function guard(runner, streams, limits) {
   keep('unhandledRejection', (error) => report('unhandledRejection', error, 'Uncaught (in promise) '));
 
   function report(event, error, prefix) {
-    if (process.listenerCount(event) > 1) return; // the user's own handler has it
+    if (process.listenerCount(event) > 1) return; // handled by the user
     if (error instanceof Exit) {
       if (error.message === LATE_EXIT.trim()) streams.tell(LATE_EXIT);
       return;
@@ -50,7 +50,7 @@ export function guard(runner, streams, limits) {
   }
 }
 
-/** All listeners may go, but for those by which node itself, and we, hear of listeners. */
+/** Keep the internal listeners of Node and the driver when the user removes all. */
 function holdTogether() {
   const { removeAllListeners } = process;
   process.removeAllListeners = function (...events) {
@@ -61,12 +61,12 @@ function holdTogether() {
   };
 }
 
-/** SIGINT comes with each interrupt; the watcher's thread has heard of it by then. It neither kills nor reaches the
- * user's handlers, which would stop a server of an earlier eval when a later one meets its time limit. */
+/** SIGINT accompanies each interrupt; the watcher knows of it by then. It neither kills nor reaches the
+ * user's handlers, which would stop a server of an earlier eval when a later one reaches its time limit. */
 function deafen() {
   const { emit } = process;
   const listen = () => {
-    // Node binds process.emit when the first listener comes, to call it at each signal.
+    // Node binds process.emit when the first listener is added, and calls it for each signal.
     const own = Object.hasOwn(process, 'emit') ? process.emit : null;
     process.emit = (event, ...args) => event !== SIGINT && emit.call(process, event, ...args);
     process.on(SIGINT, quiet);
@@ -81,7 +81,7 @@ function deafen() {
 
 function quiet() {}
 
-/** A listener that stays when the user removes all. */
+/** A listener that remains when the user removes all. */
 function keep(event, listener) {
   process.on(event, listener);
   process.on('removeListener', (name, gone) => {
@@ -89,12 +89,12 @@ function keep(event, listener) {
   });
 }
 
-/** Makes the function that stops what runs, to be called from within it; it takes hold when the call returns. That one
- * tells whether it did: there are places in node where nothing may be stopped or, as long as the caller does not
- * insist, should be; then it is to be called again soon.
+/** Create the function that stops the running code, called from inside it; takes effect when the call returns. It
+ * returns whether it did: some parts of Node must not be stopped or, unless the caller insists, should
+ * not be; then it has to be called again soon.
  *
- * V8 unwinds everything past `finally`. So node's own record of whose callback runs would be left standing, and node
- * ends the process over that; what node does after an exception that was handled puts it right. But not where node is
+ * V8 unwinds everything, skipping `finally`. So Node's own record of the running callback would remain, and Node
+ * would abort; its handling after a caught exception repairs the record. But not where Node is
  * just about to write that record. */
 export function halter(engine, gate) {
   const fatal = process._fatalException;
@@ -106,8 +106,8 @@ export function halter(engine, gate) {
   };
   return (insist) => {
     const place = interruptedPlace();
-    if (place === null || DELICATE.test(place)) return false; // null: between two promises' turns, or nothing runs
-    // Node's own work is soon done, and may be for others too.
+    if (place === null || DELICATE.test(place)) return false; // null: between two promise jobs, or nothing runs
+    // Node's own work finishes soon, and may serve other code.
     if (!insist && INNER.test(place)) return false;
     if (typeof fatal === 'function') {
       for (const callback of [null, quiet]) capture.call(process, callback);
@@ -120,15 +120,15 @@ export function halter(engine, gate) {
   };
 }
 
-/** The stack's line of what the watcher's call interrupted, null where that was no function. */
+/** Return the stack line interrupted by the watcher's call, null if it was not a function. */
 function interruptedPlace() {
   const { prepareStackTrace, stackTraceLimit } = Error;
   try {
     Error.prepareStackTrace = undefined; // the user's
     Error.stackTraceLimit = 16;
     const lines = new Error().stack.split('\n');
-    const below = lines.slice(lines.findIndex((line) => line.includes(DRIVER)) + 2); // 2: past the watcher's call
-    return below.find((line) => !line.endsWith('(<anonymous>)')) ?? below[0] ?? null; // not the likes of Array.pop
+    const below = lines.slice(lines.findIndex((line) => line.includes(DRIVER)) + 2); // 2: skips the watcher's call
+    return below.find((line) => !line.endsWith('(<anonymous>)')) ?? below[0] ?? null; // not builtins such as Array.pop
   } finally {
     Error.prepareStackTrace = prepareStackTrace;
     Error.stackTraceLimit = stackTraceLimit;

@@ -1,4 +1,4 @@
-// What a dotted name means. Nothing is evaluated but the name, and that without side effects.
+// Lookup of dotted names. Only the name is evaluated, without side effects.
 
 import { builtinModules, createRequire } from 'node:module';
 import util from 'node:util';
@@ -16,7 +16,7 @@ const DOTTED = /^[\p{ID_Start}$_][\p{ID_Continue}$]*(?:\.[\p{ID_Start}$_][\p{ID_
 const MOST_METHODS = 200;
 const SIGNATURE_BYTES = 1024;
 
-/** The fields of a Found frame. `module`: a module of node's, in whose exports the name is looked up. */
+/** Return the fields of a FoundFrame. `module`: a Node module in whose exports the name is looked up. */
 export function lookup({ symbol, module }, engine) {
   if (typeof symbol !== 'string' || symbol.length > NAME_CHARS || !DOTTED.test(symbol)) return { found: false };
   const box = typeof module === 'string' && module !== '' ? within(module, symbol) : engine.look(symbol);
@@ -47,7 +47,7 @@ function memberOf(object, name) {
   return undefined;
 }
 
-/** The source's first line up to its body; for what is not JavaScript, the name and how many arguments it takes. */
+/** Return the source's first line up to its body; for native code, the name and number of arguments. */
 function signature(fn, symbol) {
   const source = toText(fn);
   if (/\{\s*\[native code\]\s*\}$/.test(source)) {
@@ -71,7 +71,7 @@ function head(line) {
   return line.trim();
 }
 
-/** Methods of a class's instances, or of the object itself, without those that every object has. */
+/** Return methods of a class's instances, or of the object itself, without those of every object. */
 function methodsOf(value) {
   if ((typeof value !== 'object' && typeof value !== 'function') || value === null || isProxy(value)) return [];
   const names = new Set();

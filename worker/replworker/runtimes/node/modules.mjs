@@ -1,4 +1,4 @@
-// require() and import() of the evals, relative to the folder that the session is in.
+// require() and import() of evals, relative to the session's working directory.
 
 import Module, { builtinModules, createRequire } from 'node:module';
 import path from 'node:path';
@@ -12,11 +12,11 @@ const { cwd } = process;
 const LOADER =
   'module.exports = (what, options) => (options === undefined ? import(what) : import(what, options))';
 
-/** Names that stand for import() in rewritten code (cell.mjs): as long as the word, so that columns stay true. */
+/** Replacements for import() in rewritten code (cell.mjs), of the same length, so that columns stay correct. */
 export const IMPORT_NAMES = ['$mport', '_mport'];
 
 export class Modules {
-  pending = 0; // imports on their way; one that is cut short never ends, and no other of the same module either
+  pending = 0; // pending imports; an aborted one never ends, nor does any other of the same module
   #folder = null;
   #load = null;
   #require = null;
@@ -25,19 +25,19 @@ export class Modules {
     const load = (...args) => this.#import(...args);
     for (const name of IMPORT_NAMES) hidden(name, load);
     const here = createRequire(path.join(cwd(), '[eval]'));
-    // As `node -i` has it: fs, path and the others are there, loaded when they are first touched.
+    // As in `node -i`: fs, path and others are available, loaded on first use.
     for (const name of builtinModules) {
       if (/^[a-z]\w*$/.test(name) && !(name in globalThis) && !['sys', 'wasi', 'test'].includes(name)) lazy(name, here);
     }
     this.settle(cwd());
   }
 
-  /** Make `require` and `import` relative to a folder. A `require` that the user made stays. */
+  /** Make `require` and `import` relative to a directory. A user's `require` stays. */
   settle(folder) {
     if (folder === this.#folder) return;
     this.#folder = folder;
     const file = path.join(folder, '[eval]');
-    // import() resolves from the file of the code that it stands in: a module of that folder does it for us.
+    // import() resolves from the file that contains it, so a module of that directory does it.
     const module = new Module(file);
     module.filename = file;
     module.paths = Module._nodeModulePaths(folder);
@@ -48,16 +48,16 @@ export class Modules {
     if (mine) hidden('require', this.#require);
   }
 
-  /** The folder of now, which user code may have changed or removed. */
+  /** Return the current directory, which user code may have changed or removed. */
   follow() {
     try {
       this.settle(cwd());
     } catch {
-      // removed: what was found from there before is found still
+      // removed: earlier resolutions remain valid
     }
   }
 
-  /** Drop a file from the cache of require(). */
+  /** Drop a file from require()'s cache. */
   forget(file) {
     if (this.#require.cache[file] === undefined) return false;
     delete this.#require.cache[file];
@@ -89,7 +89,7 @@ function lazy(name, require) {
   });
 }
 
-/** Let `import { readSync } from 'fs'` see what the driver put into a module of node. */
+/** Let `import { readSync } from 'fs'` see the driver's replacements in a Node module. */
 export function publish() {
   syncBuiltinESMExports();
 }

@@ -1,5 +1,5 @@
-// The user's names: those of var and function, which are properties of the global object, and those of const, let and
-// class, which are not. To look at them runs no code of the user's.
+// The user's names: those of var and function, which are global properties, and those of const, let and
+// class, which are not. Listing them runs no user code.
 
 import vm from 'node:vm';
 
@@ -13,10 +13,10 @@ const MOST_LISTED = 1000;
 
 export class Names {
   #engine;
-  #base = new Map(); // what was there before any user code
-  #readers = new Map(); // name of const, let or class to a function that reads it
-  #forgotten = new Set(); // cleared: neither kind can be taken away again, so these are undefined and not shown
-  #kept = {}; // what we bound to _ and _error
+  #base = new Map(); // names before any user code
+  #readers = new Map(); // name of const, let or class to its reader function
+  #forgotten = new Set(); // cleared names: they cannot be removed, so they are undefined and hidden
+  #kept = {}; // values bound to _ and _error
 
   constructor(engine) {
     this.#engine = engine;
@@ -25,10 +25,10 @@ export class Names {
     }
   }
 
-  /** Every name the user bound and that does not begin with an underscore, with its value. */
+  /** Return the user's names without a leading underscore, with their values. */
   all() {
     const found = new Map();
-    // Only what can be enumerated: that is what code binds, and of node's own it is a handful.
+    // Only enumerable ones: those that code binds, and a few of Node's own.
     for (const name of keys(globalThis)) {
       if (name[0] === '_') continue;
       const { value, get } = getOwnPropertyDescriptor(globalThis, name);
@@ -42,19 +42,19 @@ export class Names {
     return found;
   }
 
-  /** Names of const, let and class, those without a value too. */
+  /** Return names of const, let and class, including those without a value. */
   lexical() {
     return this.#engine.lexical();
   }
 
-  /** At most `most` rows, sorted by name, and how many there would be. */
+  /** Return at most `most` rows sorted by name, and the total. */
   listing(most) {
     const found = [...this.all()].sort(([a], [b]) => (a < b ? -1 : 1));
     const limit = most < 0 ? 0 : most > MOST_LISTED ? MOST_LISTED : most;
     return { vars: found.slice(0, limit).map(([name, value]) => row(name, value)), total: found.length };
   }
 
-  /** Names that were bound, or bound to something else, since `before` was taken with all(). */
+  /** Return names bound or rebound since `before`, from all(). */
   changed(before) {
     const names = [];
     for (const [name, value] of this.all()) {
@@ -63,7 +63,7 @@ export class Names {
     return names.sort().slice(0, CHANGED_NAMES);
   }
 
-  /** Forget these names. */
+  /** Delete these names. */
   forget(names) {
     const lexical = this.lexical();
     for (const name of names) {
@@ -78,7 +78,7 @@ export class Names {
     }
   }
 
-  /** Forget all of them; how many these were. */
+  /** Delete all names and return their number. */
   clear() {
     const names = [...this.all().keys()];
     this.forget(names);
@@ -86,7 +86,7 @@ export class Names {
     return names.length;
   }
 
-  /** Bind _ or _error, unless the user has taken the name. */
+  /** Bind _ or _error, unless the user has bound it. */
   keep(name, value) {
     const there = getOwnPropertyDescriptor(globalThis, name);
     if (there !== undefined && !(name in this.#kept && is(there.value, this.#kept[name]))) return;
@@ -107,7 +107,7 @@ export class Names {
     try {
       return { value: read() };
     } catch {
-      return null; // its declaration threw: the name has no value
+      return null; // its declaration threw, so it has no value
     }
   }
 }

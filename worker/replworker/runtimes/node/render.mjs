@@ -1,4 +1,4 @@
-// The text of a value, as util.inspect has it, within its bound; and the name of its type, read without running code.
+// Text of a value, from util.inspect, within its limit; and its type name, without running code.
 
 import util from 'node:util';
 
@@ -17,12 +17,12 @@ const typedLength = Function.prototype.call.bind(
 );
 
 const PREVIEW_CHARS = 80;
-const SMALL = 20; // entries of an array or object that is previewed
-const DEEPEST = 1000; // prototypes looked at
+const SMALL = 20; // maximum entries of a previewed array or object
+const DEEPEST = 1000; // prototypes examined
 
-/** Text of a value and how many bytes of it were cut. Throws what the user's own inspect throws. */
+/** Return a value's text and the bytes cut. Throws whatever the user's inspect throws. */
 export function render(value, limit) {
-  // A long string is not told whole to be cut then; quotes are chosen by what is shown.
+  // Cut long strings before inspecting; quotes depend on the shown part.
   const long = typeof value === 'string' && value.length > limit;
   const text = inspect(long ? value.slice(0, limit + 1) : value, long ? { maxStringLength: null } : undefined);
   const [kept, dropped] = cut(text, limit);
@@ -30,7 +30,7 @@ export function render(value, limit) {
   return dropped + more > 0 ? [kept + CUT_MARK, dropped + more] : [kept, 0];
 }
 
-/** What `typeof` says of a primitive, `class` or `function`, or the name of the constructor. */
+/** Return `typeof` for a primitive, `class` or `function`, or the constructor's name. */
 export function typeName(value) {
   if (value === null) return 'null';
   if (typeof value === 'function') return !isProxy(value) && isClass(value) ? 'class' : 'function';
@@ -49,7 +49,7 @@ export function isClass(fn) {
   return toText(fn).startsWith('class');
 }
 
-/** One row of the list of variables. Runs no code of the user's. */
+/** Return a row of the list of variables. Runs no user code. */
 export function row(name, value) {
   const told = { name: name.slice(0, NAME_CHARS), type: typeName(value) };
   const size = sizeOf(value);
@@ -75,7 +75,7 @@ function isPlain(value) {
   return value === null || (typeof value !== 'object' && typeof value !== 'function' && typeof value !== 'symbol');
 }
 
-/** An array or object literal of a few entries, none of them computed. */
+/** Preview an array or object with few entries, none of them computed. */
 function isSmall(value) {
   if (typeof value !== 'object' || value === null || isProxy(value)) return false;
   const above = getPrototypeOf(value);

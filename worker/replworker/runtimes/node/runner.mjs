@@ -1,4 +1,4 @@
-// One eval: from its frame to its result, and the interrupts that may end it in between.
+// Runner of an eval: from its frame to its result, with interrupts.
 
 import { types } from 'node:util';
 
@@ -14,10 +14,10 @@ const DECLARED = /^Identifier '(.*)' has already been declared$/;
 const KIND_HINT =
   'an earlier eval declared it with another keyword: assign to it, or use the same keyword again';
 
-const PATIENCE = 30; // strikes that spare imports and node's own code, at a millisecond or so each
-const [NO, LATER, SOON] = [0, 1, 2]; // watcher.mjs knows them
+const PATIENCE = 30; // interrupts that spare imports and Node's own code, about a millisecond each
+const [NO, LATER, SOON] = [0, 1, 2]; // shared with watcher.mjs
 
-/** An eval that has begun and not been answered. */
+/** An eval in progress. */
 class Run {
   n;
   code;
@@ -28,12 +28,12 @@ class Run {
   file;
   before; // the user's names and values
   outcome = null; // {value}, {error} or {wrong}, once there is one
-  ours = false; // what runs is this eval's: its first turn, or its value's inspect
+  ours = false; // code of this eval runs: its first turn, or its value's inspect
   strikes = 0;
-  exit = null; // what process.exit() was called with
-  reads = false; // it has asked for input
-  reading = false; // and nobody has looked yet whether there is any
-  turn; // have it looked at as soon as the event loop turns
+  exit = null; // argument of process.exit()
+  reads = false; // it has requested input
+  reading = false; // the request was not checked yet
+  turn; // schedules the check for the next turn of the event loop
 
   constructor(message, turn) {
     this.n = message.n;
@@ -51,22 +51,22 @@ export class Runner {
   #parts;
   #turn;
   #soon;
-  #loaded = new Map(); // file to the names that its last load bound
+  #loaded = new Map(); // file to the names bound by its last load
 
   /** `parts`: gate, channel, streams, input, modules, names, engine, limits, halt. */
   constructor(parts) {
     this.#parts = parts;
     const { port1, port2 } = new MessageChannel();
     const { postMessage } = MessagePort.prototype;
-    // A message, not setImmediate, which is quicker: when a callback is stopped, node may lose the other immediates of
-    // its turn. An eval that has ended by itself can take the quick way: a strike will come with the other one.
+    // A message, not setImmediate, which is faster: when a callback is stopped, Node may lose the other immediates of
+    // its turn. An eval that ended by itself can use the fast way: an interrupt arrives with the other one.
     this.#turn = () => postMessage.call(port1, null);
     this.#soon = () => this.#look();
     port2.on('message', this.#soon);
     port2.unref();
   }
 
-  /** Run the eval of a frame. Its code begins when this has returned. */
+  /** Run an eval frame. Its code starts after this has returned. */
   begin(message) {
     const { gate } = this.#parts;
     const run = new Run(message, this.#turn);
@@ -101,10 +101,10 @@ export class Runner {
     const wrong = gate.within(run.n, () => evaluate(text, (value) => end({ value }), (error) => end({ error })));
     if (wrong !== null) end({ wrong });
     else run.ours = true;
-    this.#turn(); // it may wait for input, or not be the first to run
+    this.#turn(); // it may wait for input, or not be first to run
   }
 
-  /** Called by the watcher's thread in the midst of whatever runs here. Whether to strike again: NO, LATER, SOON. */
+  /** Called by the watcher inside whatever code runs. Returns whether to repeat it: NO, LATER, SOON. */
   strike(number) {
     const { gate, halt, modules } = this.#parts;
     const run = gate.running;
@@ -114,14 +114,14 @@ export class Runner {
     }
     run.strikes++;
     this.#turn();
-    // What awaits is just left alone. But when the loop has not turned since the first strike, or the code is in its
-    // first turn, it is stopped where it stands.
+    // Awaiting code is just abandoned. But if the loop has not turned since the first call, or the code is in its
+    // first turn, it is stopped where it is.
     if (gate.closed || !(run.ours || run.strikes > 1)) return LATER;
     const insist = run.strikes > PATIENCE;
     return (insist || modules.pending === 0) && halt(insist) ? LATER : SOON;
   }
 
-  /** process.exit() was called. The eval it belongs to ends with its next turn. */
+  /** Handle process.exit(): its eval ends with the next turn. */
   exit(code) {
     const { gate } = this.#parts;
     if (gate.late()) return false;
@@ -130,7 +130,7 @@ export class Runner {
     return true;
   }
 
-  /** Let the user's code run from here. */
+  /** Run user code. */
   #enter(run, body) {
     const { gate } = this.#parts;
     run.ours = true;
@@ -140,7 +140,7 @@ export class Runner {
     run.ours = false;
   }
 
-  /** The event loop has turned: answer the eval if it is over. An interrupt may have cut an earlier look short. */
+  /** Answer the eval if it is over, after a turn of the event loop. An interrupt may have aborted an earlier check. */
   #look() {
     const { gate, input } = this.#parts;
     const run = gate.running;
@@ -157,7 +157,7 @@ export class Runner {
     gate.closed = false;
   }
 
-  /** The driver cannot go on, over what the user has done to the language or the process: the worker ends it. */
+  /** Report that the driver cannot continue after changes by user code; the worker ends it. */
   #fail(run, error) {
     const { gate, channel } = this.#parts;
     if (gate.running !== run) return;
@@ -243,7 +243,7 @@ function folderOf(file) {
   return file.slice(0, file.lastIndexOf('/')) || '/';
 }
 
-/** A name as V8 takes it for a source: without white space and quotes. */
+/** Return a name usable as a sourceURL: without white space and quotes. */
 function urlOf(name) {
   return name.replace(/[\s'"]/g, (sign) => encodeURIComponent(sign).replace("'", '%27'));
 }

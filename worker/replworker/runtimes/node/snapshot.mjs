@@ -1,9 +1,9 @@
-// The user's names, written for another session and taken over from one.
+// Snapshots of the user's variables for another session.
 //
-// Values go through v8.serialize, together, so that what two names share they share again. It would quietly make plain
-// objects of instances, run getters and leave symbols out; so each value is looked through first, and what would not
-// come back as it was stays behind, with the reason. A function or class comes as its source, and only where V8 says
-// that it sees nothing but global names and that its definition has no effect.
+// Values are written together by v8.serialize, so shared objects stay shared. It would silently turn instances into
+// plain objects, run getters and drop symbols; so each value is checked first, and those that would not
+// be restored unchanged are skipped, with the reason. A function or class is copied as source, if V8 confirms
+// that it refers only to globals and that its definition has no side effects.
 
 import { Buffer } from 'node:buffer';
 import util from 'node:util';
@@ -27,7 +27,7 @@ const KINDS = [
   types.isTypedArray, types.isDataView, types.isNativeError,
 ]; // prettier-ignore
 
-/** Answer to a Dump frame: at most `max` bytes of data. */
+/** Handle a DumpFrame: at most `max` bytes of data. */
 export function dump({ max }, { engine, names }) {
   const left = [];
   const values = {};
@@ -52,7 +52,7 @@ export function dump({ max }, { engine, names }) {
   return { count, bytes, data: text, 'left-behind': shown };
 }
 
-/** Answer to a Restore frame. */
+/** Handle a RestoreFrame. */
 export function restore({ data }, { engine, names }) {
   let told;
   let values;
@@ -81,7 +81,7 @@ export function restore({ data }, { engine, names }) {
   return { count, bytes: byteLength(data), 'left-behind': left };
 }
 
-/** Define functions and classes; those that need others when these are there. */
+/** Define functions and classes, in the order of their dependencies. */
 function revive(sources, bind, engine, left) {
   for (let before = -1; sources.size !== before; ) {
     before = sources.size;
@@ -95,7 +95,7 @@ function revive(sources, bind, engine, left) {
   for (const name of sources.keys()) left.push({ name, why: 'what its definition needs is not there' });
 }
 
-/** All values in one, without those that v8 refuses after all. */
+/** Serialize all values together, without those that v8 rejects. */
 function pack(values, leave) {
   try {
     return serialize(values);
@@ -128,7 +128,7 @@ function refuseFunction(fn, engine) {
   return `a ${what} whose definition cannot be run again alone`;
 }
 
-/** Why a value cannot come along as it is, or null. */
+/** Return why a value cannot be copied, or null. */
 function refuse(value, seen) {
   if (typeof value === 'symbol') return 'a symbol';
   if (typeof value === 'function') return 'holds a function';

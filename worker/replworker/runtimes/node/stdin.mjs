@@ -1,5 +1,5 @@
-// process.stdin and reads of descriptor 0: asks the worker when code waits for input, and ends at once where none may
-// come. Input that nobody has read stays for the eval that reads.
+// process.stdin and reads of descriptor 0: reports to the worker when code waits for input, and ends at once where
+// input is not allowed. Unread input stays for the next eval that reads.
 
 import { Buffer } from 'node:buffer';
 import fs from 'node:fs';
@@ -28,11 +28,11 @@ export class Input {
   #fd = quick();
   #socket = null;
   #stream = null;
-  #rest = alloc(0); // read from the pipe and not yet given to the code
+  #rest = alloc(0); // read from the pipe and not yet consumed
   #ended = false; // the pipe is at its end
   #wanted = false; // the stream waits for data
   #giving = false;
-  #asked = null; // the run that was told to wait for input, for the read that goes on
+  #asked = null; // the run that was reported as waiting, for the current read
 
   constructor(gate, channel) {
     this.#gate = gate;
@@ -43,7 +43,7 @@ export class Input {
     this.#patchQuestions();
   }
 
-  /** An eval begins: the stream is open again, whatever was done to it. */
+  /** Begin an eval: reopen the stream, whatever was done to it. */
   restore() {
     this.#asked = null;
     if (this.#stream === null || this.#stream.readableEnded || this.#stream.destroyed || this.#stream.done) {
@@ -52,7 +52,7 @@ export class Input {
     }
   }
 
-  /** The eval has not ended with its first turn: if a read of its goes on, the worker is to know. */
+  /** After an eval's first turn: report a pending read to the worker. */
   waiting() {
     const run = this.#gate.running;
     if (run === null || !run.reading || !this.#wanted || this.#rest.length > 0) return;
@@ -60,7 +60,7 @@ export class Input {
     this.#ask(run);
   }
 
-  /** The code waits for data. Whether it may have some is the eval's affair; one that is over gets none. */
+  /** Handle code that waits for data. Only a running eval that may read gets any. */
   #want(stream) {
     if (stream !== this.#stream) return void stream.push(null);
     this.#wanted = true;
@@ -73,7 +73,7 @@ export class Input {
     if (!run.stdin) return this.#end();
     run.reading = run.reads = true;
     this.#asked = null;
-    run.turn(); // it looks at `reading` once the promises that are settled have had their turn
+    run.turn(); // checks `reading` after the settled promises' jobs
     this.#go();
   }
 
@@ -81,7 +81,7 @@ export class Input {
     const run = this.#gate.running;
     if (run === null || !run.reads || !this.#wanted || this.#giving) return;
     if (this.#rest.length > 0 || this.#ended) {
-      // One line in a turn: code that asks line by line has time to ask again before the next one comes.
+      // One line per turn, so that code reading line by line can request the next one.
       this.#giving = true;
       later(() => this.#give());
     } else {
@@ -135,7 +135,7 @@ export class Input {
     this.#channel.send({ t: 'need-input', n: run.n });
   }
 
-  /** At most `size` bytes, as a blocking read has them; none at the end or where the code may not read. */
+  /** Return at most `size` bytes, like a blocking read; none at the end or if the code may not read. */
   #now(size) {
     const run = this.#gate.running;
     if (run === null || !run.stdin || this.#gate.late()) return alloc(0);
@@ -155,7 +155,7 @@ export class Input {
   }
 
   #attempt(piece) {
-    const waits = this.#socket?.read() ?? null; // what the stream's side has taken in meanwhile
+    const waits = this.#socket?.read() ?? null; // data buffered by the stream meanwhile
     if (waits !== null) return waits.copy(piece);
     try {
       return readSync(this.#fd, piece, 0, piece.length, null);
@@ -184,8 +184,8 @@ export class Input {
     };
   }
 
-  /** A question is a read of the eval that asks it, even where the stream has long been flowing. And at the end of
-   * the input it fails: readline would never settle it. */
+  /** Treat a question as a read of its eval, even if the stream has long been flowing. At the end of
+   * the input it fails, since readline would never settle it. */
   #patchQuestions() {
     const input = this;
     const { question } = readline.Interface.prototype;
@@ -214,7 +214,7 @@ class Source extends Readable {
   #want;
 
   constructor(want) {
-    super({ emitClose: false, highWaterMark: 1 }); // nothing is read ahead of the code
+    super({ emitClose: false, highWaterMark: 1 }); // no read-ahead
     this.#want = want;
   }
 
@@ -231,7 +231,7 @@ class Source extends Readable {
   }
 }
 
-/** The same pipe without blocking reads, which no interrupt would end; the descriptor itself is as it was. */
+/** Open the pipe for non-blocking reads, which interrupts can end; the descriptor itself is unchanged. */
 function quick() {
   try {
     return fs.openSync('/proc/self/fd/0', O_RDONLY | O_NONBLOCK);

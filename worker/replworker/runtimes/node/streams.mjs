@@ -1,4 +1,4 @@
-// process.stdout and process.stderr: every write is in its pipe, or with the late output, when it returns.
+// process.stdout and process.stderr: writes are in their pipe, or the background pipe, when they return.
 
 import { Buffer } from 'node:buffer';
 import fs from 'node:fs';
@@ -29,17 +29,17 @@ export class Streams {
     }
   }
 
-  /** Give back what user code ended or destroyed. */
+  /** Restore streams that user code ended or destroyed. */
   restore() {
     for (const fd of [1, 2]) {
       const stream = this.#streams[fd];
       if (stream !== undefined && !stream.destroyed && !stream.writableEnded) continue;
       this.#streams[fd] = new Output(fd, (data) => this.write(fd, data));
-      console[fd === 1 ? '_stdout' : '_stderr'] = this.#streams[fd]; // console keeps the stream it saw first
+      console[fd === 1 ? '_stdout' : '_stderr'] = this.#streams[fd]; // console caches the first stream
     }
   }
 
-  /** Write as the code that runs now: to fd 1 or 2, or to the late output. */
+  /** Write for the running code: to fd 1 or 2, or to the background pipe. */
   write(fd, data) {
     try {
       writeAll(this.#gate.late() ? this.#lateFd : this.#fds[fd], data);
@@ -48,7 +48,7 @@ export class Streams {
     }
   }
 
-  /** Tell on stderr, or late, what is nobody's output. */
+  /** Write a notice to stderr or the background pipe. */
   tell(text) {
     this.write(2, from(text));
   }
@@ -65,19 +65,19 @@ class Output extends Writable {
     this.#put = put;
   }
 
-  /** At once, past the queue of Writable: an interrupt in the midst of that would leave it waiting for ever. */
+  /** Write at once, bypassing Writable's queue, which an interrupt could block forever. */
   write(chunk, encoding, done) {
     if (typeof encoding === 'function') [encoding, done] = [null, encoding];
     const odd = typeof chunk !== 'string' && !isUint8Array(chunk);
-    if (odd || this.writableEnded || this.destroyed) return super.write(chunk, encoding, done); // says what is wrong
+    if (odd || this.writableEnded || this.destroyed) return super.write(chunk, encoding, done); // reports the error
     this.#put(typeof chunk === 'string' ? from(chunk, encoding ?? 'utf8') : chunk);
     if (typeof done === 'function') nextTick(done, null);
     return true;
   }
 }
 
-/** The same pipe, opened anew so that a write never blocks in the system, where no interrupt would reach it. The
- * descriptor itself stays blocking: child processes share it. */
+/** Reopen the pipe so that a write never blocks in the kernel, where interrupts would not reach it. The
+ * descriptor itself stays blocking, because child processes share it. */
 function quick(fd) {
   try {
     return fs.openSync(`/proc/self/fd/${fd}`, O_WRONLY | O_NONBLOCK);

@@ -1,4 +1,4 @@
-// What a thrown value looks like to a reader: bounded, and without a frame of the driver or of node's insides.
+// Tracebacks of thrown values: bounded, without frames of the driver or of Node's internals.
 
 import { fileURLToPath } from 'node:url';
 import util from 'node:util';
@@ -10,16 +10,16 @@ import { typeName } from './render.mjs';
 
 const { inspect, types } = util;
 const HERE = new URL('.', import.meta.url).href;
-const ENTRY = ['node:inspector', `${HERE}runner.mjs`]; // what is below these in a stack led into user code
+const ENTRY = ['node:inspector', `${HERE}runner.mjs`]; // frames below these led into user code
 const INNER = [...ENTRY, HERE, fileURLToPath(HERE), 'node:internal/', 'node:async_hooks'];
 const FIRST_LINE = /(<[^<>\s]+>:1:)(\d+)/;
 const stripped = new WeakSet();
-const FAMILY = 64; // errors looked at in one tree of causes and members
+const FAMILY = 64; // errors examined per tree of causes and members
 const AT = /^\s+at /;
 const WITH_NAME = /^\s+at (?:async )?(.*?) \((.*):(\d+):\d+\)$/;
 const WITHOUT = /^\s+at (?:async )?(.*):(\d+):\d+$/;
 
-/** {ex, stacktrace, traceback} of a thrown value. Runs the user's getters and inspect, and throws what they throw. */
+/** Return {ex, stacktrace, traceback} of a thrown value. Runs the user's getters and inspect; throws what they do. */
 export function raised(error, limits) {
   const isError = error instanceof Error || types.isNativeError(error);
   if (isError) strip(error);
@@ -32,20 +32,20 @@ export function raised(error, limits) {
   return told(ex, isError ? String(error.stack) : '', text, limits);
 }
 
-/** The same where telling has failed. */
+/** Return the same if that failed. */
 export function unsaid(error) {
   const type = typeName(error);
   return { ex: { type, message: '' }, stacktrace: [], traceback: `${type}\n` };
 }
 
-/** The same for code that could not be compiled, with its line and a mark below it. */
+/** Return the same for code that could not be compiled, with its line and a marker below it. */
 export function misread(wrong, code, name, limits) {
   const { type, message } = wrong;
   const lines = code.split(LINE_END);
-  const line = wrong.line < lines.length ? wrong.line : lines.length - 1; // not where V8 met the end of its text
+  const line = wrong.line < lines.length ? wrong.line : lines.length - 1; // not the end of V8's text
   const source = lines[line];
   const column = line < wrong.line ? source.length : wrong.column > 0 ? wrong.column : 0;
-  const start = column > 100 ? column - 60 : 0; // of a long line, the part around the mark
+  const start = column > 100 ? column - 60 : 0; // of a long line, the part around the marker
   const mark = source.slice(start, column).replace(/[^\t]/g, ' ');
   const text = `${name}:${line + 1}\n${source.slice(start, start + 160)}\n${mark}^\n${type}: ${message}\n`;
   const ex = { type, message: cutMarked(message, MESSAGE_BYTES) };
@@ -53,7 +53,7 @@ export function misread(wrong, code, name, limits) {
   return { ex, stacktrace, traceback: cutMiddle(text, limits.traceBytes) };
 }
 
-/** Text that inspect made, without our frames. */
+/** Return inspect's text without the driver's frames. */
 export function clean(text) {
   if (!has(text, INNER)) return text;
   let below = false;
@@ -67,7 +67,7 @@ export function clean(text) {
   return lines.join('\n');
 }
 
-/** Take our frames off an error and off those that it stands for. */
+/** Remove the driver's frames from an error, its causes and members. */
 export function strip(error) {
   const family = new Set([error]);
   for (const each of family) {
@@ -81,7 +81,7 @@ export function strip(error) {
   }
 }
 
-/** With the columns of first lines as the user has them: evals run with DELAY before them. */
+/** Correct columns of first lines, since evals run with DELAY before them. */
 function shifted(stack) {
   const lines = stack.split('\n').map((line) => {
     return AT.test(line) ? line.replace(FIRST_LINE, (_, place, column) => place + (column - DELAY.length)) : line;
@@ -111,7 +111,7 @@ function frameOf(line) {
   return { func: func.slice(0, NAME_CHARS), file: file.slice(0, PATH_CHARS), line: Number(number) };
 }
 
-/** At most `most` lines of frames: the first and the last ones. */
+/** Return at most `most` lines of frames: the first and last ones. */
 function shortened(text, most) {
   const lines = text.split('\n');
   const at = lines.flatMap((line, index) => (AT.test(line) ? [index] : []));
@@ -123,7 +123,7 @@ function shortened(text, most) {
   return lines.flatMap((line, index) => (index === first ? [gap] : gone.has(index) ? [] : [line])).join('\n');
 }
 
-/** An error's name; that of its class, when the class did not set one. */
+/** Return an error's name, or its class's name if the class sets none. */
 function nameOf(error) {
   const name = error.name;
   if (typeof name === 'string' && name !== '' && name !== 'Error') return cutName(name);

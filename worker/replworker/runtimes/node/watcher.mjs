@@ -1,10 +1,10 @@
-// The second thread: reads the control channel, so that an interrupt is heard while user code keeps the first one busy.
+// Watcher thread: reads the control channel, so interrupts arrive while user code keeps the main thread busy.
 //
-// Why a thread. A signal alone will not do: node hands it to JavaScript from its event loop, which a busy loop never
+// A signal alone is not sufficient: Node delivers it to JavaScript from its event loop, which a busy loop never
 // reaches, and vm's breakOnSigint covers only the part of an eval before its first await and leaves moments in which
-// SIGINT has no handler and kills the process. The inspector does it: a session of another thread can call a function
-// in the first thread in the midst of its JavaScript, as a signal handler would be called. That function is `strike`
-// in runner.mjs; it knows exactly what runs, so no interrupt is early, late, or meant for another eval.
+// SIGINT has no handler and kills the process. The inspector can: a session of another thread can call a function
+// in the main thread in the middle of its JavaScript, like a signal handler. That function is `interrupt`
+// in runner.mjs; it knows exactly what runs, so no interrupt is early, late, or for another eval.
 
 import { readFileSync } from 'node:fs';
 import { Session } from 'node:inspector';
@@ -12,19 +12,19 @@ import { Socket } from 'node:net';
 import { parentPort, workerData } from 'node:worker_threads';
 
 const FRAME_BYTES = 8 << 20;
-const [NO, LATER, SOON] = [0, 1, 2]; // what the strike says of the next one
-const AGAIN_MS = 100; // how soon to strike once more at an eval that has not ended
+const [NO, LATER, SOON] = [0, 1, 2]; // whether to repeat the interrupt
+const AGAIN_MS = 100; // delay before interrupting an unfinished eval again
 const SOON_MS = 1;
-const LAST_MS = 1000; // what a busy first thread has left when the worker is gone
+const LAST_MS = 1000; // time left to a busy main thread when the worker is gone
 
 const CALL = 'function (number) { return this(number); }';
 
 const session = new Session();
 session.connectToMainThread();
-parentPort.on('message', () => {}); // keeps this thread alive while the session, which does not, has our question
+parentPort.on('message', () => {}); // keeps this thread alive while the inspector session has a request
 let striker;
 let wanted = 0; // the eval to end
-let children = new Set(); // of the process when the running eval began
+let children = new Set(); // child processes when the running eval began
 let parts = [];
 let have = 0;
 let need = 4;
@@ -77,20 +77,20 @@ function hear(message) {
   parentPort.postMessage(message);
 }
 
-/** Ask for the end of an eval, again and again until the first thread says that it is over. */
+/** Interrupt an eval repeatedly until the main thread reports that it is over. */
 function strike(number) {
   const blocked = setTimeout(kick, AGAIN_MS);
   const call = { objectId: striker, functionDeclaration: CALL, arguments: [{ value: number }], returnByValue: true };
   session.post('Runtime.callFunctionOn', call, (error, answer) => {
     clearTimeout(blocked);
-    // An error: the strike stopped the very call that asked for it. Whether it met what it was to meet, we ask again.
+    // An error: the interrupt stopped its own call, so check again whether it reached its eval.
     const again = error ? LATER : answer.result.value;
     if (again !== NO) setTimeout(() => wanted === number && strike(number), again === SOON ? SOON_MS : AGAIN_MS);
   });
 }
 
-/** The first thread does not answer at all: it waits in execSync() or its kin. As Ctrl-C in a terminal would, end
- * what it waits for: every process that came since the eval began. */
+/** Handle a main thread blocked in execSync() or similar. Like Ctrl-C in a terminal, end
+ * what it waits for: every process started since the eval began. */
 function kick() {
   const todo = childrenOf(process.pid).filter((pid) => !children.has(pid));
   while (todo.length > 0) {
@@ -99,7 +99,7 @@ function kick() {
     try {
       process.kill(pid, 'SIGINT');
     } catch {
-      // gone already
+      // already gone
     }
   }
 }
@@ -112,7 +112,7 @@ function childrenOf(pid) {
   }
 }
 
-/** The session is over; the first thread ends the process, or, when it is too busy to hear of it, we do. */
+/** End the session: the main thread exits the process, or, if it is too busy, this thread does. */
 function end(why) {
   wanted = 0;
   parentPort.postMessage({ op: why });

@@ -1,13 +1,13 @@
-"""Entry of the python harness: `python -X utf8 harness.py CONTROL_FD LATE_FD TRACE_FD PARCEL_FD`.
+"""Entry point of the Python harness: `python -X utf8 harness.py CONTROL_FD BACKGROUND_FD TRACE_FD FD_SOCKET_FD`.
 
-Runs in any python >= 3.8, with nothing but its standard library. The worker is its parent and its only reader.
+Runs in any Python from 3.8 on, with the standard library only. The worker is its parent and its only reader.
 """
 
 import os
 import sys
 
 _HERE = os.path.dirname(os.path.realpath(__file__))
-_SAFE_PATH = os.path.realpath(sys.path[0]) != _HERE  # python -P or -I: no script folder, then no '' either
+_SAFE_PATH = os.path.realpath(sys.path[0]) != _HERE  # python -P or -I: no script directory, and so no ''
 if _SAFE_PATH:
     sys.path.insert(0, _HERE)
 else:
@@ -18,6 +18,6 @@ finally:
     if _SAFE_PATH:
         del sys.path[0]
     else:
-        sys.path[0] = ""  # as in interactive python: the user's folder comes first
+        sys.path[0] = ""  # as in interactive Python: the working directory comes first
 
 build_harness(*map(int, sys.argv[1:5])).serve()

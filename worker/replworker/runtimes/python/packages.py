@@ -1,7 +1,7 @@
-"""Packages of the environment that runs this file: `python packages.py ACTION [ARGUMENT...]`.
+"""Package management for the environment that runs this file: `python packages.py ACTION [ARGUMENT...]`.
 
-Standard library only, python >= 3.8. Uses `uv` when it is on the PATH, else the environment's `pip`. The exit code
-is the tool's own; 2 when there is nothing that could be done.
+Standard library only, Python 3.8 or later. Uses `uv` if it is on the PATH, else the environment's `pip`. The exit code
+is the tool's own; 2 if there is nothing to do.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import shutil
 import subprocess
 import sys
 
-LOCKS = ("pylock.toml", "requirements.txt", "pyproject.toml")  # what `install` looks for, in this order
+LOCKS = ("pylock.toml", "requirements.txt", "pyproject.toml")  # searched by `install`, in this order
 
 
 def main(action: str, arguments: list[str]) -> int:
-    """Do one action; the exit code."""
+    """Perform an action and return its exit code."""
     command = COMMANDS[action](arguments)
     if command is None:
         sys.stderr.write("nothing to install here: no %s\n" % ", ".join(LOCKS))
@@ -45,7 +45,7 @@ def _list(_: list[str]) -> list[str]:
 
 
 def _install(files: list[str]) -> list[str] | None:
-    """The file that was named, else the first that is here: a lock or requirements file, else the project itself."""
+    """Install a given file, else the first lock or requirements file found, else the project itself."""
     name = files[0] if files else next((name for name in LOCKS if os.path.exists(name)), None)
     if name is None:
         return None

@@ -1,8 +1,8 @@
-"""The python harness: keeps one namespace and runs the code that a worker sends it.
+"""Python harness: keeps a namespace and runs code sent by a worker.
 
-What every eval needs is imported at start, so that nothing of it is looked up on the user's `sys.path` later. The rest
-(completion, lookup, snapshots, reloading) would cost each idle session its memory; lazy_import.py loads it when first
-needed, by the path of its file and with the modules of the start, so that it too sees nothing of the user's doing.
+Modules needed by every eval are imported at start, so that they are never looked up on the user's `sys.path`. The
+others (completion, lookup, snapshots, reloading) would cost every idle session memory; lazy_import.py loads them on
+first use from their file, with the modules known at the start, so that they see nothing the user changed.
 """
 
 from __future__ import annotations
@@ -13,5 +13,5 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# A copy: each module here takes it for its `__builtins__`, so that user code may empty or change the real one.
+# A copy used as `__builtins__` by every module here, since user code may change the real one.
 SEALED: Any = dict(builtins.__dict__)

@@ -1,4 +1,4 @@
-"""Top-level await: one event loop for the whole session, running only while an eval awaits."""
+"""Top-level await: one event loop per session, running only while an eval awaits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CO_COROUTINE = 0x80
 
 
 class Awaiting:
-    """Runs code objects of which at least one awaits. Tasks left behind go on with the next eval that awaits."""
+    """Runs code objects of which at least one awaits. Remaining tasks continue with the next such eval."""
 
     def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
@@ -33,7 +33,7 @@ class Awaiting:
         self._internal: str = ""
 
     def run(self, codes: List[CodeType], namespace: Dict[str, Any]) -> Any:
-        """The last code object's value. An interrupt cancels the main task and leaves the loop usable."""
+        """Return the last code object's value. An interrupt cancels the main task and keeps the loop usable."""
         asyncio, self._copy_context = self._interrupts.uninterrupted(_imports)
         self._internal = os.path.dirname(asyncio.__file__) + os.sep
         loop = self._loop
@@ -72,8 +72,8 @@ class Awaiting:
             self._context = self._copy_context()
 
     def _settle(self, loop: AbstractEventLoop, task: Task[Any]) -> None:
-        """Let the main task see its cancellation, and take its exception, so that nobody complains of it later."""
-        self._cancelled = True  # the next interrupt is raised where it lands: the task may refuse to end
+        """Let the main task handle its cancellation, and retrieve its exception to avoid a warning later."""
+        self._cancelled = True  # the next interrupt is raised directly: the task may refuse to end
         try:
             if not task.done():
                 task.cancel()
@@ -84,7 +84,7 @@ class Awaiting:
             pass
 
     def _keep_context(self) -> None:
-        """Context variables that the task set stay set, as they would without await."""
+        """Keep context variables that the task set, as without await."""
         after, self._context = self._context, None
         if after is not None:
             missing = object()
@@ -93,7 +93,7 @@ class Awaiting:
                     variable.set(value)
 
     def _take_interrupt(self, frame: FrameType) -> bool:
-        """Cancel instead of raise when the loop's own code is what runs: raised there, it could lose a callback."""
+        """Cancel instead of raising in the loop's own code, where an exception could lose a callback."""
         if self._cancelled or self._task is None or self._loop is None:
             return False
         name = frame.f_code.co_filename
@@ -113,4 +113,4 @@ def _imports() -> Any:
 
 
 def _wake() -> None:
-    """Nothing: being called is the point."""
+    """Do nothing; the call itself wakes the loop."""

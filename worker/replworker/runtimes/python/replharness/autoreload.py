@@ -1,4 +1,4 @@
-"""Before an eval: let the user's own reloader take in what was edited. Only the genuine ones, never a look-alike."""
+"""Autoreload: lets the user's reloader run before an eval, if it is the genuine one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __builtins__ = SEALED
 
 IPYTHON = "IPython.extensions.autoreload"
 JURIGGED = "jurigged.live"
-_FILES = 2000  # watched files looked at before one eval
+_FILES = 2000  # watched files checked before an eval
 _RECORD_BYTES = 1 << 20
 _MODULE = type(sys)
 _SPEC: Any = _frozen_importlib.ModuleSpec
@@ -29,14 +29,14 @@ _LOADERS: Tuple[Any, ...] = (
 
 
 class Autoreload:
-    """Runs the reloaders that the user has turned on in the namespace."""
+    """Runs the reloaders that the user has enabled in the namespace."""
 
     def __init__(self) -> None:
         self._genuine: Dict[int, Tuple[Any, bool]] = {}
         self._seen: Dict[str, float] = {}
 
     def refresh(self, namespace: Dict[str, Any]) -> None:
-        """Never raises but KeyboardInterrupt: a failure is one line on sys.stderr."""
+        """Run the reloaders. Raises only KeyboardInterrupt; a failure is one line on sys.stderr."""
         for name, distribution, work in ((IPYTHON, "ipython", self._ipython), (JURIGGED, "jurigged", self._jurigged)):
             module = sys.modules.get(name)
             if module is None or not self._is_genuine(module, name, distribution):
@@ -64,7 +64,7 @@ class Autoreload:
                 when = _changed_at(file)
                 read = registry.precache[file][2] if file in registry.precache else when
                 if when != self._seen.get(file, read):
-                    refresh(watcher, file)  # the same text a second time is no change to it
+                    refresh(watcher, file)  # the same text again is not a change
                 self._seen[file] = when
             while len(self._seen) > 2 * _FILES:
                 del self._seen[next(iter(self._seen))]
@@ -81,7 +81,7 @@ class Autoreload:
 
 
 def _is_from_distribution(module: Any, name: str, distribution: str) -> bool:
-    """Whether the file that the module was loaded from is in the list of files that the distribution installed."""
+    """Return whether the distribution installed the file the module was loaded from."""
     spec: Any = own(module).get("__spec__")
     if type(module) is not _MODULE or type(spec) is not _SPEC or type(spec.loader) not in _LOADERS or spec.name != name:
         return False
@@ -118,4 +118,4 @@ def _warn(name: str, exc: BaseException) -> None:
         line = ("%s: %s" % (type(exc).__name__, exc)).replace("\n", " ")[:300]
         sys.stderr.write("%s: %s\n" % (name, line))
     except Exception:
-        pass  # sys.stderr is the user's own by now
+        pass  # the user has replaced sys.stderr

@@ -1,10 +1,10 @@
-"""Bounds of what the harness says, and the cutting of text to them."""
+"""Limits of the harness, and truncation of text."""
 
 from __future__ import annotations
 
 from . import SEALED
 
-TYPE_CHECKING = False  # as typing's own, without the cost of importing typing
+TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without the cost of importing typing
 if TYPE_CHECKING:
     from typing import Any
 
@@ -20,11 +20,11 @@ _type_name = type.__dict__["__name__"].__get__
 
 
 class HarnessLimits:
-    """What the worker may set with a claim. Values out of range are moved to the nearest bound.
+    """Limits set by the worker on assignment. Values out of range are clamped.
 
-    value_bytes: UTF-8 bytes of a value's text, 0..1 MiB. trace_frames: frames shown of one traceback, 2..1000.
+    value_bytes: UTF-8 bytes of a value's text, 0..1 MiB. trace_frames: frames shown of a traceback, 2..1000.
     trace_bytes: UTF-8 bytes of a traceback's text, 256..1 MiB. image_bytes: base64 bytes of an image, or bytes of
-    another rich form, 0..4 MiB; images: figures of one eval that come as images, 0..100.
+    another rich form, 0..4 MiB. images: figures of an eval returned as images, 0..100.
     """
 
     def __init__(self) -> None:
@@ -48,13 +48,13 @@ def _within(value: Any, default: int, low: int, high: int) -> int:
 
 
 def plain(text: str) -> str:
-    """The same text as an exact str that UTF-8 can carry: lone surrogates become backslash escapes."""
-    text = str.__str__(text)  # a subclass may answer anything to the methods below
+    """Return the text as an exact str that UTF-8 can encode: lone surrogates become backslash escapes."""
+    text = str.__str__(text)  # a subclass may override the methods below
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def cut(text: str, limit: int) -> tuple[str, int]:
-    """At most `limit` UTF-8 bytes of `text`, never half a character, and the number of bytes left out."""
+    """Truncate to `limit` UTF-8 bytes, never inside a character; return it and the bytes left out."""
     text = str.__str__(text)
     if len(text) <= limit and text.isascii():
         return text, 0
@@ -66,17 +66,17 @@ def cut(text: str, limit: int) -> tuple[str, int]:
 
 
 def cut_marked(text: str, limit: int) -> str:
-    """At most `limit` UTF-8 bytes of `text`, and a mark behind them when there was more."""
+    """Truncate to `limit` UTF-8 bytes and append a mark if there was more."""
     kept, dropped = cut(text, limit)
     return kept + CUT_MARK if dropped else kept
 
 
 def cut_middle(text: str, limit: int) -> str:
-    """At most `limit` UTF-8 bytes of `text`: its head and its tail, with a line between them that counts the rest."""
+    """Truncate in the middle to `limit` UTF-8 bytes, with a line that counts the rest."""
     data = str.__str__(text).encode("utf-8", "backslashreplace")
     if len(data) <= limit:
         return data.decode("utf-8")
-    room = max(limit - 48, 0)  # 48: the line between, with any count of digits
+    room = max(limit - 48, 0)  # 48: the line in the middle, with any number of digits
     head, tail = data[: room // 2], data[len(data) - (room - room // 2) :]
     gone = len(data) - len(head) - len(tail)
     middle = "\n  ... %d bytes not shown\n" % gone
@@ -84,6 +84,6 @@ def cut_middle(text: str, limit: int) -> str:
 
 
 def type_name(kind: type) -> str:
-    """The name of a class, read so that no metaclass has a say in it."""
+    """Return a class's name without running metaclass code."""
     name = plain(_type_name(kind))
     return name if len(name) <= NAME_CHARS else name[:NAME_CHARS] + CUT_MARK

@@ -1,4 +1,4 @@
-"""From an eval's text to code objects."""
+"""Compilation of an eval's text to code objects."""
 
 from __future__ import annotations
 import __future__
@@ -19,29 +19,29 @@ _TREE = _ast.PyCF_ONLY_AST
 _FUTURES = 0
 for _name in __future__.all_feature_names:
     _FUTURES |= getattr(__future__, _name).compiler_flag
-_FUTURES &= ~0x10  # nested_scopes shares its bit with a flag of nested functions
+_FUTURES &= ~0x10  # nested_scopes shares its bit with CO_NESTED
 
 
 def _looks_simple(code: str) -> bool:
-    """Whether it may be one expression on one line, which compiles without a tree in a fraction of the time."""
+    """Return whether the code may be one expression on one line, which compiles much faster without an AST."""
     return not (code[:1].isspace() or "\n" in code or "=" in code or ";" in code or code[:7] == "import ")
 
 
 class Compiler:
-    """Compiles evals; a future statement holds for the evals after it, as it does in interactive python."""
+    """Compiles evals; a future statement applies to later evals, as in interactive Python."""
 
     def __init__(self) -> None:
         self._futures = 0
 
     def compile(self, code: str, name: str) -> List[CodeType]:
-        """Code objects to run in order; the last is an expression exactly when the last statement is one."""
+        """Return code objects to run in order; the last is an expression if the last statement is one."""
         # dont_inherit: this file's own future statement is not the user's.
         flags = self._futures | _AWAIT
         if _looks_simple(code):
             try:
                 return [compile(code, name, "eval", flags, True)]
             except SyntaxError:
-                pass  # what is wrong with it, if anything is, is told by the way below
+                pass  # errors are reported by the slow path below
         tree = compile(code, name, "exec", flags | _TREE, True)
         last: Any = None
         if tree.body and type(tree.body[-1]) is _ast.Expr:

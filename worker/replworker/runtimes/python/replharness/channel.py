@@ -1,4 +1,4 @@
-"""Frames to and from the worker: four bytes of length, big-endian, then one JSON object in UTF-8."""
+"""Frames to and from the worker: four bytes of length, big-endian, then a JSON object in UTF-8."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _PIECE_BYTES = 1 << 20
 
 
 class ChannelClosed(Exception):
-    """The worker is gone, or this process is a fork that has no channel."""
+    """The worker is gone, or this process is a fork without a channel."""
 
 
 class ChannelBroken(Exception):
-    """What came is not a frame of the contract."""
+    """The received data is not a valid frame."""
 
 
 class Channel:
-    """The one road to the worker. Reading is for the main thread; sending is for any."""
+    """Channel to the worker. Only the main thread reads; every thread may send."""
 
     def __init__(self, fd: int) -> None:
         os.set_inheritable(fd, False)
         self._fd = fd
         self._rest = b""
         self._lock = allocate_lock()
-        # Bound here: user code may replace what these names mean.
+        # Bound here, because user code may replace these names.
         self._read: Callable[[int, int], bytes] = os.read
         self._write: Callable[[int, Any], int] = os.write
         self._encode, self._decode = _codec()
@@ -44,7 +44,12 @@ class Channel:
         self._poll.register(fd, select.POLLIN)
 
     def receive(self) -> Dict[str, Any]:
-        """The next object; ChannelClosed at the end of the stream, ChannelBroken for anything else."""
+        """Return the next object.
+
+        Raises:
+            ChannelClosed: end of the stream
+            ChannelBroken: the data is not a frame
+        """
         data = self._rest
         while len(data) < 4:
             data += self._more(_READ_BYTES)
@@ -58,9 +63,9 @@ class Channel:
         return self._parsed(data[4:end])
 
     def interrupted(self, number: int) -> bool:
-        """Whether the worker has already asked to interrupt this eval; never waits.
+        """Return whether the worker has requested an interrupt of this eval; never waits.
 
-        A SIGINT alone cannot say which eval it means when it comes before the eval has begun; this frame does.
+        A SIGINT that arrives before the eval has begun does not say which eval it is for; this frame does.
         """
         if not self._rest and self._poll.poll(0):
             self._rest = self._more(_READ_BYTES)
@@ -77,7 +82,11 @@ class Channel:
         return False
 
     def send(self, message: Dict[str, Any]) -> None:
-        """Write one object, whole. ChannelClosed when nobody is there."""
+        """Write one object as a whole.
+
+        Raises:
+            ChannelClosed: the worker is gone
+        """
         body = self._encode(message)
         data = len(body).to_bytes(4, "big") + body
         with self._lock:
@@ -89,9 +98,9 @@ class Channel:
                 raise ChannelClosed() from exc
 
     def forget(self) -> None:
-        """In a forked child: give the channel up, so that it can neither be written nor kept open."""
+        """Close the channel in a forked child, so that it can neither write it nor keep it open."""
         fd, self._fd, self._rest = self._fd, -1, b""
-        self._lock = allocate_lock()  # another thread may have held it at the fork
+        self._lock = allocate_lock()  # another thread may have held the old one at the fork
         try:
             os.close(fd)
         except OSError:
@@ -125,7 +134,7 @@ class Channel:
 
 
 class _Scan:
-    """What the C scanner wants to know, as json.JSONDecoder would tell it."""
+    """Settings of the C scanner, as in json.JSONDecoder."""
 
     strict = True
     object_hook = None
@@ -136,7 +145,7 @@ class _Scan:
 
 
 def _codec() -> Tuple[Callable[[Any], bytes], Callable[[str], Any]]:
-    # The json package costs a megabyte and some milliseconds (it imports re), and all that is needed of it is here.
+    # The json package costs a megabyte and some milliseconds (it imports re); this is all that is needed of it.
     try:
         from _json import encode_basestring_ascii, make_encoder, make_scanner
 
@@ -145,7 +154,7 @@ def _codec() -> Tuple[Callable[[Any], bytes], Callable[[str], Any]]:
         scan = make_scanner(_Scan())  # type: ignore[arg-type]
         join = "".join
         join(chunks({"probe": [1, None, True, "text"]}, 0))
-    except (ImportError, TypeError, AttributeError):  # an implementation without it, or with another one
+    except (ImportError, TypeError, AttributeError):  # missing or different in this implementation
         import json
 
         dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode

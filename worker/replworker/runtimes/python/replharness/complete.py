@@ -1,4 +1,4 @@
-"""Ways to go on with a piece of code, found without running, importing or asking anything of the user's."""
+"""Completion of Python code without running, importing or asking user code."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ _QUOTES = "'\""
 
 
 def complete(namespace: Dict[str, Any], code: str, pos: int, most: int) -> Tuple[int, List[Dict[str, str]]]:
-    """Where the word at `pos` (in characters) begins, and at most `most` (0..1000) texts to put in its place.
+    """Return the start of the word at `pos` (in characters) and at most `most` (0..1000) completions.
 
-    What begins with fewer underscores comes first. A position outside of the text has none.
+    Names with fewer leading underscores come first. A position outside the text has none.
     """
     if not 0 <= pos <= len(code):
         return min(max(pos, 0), len(code)), []
@@ -126,7 +126,7 @@ class _Completer:
                 yield name, "statement"
 
     def _value(self, end: int) -> Any:
-        """The object that the text up to `end` names, or MISSING."""
+        """Return the object named by the text up to `end`, or MISSING."""
         place = self._place
         chain = place.chain(end)
         value = MISSING if chain is None else resolve(self._roots, chain[1])[0]
@@ -145,7 +145,7 @@ class _Completer:
         return [*names(value), *((name, "property") for name in columns(value) if name.isidentifier())]
 
     def _closes_literal(self, at: int) -> bool:
-        """Whether the bracket that closes here was opened for a list or dict, and not to index something."""
+        """Return whether the bracket closed here began a list or dict rather than an index."""
         code, depth = self._place.code, 0
         while at >= 0:
             depth += (code[at] in ")]}") - (code[at] in "([{")
@@ -156,7 +156,7 @@ class _Completer:
         return False
 
     def _keys(self, quoted: str) -> Pairs:
-        """Keys of the dictionary, or columns of the frame, whose index is open just before the word or string."""
+        """Return keys of the dictionary, or columns of the frame, being indexed before the cursor."""
         place = self._place
         opened = place.brackets[-1] if place.brackets else -1
         end = place.start if not quoted else place.inside - 1 - len(place.prefix())
@@ -192,7 +192,7 @@ class _Completer:
         return len(place.code), ()
 
     def _in_import(self) -> Optional[Found]:
-        """For `import a.b` and `from a import b`; None for anything else."""
+        """Complete `import a.b` and `from a import b`; None for anything else."""
         place = self._place
         line = place.code[place.statement :].replace("(", " ").lstrip()
         words = line.replace(",", " , ").split()
@@ -225,7 +225,7 @@ class _Completer:
         return found
 
     def _parameters(self) -> Pairs:
-        """`name=` for the function whose call is open around the word."""
+        """Return `name=` for the parameters of the call around the cursor."""
         place = self._place
         if not place.brackets or place.code[place.brackets[-1]] != "(":
             return ()

@@ -1,4 +1,4 @@
-"""Puts the parts together."""
+"""Composition root of the harness."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .streams import UserStreams
 
 
 def build_harness(control_fd: int, late_fd: int, trace_fd: int, parcel_fd: int) -> HarnessLoop:
-    """A harness on these descriptors, with the user's `__main__`, streams, SIGINT and SIGUSR1 in place."""
-    os.environ.setdefault("MPLBACKEND", "agg")  # matplotlib looks for a display before it falls back to it
-    late = LazyImporter()  # first: what is imported now is what its modules may import
+    """Build a harness on these descriptors, with the user's `__main__`, streams, SIGINT and SIGUSR1 set up."""
+    os.environ.setdefault("MPLBACKEND", "agg")  # otherwise matplotlib looks for a display first
+    late = LazyImporter()  # first: lazily loaded modules may import what is loaded now
     interrupts = Interrupts()
     channel = Channel(control_fd)
     gate = EvalScope(late_fd)

@@ -1,4 +1,4 @@
-"""dill: the interpreter's own, or a copy from elsewhere that is in `sys.modules` only while it works."""
+"""dill: the interpreter's own, or another copy that is in `sys.modules` only while in use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MODULE = type(sys)
 
 
 class DillUnavailable(Exception):
-    """dill can be had neither from the interpreter nor from the folder that was given."""
+    """dill is available neither in the interpreter nor in the given directory."""
 
 
 class DillLoader:
@@ -29,14 +29,18 @@ class DillLoader:
         self._borrowed: Optional[DillContext] = None
 
     def find(self, folder: Optional[str]) -> DillContext:
-        """A context in which dill can be used. Raises NoDill, and what its import raises."""
+        """Return a context in which dill can be used.
+
+        Raises:
+            DillUnavailable: there is none; or whatever its import raises
+        """
         known = sys.modules.get("dill._dill")
         if type(known) is _MODULE and "Pickler" in known.__dict__:
             return DillContext({})
         if self._borrowed is not None:
             return self._borrowed
         spec = _frozen_importlib_external.PathFinder.find_spec("dill")
-        # A script of the user's that is called dill.py is not it, and is not run to find that out.
+        # A user's script called dill.py is something else, and must not run to find out.
         if spec is not None and _has_dill(spec.submodule_search_locations):
             SEALED["__import__"]("dill")
             return DillContext({})
@@ -47,7 +51,7 @@ class DillLoader:
 
 
 class DillContext:
-    """`with dill: ...` has dill's modules in place, and takes them away again if they are not the interpreter's."""
+    """Context with dill's modules in `sys.modules`; removes them unless they are the interpreter's."""
 
     def __init__(self, modules: Dict[str, Any]) -> None:
         self._modules = modules
@@ -79,6 +83,6 @@ def _load(folder: str) -> Dict[str, Any]:
 
 
 def _take(really: bool) -> Dict[str, Any]:
-    """Take dill's modules out of sys.modules."""
+    """Remove dill's modules from sys.modules."""
     names = [name for name in list(sys.modules) if type(name) is str and name.partition(".")[0] == "dill"]
     return {name: sys.modules.pop(name) for name in names} if really else {}

@@ -1,4 +1,4 @@
-"""Which eval is running, and whether a thread belongs to it."""
+"""Eval scope: the running eval, and whether a thread belongs to it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NONE: FrozenSet[int] = frozenset()
 
 
 class EvalScope:
-    """Open while an eval runs. A thread that was alive before the eval began is late: its text is not the eval's.
+    """Active while an eval runs. Threads older than the eval are background threads; their output is not the eval's.
 
-    Native ids are compared, because pthread idents are taken again at once when a thread ends.
+    Native ids are compared, because pthread ids are reused as soon as a thread ends.
     """
 
     def __init__(self, late_fd: int) -> None:
@@ -29,7 +29,7 @@ class EvalScope:
         self.current: Optional[int] = None
         self.stdin = False
         self.forked = False
-        self.lock = RLock()  # held for "is this thread late" and the write that follows from it
+        self.lock = RLock()  # held during `is_background` and the write that depends on it
         self._background_ids: FrozenSet[int] = _NONE
         self._background_fd = late_fd
         self._background_lock = allocate_lock()
@@ -43,18 +43,18 @@ class EvalScope:
         self.current = number
 
     def end(self) -> None:
-        with self.lock:  # a thread that was still let in has written before this returns
+        with self.lock:  # threads still admitted have written before this returns
             self.current = None
             self.stdin = False
 
     def is_background(self) -> bool:
-        """Whether the calling thread is an earlier eval's. Call with the lock held."""
+        """Return whether the calling thread belongs to an earlier eval. Call it with the lock held."""
         if self.forked or get_ident() == self.main:
             return False
         return self.current is None or get_native_id() in self._background_ids
 
     def write_background(self, text: str) -> None:
-        """Write a late thread's text where it cannot be taken for the running eval's."""
+        """Write a background thread's text to the background pipe."""
         data = memoryview(text.encode("utf-8", "backslashreplace"))
         with self._background_lock:
             try:
@@ -64,7 +64,7 @@ class EvalScope:
                 pass  # nobody reads it any more
 
     def after_fork(self) -> None:
-        """In a forked child all text is the child's own, and there is nobody to ask for input."""
+        """Reset in a forked child: all text is its own, and it cannot ask for input."""
         self.main = get_ident()
         self.forked = True
         self._background_ids = _NONE
@@ -75,6 +75,6 @@ class EvalScope:
         try:
             return frozenset(map(int, self._listdir("/proc/self/task"))) - {main}
         except OSError:
-            import threading  # no /proc: the threads that threading knows
+            import threading  # no /proc: use the threads known to threading
 
             return frozenset(t.native_id for t in threading.enumerate() if t.native_id is not None) - {main}

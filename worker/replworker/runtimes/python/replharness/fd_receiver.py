@@ -1,4 +1,4 @@
-"""Descriptors that the worker sends beside a frame."""
+"""Descriptors sent by the worker beside a frame."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _CLOEXEC = 0x40000000  # MSG_CMSG_CLOEXEC
 
 
 class NoDescriptor(Exception):
-    """A frame came without the descriptor that belongs to it."""
+    """A frame arrived without its descriptor."""
 
 
 class ReceivedDescriptor:
-    """The descriptor that came with a frame, closed in the end. Of several the last one counts."""
+    """Descriptor that came with a frame, closed at the end. Of several, the last is used."""
 
     def __init__(self, parcel_fd: int) -> None:
         self._fds: List[int] = []

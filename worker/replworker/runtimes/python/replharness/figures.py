@@ -1,4 +1,4 @@
-"""Figures of matplotlib: drawn by an eval, shown with its result."""
+"""Figures of matplotlib, drawn by an eval and shown with its result."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ __builtins__ = SEALED
 _MODULE = type(sys)
 _PYPLOT = "matplotlib.pyplot"
 _FORMATS = {"image/png": "png", "image/svg+xml": "svg", "image/jpeg": "jpeg", "application/pdf": "pdf"}
-# matplotlib reports its warnings where it was called from, and that is to be no file of ours.
+# matplotlib attributes warnings to its caller, which must not be a file of the harness.
 _SAVE = compile("figure.savefig(buffer, format=format, bbox_inches='tight')", "<figure>", "eval", dont_inherit=True)
 
 
 def pyplot() -> Any:
-    """matplotlib.pyplot when it has been imported already, else None."""
+    """Return matplotlib.pyplot if it is already imported, else None."""
     module = sys.modules.get(_PYPLOT)
     return module if type(module) is _MODULE and "close" in module.__dict__ else None
 
 
 def is_figure(kinds: Tuple[type, ...]) -> bool:
-    """Whether one of these classes is matplotlib's Figure."""
+    """Return whether one of these classes is matplotlib's Figure."""
     module = sys.modules.get("matplotlib.figure")
     return type(module) is _MODULE and any(kind is module.__dict__.get("Figure") for kind in kinds)
 
 
 def format_of(mime: str) -> Optional[str]:
-    """The form in which a figure can be had under this MIME type or pattern."""
+    """Return the file format of a figure for a MIME type or pattern."""
     return "image/png" if mime == "image/*" else mime if mime in _FORMATS else None
 
 
 def draw(figure: Any, mime: str) -> bytes:
-    """The figure as a file of this type; raises what matplotlib raises."""
+    """Render the figure in a format; raises whatever matplotlib raises."""
     buffer = BytesIO()
     eval(_SAVE, {"figure": figure, "buffer": buffer, "format": _FORMATS[mime], "__builtins__": SEALED})
     return buffer.getvalue()
 
 
 class MatplotlibFigures:
-    """Collects the figures that one eval after the other draws with pyplot.
+    """Collects the figures that evals draw with pyplot.
 
-    `plt.show()` shows what is open at that moment, and closes it, as a window that the user closes would: what is
-    plotted after it is a new figure. For that the one method of matplotlib that every backend without windows
-    leaves as it is (FigureManagerBase.show, which else says that nothing can be shown) is ours, from the moment
-    pyplot is imported. The backend stays agg, by name too: another name would be inherited by child processes.
+    `plt.show()` shows and closes the open figures, like a window that the user closes; later plots start a new figure.
+    To that end FigureManagerBase.show is replaced when pyplot is imported: the one method that all backends without
+    windows leave alone, and that would otherwise warn that nothing can be shown. The backend stays agg, by name too,
+    because child processes would inherit another name.
     """
 
     def __init__(self, told: Callable[[str, BaseException], None]) -> None:
@@ -69,7 +69,7 @@ class MatplotlibFigures:
         self._shown: List[Tuple[Any, Dict[str, str]]] = []
 
     def begin(self, album: ImageBudget, mime: str, limit: int) -> None:
-        """An eval begins that can be shown figures in form `mime`; `limit` of them as images, the rest as files."""
+        """Begin an eval that accepts figures as `mime`; `limit` of them as images, the rest as files."""
         self._album, self._mime, self._limit = album, mime, limit
         if pyplot() is None:
             if not any(finder is self._finder for finder in sys.meta_path):
@@ -78,11 +78,11 @@ class MatplotlibFigures:
         self.install()
         for manager in _managers():
             figure = manager.canvas.figure
-            figure.stale = False  # set again by whatever is drawn into it
+            figure.stale = False  # set again by any drawing
             self._before[id(figure)] = figure
 
     def install(self) -> None:
-        """Make `show` of figures without a window ours. Once for each matplotlib that is imported."""
+        """Replace `show` of figures without a window, once per imported matplotlib."""
         base = sys.modules["matplotlib.backend_bases"].__dict__["FigureManagerBase"]
         if getattr(base.show, "collects", None) is self:
             return
@@ -96,7 +96,7 @@ class MatplotlibFigures:
         base.show = show
 
     def take_shown(self, figure: Any) -> Optional[Dict[str, str]]:
-        """The bundle of a figure that the eval has shown already and not changed since: taken from those to show."""
+        """Remove and return the bundle of a figure already shown and unchanged since."""
         for at, (shown, bundle) in enumerate(self._shown):
             if shown is figure and not figure.stale:
                 del self._shown[at]
@@ -104,7 +104,7 @@ class MatplotlibFigures:
         return None
 
     def collect(self, value: Any = None, shown: bool = False) -> None:
-        """Show and close what the eval has left open. `value` is not shown again when it was as the eval's value."""
+        """Show and close open figures, except a `value` already shown as the eval's result."""
         if pyplot() is None or self._album is None:
             return
         for manager in _managers():
@@ -116,14 +116,14 @@ class MatplotlibFigures:
                 self._show(figure)
 
     def end(self) -> Tuple[List[Dict[str, str]], int]:
-        """The bundles of what was shown, and how many there were besides. Nothing of the eval is kept."""
+        """Return the bundles shown and the number of further figures, and reset."""
         answer = [bundle for _, bundle in self._shown], self._dropped
         self._forget()
         return answer
 
     def _show(self, figure: Any) -> None:
         album = self._album
-        if album is None or len(figure.get_children()) <= 1:  # its background: nothing has been drawn yet
+        if album is None or len(figure.get_children()) <= 1:  # only its background: nothing has been drawn yet
             return
         try:
             if len(self._shown) < self._limit:
@@ -138,11 +138,11 @@ class MatplotlibFigures:
             self._warn("a figure could not be drawn", exc)
             return
         _close(figure)
-        figure.stale = False  # saving sets the figure's colours for a while, which counts as a change
+        figure.stale = False  # saving changes the figure's colours temporarily, which counts as a change
 
 
 class _Finder:
-    """On the import path until pyplot is imported; finds nothing itself."""
+    """Import hook that waits for pyplot; finds nothing itself."""
 
     def __init__(self, figures: MatplotlibFigures) -> None:
         self._figures = figures
@@ -155,7 +155,7 @@ class _Finder:
 
                 self._figures.install()
             except Exception:
-                pass  # pyplot, which needs it too, will say why
+                pass  # pyplot needs it too and reports the error
 
 
 def _bundle(album: ImageBudget, figure: Any, mime: str) -> Dict[str, str]:

@@ -1,4 +1,4 @@
-"""Evals that are a file's text: its `__file__`, and loading it again."""
+"""Evals that load a file: `__file__`, and loading it again."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 __builtins__ = SEALED
 
-FILES = 100  # whose names are remembered; the one that was loaded longest ago is forgotten first
+FILES = 100  # files remembered; least recently loaded dropped first
 _MODULE = type(sys)
 
 
 class FileLoads:
-    """Remembers, for each file, which names its last load bound, and to what."""
+    """Remembers the names bound by each file's last load, with their values."""
 
     def __init__(self) -> None:
         self._bindings: Dict[str, Dict[str, int]] = {}
 
     def load(self, file: str, again: bool, namespace: Dict[str, Any], run: Callable[[], Any]) -> Any:
-        """What `run` gives, with `__file__` bound for its time. `again`: first forget what the last load bound.
+        """Return the result of `run` with `__file__` set. With `again`, first delete names of the last load.
 
-        If the file is a module that is imported, `again` reloads that module instead, and gives it.
+        If the file is an imported module, `again` reloads and returns that module instead.
         """
         if again:
             module = _module_of(file)
@@ -49,7 +49,7 @@ class FileLoads:
             self._note(file, before, namespace)
 
     def _forget(self, file: str, namespace: Dict[str, Any]) -> None:
-        """A name that was bound to something else since is the user's, and stays."""
+        """Delete names of the last load unless they were rebound since."""
         for name, was in self._bindings.get(file, {}).items():
             if id(namespace.get(name, MISSING)) == was:
                 namespace.pop(name)
@@ -66,7 +66,7 @@ class FileLoads:
 
 
 def _module_of(file: str) -> Any:
-    """The imported module that this file is, or None."""
+    """Return the imported module of this file, or None."""
     real, tail = os.path.realpath(file), os.path.basename(file)
     for name, module in list(sys.modules.items()):
         if type(module) is not _MODULE or name == "__main__":

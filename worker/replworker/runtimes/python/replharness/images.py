@@ -1,4 +1,4 @@
-"""Keeps what an eval shows within its bounds: shrinks images that are too large, and puts the whole ones into files."""
+"""Size limits of shown images: shrinks large ones and stores the originals in files."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FOLDER = "replctl-images"
 FILES = 50
 FILES_BYTES = 100_000_000
 FILE_BYTES = 25_000_000
-SIDE = 16  # pixels that an image keeps at the least when it is made smaller
-PIXELS = 25_000_000  # of an image that is encoded whole
+SIDE = 16  # minimum side in pixels of a shrunk image
+PIXELS = 25_000_000  # maximum of an image encoded at full size
 _MODULE = type(sys)
 _SUFFIX = {
     "image/png": ".png",
@@ -43,10 +43,10 @@ _BOX = 4  # PIL's Resampling.BOX: the mean of the pixels
 
 
 class ImageBudget:
-    """Makes the bundles of one eval.
+    """Creates the bundles of one eval within its limits.
 
-    limit: what one form may have, in characters of the frame (base64 for bytes, JSON-escaped for text).
-    room: what all of them together may have, so that the frame never becomes too long for the channel.
+    limit: size of one form, in characters of the frame (base64 for bytes, JSON-escaped for text). room: size of all of
+    them together, so that the frame fits the channel.
     """
 
     def __init__(self, limit: int, room: int) -> None:
@@ -55,14 +55,14 @@ class ImageBudget:
         self._has_written = 0
 
     def data(self, mime: str, data: bytes) -> Dict[str, str]:
-        """The bundle of an encoded image, or of anything else in bytes."""
+        """Return the bundle of an encoded image, or of other bytes."""
         size = _base64_length(len(data))
         if size <= self._most():
             return self._take({mime: _base64(data)}, size)
         return self._bundle_with_file(mime, data, len(data), _open(data) if mime in _SHRUNK else None)
 
     def text(self, mime: str, text: str) -> Dict[str, str]:
-        """The bundle of a form that is text: SVG, HTML, Markdown, LaTeX, JSON."""
+        """Return the bundle of a text form: SVG, HTML, Markdown, LaTeX, JSON."""
         size = len(text)
         if size <= self._most():
             size = _escaped_length(text)
@@ -72,7 +72,7 @@ class ImageBudget:
         return self._bundle_with_file(mime, data, size, None)
 
     def image(self, image: Any) -> Dict[str, str]:
-        """The bundle of a PIL image."""
+        """Return the bundle of a PIL image."""
         if image.width * image.height <= PIXELS:
             data = encode(image)
             size = _base64_length(len(data))
@@ -82,12 +82,12 @@ class ImageBudget:
         return self._bundle_with_file("image/png", b"", image.width * image.height, image)
 
     def file(self, mime: str, data: bytes) -> Dict[str, str]:
-        """The bundle of an image that is one too many: where its file is."""
+        """Return the bundle of a surplus image: the path of its file."""
         return self._bundle_with_file(mime, data, len(data), None)
 
     @property
     def is_full(self) -> bool:
-        """Whether this eval has written as many files as the folder holds: one more would push out its own first."""
+        """Return whether this eval has filled the directory; one more file would delete its own first one."""
         return self._has_written >= FILES
 
     def _most(self) -> int:
@@ -98,7 +98,7 @@ class ImageBudget:
         return bundle
 
     def _bundle_with_file(self, mime: str, data: bytes, size: int, image: Any) -> Dict[str, str]:
-        """A bundle of a note, of the file's path when it could be written, and of a small image when there is one."""
+        """Return a bundle with a note, the file's path if it was written, and a small image if available."""
         bundle: Dict[str, str] = {}
         notes: List[str] = []
         small = _shrink(image, mime, self._most()) if image is not None else None
@@ -124,7 +124,7 @@ class ImageBudget:
 
 
 def encode(image: Any, mime: str = "image/png") -> bytes:
-    """A PIL image as PNG, in the nearest mode that PNG has; or as JPEG when that is what it was."""
+    """Encode a PIL image as PNG in the nearest supported mode, or as JPEG if it was one."""
     mode = _PNG_MODES.get(image.mode, "RGB")
     if mode != image.mode:
         image = image.convert(mode)
@@ -134,13 +134,13 @@ def encode(image: Any, mime: str = "image/png") -> bytes:
 
 
 def pillow() -> Any:
-    """The module PIL.Image when it has been imported already, else None."""
+    """Return the module PIL.Image if it is already imported, else None."""
     module = sys.modules.get("PIL.Image")
     return module if type(module) is _MODULE and "Image" in module.__dict__ else None
 
 
 def store_file(data: bytes, suffix: str) -> str:
-    """Write `data` into a new file that only this user can read; its path. The oldest files make room for it."""
+    """Write `data` to a new private file and return its path. Oldest files are deleted for space."""
     folder = _folder()
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -151,7 +151,7 @@ def store_file(data: bytes, suffix: str) -> str:
             left = memoryview(data)
             while left:
                 left = left[os.write(fd, left) :]
-        except BaseException:  # a full disk, or an interrupt: nothing by halves
+        except BaseException:  # full disk or interrupt: leave no partial file
             os.unlink(name, dir_fd=handle)
             raise
         finally:
@@ -162,7 +162,7 @@ def store_file(data: bytes, suffix: str) -> str:
 
 
 def _folder() -> str:
-    """Our folder below TMPDIR. Where others may write too, what another user has put there is not taken."""
+    """Return the image directory below TMPDIR; one owned by another user is not used."""
     parent = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")
     for name in (FOLDER, "%s-%d" % (FOLDER, os.geteuid())):
         path = os.path.join(parent, name)
@@ -177,7 +177,7 @@ def _folder() -> str:
 
 
 def _make_room(handle: int, size: int) -> None:
-    """Remove the oldest files until one more of `size` bytes is within both bounds."""
+    """Delete the oldest files until `size` more bytes fit both limits."""
     found: List[Tuple[int, int, str]] = []
     for name in os.listdir(handle):
         entry = os.lstat(name, dir_fd=handle)
@@ -191,11 +191,11 @@ def _make_room(handle: int, size: int) -> None:
         try:
             os.unlink(name, dir_fd=handle)
         except FileNotFoundError:
-            pass  # another session that shares the folder was first
+            pass  # another session that shares the directory was first
 
 
 def _open(data: bytes) -> Any:
-    """The PIL image in `data`, not decoded yet; None without PIL, and for what it does not read."""
+    """Return the PIL image in `data`, not decoded yet; None without PIL or for unknown formats."""
     module = pillow()
     if module is None:
         return None
@@ -207,7 +207,7 @@ def _open(data: bytes) -> Any:
 
 
 def _shrink(image: Any, mime: str, limit: int) -> Optional[Tuple[bytes, Tuple[int, int]]]:
-    """The image halved until it has at most `limit` base64 bytes, and its size; None when that leaves nothing."""
+    """Halve the image until it has at most `limit` base64 bytes; return it and its size, or None."""
     if image.mode in ("I", "I;16"):
         image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
     elif image.mode not in ("L", "LA", "RGB", "RGBA"):
@@ -232,7 +232,7 @@ def _base64(data: bytes) -> str:
 
 
 def _escaped_length(text: str) -> int:
-    """Characters that `text` has in a frame."""
+    """Return the length of `text` in a frame."""
     try:
         from _json import encode_basestring_ascii
     except ImportError:

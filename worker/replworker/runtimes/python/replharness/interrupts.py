@@ -1,8 +1,8 @@
-"""SIGINT: stops user code while it runs, and touches nothing else."""
+"""SIGINT handling: interrupts user code only."""
 
 from __future__ import annotations
 
-# signal itself would import enum, functools and collections for the sake of names.
+# The signal module would import enum, functools and collections.
 import _signal  # type: ignore[import-not-found]
 
 from . import SEALED
@@ -18,7 +18,7 @@ _SIGINT = 2
 
 
 class Interrupts:
-    """The guard is the only place from which user code is entered, and no exception leaves it."""
+    """SIGINT state. User code is entered only through `guard`, which no exception leaves."""
 
     def __init__(self) -> None:
         self._armed = False
@@ -27,36 +27,36 @@ class Interrupts:
         self._guard_code = self.guard.__code__
         self._divert: Optional[Callable[[FrameType], bool]] = None
         self._signal, self._getsignal = _signal.signal, _signal.getsignal
-        self._handler = self._on_sigint  # one object, so that "is it still there" is an identity
+        self._handler = self._on_sigint  # one object, to compare by identity
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_SIGINT])  # the mask is inherited, and may be anything
         self.install()
 
     def install(self) -> None:
-        """Take SIGINT (back)."""
+        """Install the SIGINT handler (again)."""
         if self._getsignal(_SIGINT) is not self._handler:
             self._signal(_SIGINT, self._handler)
 
     def divert(self, to: Optional[Callable[[FrameType], bool]]) -> None:
-        """Ask `to` first whether it takes an interrupt that found this frame running; None: nobody."""
+        """Offer interrupts that hit a frame to `to` first; None: nobody."""
         self._divert = to
 
     def expect(self, asked: Callable[[], bool]) -> None:
-        """An eval begins: an interrupt from here on, or one that `asked` knows of, ends it however early it comes."""
+        """Begin an eval: an interrupt from now on, or already known to `asked`, ends it however early it arrives."""
         self._arrived_early = False
         if asked():
             self._arrived_early = True
 
     def check(self) -> None:
-        """Raise the interrupt that came between expect() and the guard."""
+        """Raise the interrupt that arrived between expect() and the guard."""
         if self._arrived_early:
             self._arrived_early = False
             self._was_raised = True
             raise KeyboardInterrupt
 
     def uninterrupted(self, body: Callable[[], Any]) -> Any:
-        """Inside a guard: run `body` closed to interrupts, and raise one that came meanwhile after it.
+        """Run `body` without interrupts inside a guard, and raise one that arrived meanwhile afterwards.
 
-        For imports of ours: one that breaks off leaves modules in pieces, and no later import mends them.
+        For the harness's imports: an aborted import leaves broken modules that later imports do not repair.
         """
         self._arrived_early = False
         self._armed = False
@@ -67,9 +67,9 @@ class Interrupts:
             self.check()
 
     def guard(self, body: Callable[[], Any]) -> Tuple[Any, Optional[BaseException]]:
-        """Run `body` open to interrupts; its result and None, or None and what it raised.
+        """Run `body` with interrupts; return its result and None, or None and its exception.
 
-        A signal that lands in this very frame raises at most once, so two levels of `except` are enough for any storm.
+        A signal that hits this very frame raises at most once, so two levels of `except` suffice.
         """
         self._was_raised = False
         try:
@@ -87,7 +87,7 @@ class Interrupts:
 
     def _on_sigint(self, _number: int, frame: Optional[FrameType]) -> None:
         if not self._armed:
-            self._arrived_early = True  # told from a late one by expect(), which comes before the next eval
+            self._arrived_early = True  # expect(), called before the next eval, discards a stale one
             return
         if frame is not None:
             if frame.f_code is self._guard_code and self._was_raised:

@@ -1,4 +1,4 @@
-"""JSON text of a value that code of the user has made, bounded while it is written."""
+"""JSON text of user values, bounded while written."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ __builtins__ = SEALED
 
 
 def json_text(value: Any, limit: int) -> str:
-    """The value as JSON in ASCII; what a number has that JSON has not (NaN, infinities) is null.
+    """Encode a value as ASCII JSON; NaN and infinities become null.
 
-    Raises ValueError when it is longer than `limit` characters or holds itself, TypeError for what JSON has no form
-    for. The containers' own methods are not called: a subclass may answer anything.
+    Container methods are not called, since a subclass may override them.
+
+    Raises:
+        ValueError: it is longer than `limit` characters or contains itself
+        TypeError: a value has no JSON form
     """
     writer = _Writer(limit)
     writer.visit(value)

@@ -1,4 +1,4 @@
-"""The parts that most sessions never need: loaded at first use, past the user's `sys.path` and `sys.modules`."""
+"""Lazy import of rarely used parts, independent of the user's `sys.path` and `sys.modules`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LOADER: Any = type(globals()["__loader__"])
 
 
 class LazyImporter:
-    """Finds modules of this package by their file, and what they import among what was here before the user."""
+    """Loads modules of this package from their files; their imports see only modules loaded before the user's."""
 
     def __init__(self) -> None:
         self._known = {name: sys.modules[name] for name in _PRELOADED if name in sys.modules}
@@ -43,7 +43,7 @@ class LazyImporter:
         self._builtins = dict(SEALED, __import__=self._import_hook)
 
     def load(self, name: str) -> Any:
-        """The module of this name in this package. Raises what reading or running its file raises."""
+        """Return a module of this package. Raises whatever reading or running its file raises."""
         full = _PACKAGE + "." + name
         module = self._known.get(full)
         if module is None:
@@ -51,13 +51,13 @@ class LazyImporter:
             module = self._module(full)
             module.__dict__.update(__builtins__=self._builtins, __package__=_PACKAGE, __file__=path)
             exec(_LOADER(full, path).get_code(full), module.__dict__)
-            self._known[full] = module  # only now: one that an interrupt broke off is loaded again
+            self._known[full] = module  # set last, so an interrupted load is repeated
         return module
 
     def _import_hook(
         self, name: str, namespace: Any = None, local: Any = None, wanted: Any = None, level: int = 0
     ) -> Any:
-        """`__import__` for the head of such a module."""
+        """Act as `__import__` for lazily loaded modules."""
         if level:
             return self.load(name) if name else self._known[_PACKAGE]
         known = self._known.get(name)

@@ -1,4 +1,4 @@
-"""What a dotted name means: told from what is there, without running anything of the user's."""
+"""Lookup of dotted names without running user code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ _qualname = type.__dict__["__qualname__"].__get__
 
 
 def lookup(namespace: Dict[str, Any], symbol: str, module: Optional[str]) -> Dict[str, Any]:
-    """The fields of Found but `t` and `n`. `module` says where to begin: an imported module, or a dotted name."""
+    """Return the fields of FoundFrame except `t` and `n`.
+
+    `module` is an imported module, or a dotted name, to start from.
+    """
     path = _path(symbol)
     roots: Tuple[Dict[str, Any], ...] = (namespace, builtins.__dict__)
     if module is not None:
@@ -111,7 +114,7 @@ def _doc(value: Any) -> Optional[str]:
 
 
 def _dedented(doc: str) -> str:
-    """Without the indentation that the lines after the first share."""
+    """Remove the common indentation of all lines after the first."""
     doc = doc[: 2 * DOC_BYTES].expandtabs()
     lines = doc.split("\n")
     margins = [len(line) - len(line.lstrip()) for line in lines[1:] if line.strip()]
@@ -120,7 +123,7 @@ def _dedented(doc: str) -> str:
 
 
 def _methods(value: Any, name: str, told: Optional[str]) -> List[str]:
-    """One line for a function; the public methods, as they are called, for a class or an object of one."""
+    """Return a line for a function, or the public methods of a class or instance."""
     if is_module(value):
         return []
     kind = value if is_class(value) else type(value)
@@ -160,7 +163,7 @@ def _place(value: Any) -> Tuple[Optional[str], Optional[int]]:
 
 
 def _place_of_class(kind: type) -> Tuple[Optional[str], Optional[int]]:
-    """From what it holds: a class does not know its file. Its line is known from python 3.13 on."""
+    """Find the file of a class through its methods. Its line is known from Python 3.13 on."""
     held = class_dict(kind)
     line = held.get("__firstlineno__")
     prefix = _qualname(kind) + "."

@@ -1,4 +1,4 @@
-"""Reads a frame, does what it asks, answers; until the worker is gone."""
+"""Main loop of the harness: reads a frame, handles it, replies, until the worker is gone."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 __builtins__ = SEALED
 
-EXIT_PROTOCOL = 70  # EX_SOFTWARE: the worker said what the contract does not know
+EXIT_PROTOCOL = 70  # EX_SOFTWARE: protocol violation by the worker
 
 
 class HarnessLoop:
-    """The main thread's life. Between frames it sits in one read(), and no other thread of ours exists."""
+    """Loop of the main thread. Between frames it blocks in one read(), and the harness has no other threads."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class HarnessLoop:
         self._ops = {"eval": self._eval, "claim": self._claim, **more}
 
     def serve(self) -> None:
-        """Never returns: 0 when the worker closed the channel, 70 when it broke the contract."""
+        """Serve forever; exits with 0 when the worker closes the channel, 70 on a protocol violation."""
         channel, ops, run_exit = self._channel, self._ops, self._exit
         try:
             channel.send(self._ready())
@@ -59,7 +59,7 @@ class HarnessLoop:
                 if op is None or type(message.get("n")) is not int:
                     raise ChannelBroken("no such op")
                 channel.send(op(message))
-                message = {}  # nothing of the last eval is kept while waiting for the next
+                message = {}  # keep nothing of the last eval while waiting
         except ChannelClosed:
             run_exit(0)
         except BaseException:
@@ -83,11 +83,11 @@ class HarnessLoop:
             return self._runner.run(message)
         except ChannelClosed:
             raise
-        except BaseException as exc:  # out of memory, or a standard library in pieces: an answer all the same
+        except BaseException as exc:  # out of memory, or a damaged standard library: reply anyway
             return self._runner.failed(message["n"], exc)
 
     def _claim(self, message: Dict[str, Any]) -> Dict[str, Any]:
-        """Folder, environment and limits. What cannot be had is said; the rest is done all the same."""
+        """Set directory, environment and limits. Reports an error and does the rest anyway."""
         error = None
         try:
             self._runner.limits.update(message.get("limits"))
@@ -107,7 +107,7 @@ class HarnessLoop:
         if type(limit) is not int:
             raise ChannelBroken("max is not a number")
 
-        # A library's own shape property may be python code: open to interrupts like any other.
+        # A library's shape property may be Python code, so it has to be interruptible.
         def work() -> Tuple[List[Dict[str, Any]], int]:
             return listing(self._runner.module.__dict__, limit)
 

@@ -1,4 +1,4 @@
-"""Names on disk: files beside a path, modules that could be imported. Nothing is opened, and nothing is imported."""
+"""Names on disk: files beside a path and importable modules. Nothing is opened or imported."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 __builtins__ = SEALED
 
-_ENTRIES = 5000  # looked at in one folder
-_SPAN_S = 0.05  # of looking into folders; what is not found by then is left out
+_ENTRIES = 5000  # per directory
+_SPAN_S = 0.05  # for scanning directories; the rest is left out
 _ENDINGS = (".py", ".so", ".pyc")
 
 
 def files(folder: str) -> List[Tuple[str, str]]:
-    """What is in the folder; one that can be entered ends with a slash."""
+    """Return the entries of a directory; directories end with a slash."""
     until = time.monotonic() + _SPAN_S
     found = []
     for name, is_folder in _entries(os.path.expanduser(folder) or ".", until):
@@ -31,7 +31,7 @@ def files(folder: str) -> List[Tuple[str, str]]:
 
 
 def modules(package: List[str], loaded: Any) -> List[Tuple[str, str]]:
-    """Modules in a package, or those at the top when `package` is empty. `loaded` is the package if it is imported."""
+    """Return modules in a package, or top-level ones for "". `loaded` is the package if it is imported."""
     until = time.monotonic() + _SPAN_S
     found = []
     folders = [path or "." for path in list(sys.path) if type(path) is str]
@@ -60,5 +60,5 @@ def _entries(folder: str, until: float) -> List[Tuple[str, bool]]:
                     break
                 found.append((entry.name, entry.is_dir()))
     except (OSError, ValueError):
-        pass  # not a folder, or not one to look into
+        pass  # not a readable directory
     return found

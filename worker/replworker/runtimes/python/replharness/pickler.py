@@ -1,7 +1,8 @@
-"""The pickler of snapshots: dill's, with functions and classes of the session written so that they live in the next.
+"""Pickler for snapshots: dill's, extended for functions and classes of the session.
 
-What dill writes by value with a copy of its globals is written with the session's own; what it cannot write when it
-refers to itself is made in two steps; what would come back as something else (files, threads) is refused.
+Objects that dill writes with a copy of their globals refer to the session's globals instead; self-referential ones that
+dill cannot write are created in two steps; objects that would be restored as something else (files, threads) are
+rejected.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _MEMBER: Any = type(type.__dict__["__basicsize__"])
 _FILES = (io.FileIO, io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.BufferedRWPair)
 _STREAMS = ("stdout", "stderr", "stdin", "__stdout__", "__stderr__", "__stdin__")
 LOCKS = (type(_thread.allocate_lock()), _thread.RLock)
-_HEAP = 1 << 9  # of a class's flags: it was made while running
+_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: created at run time
 _MADE_BY_ENUM = frozenset(
     (
         "__dict__",
@@ -59,31 +60,31 @@ _MADE_BY_ENUM = frozenset(
 )
 _MADE_BY_CLASS = frozenset(["__dict__", "__weakref__", "_abc_impl", "__slots__", "__module__", "__qualname__"])
 _PROTOCOL = 5
-_COMMON = "common"  # marks keys of the memo that no object has
-_SHARED_CHARS = 4096  # of a text that is worth to be one object in two names
+_COMMON = "common"  # marks memo keys that belong to no object
+_SHARED_CHARS = 4096  # minimum length of texts shared between names
 
 
 class NotCopyable(Exception):
-    """This cannot be taken to another session."""
+    """This object cannot be copied to another session."""
 
 
 def create_pickler(dill: Any, main: Any, file: Any, beside: Callable[[Any], object]) -> Any:
-    """A pickler of several objects with one memo. `beside` gets each buffer that is to be kept out of the stream."""
+    """Create a pickler for several objects with one memo. `beside` gets buffers kept out of the stream."""
 
     class Pickler(dill.Pickler):  # type: ignore[misc]
         dispatch: Any = _Writers(dill, main)
 
         def part(self, since: int) -> None:
-            """Let later pickles write anew what has no identity of its own: small texts, what is imported by name.
+            """Make later pickles write values without identity again: short texts, imported names.
 
-            Otherwise one name that cannot be read would take all others along that speak of the same module.
+            Otherwise one unreadable name would affect all others that mention the same module.
             """
             for key, (at, value) in list(islice(self.memo.items(), since, None)):
                 if _is_common(dill, self, value):
                     del self.memo[key]
-                    self.memo[_COMMON, at] = at, value  # the count of the memo is what numbers what comes next
+                    self.memo[_COMMON, at] = at, value  # the memo's length numbers the next entry
 
-    Pickler.__module__ = dill.__name__  # dill knows its own by this
+    Pickler.__module__ = dill.__name__  # dill recognises its picklers by this
     made = Pickler(file, _PROTOCOL, byref=False, recurse=False, buffer_callback=beside)
     made._main = main
     return made
@@ -99,7 +100,7 @@ def _is_common(dill: Any, pickler: Any, value: Any) -> bool:
 
 
 class _Table(dict):  # type: ignore[type-arg]
-    """Writers by type; one that is not there yet is looked for once."""
+    """Writers by type, looked up on first use."""
 
     def __init__(self, find: Callable[[type], Any]) -> None:
         super().__init__()
@@ -111,9 +112,9 @@ class _Table(dict):  # type: ignore[type-arg]
 
 
 class _Writers:
-    """Which function writes an object of a type: ours, or dill's, or none: then the pickler asks the object.
+    """Chooses the function that writes a type: the harness's, dill's, or none for the pickler's default.
 
-    `get` is what the pickler calls for every object, so it is a dictionary's own.
+    The pickler calls `get` for every object, so it is the dictionary's own method.
     """
 
     def __init__(self, dill: Any, main: Any) -> None:
@@ -124,7 +125,7 @@ class _Writers:
         table.update({dict: self._dict, _FUNCTION: self._function, dill.CellType: self._cell, _MODULE: self._module})
         capsule = dill.__dict__.get("PyCapsuleType")
         if capsule is not None:
-            table[capsule] = _refuse  # dill copies the address, which is nothing in another process
+            table[capsule] = _refuse  # dill copies the address, which is invalid in another process
         self.get = table.__getitem__
 
     def _by_descent(self, kind: type) -> Any:
@@ -144,7 +145,7 @@ class _Writers:
             return _array
         return self._dill.Pickler.dispatch.get(kind)
 
-    # --- what has a name ---
+    # --- objects written by name ---
 
     def _module(self, pickler: Any, module: Any) -> None:
         if module is self._main:
@@ -191,10 +192,10 @@ class _Writers:
             more["bound"] = var.__bound__
         self._make(pickler, "typevar", (var.__name__, var.__constraints__, more, var.__module__), var)
 
-    # --- what is made in two steps ---
+    # --- objects created in two steps ---
 
     def _make(self, pickler: Any, maker: str, arguments: Any, made: Any) -> bool:
-        """Write the call that makes `made`. False when it was written meanwhile, as a part of its own arguments."""
+        """Write the call that creates `made`. Return False if its own arguments already wrote it."""
         pickler.write(("c%s\n%s\n" % (OURS, maker)).encode())
         pickler.save(arguments)
         known = pickler.memo.get(id(made))
@@ -257,7 +258,7 @@ class _Writers:
             self._fill(pickler, "fill_enum", (kind, attributes, states))
 
     def _is_elsewhere(self, pickler: Any, kind: Any) -> bool:
-        """Write a class that can be imported, or one of C, by its name."""
+        """Write an importable class, or one implemented in C, by name."""
         dill = self._dill
         if kind in dill._typemap or not type.__dict__["__flags__"].__get__(kind) & _HEAP or kind is dill.EnumMeta:
             dill.save_type(pickler, kind)
@@ -269,7 +270,7 @@ class _Writers:
 
 
 class _NameStub:
-    """As much of an object as dill looks at to find it in its module."""
+    """Stub with the attributes that dill reads to find an object in its module."""
 
     def __init__(self, name: str, module: str, is_it: Any) -> None:
         self.__qualname__ = name
@@ -278,13 +279,13 @@ class _NameStub:
 
 
 def module_name(module: Any) -> Optional[str]:
-    """The name under which the module can be imported."""
+    """Return the name under which a module can be imported."""
     name = own(module).get("__name__")
     return name if type(name) is str and sys.modules.get(name) is module else None
 
 
 def _array(pickler: Any, array: Any) -> None:
-    # dill copies its bytes into the stream; this way they stay where they are until they are written.
+    # dill copies the bytes into the stream; this way they are not copied before they are written.
     pickler.save_reduce(*array.__reduce_ex__(_PROTOCOL), obj=array)
 
 
@@ -295,7 +296,7 @@ def _refuse(_: Any, value: Any) -> None:
 
 
 def _abc_subclasses(kind: Any) -> List[Any]:
-    """Classes that were registered with an abstract class."""
+    """Return the classes registered with an abstract base class."""
     if not is_a(type(kind), "abc", "ABCMeta") or "_abc_impl" not in class_dict(kind):
         return []
     from _abc import _get_dump  # type: ignore[import-not-found]

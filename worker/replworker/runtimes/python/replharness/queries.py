@@ -1,4 +1,4 @@
-"""What is asked about the session beside evals: completions, names, snapshots. All of it runs open to interrupts."""
+"""Queries besides evals: completion, lookup, snapshots. All of them can be interrupted."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 __builtins__ = SEALED
 
-_PLAIN = ("SnapshotError", "DillUnavailable", "NoDescriptor")  # ours: the message is the whole sentence
-_DEPTH = 3000  # recursion limit that a snapshot has at the least: pickling takes some six frames a level
+_PLAIN = ("SnapshotError", "DillUnavailable", "NoDescriptor")  # the harness's own: the message is complete
+_DEPTH = 3000  # minimum recursion limit for snapshots: pickling takes about six frames per level
 
 
 class QueryHandlers:
-    """Checks a frame, has it answered, and answers itself when that fails."""
+    """Validates a query, runs it, and replies even if it fails."""
 
     def __init__(
         self, module: Any, channel: Channel, interrupts: Interrupts, late: LazyImporter, parcel_fd: int

@@ -1,4 +1,4 @@
-"""What an eval's frame asks for around the run of its text: it is a file's, or the user's reloader comes first."""
+"""Reloading before an eval: a file's text, or the user's autoreloader."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IPYTHON, _JURIGGED = "IPython.extensions.autoreload", "jurigged.live"
 
 
 class Reloading:
-    """Loads its parts when they are first needed. An eval that needs none of them pays two lookups."""
+    """Loads its parts on first use. Evals that need none of them pay two lookups."""
 
     def __init__(self, late: LazyImporter, interrupts: Interrupts, sources: Sources) -> None:
         self._late = late
@@ -33,16 +33,16 @@ class Reloading:
         self._autoreload: Any = None
 
     def begin(self, message: Dict[str, Any]) -> None:
-        """Take what the frame says."""
+        """Read the frame's settings."""
         file = message.get("file")
         self._file = file if type(file) is str else None
         self._named = message.get("named") is True
         self._again = message.get("reload") is True
 
     def run(self, namespace: Dict[str, Any], name: str, run: Callable[[str], Any]) -> Any:
-        """What `run` gives when it is called with the name that tracebacks are to show."""
+        """Return the result of `run`, called with the name to show in tracebacks."""
         if self._named:
-            modules = sys.__dict__.get("modules")  # anything at all, if the user wills
+            modules = sys.__dict__.get("modules")  # user code may have replaced it
             if type(modules) is dict and (_IPYTHON in modules or _JURIGGED in modules):
                 self._refresh(namespace)
         file = self._file
@@ -51,7 +51,7 @@ class Reloading:
         if self._files is None:
             self._files = self._interrupts.uninterrupted(lambda: self._late.load("files")).FileLoads()
         if self._again:
-            self._sources.forget(file)  # a module that is reloaded has its text on disk
+            self._sources.forget(file)  # a reloaded module has its text on disk
         return self._files.load(file, self._again, namespace, lambda: run(file))
 
     def _refresh(self, namespace: Dict[str, Any]) -> None:

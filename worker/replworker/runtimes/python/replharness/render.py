@@ -1,4 +1,4 @@
-"""The text of a value: what repr() says, bounded while it is made."""
+"""Text of a value: repr(), bounded while it is created."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _BOUNDED = (*_BRACKETS, *_TEXTS)
 
 
 def render(value: Any, limit: int) -> Tuple[str, int]:
-    """repr(value) within `limit` UTF-8 bytes, and how many were cut (at least one when the rest was never made).
+    """Return repr(value) within `limit` UTF-8 bytes and the bytes cut (at least 1 if the rest was not created).
 
-    Raises whatever the repr of an object inside raises.
+    Raises whatever the repr of a contained object raises.
     """
     kind = type(value)
     if kind in _BOUNDED and not _fits(value, limit):
         text = bounded(value, limit)
         kept, dropped = cut(text, limit)
         if dropped:
-            # What the whole would have had at the least: a character an item and, between items, a comma and a space.
+            # Minimum length of the whole: a character per item, and a comma and a space between items.
             width = 1 if kind in _TEXTS else 6 if kind is dict else 3
             dropped = max(dropped, len(value) * width - len(kept.encode("utf-8")))
     else:
@@ -44,7 +44,7 @@ def render(value: Any, limit: int) -> Tuple[str, int]:
 
 
 def bounded(value: Any, limit: int) -> str:
-    """The first `limit` characters of repr(value), or somewhat more; the whole when it is shorter."""
+    """Return the first `limit` characters of repr(value), or slightly more; all if it is shorter."""
     walk = _Walk(limit)
     try:
         walk.visit(value)
@@ -54,7 +54,7 @@ def bounded(value: Any, limit: int) -> str:
 
 
 def _fits(value: Any, limit: int) -> bool:
-    """Whether the whole repr is worth making: false as soon as it is certain to be longer than `limit`."""
+    """Return whether to create the whole repr: False once it is certainly longer than `limit`."""
     left = limit
     stack = [value]
     while stack:
@@ -78,11 +78,11 @@ def _fits(value: Any, limit: int) -> bool:
 
 
 class _Full(Exception):
-    """Enough text."""
+    """The limit is reached."""
 
 
 class _Walk:
-    """Builds the repr of nested exact builtins piece by piece, and stops when it has enough."""
+    """Builds the repr of nested exact builtins piece by piece, up to the limit."""
 
     def __init__(self, limit: int) -> None:
         self.parts: List[str] = []
@@ -114,7 +114,7 @@ class _Walk:
             return
         self._open.add(id(value))
         self._put(before)
-        # A copy of as much as there is room for: the repr of an item may change the container.
+        # Copy as many items as fit: the repr of an item may change the container.
         first = True
         for item in list(islice(value.items() if kind is dict else value, self._left + 1)):
             if not first:
@@ -131,12 +131,12 @@ class _Walk:
 
 
 def _prefix(value: Any, size: int) -> Any:
-    """The first `size` items of a str, bytes or bytearray, such that repr chooses the quotes of the whole."""
+    """Return the first `size` items of a str, bytes or bytearray such that repr keeps the quotes of the whole."""
     if len(value) <= size:
         return value
     single, double = ("'", '"') if type(value) is str else (b"'", b'"')
     quotes = value[:0]
     for quote in (single, double):
         if quote in value:
-            quotes += quote  # beyond what is shown
+            quotes += quote  # beyond the shown part
     return value[:size] + quotes

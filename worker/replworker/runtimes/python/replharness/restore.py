@@ -1,4 +1,4 @@
-"""The other half of snapshot.py: binds the names that a file holds."""
+"""Restoring of snapshots: binds the names in a file written by snapshot.py."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ __builtins__ = SEALED
 
 _BUFFER_BYTES = 1 << 18
 _HEAD_BYTES = 100
-_PIECE_BYTES = 1 << 30  # of one read: the system does not do more than 2 GiB at once
+_PIECE_BYTES = 1 << 30  # per read: the system reads at most 2 GiB at once
 
 
 def restore(main: Any, fd: int, dill: Any) -> Dict[str, Any]:
-    """Bind the names of a file that `dump` wrote, and look for modules where its session did (`sys.path`), too.
+    """Bind the names in a file written by `dump`, and extend `sys.path` as in its session.
 
-    Raises SnapshotError when it is no such file, or another python's.
+    Raises:
+        SnapshotError: the file is not a snapshot, or another Python's
     """
     with io.FileIO(fd, "r", closefd=False) as raw:
         size = raw.seek(0, os.SEEK_END)
@@ -59,7 +60,7 @@ def _import_all(main: Any, modules: List[Tuple[str, str]], left: SkippedNames) -
 
 
 class _Reading:
-    """Reads section after section; when one fails, all again, slower, and without those that fail."""
+    """Reads section by section; after a failure starts again, slower, without the failing ones."""
 
     def __init__(self, main: Any, fd: int, file: Any, sections: List[Section]) -> None:
         self._namespace = main.__dict__
@@ -71,7 +72,7 @@ class _Reading:
         self._fast, self._patient = create_unpicklers(main, _Plain(file), self)
 
     def bind(self, left: SkippedNames) -> int:
-        """How many names were bound."""
+        """Bind the names and return their number."""
         before = dict(self._namespace)
         try:
             for name, _ in self._begun():
@@ -96,7 +97,7 @@ class _Reading:
         return count
 
     def _begun(self) -> Iterator[Tuple[str, int]]:
-        """Each name, with the file standing where its pickle begins, and what the memo counts after it."""
+        """Yield each name, with the file at its pickle and the memo count after it."""
         at = len(head())
         for name, length, sizes, memo in self._sections:
             self._file.seek(at)
@@ -108,7 +109,7 @@ class _Reading:
         return self
 
     def __next__(self) -> Any:
-        """The next buffer of the section."""
+        """Return the next buffer of the section."""
         data = bytearray(self._sizes.pop(0))
         view = memoryview(data)
         while view:
@@ -121,7 +122,7 @@ class _Reading:
 
 
 class _Plain:
-    """A file that cannot be peeked into: the unpickler then takes no more than it needs, and seeking stays ours."""
+    """A file without peek: the unpickler reads no more than it needs, so seeking stays possible."""
 
     def __init__(self, file: Any) -> None:
         self.read, self.readline, self.readinto = file.read, file.readline, file.readinto

@@ -1,4 +1,4 @@
-"""What a value looks like beyond its text: the best form that the caller can show."""
+"""Rich forms of a value: the best one that the caller can display."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 __builtins__ = SEALED
 
-WANTED = 32  # MIME types of one eval that are looked at
-ROOM = 7 << 20  # characters of a frame of 8 MiB, less what the rest of it may have
-_BUNDLED = 64  # entries of a _repr_mimebundle_ that are looked at
+WANTED = 32  # MIME types considered per eval
+ROOM = 7 << 20  # characters of a frame of 8 MiB, minus room for other fields
+_BUNDLED = 64  # entries considered of a _repr_mimebundle_
 _ANY_IMAGE = ("image/png", "image/svg+xml", "image/jpeg")
 _METHODS = {
     "image/png": "_repr_png_",
@@ -36,13 +36,13 @@ _METHODS = {
 _BUNDLE = "_repr_mimebundle_"
 _NAMES = (*_METHODS.values(), _BUNDLE)
 _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset))
-# Read so that no metaclass has a say in it.
+# Read without running metaclass code.
 _mro = type.__dict__["__mro__"].__get__
 _names = type.__dict__["__dict__"].__get__
 
 
 class RichValues:
-    """The rich side of one eval after the other; made when the first asks for it."""
+    """Rich forms of one eval after another; created on first use."""
 
     def __init__(self, limits: HarnessLimits) -> None:
         self._limits = limits
@@ -52,7 +52,7 @@ class RichValues:
         self._mime: Optional[Dict[str, str]] = None
 
     def begin(self, wanted: Any) -> None:
-        """An eval begins whose caller can show these MIME types, best first."""
+        """Begin an eval whose caller can display these MIME types, best first."""
         self._wanted = tuple(mime for mime in wanted[:WANTED] if type(mime) is str) if type(wanted) is list else ()
         self._mime = None
         self._figures.end()  # of an eval that had none
@@ -62,14 +62,14 @@ class RichValues:
             _call_user_code(lambda: self._figures.begin(self._album, forms[0], self._limits.images), "figures")
 
     def text(self, value: Any) -> Any:
-        """What stands for the value where its repr is wanted: itself, or for pandas something shorter."""
+        """Return the object whose repr is shown: the value, or something shorter for pandas."""
         kind = type(value)
         if kind not in _PLAIN and "pandas" in sys.modules and library(_mro(kind)) == "pandas":
             return compactly(lambda: _Text(repr(value)))
         return value
 
     def show(self, value: Any) -> None:
-        """Find the value's best form, then show the figures that are open."""
+        """Find the value's best form, then show open figures."""
         figure = None
         if type(value) not in _PLAIN:
             kinds = _mro(type(value))
@@ -85,7 +85,7 @@ class RichValues:
         _call_user_code(self._figures.collect, "figures")
 
     def end(self, answer: Dict[str, Any]) -> None:
-        """Write into the answer what there is, and nothing where there is nothing."""
+        """Add the rich forms to the answer, if any."""
         images, dropped = self._figures.end()
         if self._mime is not None and answer["outcome"] == "ok":
             answer["mime"] = self._mime
@@ -114,7 +114,7 @@ class RichValues:
 
 
 def _call_user_code(body: Callable[[], Any], what: str) -> Any:
-    """What `body` returns; None, and a line on stderr, when it raises. NotImplementedError says None politely."""
+    """Return the result of user code; None, and a line on stderr, if it raises. NotImplementedError is silent."""
     try:
         return body()
     except (KeyboardInterrupt, NotImplementedError) as exc:
@@ -136,7 +136,7 @@ class _Text:
 
 
 class _Forms:
-    """The forms of one value. Methods are looked up on its class, as python looks up those with two underscores."""
+    """Forms of one value. Methods are looked up on its class, like special methods."""
 
     def __init__(self, value: Any, kinds: Tuple[type, ...], album: ImageBudget) -> None:
         self._value = value
@@ -150,25 +150,25 @@ class _Forms:
         self.none = not (self._names or self._figure or self._image or self._table)
 
     def load(self) -> None:
-        """Ask for the bundle that the value may bring; raises whatever it raises."""
+        """Request the bundle that the value may provide; raises whatever it raises."""
         method = self._method(_BUNDLE)
         if method is None:
             return
         found = _first(method(include=None, exclude=None))
         if isinstance(found, dict):
-            self._bundled = dict(dict.items(found))  # what a subclass makes of it does not count
+            self._bundled = dict(dict.items(found))  # methods of a subclass are ignored
         elif found is not None:
             raise TypeError("neither a dict nor None but %s" % type_name(type(found)))
 
     def matching(self, wanted: str) -> Tuple[str, ...]:
-        """The exact types that a wanted one stands for."""
+        """Return the exact types that match a requested one."""
         if wanted != "image/*":
             return (wanted,)
         more = [mime for mime in list(self._bundled)[:_BUNDLED] if type(mime) is str and mime[:6] == "image/"]
         return (*_ANY_IMAGE, *(mime for mime in more if mime not in _ANY_IMAGE))
 
     def bundle(self, mime: str) -> Optional[Dict[str, str]]:
-        """The value in this form, None when it has none; raises whatever its methods raise."""
+        """Return the value in a form, or None; raises whatever its methods raise."""
         if self._image and mime == "image/png":
             return self._album.image(self._value)
         data = self._data(mime)
@@ -204,17 +204,17 @@ class _Forms:
         return _first(compactly(method) if self._table == "pandas" else method())
 
     def _method(self, name: str) -> Any:
-        """The value's method of this name, None when its class has none."""
+        """Return a method of the value's class, or None."""
         return getattr(self._value, name) if name in self._names else None
 
 
 def _first(found: Any) -> Any:
-    """Without the metadata that may come along."""
+    """Drop the metadata that may accompany a form."""
     return found[0] if type(found) is tuple and len(found) == 2 else found
 
 
 def _warn(what: str, exc: BaseException) -> None:
-    """One line on stderr. What the exception says is user code too."""
+    """Write a line to stderr. Formatting the exception runs user code too."""
     try:
         says = str(exc)
     except KeyboardInterrupt:
@@ -227,4 +227,4 @@ def _warn(what: str, exc: BaseException) -> None:
     except KeyboardInterrupt:
         raise
     except BaseException:
-        pass  # the stream is the user's
+        pass  # the user has replaced the stream

@@ -1,4 +1,4 @@
-"""One eval: from its text to its result frame."""
+"""Runner of an eval: from its text to its result frame."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ class Runner:
         self._exit = os._exit
         self._pid = os.getpid()
         self._rich: Optional[RichValues] = None
-        # Nothing of the harness is in it: pickle finds user functions here, under the name they were defined with.
+        # A separate module, so that pickle finds user functions here under their names.
         self.module = type(sys)("__main__")
         self.module.__dict__["__builtins__"] = builtins
         self._initial = dict(self.module.__dict__)
         sys.modules["__main__"] = self.module
-        self._namespace = self.module.__dict__  # where the present eval runs
+        self._namespace = self.module.__dict__  # namespace of the running eval
 
     def run(self, message: Dict[str, Any]) -> Dict[str, Any]:
-        """The result frame of one eval frame. Returns exactly once, in the process that was asked."""
+        """Run an eval frame and return its result frame, exactly once, in the process that was asked."""
         number, silent = message["n"], bool(message.get("silent"))
         answer = _answer(number)
         module = self.module if message.get("module") is None else sys.modules.get(message["module"])
@@ -92,7 +92,9 @@ class Runner:
         if self._getpid() != self._pid:
             self._leave_child(exc, answer)
         if rich is not None:
-            if exc is not None and not isinstance(exc, KeyboardInterrupt):  # after that there may be no time left
+            if exc is not None and not isinstance(
+                exc, KeyboardInterrupt
+            ):  # there may be no time left after an interrupt
                 self._interrupts.guard(rich.after_error)
             rich.end(answer)
         self._end()
@@ -101,17 +103,17 @@ class Runner:
         return answer
 
     def _load_rich(self) -> Optional[RichValues]:
-        """What makes the rich forms of values, loaded by the first eval that asks for them; None when it cannot be."""
+        """Return the rich forms, loaded on first use; None if they cannot be loaded."""
         if self._rich is None:
             try:
                 from .rich import RichValues
-            except Exception:  # a standard library in pieces: text alone, as every eval has it
+            except Exception:  # damaged standard library: return text only
                 return None
             self._rich = RichValues(self.limits)
         return self._rich
 
     def failed(self, number: int, exc: BaseException) -> Dict[str, Any]:
-        """The result frame when the harness itself could not go on."""
+        """Return the result frame for a failure of the harness itself."""
         if self._getpid() != self._pid:
             self._exit(1)
         answer = _answer(number)
@@ -121,7 +123,7 @@ class Runner:
         return answer
 
     def clear(self) -> int:
-        """Forget every name the user bound, and how many these were (underscore names not counted)."""
+        """Delete every name the user bound and return their number (without underscore names)."""
         namespace = self.module.__dict__
         count = len(names(namespace))
         self._interrupts.guard(self._clear)
@@ -133,17 +135,17 @@ class Runner:
         for name in ("_", "__", "___"):
             builtins.__dict__.pop(name, None)
         namespace = self.module.__dict__
-        gone = dict(namespace)  # destructors run when this goes, and find a namespace that is whole
+        gone = dict(namespace)  # destructors run when this is cleared, with an intact namespace
         namespace.clear()
         namespace.update(self._initial)
         gone.clear()
 
     def check_interrupt(self) -> None:
-        """Raise KeyboardInterrupt when this eval's interrupt came before it could begin."""
+        """Raise KeyboardInterrupt if this eval was interrupted before it began."""
         self._interrupts.check()
 
     def execute(self, code: str, name: str) -> Any:
-        """Run the text; the last expression's value, or None."""
+        """Run the text and return the last expression's value, or None."""
         return self._reloading.run(self._namespace, name, lambda name: self._execute(code, name))
 
     def _execute(self, code: str, name: str) -> Any:
@@ -172,7 +174,7 @@ class Runner:
         elif issubclass(kind, KeyboardInterrupt):
             answer["outcome"] = "interrupted"
         telling = _ExceptionReport(exc, self.limits, self._interrupts)
-        self._interrupts.guard(telling.run)  # str(exc) and the like are user code, and may hang
+        self._interrupts.guard(telling.run)  # str(exc) and the like are user code and may hang
         told = telling.report
         if told is None:
             answer["ex"] = {"type": type_name(kind), "message": ""}
@@ -180,7 +182,7 @@ class Runner:
         else:
             answer["ex"] = {"type": told.type, "message": told.message}
             answer["stacktrace"], answer["traceback"] = told.stacktrace, told.traceback
-        if not issubclass(kind, SystemExit):  # for pdb.pm(), as interactive python does
+        if not issubclass(kind, SystemExit):  # for pdb.pm(), as in interactive Python
             sys.last_type, sys.last_value, sys.last_traceback = kind, exc, exc.__traceback__
             sys.__dict__["last_exc"] = exc
 
@@ -202,7 +204,7 @@ class Runner:
         return [plain(name[:NAME_CHARS]) for name in changed[:CHANGED_NAMES]]
 
     def _leave_child(self, exc: Optional[BaseException], answer: Dict[str, Any]) -> None:
-        """A fork that came back from user code: it has no one to answer, so it ends here."""
+        """Exit a fork that returned from user code and has nobody to reply to."""
         status = 0
         if exc is not None:
             code = _exit_code(exc) if isinstance(exc, SystemExit) else 1
@@ -234,7 +236,7 @@ def _answer(number: int) -> Dict[str, Any]:
 
 
 class _EvalBody:
-    """What runs open to interrupts: the code, and then its value's repr and other forms."""
+    """Interruptible part of an eval: the code, then its value's repr and other forms."""
 
     def __init__(
         self,
@@ -279,7 +281,7 @@ class _EvalBody:
 
 
 class _ExceptionReport:
-    """The account of an exception, made open to interrupts."""
+    """Report of an exception, created with interrupts enabled."""
 
     def __init__(self, exc: BaseException, limits: HarnessLimits, interrupts: Interrupts) -> None:
         self._exc = exc

@@ -1,4 +1,4 @@
-"""Where in python text a cursor stands: in a string, behind a dot, in a call's brackets."""
+"""Cursor context in Python text: string, attribute, or call."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ if TYPE_CHECKING:
 
 __builtins__ = SEALED
 
-SCANNED_CHARS = 32_768  # of text before the cursor that are looked at
+SCANNED_CHARS = 32_768  # characters scanned before the cursor
 _OPENERS, _CLOSERS = "([{", ")]}"
 _PREFIXES = "rRbBuUfFtT"
 
 
 class CursorContext:
-    """What stands around the end of `code`. `start` is where the word begins that ends there."""
+    """Context at the end of `code`. `start` is the beginning of the word that ends there."""
 
     def __init__(self, code: str) -> None:
         self.code = code[-SCANNED_CHARS:]
         self.skipped = len(code) - len(self.code)
-        self.quote: Optional[str] = None  # the quote of the string that is open at the end
-        self.inside = 0  # where that string's text begins
+        self.quote: Optional[str] = None  # quote of the string open at the end
+        self.inside = 0  # start of that string's text
         self.comment = False
         self.brackets: List[int] = []
         self.statement = 0
-        self.seen: Set[str] = set()  # names in the text, without those behind a dot
+        self.seen: Set[str] = set()  # names in the text, except attributes
         self._scan()
         end = len(self.code)
         self.start = self.inside if self.quote else _word_start(self.code, end)
@@ -63,7 +63,7 @@ class CursorContext:
             at += 1
 
     def _string(self, at: int) -> int:
-        """Past the string that begins here, or to the end of the text when it is open there."""
+        """Skip a string, to the end of the text if it is open there."""
         code = self.code
         quote = code[at] * 3 if code.startswith(code[at] * 3, at) else code[at]
         here = begin = at + len(quote)
@@ -79,7 +79,7 @@ class CursorContext:
             return line if line >= 0 and (close < 0 or line < close) else close + len(quote)
 
     def prefix(self) -> str:
-        """The letters before the open string's quote."""
+        """Return the letters before the open string's quote."""
         assert self.quote is not None
         end = self.inside - len(self.quote)
         start = end
@@ -88,7 +88,7 @@ class CursorContext:
         return self.code[start:end].lower()
 
     def chain(self, end: int) -> Optional[Tuple[int, List[str]]]:
-        """The dotted names that end here, and where they begin; None for anything else, such as a call's value."""
+        """Return the dotted names that end here and their start; None for anything else, such as a call."""
         path: List[str] = []
         while True:
             start = _word_start(self.code, end)

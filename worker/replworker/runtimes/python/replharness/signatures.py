@@ -1,4 +1,4 @@
-"""How a callable is called, told from its code object or from the text that C functions carry."""
+"""Signatures of callables, from code objects or the text of C functions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _type_text = type.__dict__["__text_signature__"].__get__
 
 
 def signature(value: Any) -> Optional[str]:
-    """`(a, b=1, *, c)`, or None when it cannot be told without running code of the user's."""
+    """Return `(a, b=1, *, c)`, or None if it cannot be determined without running user code."""
     told = _callee(value)
     if told is None:
         return None
@@ -36,7 +36,7 @@ def signature(value: Any) -> Optional[str]:
 
 
 def keywords(value: Any) -> List[str]:
-    """The names of the parameters that a call may give by keyword."""
+    """Return the names of parameters that can be given by keyword."""
     told = _callee(value)
     if told is None:
         return []
@@ -50,7 +50,7 @@ def keywords(value: Any) -> List[str]:
 
 
 def without_first(line: str) -> str:
-    """The signature as one calls it on an object: without `self`."""
+    """Return the signature as called on an object, without `self`."""
     first, _, rest = line[1:-1].partition(",")
     if not first.isidentifier():
         return line
@@ -59,7 +59,7 @@ def without_first(line: str) -> str:
 
 
 def _callee(value: Any) -> Optional[Tuple[Any, int]]:
-    """The function that a call of `value` reaches, and how many of its first parameters are given already."""
+    """Return the function that a call of `value` reaches, and how many leading parameters are bound."""
     bound = 0
     if type(value) is METHOD:
         value, bound = value.__func__, 1
@@ -82,7 +82,7 @@ def _callee(value: Any) -> Optional[Tuple[Any, int]]:
 
 
 def unwrapped(function: Any) -> Any:
-    """The function that a decorator put something before, as functools.wraps and C's wrappers note it."""
+    """Return the function behind decorators, as noted by functools.wraps and C wrappers."""
     for _ in range(_WRAPPERS):
         inner = dict.get(own(function), "__wrapped__", MISSING)
         if type(inner) is not FUNCTION:
@@ -96,7 +96,7 @@ def _c_text(function: Any) -> Optional[str]:
 
 
 def _without_self(line: str) -> str:
-    """The text without the parameter that a call does not give: `$self`, `$module`."""
+    """Return the text without implicit parameters: `$self`, `$module`."""
     if not line.startswith("($"):
         return line
     rest = line[1:-1].partition(",")[2].strip()
@@ -106,7 +106,7 @@ def _without_self(line: str) -> str:
 
 def _c_keywords(line: str) -> List[str]:
     names: List[str] = []
-    for part in line[1:-1].split(","):  # a comma in a default makes a piece that is no identifier
+    for part in line[1:-1].split(","):  # a comma in a default yields a piece that is not an identifier
         name = part.partition("=")[0].strip()
         if name == "/":
             names = []
@@ -155,7 +155,7 @@ def _long(value: Any) -> bool:
 
 
 def _notes(function: Any) -> Callable[[str], str]:
-    # From python 3.14 on an annotation is code, and is not run for this.
+    # From Python 3.14 on annotations are code, which must not run.
     held: Dict[str, Any] = {} if sys.version_info >= (3, 14) else function.__annotations__
 
     def noted(name: str) -> str:

@@ -1,8 +1,8 @@
-"""A session's names in a file, and back.
+"""Snapshot of a session's variables in a file.
 
-The file: a line that says who wrote it; for each name a pickle and the buffers that were kept out of it; an index
-(marshal); its length in eight bytes. The pickles share one memo, so that what two names share stays shared. A name
-that cannot be written is cut off again, and one that cannot be read is skipped: both are told with a reason.
+File format: a line that identifies the writer; for each name a pickle and its out-of-band buffers; an index (marshal);
+its length in eight bytes. The pickles share one memo, so objects shared by two names stay shared. A name that cannot be
+written is cut off again, and one that cannot be read is skipped; both are reported with a reason.
 """
 
 from __future__ import annotations
@@ -34,11 +34,15 @@ _DIRECT = (*LOCKS, type(_ for _ in ()))
 
 
 class SnapshotError(Exception):
-    """Nothing came of it, and this is why."""
+    """The snapshot failed. The message says why."""
 
 
 def dump(main: Any, fd: int, most: int, dill: Any) -> Dict[str, Any]:
-    """Write the user's names; the fields of Dumped but `t` and `n`. Raises SnapshotError over `most` bytes."""
+    """Write the user's variables; return the fields of DumpedFrame except `t` and `n`.
+
+    Raises:
+        SnapshotError: there are more than `most` bytes
+    """
     out = _BoundedFile(fd, most)
     buffers: List[Any] = []
     writer = create_pickler(dill, main, out, buffers.append)
@@ -84,7 +88,7 @@ def head() -> bytes:
 
 
 class _BoundedFile:
-    """A file to write to, up to a number of bytes."""
+    """A file with a size limit for writing."""
 
     def __init__(self, fd: int, most: int) -> None:
         self.at = 0
@@ -108,8 +112,8 @@ class _BoundedFile:
         return written
 
     def rewind(self, to: int) -> None:
-        """Forget what was written after `to`."""
-        self._file.seek(to)  # writes out what waits
+        """Discard everything written after `to`."""
+        self._file.seek(to)  # flushes pending data
         self._file.truncate(to)
         self.at = to
 
@@ -127,13 +131,13 @@ def _write_all(out: _BoundedFile, buffers: List[Any]) -> List[int]:
 
 
 def _refuse_at_once(value: Any) -> None:
-    # A lock inside of something is made anew when it is free; as a name of its own it is there to be shared.
+    # A free lock inside another object is recreated; as a variable it would have to be shared.
     if type(value) in _DIRECT:
         raise NotCopyable("a %s belongs to its process" % type_name(type(value)))
 
 
 class SkippedNames:
-    """Names that could not come along."""
+    """Names that could not be copied."""
 
     def __init__(self) -> None:
         self._rows: List[Dict[str, str]] = []
@@ -157,7 +161,7 @@ class SkippedNames:
 
 
 class SilencedDill:
-    """Without dill's warnings: what they are about is told as left behind, or is all right."""
+    """Context without dill's warnings: their causes are reported as skipped names, or are harmless."""
 
     def __init__(self, dill: Any) -> None:
         self._kind = dill.PickleWarning

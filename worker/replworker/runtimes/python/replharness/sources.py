@@ -1,4 +1,4 @@
-"""The text of past evals, where tracebacks and inspect.getsource look for it."""
+"""Source text of past evals for tracebacks and inspect.getsource."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SOURCES_CHARS = 8 << 20
 
 
 class Sources:
-    """Fills linecache.cache, oldest dropped beyond 8 Mi characters. As a finder it waits for linecache's import.
+    """Fills linecache.cache, oldest dropped beyond 8 Mi characters. As an import hook it waits for linecache.
 
-    linecache brings tokenize and re with it, which a session that never fails nor inspects does without.
+    linecache imports tokenize and re, which sessions without errors do not need.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Sources:
         self._kept[name] = entry
         self._chars += len(code)
         if self._cache is not None:
-            self._cache[name] = entry  # no mtime: checkcache leaves it alone
+            self._cache[name] = entry  # no mtime: checkcache ignores it
         while self._chars > SOURCES_CHARS:
             first = next(iter(self._kept))
             self._chars -= self._kept.pop(first)[0]
@@ -49,7 +49,7 @@ class Sources:
                 self._cache.pop(first, None)
 
     def forget(self, name: str) -> None:
-        """The text under this name is not what runs any more."""
+        """Drop the text of a name that no longer matches the running code."""
         old = self._kept.pop(name, None)
         if old is not None:
             self._chars -= old[0]
@@ -57,7 +57,7 @@ class Sources:
                 self._cache.pop(name, None)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Not ours to find; but when it is linecache, fill it as soon as it has run."""
+        """Find nothing, but fill linecache once it has been imported."""
         if name != "linecache" or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)
@@ -77,7 +77,7 @@ class Sources:
 
         try:
             loader.exec_module = run_and_fill
-        except AttributeError:  # a frozen or zipped one: then this session's sources stay unknown
+        except AttributeError:  # frozen or zipped: this session's sources stay unknown
             pass
 
     def _fill(self, module: Any) -> None:

@@ -1,10 +1,10 @@
-"""Where every thread is, written when a signal asks: from C, so that neither a long C call nor a busy loop hides it."""
+"""Stack dumps on a signal, written in C, so that neither long C calls nor busy loops prevent them."""
 
 from __future__ import annotations
 
 import os
 
-# _signal: as in interrupts.py, signal itself is dear.
+# _signal as in interrupts.py: importing signal is expensive.
 from _signal import SIGUSR1  # type: ignore[import-not-found]
 
 from . import SEALED
@@ -13,7 +13,7 @@ __builtins__ = SEALED
 
 
 def dump_stacks_on_signal(fd: int) -> bool:
-    """From now on SIGUSR1 writes all stacks to `fd`. False where this python cannot."""
+    """Make SIGUSR1 write all stacks to `fd`. Return False if this Python cannot."""
     os.set_inheritable(fd, False)
     try:
         import faulthandler

@@ -1,4 +1,4 @@
-"""What an object is and has, read past properties, `__getattr__`, `__dir__`, metaclasses: no code of the user's."""
+"""Static inspection of objects, bypassing properties, `__getattr__`, `__dir__` and metaclasses: no user code runs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __builtins__ = SEALED
 
 
 class UnreadProperty:
-    """Stands for the value of a property, which only the user's own code could tell."""
+    """Placeholder for the value of a property, which only user code could compute."""
 
     def __init__(self, descriptor: Any) -> None:
         self.descriptor = descriptor
 
 
-WALK = 20_000  # names looked at in one dictionary
+WALK = 20_000  # names examined per dictionary
 _COLUMNS = 1000
 MISSING: Any = type("Missing", (), {})()
 
@@ -49,19 +49,19 @@ def is_module(value: Any) -> bool:
 
 
 def own(value: Any) -> Dict[str, Any]:
-    """The dictionary of a module or an instance, or an empty one when it has none that can be read without its help."""
+    """Return the dictionary of a module or instance, or {} if it cannot be read statically."""
     for kind in mro(type(value)):
         found = _class_dict(kind).get("__dict__", MISSING)
         if found is not MISSING:
             if type(found) is _GETSET or type(found) is _MEMBER:
                 held = _read(found, value)
                 return held if issubclass(type(held), dict) else {}
-            return {}  # a property of the user's
+            return {}  # a user's property
     return {}
 
 
 def attribute(value: Any, name: str) -> Tuple[Any, str]:
-    """What `value.name` is, and in one word; MISSING when there is none, Unread when it takes code to tell."""
+    """Return the value and kind of an attribute; MISSING if there is none, UnreadProperty if it requires code."""
     if is_class(value):
         raw = _of_kinds(mro(value), name)
         if raw is MISSING:
@@ -83,7 +83,7 @@ def attribute(value: Any, name: str) -> Tuple[Any, str]:
 
 
 def is_given(holder: Any, name: str) -> bool:
-    """Whether `holder.name` is a method that has got its first argument from there."""
+    """Return whether `holder.name` is a method bound to the holder."""
     if is_class(holder):
         return type(_of_kinds(mro(holder), name)) is classmethod
     if is_module(holder) or dict.get(own(holder), name, MISSING) is not MISSING:
@@ -92,7 +92,7 @@ def is_given(holder: Any, name: str) -> bool:
 
 
 def names(value: Any) -> Iterator[Tuple[str, str]]:
-    """Names of attributes and what they are, those of the object itself first; some may come twice."""
+    """Yield names and values of attributes, the object's own first; some may occur twice."""
     if is_class(value):
         for kind in (*mro(value), *mro(type(value))):
             yield from _words(_class_dict(kind), True)
@@ -103,16 +103,16 @@ def names(value: Any) -> Iterator[Tuple[str, str]]:
 
 
 def items(held: Any) -> List[Tuple[Any, Any]]:
-    """The first items of a dictionary, copied; of a subclass too, without a word of it."""
+    """Return the first items of a dictionary without calling methods of subclasses."""
     view = held.items() if type(held) is type(type.__dict__) else dict.items(held)
     try:
         return list(islice(view, WALK))
-    except RuntimeError:  # another thread is changing it
+    except RuntimeError:  # another thread changes it
         return []
 
 
 def word(raw: Any, in_class: bool) -> str:
-    """function, method, class, module, property or instance."""
+    """Return function, method, class, module, property or instance."""
     kind = type(raw)
     if issubclass(kind, type):
         return "class"
@@ -128,7 +128,7 @@ def word(raw: Any, in_class: bool) -> str:
 
 
 def resolve(roots: Tuple[Dict[str, Any], ...], path: List[str]) -> Tuple[Any, str]:
-    """What a dotted path means, its first name looked for in each of `roots` in turn; MISSING when nothing."""
+    """Resolve a dotted path, its first name looked up in each of `roots`; MISSING if there is nothing."""
     value: Any = MISSING
     for root in roots:
         value = root.get(path[0], MISSING)
@@ -143,7 +143,7 @@ def resolve(roots: Tuple[Dict[str, Any], ...], path: List[str]) -> Tuple[Any, st
 
 
 def columns(value: Any) -> List[str]:
-    """Names of the columns of a frame that is exactly pandas's or polars's own."""
+    """Return the column names of an exact pandas or polars frame."""
     for package in ("pandas", "polars"):
         library = sys.modules.get(package)
         if type(library) is MODULE and type(value) is library.__dict__.get("DataFrame", MISSING):
@@ -152,7 +152,7 @@ def columns(value: Any) -> List[str]:
 
 
 def text(value: Any) -> Optional[str]:
-    """The value when it is exactly a str."""
+    """Return the value if it is exactly a str."""
     return value if type(value) is str else None
 
 
@@ -161,7 +161,7 @@ def class_dict(kind: type) -> Any:
 
 
 def _opened(raw: Any) -> Any:
-    # What a static method or class method holds. Any other descriptor stands for itself.
+    # The function of a static or class method; other descriptors are returned unchanged.
     return raw.__func__ if type(raw) in (staticmethod, classmethod) else raw
 
 

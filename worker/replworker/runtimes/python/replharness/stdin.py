@@ -1,4 +1,4 @@
-"""sys.stdin: asks the worker when code waits for input, and ends at once where no input may come."""
+"""sys.stdin: reports to the worker when code waits for input, and ends at once where input is not allowed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 __builtins__ = SEALED
 
-_THREAD_LOOK_MS = 50  # how soon a thread that waits for input sees that its eval is over
+_THREAD_LOOK_MS = 50  # poll interval for a thread that waits for input of a finished eval
 
 
 class StdinRaw(io.RawIOBase):
-    """fd 0. Nothing there, and the running eval may read: one `need-input` frame, then wait."""
+    """Raw fd 0. If it is empty and the running eval may read, sends one `need-input` frame and waits."""
 
     name = "<stdin>"
     mode = "rb"
@@ -51,13 +51,13 @@ class StdinRaw(io.RawIOBase):
 
     def _wait(self, number: Optional[int]) -> bool:
         gate = self._gate
-        with gate.lock:  # so that it can never come after the eval's result
+        with gate.lock:  # keeps it before the eval's result
             if gate.current is None or gate.current != number:
                 return False
             self._channel.send({"t": "need-input", "n": number})
         if get_ident() == gate.main:
             return bool(self._poll.poll())
-        # A thread may outlive the eval; were it to wait for ever, the next eval's input() would wait behind it.
+        # A thread may outlive its eval; waiting forever, it would block the next eval's input().
         while gate.current == number:
             if self._poll.poll(_THREAD_LOOK_MS):
                 return True
@@ -65,7 +65,7 @@ class StdinRaw(io.RawIOBase):
 
 
 class SessionInput(io.TextIOWrapper):
-    """Text of fd 0. What is left over of earlier input waits for an eval that may read."""
+    """Text of fd 0. Remaining input waits for an eval that may read."""
 
     gate: EvalScope
 
@@ -79,7 +79,7 @@ class SessionInput(io.TextIOWrapper):
         return super().readlines(hint) if may_read(self.gate) else []
 
     def close(self) -> None:
-        """Stays open: exit() closes sys.stdin, and the session goes on."""
+        """Stay open: exit() closes sys.stdin, but the session continues."""
 
 
 def may_read(gate: EvalScope) -> bool:

@@ -22,12 +22,12 @@ _write = io.TextIOWrapper.write
 
 
 class SessionOutput(io.TextIOWrapper):
-    """Text to fd 1 or 2, flushed at each line. A thread of an earlier eval writes elsewhere."""
+    """Text to fd 1 or 2, flushed at each line. Threads of earlier evals write to the background pipe."""
 
     gate: EvalScope
 
     def write(self, text: str) -> int:
-        if get_ident() == self.gate.main:  # the fast path: what print() in an eval comes to
+        if get_ident() == self.gate.main:  # fast path: print() in an eval
             return _write(self, text)
         with self.gate.lock:
             if not self.gate.is_background():
@@ -39,7 +39,7 @@ class SessionOutput(io.TextIOWrapper):
 
 
 class UserStreams:
-    """Makes the three objects, puts them in place before an eval, flushes them after it."""
+    """Creates the three streams, installs them before an eval, and flushes them after it."""
 
     def __init__(self, gate: EvalScope, channel: Channel) -> None:
         self._gate = gate
@@ -50,7 +50,7 @@ class UserStreams:
         self.restore()
 
     def restore(self) -> None:
-        """Give back what user code replaced, closed or detached."""
+        """Reinstall streams that user code replaced, closed or detached."""
         if _is_closed(self._out):
             self._out = self._output(1)
         if _is_closed(self._err):
@@ -62,8 +62,8 @@ class UserStreams:
         sys.stdin = sys.__stdin__ = self._in  # type: ignore[misc]
 
     def foreign(self) -> List[Any]:
-        """The objects that user code put in the place of ours; to look at one is to run user code."""
-        here = sys.__dict__.get  # `del sys.stdout` is a thing that people do
+        """Return streams installed by user code; accessing one runs user code."""
+        here = sys.__dict__.get  # user code may have deleted sys.stdout
         pairs = ((here("stdout"), self._out), (here("stderr"), self._err))
         return [stream for stream, ours in pairs if stream is not ours and stream is not None]
 
@@ -72,7 +72,7 @@ class UserStreams:
             try:
                 stream.flush()
             except BaseException:
-                pass  # closed, detached, or its descriptor is gone: the user's own doing
+                pass  # closed, detached, or without descriptor: the user's choice
 
     def _output(self, fd: int) -> SessionOutput:
         name = "<stdout>" if fd == 1 else "<stderr>"

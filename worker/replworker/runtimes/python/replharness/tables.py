@@ -16,7 +16,7 @@ ROWS = 20
 COLUMNS = 12
 CELL_CHARS = 50
 _MODULE = type(sys)
-# Option, pandas' default, ours. What the user has set is kept to.
+# Option, pandas' default, replacement. User settings take precedence.
 _COMPACT = (
     ("display.max_rows", 60, ROWS),
     ("display.min_rows", 10, ROWS),
@@ -25,7 +25,7 @@ _COMPACT = (
 
 
 def library(kinds: Tuple[type, ...]) -> Optional[str]:
-    """ "pandas" or "polars" when one of these classes (a value's, and their bases) is its DataFrame or Series."""
+    """Return "pandas" or "polars" if one of these classes is its DataFrame or Series."""
     for package in ("pandas", "polars"):
         module = sys.modules.get(package)
         if type(module) is _MODULE:
@@ -37,7 +37,7 @@ def library(kinds: Tuple[type, ...]) -> Optional[str]:
 
 
 def compactly(body: Callable[[], Any]) -> Any:
-    """Run `body`, which asks pandas for a text or HTML, such that at most 20 rows come, and always the shape."""
+    """Run `body` with pandas limited to 20 rows and always showing the shape."""
     pandas = sys.modules["pandas"]
     options: List[Any] = []
     for name, default, ours in _COMPACT:
@@ -50,7 +50,7 @@ def compactly(body: Callable[[], Any]) -> Any:
 
 
 def markdown(value: Any, package: str) -> str:
-    """A Markdown table of at most 20 rows and 12 columns, and a line with the shape."""
+    """Return a Markdown table of at most 20 rows and 12 columns, and a line with the shape."""
     shape = value.shape
     frame = value.to_frame() if len(shape) == 1 else value
     height, width = frame.shape

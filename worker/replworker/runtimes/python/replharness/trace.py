@@ -1,4 +1,4 @@
-"""What an exception looks like to a reader: bounded, and without a frame of the harness."""
+"""Tracebacks of user code: bounded, without frames of the harness."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __builtins__ = SEALED
 
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _ENTRIES = tuple(_OURS + name for name in ("aio.py", "interrupts.py", "run.py"))
-_CHAINED = 16  # exceptions looked at in one chain of causes and contexts
-_GROUPED = 64  # exceptions looked at in all, with the members of groups
-_DEPTH = 1000  # recursion limit that rendering needs at the least
+_CHAINED = 16  # exceptions examined per chain of causes and contexts
+_GROUPED = 64  # exceptions examined in total, with group members
+_DEPTH = 1000  # minimum recursion limit for rendering
 
 
 class ExceptionText:
-    """One exception, told: its type's name, str() of it, its frames and its text, each within its bound."""
+    """Text of an exception: type name, message, frames and traceback, each within its limit."""
 
     def __init__(self, exc: BaseException, limits: HarnessLimits) -> None:
         self.type = type_name(type(exc))
@@ -37,19 +37,19 @@ class ExceptionText:
                 {"func": plain(f.name[:NAME_CHARS]), "file": plain(f.filename[:PATH_CHARS]), "line": f.lineno or 0}
                 for f in frames
             ]
-        except BaseException:  # its str(), its notes, its __dir__, a user's own traceback.py: anything
+        except BaseException:  # its str(), notes, __dir__, or a user's traceback.py may raise anything
             text = "%s: %s\n" % (self.type, self.message) if self.message else self.type + "\n"
         self.traceback = cut_middle(text, limits.trace_bytes)
 
 
 def strip(exc: BaseException) -> None:
-    """Take the harness's frames off this exception and off those that it is chained to."""
+    """Remove the harness's frames from an exception and its chain."""
     for each in _family(exc)[0]:
         _set(each, "__traceback__", _without_harness(_get(each, "__traceback__")))
 
 
 def prepare() -> None:
-    """Import what the telling needs. Without it an exception is told in one line."""
+    """Import what formatting needs. Without it an exception is described in one line."""
 
     def load() -> None:
         import tokenize  # noqa: F401 - python 3.13 and later import it in the midst of the telling
@@ -62,7 +62,7 @@ def prepare() -> None:
 
 
 def _deep_enough(body: Callable[[], Any]) -> Any:
-    """Run `body` with room for it, however little recursion the user's code has allowed."""
+    """Run `body` with enough recursion depth, whatever limit the user set."""
     depth = sys.getrecursionlimit()
     if depth >= _DEPTH:
         return body()
@@ -86,7 +86,7 @@ def _format(exc: BaseException, limit: int) -> Tuple[str, Any]:
     undo: List[Tuple[BaseException, str, Any]] = []
     family, ends = _family(exc)
     try:
-        # TracebackException looks at whole chains and whole stacks, so for its time they are made short.
+        # TracebackException processes whole chains and stacks, so they are shortened meanwhile.
         for each in ends:
             for name in ("__cause__", "__context__", "__suppress_context__"):
                 undo.append((each, name, _get(each, name)))
@@ -109,7 +109,7 @@ def _format(exc: BaseException, limit: int) -> Tuple[str, Any]:
 
 
 def _mark(told: Any, exc: BaseException, hidden: Dict[int, int], limit: int) -> None:
-    """Give each shortened stack its line about the frames that are not there."""
+    """Add a line about omitted frames to each shortened stack."""
     todo = [(told, exc)]
     while todo:
         one, each = todo.pop()
@@ -133,13 +133,13 @@ def _elided_summary(stack: Any, half: int, count: int) -> Any:
             middle = "  ... %d frame%s not shown\n" % (count, "" if count == 1 else "s")
             return [*head.format(**options), middle, *tail.format(**options)]
 
-    gap = _ElidedSummary()  # from_list makes a StackSummary whatever the class
+    gap = _ElidedSummary()  # from_list always creates a StackSummary
     gap.extend(stack)
     return gap
 
 
 def _family(exc: BaseException) -> Tuple[List[BaseException], List[BaseException]]:
-    """The exception and those it is chained to, within bounds; and those of them whose own chains are left out."""
+    """Return an exception and its chain, within limits, and those whose own chains are omitted."""
     seen = {id(exc)}
     family: List[BaseException] = []
     ends: List[BaseException] = []
@@ -160,7 +160,7 @@ def _family(exc: BaseException) -> Tuple[List[BaseException], List[BaseException
 
 
 def _members(exc: BaseException) -> Tuple[BaseException, ...]:
-    # Not exc.exceptions: that may be the user's own property.
+    # Not exc.exceptions, which may be a user's property.
     group = SEALED.get("BaseExceptionGroup")
     if group is None or not issubclass(type(exc), group):
         return ()
@@ -177,7 +177,7 @@ def _set(exc: BaseException, name: str, value: Any) -> None:
 
 
 def _without_harness(tb: Optional[TracebackType]) -> Optional[TracebackType]:
-    """Without what led into user code, and without our own streams where user code called them."""
+    """Remove frames that led into user code, and those of the harness's streams."""
     entries = list(_entries(tb))
     start = 0
     for at, entry in enumerate(entries):
@@ -193,7 +193,7 @@ def _without_harness(tb: Optional[TracebackType]) -> Optional[TracebackType]:
 
 
 def _shorten(tb: Optional[TracebackType], limit: int) -> Tuple[Optional[TracebackType], int]:
-    """A traceback of at most `limit` entries, the head copied and the tail shared, and the number left out."""
+    """Shorten a traceback to `limit` entries, copying the head and sharing the tail; return the number omitted."""
     entries = list(_entries(tb))
     hidden = len(entries) - limit
     if hidden <= 0:

@@ -1,6 +1,6 @@
-"""What a snapshot's pickles call by name: makers of functions, cells and classes, and the unpickler that knows them.
+"""Unpickler for snapshots, with the functions that pickles call by name to create functions, cells and classes.
 
-Each thing that can refer to itself is made empty first and filled afterwards, so that any cycle can be written.
+Objects that can refer to themselves are created empty and filled afterwards, so any cycle can be written.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 __builtins__ = SEALED
 
-OURS = "replharness"  # the module name under which pickles ask for the makers
+OURS = "replharness"  # module name of these functions in pickles
 _FUNCTION: Any = type(lambda: 0)
 _set_on_class = type.__setattr__
 
 
 class _LostReference(Exception):
-    """What should be here was in a name that could not be restored."""
+    """A referenced object belongs to a name that could not be restored."""
 
 
 _LOST: Any = _LostReference()
 
 
 def create_unpicklers(main: Any, file: Any, buffers: Iterator[Any]) -> Tuple[Any, Any]:
-    """Two unpicklers of several pickles with one memo: a fast one, and one that can go on after a failure."""
+    """Create two unpicklers for several pickles with one memo: a fast one, and one that survives failures."""
     import pickle
 
     made = _makers(main)
@@ -51,7 +51,7 @@ def create_unpicklers(main: Any, file: Any, buffers: Iterator[Any]) -> Tuple[Any
         find_class = find
 
         def skip(self, before: int, count: int) -> None:
-            """After a failure: what was left half made is not to be met again, but is counted as the writer did."""
+            """Skip half-created objects after a failure, counting them as the writer did."""
             self.memo.update((at, _LOST) for at in range(before, count))
             self.dispatch: Any = _wary(python_unpickler.dispatch)
 
@@ -59,7 +59,7 @@ def create_unpicklers(main: Any, file: Any, buffers: Iterator[Any]) -> Tuple[Any
 
 
 def _wary(dispatch: Dict[int, Callable[[Any], None]]) -> Dict[int, Callable[[Any], None]]:
-    """The same, but a reference to what was lost raises."""
+    """Return the dispatch table with a check that raises on references to lost objects."""
 
     def checked(load: Callable[[Any], None]) -> Callable[[Any], None]:
         def load_and_check(unpickler: Any) -> None:
@@ -142,7 +142,7 @@ def _typevar(name: str, constraints: Tuple[Any, ...], more: Dict[str, Any], modu
 
 
 def is_a(kind: type, library: str, name: str) -> bool:
-    """Whether `kind` descends from a class of a module that is imported; false when it is not."""
+    """Return whether `kind` derives from a class of an imported module; False if it is not imported."""
     module = sys.modules.get(library)
     wanted = module.__dict__.get(name) if type(module) is type(sys) else None
     return wanted is not None and any(each is wanted for each in mro(kind))

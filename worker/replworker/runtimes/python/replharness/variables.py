@@ -1,4 +1,4 @@
-"""A list of the user's names and what is bound to them, made without running user code."""
+"""List of the user's names with their values, created without running user code."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __builtins__ = SEALED
 
 PREVIEW_CHARS = 80
 _MAX_LISTED = 1000
-_SMALL = 20  # items of a container that is previewed
-_INT_BITS = 256  # of an int that is previewed
+_SMALL = 20  # maximum items of a previewed container
+_INT_BITS = 256  # maximum bits of a previewed int
 _MODULE = type(sys)
 _SIZED = (str, bytes, bytearray, list, tuple, dict, set, frozenset)
 _CONTAINERS = (list, tuple, dict, set, frozenset)
@@ -27,12 +27,12 @@ _SHAPED_TOO = (("polars", "Series"), ("torch", "Tensor"))
 
 
 def names(namespace: Dict[str, Any]) -> List[str]:
-    """Every name that the user bound and that does not begin with an underscore, modules too; unsorted."""
+    """Return the user's names without a leading underscore, modules included; unsorted."""
     return [name for name in list(namespace) if type(name) is str and not name.startswith("_")]
 
 
 def listing(namespace: Dict[str, Any], limit: int) -> Tuple[List[Dict[str, Any]], int]:
-    """At most `limit` (0..1000) rows sorted by name, and how many there would be."""
+    """Return at most `limit` (0..1000) rows sorted by name, and the total."""
     kinds = _shaped_kinds()
     found = []
     for name, value in list(namespace.items()):
@@ -70,7 +70,7 @@ def _previewed(value: Any) -> bool:
 
 
 def _shaped_kinds() -> Tuple[type, ...]:
-    """The exact array types of the libraries that are already imported, read past any module __getattr__."""
+    """Return the exact array types of imported libraries, without module `__getattr__`."""
     kinds = []
     for package, name in (*_SHAPED, *_SHAPED_TOO):
         module = sys.modules.get(package)
