@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PARTS := wire worker broker cli
 
-.PHONY: install sandbox demo test test-interop soak check format docs bench clean
+.PHONY: install sandbox demo test-fast test test-all test-interop soak mutate check format docs bench clean
 
 install: $(VENV)/.installed
 
@@ -25,10 +25,27 @@ sandbox:
 demo: install sandbox
 	$(BIN)/python -m docs.demo
 
-# Compiled first: the tests start hundreds of processes, and where PYTHONDONTWRITEBYTECODE is set each would compile all.
+# The tests, in tiers (tests/tiers.toml says what each leaves out). Bytecode is compiled first: the tests start hundreds
+# of processes, and where PYTHONDONTWRITEBYTECODE is set each would compile all.
+PYTEST = $(BIN)/python -m compileall -q $(PARTS) && $(BIN)/python -m pytest
+PARALLEL := -n auto --no-loadscope-reorder
+
+# Wire, core and client: seconds.
+test-fast: install
+	@$(PYTEST) -n 2 --no-loadscope-reorder -m 'not slow' tests/wire tests/broker tests/cli/test_client.py tests/cli/test_client_protocol.py \
+	  --ignore tests/broker/test_simulation.py
+
+# What a change needs.
 test: install sandbox
-	@$(BIN)/python -m compileall -q $(PARTS)
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	@$(PYTEST) $(PARALLEL) -m 'not slow'
+
+# Everything: what CI runs.
+test-all: install sandbox
+	@$(PYTEST) $(PARALLEL)
+
+# Longer runs of the simulator, the leak checks, the fuzzing, the attacks by each kind of user, and ten users.
+soak: install sandbox
+	@REPLCTL_SOAK=1 $(PYTEST) -m soak tests/broker tests/e2e tests/conformance tests/sandbox
 
 # Against clients nobody here wrote. They are installed into .interop first (by npm, which needs node) and stay there;
 # the tests themselves fetch nothing.
@@ -36,9 +53,10 @@ test-interop: install sandbox
 	$(BIN)/python tests/interop/peers.py
 	REPLCTL_INTEROP=1 $(BIN)/python -m pytest tests/interop -n 2
 
-# Longer runs of the simulator, the leak checks and the fuzzing.
-soak: install sandbox
-	REPLCTL_SOAK=1 $(BIN)/python -m pytest tests/broker tests/e2e tests/conformance tests/sandbox
+# Changes the core, one expression at a time, and lists the changes that no test notices: make mutate FILES=...
+FILES ?= $(wildcard broker/replbroker/core/*.py)
+mutate: install
+	$(BIN)/python tests/mutate.py $(FILES)
 
 check: install
 	$(BIN)/ruff format --check .

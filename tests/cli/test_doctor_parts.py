@@ -75,7 +75,7 @@ def test_a_libzmq_that_cannot_be_loaded_is_told(monkeypatch: pytest.MonkeyPatch)
     assert "pyzmq" in str(bad.fix)
 
 
-@pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="to hide bubblewrap takes root")
+@pytest.mark.needs_root("to hide bubblewrap takes root")
 def test_the_command_says_what_a_machine_without_bubblewrap_needs(shell: Shell) -> None:
     script = 'mount --bind /dev/null /usr/bin/bwrap && exec "$@"'
     ran = subprocess.run(

@@ -15,10 +15,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from transports import KINDS, LINE_KINDS, USUAL, BrokerSite, BrokerSites
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "scenario(*numbers): the scenarios of scenarios.py that a test plays")
-
-
 @pytest.fixture(scope="session")
 def sites() -> Iterator[BrokerSites]:
     """All brokers of the run."""

@@ -96,7 +96,7 @@ def rows(audit: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in audit.read_text().splitlines()] if audit.exists() else []
 
 
-@pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, to be another user")
+@pytest.mark.needs_root("to be another user")
 def test_another_user_of_the_machine_is_known_by_the_kernels_word(start: Callable[..., BrokerProcess]) -> None:
     broker = start("broker.tcp=127.0.0.1:0", sandbox=True)
     with broker.wire() as wire:
@@ -288,7 +288,7 @@ def test_who_has_hung_up_on_loopback_is_nobody_and_not_root(start: Callable[...,
         assert wire.run("1").value == "1"
 
 
-@pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, to be another user")
+@pytest.mark.needs_root("to be another user")
 @pytest.mark.parametrize("transport", ["ipc", "tcp"])
 def test_a_request_that_waits_is_not_taken_for_that_of_who_came_to_its_connections_descriptor(transport: str) -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:

@@ -97,7 +97,7 @@ def held(broker: BrokerProcess, identity: str, limit: str) -> int:
         return int(quotas.get(identity, {}).get(limit, {}).get("used", 0))
 
 
-@pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, to be another user")
+@pytest.mark.needs_root("to be another user")
 @pytest.mark.parametrize("kind", ["zmq", "lines"])
 def test_150_idle_connections_of_one_user_lock_nobody_out_and_go(broker: BrokerProcess, kind: str) -> None:
     place, hoarder = zmq_endpoint(broker) if kind == "zmq" else lines_port(broker), f"uid:{OTHER_UID}"

@@ -209,7 +209,7 @@ def test_a_folder_that_others_may_enter_is_refused(home: FreshUser) -> None:
     assert "chmod 700" in done.stderr
 
 
-@pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, to give a folder away")
+@pytest.mark.needs_root("to give a folder away")
 def test_a_folder_of_another_user_is_refused_also_to_root(home: FreshUser) -> None:
     folder = home.folder / "theirs"
     folder.mkdir(mode=0o700)

@@ -141,7 +141,7 @@ def test_a_clone_of_anothers_session_has_not_its_directory(broker: BrokerProcess
     bob.close()
 
 
-@pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, to be another user")
+@pytest.mark.needs_root("to be another user")
 def test_without_a_sandbox_a_root_broker_opens_sessions_for_root_alone(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, "broker.tcp=127.0.0.1:0", through=[sys.executable, PEOPLE])
     try:

@@ -72,7 +72,7 @@ def test_it_would_get_out_without(results: Results, who: str, attack: Attack) ->
 
 
 @pytest.mark.parametrize("attack", [attack for attack in ATTACKS if attack.control == "root"], ids=lambda a: a.id)
-@pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="what only root may do, only root can try")
+@pytest.mark.needs_root("what only root may do, only root can try")
 def test_root_would_get_out_without(results: Results, attack: Attack) -> None:
     assert results["root", "bare"][attack.id] == "OUT"
 

@@ -25,7 +25,7 @@ def test_a_sandbox_that_is_killed_is_not_told_as_its_interpreter(live: Start) ->
     assert session.death() == "the sandbox around the interpreter (bwrap) was killed by SIGKILL (signal 9)"
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="an ordinary user makes no group around another")
+@pytest.mark.needs_root("an ordinary user makes no group around another")
 def test_a_limit_of_memory_around_the_sessions_own_is_not_told_as_its_own(
     machine: Machine, report: SandboxReport, grouped: None
 ) -> None:

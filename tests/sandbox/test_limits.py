@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,7 +43,7 @@ def test_memory_runs_out_as_an_exception_that_the_code_may_catch(wire: Wire) -> 
 
 
 @pytest.mark.usefixtures("grouped")
-@pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="an ordinary user has no control groups")
+@pytest.mark.needs_root("an ordinary user has no control groups")
 @pytest.mark.parametrize(("asked", "said"), [({}, "1024 MB"), ({"memory_bytes": 200 * MIB}, "200 MB")])
 def test_a_kill_for_memory_is_told_with_the_limit_and_what_became_of_the_state(
     asked: dict[str, int], said: str
@@ -86,7 +85,7 @@ def test_other_limits_are_the_codes_own_errors_and_cost_no_state(wire: Wire, cod
 
 
 @pytest.mark.usefixtures("grouped")
-@pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="an ordinary user has no control groups")
+@pytest.mark.needs_root("an ordinary user has no control groups")
 def test_a_share_of_the_processor_is_all_there_is() -> None:
     broker = begin("root")
     try:

@@ -21,9 +21,7 @@ from replctl import Client, ReplError
 from replworker.sandbox.report import SandboxReport
 from unix_users import ADA, BOB, EVE, PEOPLE, TEAM, connect_as, file, make_directory, user
 
-pytestmark = pytest.mark.skipif(
-    os.getuid() != 0 and not os.environ.get("CI"), reason="needs root: its broker, and to be another user"
-)
+pytestmark = pytest.mark.needs_root("its broker, and to be another user")
 REFUSED = ["done", "error", "invalid-request"]
 CLOSED = ("PermissionError", "FileNotFoundError")
 Connect = Callable[..., LineWire]

@@ -21,9 +21,7 @@ INTERFACES = ("zmq", "tcp", "unix")  # of the bare wire
 WHO = [
     pytest.param(
         "root",
-        marks=pytest.mark.skipif(
-            os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, for users of their own"
-        ),
+        marks=pytest.mark.needs_root("for users of their own"),
     ),
     "user",
 ]

@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 NEED_GROUPS = "not verdict and not processor_share"
 
 
-@pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="these tests run as an ordinary user already")
+@pytest.mark.needs_root("these tests run as an ordinary user already")
 def test_all_that_holds_for_root_holds_for_an_ordinary_user(report: SandboxReport) -> None:
     del report
     done = subprocess.run(

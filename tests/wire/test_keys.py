@@ -33,7 +33,7 @@ def test_the_state_folder_that_the_first_key_makes_is_its_users_alone(tmp_path: 
     assert [path for path in made if path.stat().st_mode & 0o077] == []
 
 
-@pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, to act for another user")
+@pytest.mark.needs_root("to act for another user")
 def test_what_root_makes_for_another_users_broker_is_that_users(theirs: Path) -> None:
     keys = KeyStore(str(theirs))
     keys.set_server(KeyPair("p", "s"))
@@ -45,7 +45,7 @@ def test_what_root_makes_for_another_users_broker_is_that_users(theirs: Path) ->
     assert (os.geteuid(), os.getegid()) == (0, 0)
 
 
-@pytest.mark.skipif(os.getuid() != 0 and not os.environ.get("CI"), reason="needs root, to act for another user")
+@pytest.mark.needs_root("to act for another user")
 @pytest.mark.parametrize("act", [lambda keys: keys.allow("ada", PUBLIC), lambda keys: keys.revoke("old")])
 def test_links_of_another_user_lead_root_nowhere(theirs: Path, act: Callable[[KeyStore], object]) -> None:
     roots = theirs.parent / "roots"

@@ -46,7 +46,7 @@ def test_an_ordinary_users_broker_opens_everything_as_that_user_where_its_config
     assert not grants.resolve(Principal(identity="bob")).is_restricted
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="of a root broker")
+@pytest.mark.needs_root("of a root broker")
 @pytest.mark.parametrize(
     ("identity", "why"),
     [
@@ -63,7 +63,7 @@ def test_who_is_no_user_of_this_machine_gets_nothing_of_a_root_broker(identity: 
         grants.resolve(Principal(identity=identity))
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="of a root broker")
+@pytest.mark.needs_root("of a root broker")
 def test_rights_are_the_askers_and_roots_are_roots() -> None:
     grants = GrantResolver((Identity(name="ada", user="nobody"), Identity(name="ops", user="root")))
     assert grants.resolve(Principal(identity="uid:0")).rights is None
@@ -78,7 +78,7 @@ def test_rights_are_the_askers_and_roots_are_roots() -> None:
     )  # the process has no others
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="takes root's rights away for a moment")
+@pytest.mark.needs_root("takes root's rights away for a moment")
 def test_rights_are_taken_on_and_given_back(tmp_path: Path) -> None:
     (secret := tmp_path / "secret").write_text("x")
     secret.chmod(0o600)

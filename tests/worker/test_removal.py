@@ -80,7 +80,7 @@ def test_depth_and_modes_do_not_keep_it(envs: Path) -> None:
     assert not has_set_aside(str(envs))
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become somebody else")
+@pytest.mark.needs_root("to become somebody else")
 def test_modes_do_not_keep_it_from_an_ordinary_user(envs: Path) -> None:
     for path in (envs.parent, *envs.parent.rglob("*")):
         os.chown(path, 65534, 65534)
