@@ -19,8 +19,8 @@ import zmq
 
 from replbroker.broker_extensions import BrokerExtensions
 from replbroker.config_reload import ConfigReload, live_settings
+from replbroker.core.config import CoreConfig
 from replbroker.core.engine import BrokerCore
-from replbroker.core.state import CoreConfig
 from replbroker.descriptors import fit_limits, raise_open_files_limit
 from replbroker.endpoints import (
     BrokerEndpoint,
@@ -253,6 +253,8 @@ def _build_loop(
             log,
         )
         core = BrokerCore(_core_config(config, idle_exit, tuple(interpreters), keys, sandbox, extending, state_dir))
+        for name, take_snapshot in extending.snapshots().items():
+            core.add_introspector(name, take_snapshot)
         places: list[MonitoredPath] = [
             MonitoredPrivateDir(
                 private_dir,
@@ -360,7 +362,6 @@ def _core_config(
         credentials_of=lambda name: keys.file_versions(name) or extending.credentials_of(name),
         environments=lambda: list_named_environments(str(state_dir)),
         has_hooks=extending.has_hooks,
-        introspectors=extending.snapshots(),
     )
 
 

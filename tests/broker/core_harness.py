@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from replbroker.core.config import CoreConfig
 from replbroker.core.effects import (
     Audit,
     CloseConnection,
@@ -38,7 +39,6 @@ from replbroker.core.limits.memory_totals import AvailableMemory
 from replbroker.core.limits.quotas import QUEUE
 from replbroker.core.operations.settings_reload import RereadResult
 from replbroker.core.sessions.session import Session
-from replbroker.core.state import CoreConfig
 from replwire import events
 from replwire.agents import AgentRules
 from replwire.config import load

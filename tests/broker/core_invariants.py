@@ -60,7 +60,7 @@ class FairnessCheckingSemaphore(FairSemaphore[EvalTask]):
     by identities, and agents by agents of the same one."""
 
     def __init__(self, state: BrokerState) -> None:
-        super().__init__(state.quotas, state.semaphore._capacity, state.semaphore._long_capacity)
+        super().__init__(state.quotas, state.semaphore.capacity, state.semaphore.long_capacity)
         self.passed_over: dict[str | Holder, Counter[str | Holder]] = {}
 
     def _next(self) -> EvalTask | None:
@@ -69,7 +69,7 @@ class FairnessCheckingSemaphore(FairSemaphore[EvalTask]):
         if item is None:
             assert not could, "somebody waits beside a slot that is free for it"
             return None
-        served = item.turn.holder
+        served = item.slot_request.holder
         self._count_served(served.identity, {holder.identity for holder in could})
         self._count_served(served, {holder for holder in could if holder.identity == served.identity})
         return item
@@ -130,7 +130,7 @@ class CheckedHarness(CoreHarness):
         self.frames = [*self.frames[-30:], (number, frame)]
         if unpack(frame).kind == FrameKind.HEARTBEAT:
             self.memory_reported_at = self.now
-        worker = self.core.pool.workers.get(number)
+        worker = self.core.scheduler.pool.workers.get(number)
         before, self.speaker = self.speaker, None
         if worker is not None and worker.session is not None:
             self.speaker = (number, worker.session.epoch)
@@ -182,7 +182,7 @@ def check(table: CheckedHarness) -> None:
     assert len(sessions) <= LIMITS["max_sessions"]
     starting = sum(session.start_deadline is not None for session in [*sessions, *_replacements(sessions)])
     assert len(state.deadlines) <= 4 + 4 * len(jobs) + len(asks) + starting + len(state.connections.silent) + len(
-        table.core.pool.workers
+        table.core.scheduler.pool.workers
     )
     assert not [note for note in table.log_lines if "internal error" in note]
 
@@ -197,14 +197,16 @@ def _slots(table: CheckedHarness, sessions: list[Session]) -> None:
     assert gate.in_use == sum(session.running is not None for session in sessions) <= gate.capacity
     assert len(gate) == sum(session.next_up is not None for session in sessions)
     assert not any(map(gate.has_room, gate.count_waiting())), "somebody waits beside a slot that is free for it"
-    assert gate.long_in_use == sum(each.running is not None and each.running.turn.long for each in sessions) <= 2
+    assert (
+        gate.long_in_use == sum(each.running is not None and each.running.slot_request.long for each in sessions) <= 2
+    )
 
 
 def _charges(table: CheckedHarness, sessions: list[Session]) -> None:
     """What is charged is what there is, and nobody has more than its quota."""
     state, quotas = table.state, table.state.quotas
-    running = [session.running.turn.holder for session in sessions if session.running is not None]
-    waiting = [job.turn.holder for session in sessions for job in session.waiting_evals()]
+    running = [session.running.slot_request.holder for session in sessions if session.running is not None]
+    waiting = [job.slot_request.holder for session in sessions for job in session.waiting_evals()]
     asks = [ask.holder for session in sessions for ask in session.inflight.values()]
     listening = [each.holder for each in state.bus.all()]
     for resource, held in (
@@ -233,9 +235,9 @@ def _session(session: Session) -> None:
     assert session.state != IDLE or (session.worker is not None and running is None)
     assert (session.state == STARTING) == (session.start_deadline is not None)
     assert session.is_occupied or session.inflight or not session.ephemeral, "a throw-away session stayed"
-    held = session.replacement or (session.queue and session.queue[0].judging)
+    held = session.replacement or (session.queue and session.queue[0].hook_deadline)
     assert running or session.next_up or held or not session.queue, "a queue that nobody serves"
-    assert running is None or running.judging is None, "an eval runs that hooks have not judged"
+    assert running is None or running.hook_deadline is None, "an eval runs that hooks have not judged"
     ids = [job.eval_id for job in (running, *session.waiting_evals()) if job is not None]
     assert ids == sorted(ids)
     assert len(session.evals) <= LIMITS["max_history"] + len(ids)
@@ -249,7 +251,7 @@ def _session(session: Session) -> None:
 
 
 def _workers(table: CheckedHarness, sessions: list[Session]) -> None:
-    staff = table.core.pool
+    staff = table.core.scheduler.pool
     assert staff.workers.keys() == table.workers.keys(), "a worker is alive that the core does not know, or dead"
     counts = staff.count_by_state()
     every = [*sessions, *_replacements(sessions)]

@@ -165,10 +165,10 @@ def test_of_another_runtime_one_is_kept_warm_while_a_session_has_it(new_table: C
     assert list(table.specs.values()).count(WorkerSpec("node")) == 2
     table.request("reset", session="js")
     table.wait(0.1)
-    assert table.core.pool.count_by_state() == {"starting": 0, "warm": 3, "claimed": 1}
+    assert table.core.scheduler.pool.count_by_state() == {"starting": 0, "warm": 3, "claimed": 1}
     table.request("close", session="js")
     table.wait(0.1)
-    assert table.core.pool.count_by_state() == {"starting": 0, "warm": 2, "claimed": 0}
+    assert table.core.scheduler.pool.count_by_state() == {"starting": 0, "warm": 2, "claimed": 0}
 
 
 def test_a_runtime_that_cannot_start_does_not_hold_up_another(new_table: Callable[..., CoreHarness]) -> None:

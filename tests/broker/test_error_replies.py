@@ -36,7 +36,7 @@ MISSING_HINT = "send `if-missing`: `create` with the eval, or open it with `new-
         (
             {"op": "eval", "code": "1", "expect-epoch": 2},
             "epoch-conflict",
-            "session (throw-away) is in epoch 1, not 2",
+            "session (ephemeral) is in epoch 1, not 2",
         ),
         (
             {"op": "eval", "code": "1", "session": "new", "if-missing": "create", "expect-epoch": 0},

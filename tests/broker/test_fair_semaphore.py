@@ -17,8 +17,8 @@ def build_semaphore(
     slots: int, long_slots: int | None = None, share: int = 100, reserve: int = 0
 ) -> FairSemaphore[str]:
     limits = Limits(max_concurrent_evals=slots, identity_share_percent=share, reserve_percent=reserve)
-    quotas = Quotas(lambda: limits, {}, lambda identity: identity == OWN)
-    return FairSemaphore(quotas, lambda: slots, lambda: slots if long_slots is None else long_slots)
+    quotas = Quotas(limits, {}, {OWN})
+    return FairSemaphore(quotas, slots, slots if long_slots is None else long_slots)
 
 
 def turn(agent: str, identity: str = OWN, *, long: bool = False) -> SlotRequest:

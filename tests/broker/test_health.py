@@ -113,7 +113,7 @@ def test_a_defect_in_an_operation_is_answered_and_everything_goes_on(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setitem(table.core._ops.table, Ping, broken)
+    monkeypatch.setitem(table.core._operations.table, Ping, broken)
     answer = table.request("ping")
     assert answer["status"] == ["done", "error", "internal-error"]
     number = answer["correlation-id"]
@@ -127,7 +127,7 @@ def test_a_defect_in_an_operation_is_answered_and_everything_goes_on(
 def test_the_wall_clock_may_be_set_without_harm() -> None:
     table = CoreHarness(max_queue_wait_ms=1000)
     table.eval()
-    table.state.config.__dict__["monotonic_to_unix"] = lambda: -1e9  # frozen: set by hand, as a clock would be
+    table.state.clock._monotonic_to_unix = lambda: -1e9
     queued = table.eval()
     table.wait(1)
     assert table.final_reply(queued)["status"] == ["done", "error", "timeout"]

@@ -91,7 +91,7 @@ def test_an_identity_over_its_bound_loses_its_largest_session_and_others_none() 
     end = broker.final_reply(running)
     assert end["status"] == ["done", "error", "worker-lost"]
     assert end["state"] == "lost"
-    told = "killed: the sessions of self used 310 MiB, limit 300 MiB, and this is the largest session of who used most: 200 MiB"
+    told = "killed: the sessions of self used 310 MiB, limit 300 MiB, and this is the largest session of the identity that used most: 200 MiB"
     assert end["cause"] == told
     assert len(broker.killed) == 1
     assert broker.session("mine").worker is None
@@ -119,7 +119,7 @@ def test_all_sessions_together_are_bounded_and_the_largest_goes_first() -> None:
         report_usage(broker, name, used)
     assert broker.session("b").worker is None
     assert broker.session("b").lost_cause == (
-        "killed: all sessions used 510 MiB, limit 500 MiB, and this is the largest session of who used most: 260 MiB"
+        "killed: all sessions used 510 MiB, limit 500 MiB, and this is the largest session of the identity that used most: 260 MiB"
     )
     assert len(broker.killed) == 1
 
@@ -144,7 +144,7 @@ def test_where_the_machine_runs_out_the_largest_is_ended_and_its_memory_waited_f
     report_machine(broker, left=400 * MIB)
     assert broker.session("a").worker is None
     assert broker.session("a").lost_cause == (
-        "killed: the machine had 400 MiB of memory left, and this is the largest session of who used most: 300 MiB"
+        "killed: the machine had 400 MiB of memory left, and this is the largest session of the identity that used most: 300 MiB"
     )
     report_machine(broker, left=400 * MIB)  # it is not free yet
     assert broker.session("b").worker is not None

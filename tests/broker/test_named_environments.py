@@ -137,7 +137,7 @@ def test_workers_that_no_session_has_are_ended_first(new_table: Callable[..., Co
     table.wait(0.1)
     table.request("close", session="work")
     asked = table.send("remove-environment", environment="@a")
-    assert [number for number, worker in table.core.pool.workers.items() if worker.spec.environment] == []
+    assert [number for number, worker in table.core.scheduler.pool.workers.items() if worker.spec.environment] == []
     table.finish_removal()
     assert table.final_reply(asked)["status"] == ["done"]
 

@@ -29,7 +29,7 @@ ADA, BOB, OWN = b"ada1", b"bob1", b"p1"
 
 
 def quotas_of(listed: dict[str, dict[str, int]] | None = None, **limits: int) -> Quotas:
-    return Quotas(lambda: Limits(**limits), listed or {}, lambda identity: identity == "self")
+    return Quotas(Limits(**limits), listed or {}, {"self"})
 
 
 def take(quotas: Quotas, identity: str, agent: str = "a", most: int = 1000) -> int:

@@ -143,7 +143,7 @@ def test_output_that_went_with_its_worker_cannot_be_read(table: CoreHarness) -> 
     for _ in range(2):  # without a worker, and with a fresh one
         answer = table.request("read", session="work", eval_id=1)
         assert answer["status"] == ["done", "error", "eval-not-found"]
-        assert answer["err"] == "eval 1 ended (done); its output went with the worker of epoch 1"
+        assert answer["err"] == "eval 1 ended (done); its output was lost with the worker of epoch 1"
         assert (answer["eval-id"], answer["epoch"]) == (1, 2)
         table.finish(table.eval())
 

@@ -157,7 +157,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     # --- hooks ---
 
-    @precondition(lambda self: self.table.judges)
+    @precondition(lambda self: self.table.hook_requests)
     @rule(verdict=VERDICTS)
     def judges(self, verdict: Verdict) -> None:
         self.table.answer_hook(verdict)

@@ -42,7 +42,7 @@ def test_code_that_ignores_the_interrupt_loses_its_worker_after_the_grace(table:
         "epoch": 2,
         "state": "lost",
         "cause": "killed: it ignored the interrupt at its time limit of 2000 ms",
-        "hint": "the code did not obey its interrupt within 2000 ms",
+        "hint": "the code did not stop within 2000 ms of its interrupt",
         "max-eval-time-ms": 2000,
         "duration-ms": 4000.0,
     }

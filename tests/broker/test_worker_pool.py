@@ -13,7 +13,7 @@ STARTING_AT_ONCE = 8
 
 def counts(table: CoreHarness) -> tuple[int, int, int]:
     """Workers that start, that are warm, that have a session."""
-    count = table.core.pool.count_by_state()
+    count = table.core.scheduler.pool.count_by_state()
     return count["starting"], count["warm"], count["claimed"]
 
 

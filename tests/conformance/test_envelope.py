@@ -173,7 +173,7 @@ def test_an_internal_error_is_found_in_the_log_by_its_number() -> None:
     def defect(*_: object) -> None:
         raise ZeroDivisionError("a defect")
 
-    for op in (table := memory.core._ops.table):
+    for op in (table := memory.core._operations.table):
         table[op] = defect
     with memory.wire() as wire:
         answer = wire.ask("ping")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.core import Metric
 
+from replbroker.core.config import CoreConfig
 from replbroker.core.engine import BrokerCore
-from replbroker.core.state import CoreConfig
 from replbroker.sinks.prometheus import PrometheusCollector
 from replwire.limits import Limits
 
@@ -28,9 +28,10 @@ def families() -> dict[str, str]:
     setup = CoreConfig(
         limits=Limits(), warm_workers=0, idle_exit_ms=0, new_id=lambda: "1", monotonic_to_unix=lambda: 0.0
     )
-    setup.introspectors["transcripts"] = lambda: {"written": 0, "lost": 0}
-    setup.introspectors["traces"] = lambda: {"exported": 0, "lost-events": 0, "lost-spans": 0}
-    return {name: family.type for family in PrometheusCollector(BrokerCore(setup)).collect() for name in _names(family)}
+    core = BrokerCore(setup)
+    core.add_introspector("transcripts", lambda: {"written": 0, "lost": 0})
+    core.add_introspector("traces", lambda: {"exported": 0, "lost-events": 0, "lost-spans": 0})
+    return {name: family.type for family in PrometheusCollector(core).collect() for name in _names(family)}
 
 
 def test_every_figure_of_the_dashboard_is_served_and_every_figure_is_shown(families: dict[str, str]) -> None:

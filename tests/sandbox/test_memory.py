@@ -120,7 +120,7 @@ def test_the_sum_of_an_identity_ends_its_largest_session_with_and_without_groups
                 assert wire.run(HOLD.format(size), session=name)["state"] == "kept"
             ended = wire.run(HOLD.format(80) + "\nimport time; time.sleep(20)", session="c")
             assert ended.status == ["done", "error", "worker-lost"]
-            assert f"limit {120} MiB, and this is the largest session of who used most" in ended["cause"]
+            assert f"limit {120} MiB, and this is the largest session of the identity that used most" in ended["cause"]
             assert [wire.run("len(held) >> 20", session=name).value for name in "ab"] == ["10", "40"]
             wait_until(lambda: "ended: killed: the sessions of" in broker.log_text(), "the log says so")
         audit = broker.folder / "audit.ndjson"

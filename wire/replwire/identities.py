@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from replwire.identifiers import MAX_NAME_BYTES
 
+ANONYMOUS = "anyone"  # the identity of a client that no transport vouches for
 _UID = re.compile(r"uid:(0|[1-9][0-9]{0,9})\Z")
 _ROOT = "uid:0"
 MAX_WORKSPACES = 64
@@ -119,7 +120,7 @@ def _validate(entry: Identity) -> Identity:
     Raises:
         ValueError: the entry is contradictory
     """
-    if entry.name == "anyone":
+    if entry.name == ANONYMOUS:
         raise ValueError("anyone: nobody vouches for this one, so nothing can be granted to it")
     if entry.name.startswith("uid:"):
         if uid_of(entry.name) is None:

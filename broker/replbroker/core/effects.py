@@ -1,4 +1,4 @@
-"""What the core wants done. The shell around it does it, in order, and reports back what failed."""
+"""Effects: what the core wants done. The shell around it does them in order, and reports back failures."""
 
 from __future__ import annotations
 
@@ -13,93 +13,111 @@ Peer = bytes  # a transport's name for one connection; opaque here
 
 
 class WorkerSpec(NamedTuple):
-    """What cannot be changed about a worker once it runs, and so tells which warm ones a session may take.
+    """The properties of a worker that cannot change once it runs: a session may take a warm one with the same spec.
 
-    `environment` is the python environment as it was asked for; None is the runtime's own.
+    Attributes:
+        runtime: The runtime.
+        environment: The Python environment as it was asked for; None is the runtime's own.
+        sandbox_overrides: What the session asked of its sandbox, as JSON.
+        workspace: The working directory, where a running sandbox cannot be given one.
+        principal: The owner, if something of the owner's is opened before the worker is assigned.
     """
 
     runtime: str
     environment: str | None = None
-    sandbox_overrides: bytes | None = None  # what the session asked of its sandbox, as JSON
-    workspace: str | None = None  # where folders cannot be given to a sandbox that runs already
-    principal: Principal | None = None  # whose it will be, where something is opened before it is anybody's
+    sandbox_overrides: bytes | None = None
+    workspace: str | None = None
+    principal: Principal | None = None
 
-    def for_principal(self, asker: Principal) -> WorkerSpec:
-        """The same for a session of this owner: a worker that opens nothing at its start is anybody's. An environment
-        is for who named it: its code would run with the rights of whoever the session has come to since."""
-        spec = self._replace(environment=None) if self.was_chosen_by_another(asker) else self
-        return spec._replace(principal=None if spec.environment is None and spec.workspace is None else asker)
+    def for_principal(self, principal: Principal) -> WorkerSpec:
+        """Return the spec for a session of this owner.
 
-    def was_chosen_by_another(self, asker: Principal) -> bool:
-        """Whether somebody else than this one chose the environment, by its path."""
-        named = self.environment is not None and not self.environment.startswith("@")
-        return named and self.principal is not None and self.principal.identity != asker.identity
+        A worker that opens nothing at its start can serve anybody. An environment given by path is only for the owner
+        who chose it, because its code runs with the rights of the session's owner.
+        """
+        spec = self._replace(environment=None) if self.was_chosen_by_another(principal) else self
+        return spec._replace(principal=None if spec.environment is None and spec.workspace is None else principal)
+
+    def was_chosen_by_another(self, principal: Principal) -> bool:
+        """Return whether somebody else chose the environment, by its path."""
+        by_path = self.environment is not None and not self.environment.startswith("@")
+        return by_path and self.principal is not None and self.principal.identity != principal.identity
 
     def __str__(self) -> str:
         return self.runtime if self.environment is None else f"{self.runtime} {self.environment}"
 
 
 class ToClient(msgspec.Struct, frozen=True, gc=False):
-    """Send these bytes to a client. `output_of` is set for live output: the id of the request that it belongs to.
-    Such a message is lost, and counted under that id, when the client reads too slowly."""
+    """Send these bytes to a client.
+
+    Attributes:
+        peer: The connection.
+        body: One encoded message.
+        output_of: For live output, the id of its request. Such a message may be dropped when the client reads too
+            slowly, and is counted under this id.
+        more: The next effect is for the same client, and may travel with this one.
+        event: A dropped message counts as an event of the subscription that `output_of` names.
+    """
 
     peer: Peer
     body: bytes | memoryview
     output_of: str | None = None
-    more: bool = False  # the next effect is for the same client, and may travel with this one
-    event: bool = False  # what is lost is counted as an event of the subscription that `output_of` names
+    more: bool = False
+    event: bool = False
 
 
 class ToWorker(msgspec.Struct, frozen=True, gc=False):
-    """Send this frame to a worker that has said hello."""
+    """Send this frame to a worker that has shown its token."""
 
     worker: int
     frame: bytes
 
 
 class CloseConnection(msgspec.Struct, frozen=True, gc=False):
-    """Close this client's connection once its answers have left, where the transport has connections to close."""
+    """Close a client's connection after its replies were sent, where the transport has connections to close.
+
+    With `at_once` close it on ZeroMQ too, and without what the client has not read.
+    """
 
     peer: Peer
-    at_once: bool = False  # on ZeroMQ too, and what it has not read is lost
+    at_once: bool = False
 
 
 class Disconnect(msgspec.Struct, frozen=True, gc=False):
-    """Hear nothing more of this client, and end its connection a moment later, when what was said to it has left."""
+    """Read nothing more from a client, and end its connection a moment later, after its replies were sent."""
 
     peer: Peer
 
 
 class PauseReading(msgspec.Struct, frozen=True, gc=False):
-    """Hear nothing of this client until that moment, where the transport can leave what it sends unread."""
+    """Read nothing from a client until a moment, where the transport can leave its messages unread."""
 
     peer: Peer
     until: float
 
 
 class Spawn(msgspec.Struct, frozen=True, gc=False):
-    """Start a worker under this number, with this interpreter."""
+    """Start a worker under this number."""
 
     worker: int
     spec: WorkerSpec
 
 
 class RunHooks(msgspec.Struct, frozen=True, gc=False):
-    """Ask the hooks about this eval."""
+    """Run the hooks on an eval, and call `BrokerCore.handle_verdict`."""
 
     route: int
     question: HookRequest
 
 
 class Kill(msgspec.Struct, frozen=True, gc=False):
-    """Kill a worker and all it started. Nothing more will be heard of it."""
+    """Kill a worker and all processes it started. Its frames are ignored from here on."""
 
     worker: int
 
 
 class SessionRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What has to outlive the broker of a session: whose it is, its epoch, and whether it is open. `cause` says how one
-    ended that nobody asked to end."""
+    """The part of a session that outlives its broker. `cause` is why it ended, if nobody had asked for that."""
 
     owner: str
     name: str | None
@@ -111,26 +129,26 @@ class SessionRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class SavedSessions(NamedTuple):
-    """All records. What is not among them has had no epoch above `floor`."""
+    """All session records. No other name has had an epoch above `floor`."""
 
     floor: int
     records: list[SessionRecord]
 
 
 class SaveSession(msgspec.Struct, frozen=True, gc=False):
-    """Keep this record before anything else is done: the effects that follow tell clients of it."""
+    """Save a record before the effects that follow, which tell clients of it."""
 
     record: SessionRecord
 
 
 class DeleteSnapshot(msgspec.Struct, frozen=True, gc=False):
-    """Remove a snapshot's file, if it is still there."""
+    """Delete a snapshot's file, if it still exists."""
 
     path: str
 
 
 class Audit(msgspec.Struct, frozen=True, gc=False):
-    """A request was answered for good: a line for the audit. `outcome` is `ok`, a status word or a fault word."""
+    """Write a line of the audit: a request has its final reply. `outcome` is `ok`, a status word or a fault word."""
 
     peer: Peer
     identity: str
@@ -146,8 +164,14 @@ class Audit(msgspec.Struct, frozen=True, gc=False):
 
 
 class PublishEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event, for the transcript of this session (`broker` without one, None: nobody keeps it) and who else wants
-    all of them. `when` is monotonic."""
+    """Give an event to the event sinks.
+
+    Attributes:
+        type: The type of the event.
+        transcript_id: The transcript that stores it: a session's id, `broker`, or None.
+        body: The encoded event.
+        when: The moment, in monotonic seconds.
+    """
 
     type: str
     transcript_id: str | None
@@ -156,30 +180,30 @@ class PublishEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class RereadConfig(msgspec.Struct, frozen=True, gc=False):
-    """Read the config file again for this request, and tell `reread`."""
+    """Read the config file again for a request, and call `BrokerCore.on_config_reread`."""
 
     peer: Peer
     request_id: str
 
 
 class DeleteEnvironment(msgspec.Struct, frozen=True, gc=False):
-    """Remove this named environment, which no session has, and tell `environment_removed`."""
+    """Delete a named environment that no session has, and call `BrokerCore.on_environment_removed`."""
 
     environment: str
 
 
 class MeasureMemory(msgspec.Struct, frozen=True, gc=False):
-    """See what memory the machine has left, and tell `machine_seen`."""
+    """Measure the memory that the machine has left, and call `BrokerCore.on_memory_measured`."""
 
 
 class Log(msgspec.Struct, frozen=True, gc=False):
-    """A line for the broker's log."""
+    """Write a line to the broker's log."""
 
     text: str
 
 
 class StopBroker(msgspec.Struct, frozen=True, gc=False):
-    """Everything is answered: end the process."""
+    """End the process: every request has its final reply."""
 
     why: str
 

@@ -46,11 +46,11 @@ def build_sinks(
     found: list[EventSink] = []
     transcript = _build_transcript_sink(config, state_dir, warn, create_extension_backend)
     if transcript is not None:
-        core.state.config.introspectors["transcripts"] = transcript.snapshot
+        core.add_introspector("transcripts", transcript.snapshot)
         found.append(transcript)
     if config.trace.otlp:
         trace = _build_trace_sink(config.trace, core, warn)
-        core.state.config.introspectors["traces"] = trace.snapshot
+        core.add_introspector("traces", trace.snapshot)
         found.append(trace)
     if config.broker.publish:
         found.append(_build_publisher(config.broker.publish, core, context, stack))
@@ -85,7 +85,7 @@ def _build_trace_sink(settings: TraceSection, core: BrokerCore, warn: Callable[[
         from replbroker.sinks.trace_sink import create_trace_sink  # an extra: few want it, and it brings much along
     except ModuleNotFoundError as error:
         raise StartError(f"trace.otlp needs OpenTelemetry ({error}): pip install 'replctl[otel]'") from None
-    setup = core.state.config
+    setup = core.config
     try:
         return create_trace_sink(
             settings.otlp,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,8 +17,6 @@ from prometheus_client.registry import Collector
 
 from replbroker.core.engine import BrokerCore
 from replbroker.core.observing.metrics import Histogram
-from replbroker.core.operations.views import queued_by_agent, quotas
-from replbroker.core.state import BrokerState
 
 
 class PrometheusCollector(Collector):
@@ -35,46 +33,36 @@ class PrometheusCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """All families. Reads plain data; nothing waits."""
-        state, staff = self._core.state, self._core.pool
-        figures = state.emitter.metrics
-        versions = dict(state.config.versions)
-        yield InfoMetricFamily("replctl_build", "versions", value={"version": versions.get("replctl", "")})
-        yield _counters("replctl_evals", "evals that ended, by how", "end", figures.evals_ended)
-        yield _histogram("replctl_eval_duration_seconds", "how long code ran", figures.run_seconds)
+        broker = self._core.read_metrics()
+        metrics, parts = broker.metrics, broker.parts
+        yield InfoMetricFamily("replctl_build", "versions", value={"version": broker.version})
+        yield _counters("replctl_evals", "evals that ended, by how", "end", metrics.evals_ended)
+        yield _histogram("replctl_eval_duration_seconds", "how long code ran", metrics.run_seconds)
         yield _histogram(
-            "replctl_eval_queue_wait_seconds", "how long evals waited for their turn", figures.queue_seconds
+            "replctl_eval_queue_wait_seconds", "how long evals waited for their turn", metrics.queue_seconds
         )
-        yield _histogram("replctl_worker_start_seconds", "how long workers took to be ready", figures.worker_starts)
-        refused = {
-            key.removeprefix("refused."): count for key, count in state.counts.items() if key.startswith("refused.")
-        }
-        yield _counters("replctl_refusals", "requests that were refused, by fault", "word", refused)
-        yield _gauges("replctl_workers", "worker processes, by state", "state", staff.count_by_state())
-        yield GaugeMetricFamily("replctl_sessions", "sessions, throw-away ones included", value=len(state.sessions))
-        yield GaugeMetricFamily("replctl_connections", "clients connected", value=len(state.connections))
-        yield GaugeMetricFamily("replctl_slots_taken", "evals that have a slot", value=state.semaphore.in_use)
-        yield GaugeMetricFamily("replctl_slots", "evals that may run at once", value=state.semaphore.capacity)
-        yield _gauges("replctl_queued", "evals that wait, by agent", "agent", queued_by_agent(state))
-        yield _quota_gauges("replctl_quota_used", "what identities hold, by the limit's name", state, "used")
-        yield _quota_gauges("replctl_quota", "what identities may hold, by the limit's name", state, "quota")
-        yield GaugeMetricFamily("replctl_subscriptions", "readers of events", value=len(state.bus))
-        yield _counters("replctl_agent_cpu_seconds", "processor time of agents' sessions", "agent", figures.cpu_seconds)
-        memory: dict[str, float] = {}
-        for worker in staff.workers.values():
-            if worker.session is not None:
-                agent = worker.session.agent or ""
-                memory[agent] = memory.get(agent, 0) + worker.usage.memory_bytes
-        yield _gauges("replctl_agent_memory_bytes", "memory of agents' interpreters", "agent", memory)
-        parts = state.config.introspectors
+        yield _histogram("replctl_worker_start_seconds", "how long workers took to be ready", metrics.worker_starts)
+        yield _counters("replctl_refusals", "requests that were refused, by fault", "word", broker.errors)
+        yield _gauges("replctl_workers", "worker processes, by state", "state", broker.workers)
+        yield GaugeMetricFamily("replctl_sessions", "sessions, ephemeral ones included", value=broker.sessions)
+        yield GaugeMetricFamily("replctl_connections", "clients connected", value=broker.connections)
+        yield GaugeMetricFamily("replctl_slots_taken", "evals that have a slot", value=broker.slots_in_use)
+        yield GaugeMetricFamily("replctl_slots", "evals that may run at once", value=broker.slots)
+        yield _gauges("replctl_queued", "evals that wait, by agent", "agent", broker.queued)
+        yield _quota_gauges("replctl_quota_used", "what identities hold, by the limit's name", broker.quotas, "used")
+        yield _quota_gauges("replctl_quota", "what identities may hold, by the limit's name", broker.quotas, "quota")
+        yield GaugeMetricFamily("replctl_subscriptions", "readers of events", value=broker.subscriptions)
+        yield _counters("replctl_agent_cpu_seconds", "processor time of agents' sessions", "agent", metrics.cpu_seconds)
+        yield _gauges("replctl_agent_memory_bytes", "memory of agents' interpreters", "agent", broker.memory_bytes)
         if "transcripts" in parts:
-            told = parts["transcripts"]()
-            yield CounterMetricFamily("replctl_transcript_events", "events written", value=told["written"])
-            yield CounterMetricFamily("replctl_transcript_lost", "events that could not be kept", value=told["lost"])
+            written, lost = parts["transcripts"]["written"], parts["transcripts"]["lost"]
+            yield CounterMetricFamily("replctl_transcript_events", "events written", value=written)
+            yield CounterMetricFamily("replctl_transcript_lost", "events that could not be kept", value=lost)
         if "traces" in parts:
-            told = parts["traces"]()
-            yield CounterMetricFamily("replctl_trace_spans", "spans that a collector has", value=told["exported"])
-            lost = {"events": told["lost-events"], "spans": told["lost-spans"]}
-            yield _counters("replctl_trace_lost", "what no collector has", "what", lost)
+            snapshot = parts["traces"]
+            yield CounterMetricFamily("replctl_trace_spans", "spans that a collector has", value=snapshot["exported"])
+            counts = {"events": snapshot["lost-events"], "spans": snapshot["lost-spans"]}
+            yield _counters("replctl_trace_lost", "what no collector has", "what", counts)
 
 
 def _counters(name: str, text: str, label: str, values: Any) -> Metric:
@@ -91,11 +79,11 @@ def _gauges(name: str, text: str, label: str, values: Any) -> Metric:
     return family
 
 
-def _quota_gauges(name: str, text: str, state: BrokerState, what: str) -> Metric:
+def _quota_gauges(name: str, text: str, quotas: Mapping[str, Any], what: str) -> Metric:
     family = GaugeMetricFamily(name, text, labels=["identity", "limit"])
-    for identity, shown in quotas(state).items():
-        for limit, figures in shown.items():
-            family.add_metric([identity, limit], figures[what])
+    for identity, shown in quotas.items():
+        for limit, usage in shown.items():
+            family.add_metric([identity, limit], usage[what])
     return family
 
 

@@ -16,8 +16,9 @@ import zmq
 from replbroker.transports.connection_handler import Body, ConnectionHandler
 from replbroker.transports.dropped import DroppedMessages
 from replbroker.transports.pausable_listeners import PausableListener
-from replbroker.transports.peer_identity import ANONYMOUS, peer_groups, peer_identity
+from replbroker.transports.peer_identity import peer_groups, peer_identity
 from replbroker.transports.zmq_sockets import MORE, NOBLOCK, create_router, is_readable, receive_message
+from replwire.identities import ANONYMOUS
 
 PREFIX = b"Z"  # the first byte of these peers' names
 _HWM = 256  # messages that libzmq holds for one client

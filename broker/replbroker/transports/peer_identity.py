@@ -7,8 +7,8 @@ import struct
 from typing import Any
 
 from replbroker.transports import sock_diag
+from replwire.identities import ANONYMOUS
 
-ANONYMOUS = "anyone"  # a connection that the kernel knows no user of
 _SO_PEERGROUPS = 59  # Linux 4.13; the standard library has no name for it
 _MAX_GROUPS_BYTES = 1024  # as much as it takes
 _MAPPED = "::ffff:"

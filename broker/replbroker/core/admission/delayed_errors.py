@@ -1,5 +1,7 @@
-"""Refusals of requests that are not looked at. They are answered one after the other with a pause before each, so that
-a client that asks again at once is slowed down; of one that does not wait for them so many are kept, and no more."""
+"""Delayed errors, for requests that come too often: sent one by one after pauses, to slow an eager client down.
+
+For a client that does not wait for them a bounded number is kept.
+"""
 
 from __future__ import annotations
 
@@ -12,47 +14,54 @@ from replwire.faults import RequestError
 from replwire.limits import MAX_DELAYED_REFUSALS
 from replwire.requests import extract_id
 
-PAUSE_S = 0.1  # between two refusals of one connection
+PAUSE_S = 0.1  # between two errors of one connection
 
 
 class _DelayedError(NamedTuple):
-    """A request of which nothing else is kept."""
+    """The error for one request."""
 
     request_id: str
-    refusal: RequestError
+    error: RequestError
     when: float
 
 
 class DelayedErrors:
-    """By connection, the oldest first."""
+    """The waiting errors of each connection, the oldest first."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._waiting: dict[Peer, deque[_DelayedError]] = {}
 
     def has_pending(self, peer: Peer) -> bool:
-        """Whether this peer has one to come."""
+        """Return whether an error for this peer waits."""
         return peer in self._waiting
 
-    def add(self, peer: Peer, body: bytes, refusal: RequestError, now: float) -> None:
-        """Refuse this request after a pause. One too many that waits ends the connection."""
+    def add(self, peer: Peer, body: bytes, error: RequestError, now: float) -> None:
+        """Send an error after a pause. One too many ends the connection.
+
+        Args:
+            peer: The connection.
+            body: The request, for its id.
+            error: The error.
+            now: Seconds, monotonic.
+        """
         waiting = self._waiting.get(peer)
         if waiting is None:
             waiting = self._waiting[peer] = deque()
             self._answer_later(peer, now)
         self._state.effects.append(PauseReading(peer, now + PAUSE_S))
-        refused = _DelayedError(extract_id(body), refusal, now)
+        delayed = _DelayedError(extract_id(body), error, now)
         if len(waiting) >= MAX_DELAYED_REFUSALS:
-            self._disconnect(peer, refused)
+            self._disconnect(peer, delayed)
         else:
-            waiting.append(refused)
+            waiting.append(delayed)
 
     def _answer_later(self, peer: Peer, now: float) -> None:
         self._state.deadlines.call_at(now + PAUSE_S, lambda now: self._answer_next(peer, now))
 
     def _answer_next(self, peer: Peer, now: float) -> None:
         waiting = self._waiting.get(peer)
-        if waiting is None:  # the client has gone
+        if waiting is None:  # the client has left
             return
         self._answer(peer, waiting.popleft(), now)
         if waiting:
@@ -60,33 +69,32 @@ class DelayedErrors:
         else:
             del self._waiting[peer]
 
-    def _answer(self, peer: Peer, refused: _DelayedError, now: float) -> None:
-        refusal = refused.refusal
-        retry = refusal.fields.get("retry_after_ms")
+    def _answer(self, peer: Peer, delayed: _DelayedError, now: float) -> None:
+        error = delayed.error
+        retry = error.fields.get("retry_after_ms")
         if retry is not None:
-            refusal.fields["retry_after_ms"] = max(1, retry - int((now - refused.when) * 1000))
-        self._state.reply_error(peer, refused.request_id, refusal)
+            error.fields["retry_after_ms"] = max(1, retry - int((now - delayed.when) * 1000))
+        self._state.reply_error(peer, delayed.request_id, error)
 
     def _disconnect(self, peer: Peer, last: _DelayedError) -> None:
-        """Answer the newest, in place of all, and end the connection."""
+        """Answer the newest request, in place of all, and end the connection."""
         self.drop(peer)
         why = "too many refused requests are waiting: the connection is closed"
-        refusal = RequestError(last.refusal.code, f"{last.refusal.message}; {why}", **last.refusal.fields)
-        self._state.reply_error(peer, last.request_id, refusal)
+        error = RequestError(last.error.code, f"{last.error.message}; {why}", **last.error.fields)
+        self._state.reply_error(peer, last.request_id, error)
         self._state.effects.append(Disconnect(peer))
 
     def drop(self, peer: Peer) -> None:
-        """Answer none of them: the client has gone, or is made to. They are counted all the same."""
+        """Drop the errors of a client that has left, or has to. They are counted and audited all the same."""
         waiting = self._waiting.pop(peer, None)
         if waiting:
             last = waiting[-1]
-            self._state.counts[f"refused.{last.refusal.code}"] += len(waiting)
-            self._state.audit.record_unanswered(
-                peer, last.request_id, last.refusal.code, last.refusal.message, len(waiting)
-            )
+            code, message = last.error.code, last.error.message
+            self._state.counts[f"refused.{code}"] += len(waiting)
+            self._state.audit.record_unanswered(peer, last.request_id, code, message, len(waiting))
 
     def answer_all(self, now: float) -> None:
-        """Answer all of them at once: the broker ends."""
+        """Send all errors at once: the broker ends."""
         for peer in list(self._waiting):
-            for refused in self._waiting.pop(peer):
-                self._answer(peer, refused, now)
+            for delayed in self._waiting.pop(peer):
+                self._answer(peer, delayed, now)

@@ -1,6 +1,6 @@
-"""From references to sessions. What its sender may not see is not found, just as what does not exist.
+"""Session lookup: from references in requests to sessions. A session that its sender may not see is not found.
 
-A bare name is the asker's own. `OWNER/NAME` reaches a session that is shared with the asker, or any for an admin, and
+A bare name is the sender's own. `OWNER/NAME` reaches a session that is shared with the sender, or any for an admin, and
 so does an id.
 """
 
@@ -16,55 +16,63 @@ from replwire.ops import Request
 
 
 class SessionLookup:
-    """From references to sessions, and back, for one asker at a time."""
+    """Resolves references to sessions, and builds references."""
 
     def __init__(self, sessions: SessionRegistry, access: AccessControl) -> None:
         self._sessions = sessions
         self._access = access
 
     def key(self, reference: str, request: Request, identity: str) -> NameKey:
-        """Return a reference as a name."""
+        """Return the owner, name and scope that a reference in a request stands for."""
         owner, name = split_reference(reference)
         return NameKey(identity if owner is None else owner, name, scope_of(name, request.project, request.agent))
 
     def find(self, request: Request, peer: Peer, reference: str | None = None) -> Session | None:
-        """The session that a request is about, or that a reference in it means, if its sender may see one there."""
+        """Return the session that a request is about, if its sender may see it.
+
+        Args:
+            request: The request.
+            peer: Its sender.
+            reference: Another reference in the request, in place of its target.
+        """
         reference = reference or request.target
         return None if reference is None else self._find(reference, request, self._access.identity_of(peer))
 
     def get(self, request: Request, peer: Peer) -> Session:
-        """The same, or Refusal `session-not-found`, which says to its owner what became of it."""
+        """Return the session that a request is about.
+
+        Raises:
+            RequestError: `session-not-found`, with the cause of its end for its owner.
+        """
         session = self.find(request, peer)
         if session is None:
             raise self.not_found(request, peer)
         return session
 
     def _find(self, reference: str, request: Request, identity: str) -> Session | None:
-        key = self.key(reference, request, identity)
-        found = self._sessions.find_by_name(key)
-        if found is None and key.owner != identity:
-            visible = [
-                each for each in self._sessions.find_all_by_name(key.owner, key.name) if self._sees(identity, each)
-            ]
+        owner, name = split_reference(reference)
+        scope = scope_of(name, request.project, request.agent)
+        found = self._sessions.by_name.get((identity if owner is None else owner, name), {}).get(scope)
+        if found is None and owner is not None and owner != identity:
+            named = self._sessions.find_all_by_name(owner, name)
+            visible = [each for each in named if self._access.may_see(each, identity)]
             found = visible[0] if len(visible) == 1 else None
-        found = found or self._sessions.find_by_id(reference)
-        return found if found is not None and self._sees(identity, found) else None
-
-    def _sees(self, identity: str, session: Session) -> bool:
-        return self._access.may_see(session, identity)
+        if found is None:
+            found = self._sessions.find_by_id(reference)
+        if found is None or found.owner == identity or self._access.may_see(found, identity):
+            return found
+        return None
 
     def not_found(self, request: Request, peer: Peer) -> RequestError:
-        """The refusal of a reference that means no session, or none that its sender may see."""
+        """Return the error for a reference to no session, or to none that its sender may see."""
         reference, identity = request.target or "", self._access.identity_of(peer)
         key = self.key(reference, request, identity)
-        known = key.owner == identity or self._access.is_admin_identity(identity)
-        cause = (
-            self._sessions.end_cause(key) or self._sessions.end_cause(NameKey(identity, reference)) if known else None
-        )
+        may_know = key.owner == identity or self._access.is_admin_identity(identity)
+        cause = self._sessions.end_cause(key) or self._sessions.end_cause(NameKey(identity, reference))
         return RequestError(
             "session-not-found",
             f"Session not found: {reference}",
-            cause=cause,
+            cause=cause if may_know else None,
             hint="send `if-missing`: `create` with the eval, or open it with `new-session`",
         )
 

@@ -1,15 +1,15 @@
-"""Slots of evals: so many run at once, and turns are fair when more want to.
+"""Slots of evals: a semaphore with a fair order among those that wait.
 
-Only the first eval of a session stands here, so a slow session never holds more than one slot. Turns go round between
-identities, and within one between its agents: one that waits is served after at most one eval of each other identity
-that waits, however many labels that one has (deficit round robin with one eval as the quantum: Shreedhar and Varghese,
-SIGCOMM 1995). Whoever has as many slots as it may is passed over, and so are long evals while they have all of theirs.
+Only the first eval of a session waits here, so a slow session never holds more than one slot. Slots go round between
+identities, and within an identity between its agents: one that waits is served after at most one eval of each other
+identity that waits, however many labels that one uses (deficit round robin with one eval as the quantum: Shreedhar and
+Varghese, SIGCOMM 1995). An identity that has as many slots as it may is passed over, and so are long evals while they
+have all of theirs.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 from replbroker.core.limits.quotas import SLOTS, Holder, Quotas
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class SlotRequest(NamedTuple):
-    """The account that a slot is wanted on, and whether it may be kept for long."""
+    """The account that a slot is wanted on, and whether it may be held for long."""
 
     holder: Holder
     long: bool = False
@@ -49,20 +49,20 @@ class _AgentQueue(Generic[T]):
 
 
 class FairSemaphore(Generic[T]):
-    """The single owner of the slots: a release frees one, or hands it straight to the next in turn."""
+    """The single owner of the slots: a release frees one, or hands it straight to the next in turn.
 
-    def __init__(self, quotas: Quotas, slots: Callable[[], int], long_slots: Callable[[], int]) -> None:
-        """`long_slots`: how many of the slots long evals may have."""
+    Attributes:
+        capacity: The number of slots.
+        long_capacity: The number of slots that long evals may have.
+        long_in_use: The number of slots that long evals have.
+    """
+
+    def __init__(self, quotas: Quotas, capacity: int, long_capacity: int) -> None:
         self._quotas = quotas
-        self._capacity = slots
-        self._long_capacity = long_slots
+        self.capacity = capacity
+        self.long_capacity = long_capacity
         self.long_in_use = 0
         self._queues: OrderedDict[str, OrderedDict[str, _AgentQueue[T]]] = OrderedDict()
-
-    @property
-    def capacity(self) -> int:
-        """The number of slots."""
-        return self._capacity()
 
     @property
     def in_use(self) -> int:
@@ -70,65 +70,75 @@ class FairSemaphore(Generic[T]):
         return self._quotas.total(SLOTS)
 
     def __len__(self) -> int:
-        return sum(len(line) for lines in self._queues.values() for line in lines.values())
+        return sum(len(queue) for queues in self._queues.values() for queue in queues.values())
 
-    def has_room(self, turn: SlotRequest) -> bool:
+    def has_room(self, request: SlotRequest) -> bool:
         """Return whether there is a slot for a request."""
-        return (not turn.long or self._has_long()) and self._quotas.has_room(SLOTS, turn.holder)
+        return (not request.long or self.long_in_use < self.long_capacity) and self._quotas.has_room(
+            SLOTS, request.holder
+        )
 
-    def _has_long(self) -> bool:
-        return self.long_in_use < self._long_capacity()
+    def try_acquire(self, request: SlotRequest) -> bool:
+        """Take a slot if there is one, before everything that waits: that needs another kind, or may not have one."""
+        if request.long and self.long_in_use >= self.long_capacity:
+            return False
+        if not self._quotas.has_room(SLOTS, request.holder):
+            return False
+        self._charge(request)
+        return True
 
-    def acquire(self, turn: SlotRequest, item: T) -> bool:
-        """Take a slot if there is one, else stand in the agent's line and return False. Whoever waits already waits for
-        something that this one does not need, or would not get in either."""
-        if self.has_room(turn):
-            self._charge(turn)
+    def acquire(self, request: SlotRequest, item: T) -> bool:
+        """Take a slot if there is one; else put the item at the end of its agent's queue and return False."""
+        if self.try_acquire(request):
             return True
-        lines = self._queues.setdefault(turn.holder.identity, OrderedDict())
-        lines.setdefault(turn.holder.agent, _AgentQueue()).add(item, long=turn.long)
+        queues = self._queues.setdefault(request.holder.identity, OrderedDict())
+        queues.setdefault(request.holder.agent, _AgentQueue()).add(item, long=request.long)
         return False
 
-    def _charge(self, turn: SlotRequest) -> None:
-        self._quotas.charge(SLOTS, turn.holder)
-        self.long_in_use += turn.long
+    def _charge(self, request: SlotRequest) -> None:
+        self._quotas.charge(SLOTS, request.holder)
+        self.long_in_use += request.long
 
-    def release(self, turn: SlotRequest) -> list[T]:
-        """Give a slot back. Returns the items that have one now: mostly one, or none when nobody waits."""
-        self._quotas.release(SLOTS, turn.holder)
-        self.long_in_use -= turn.long
-        return self.fill()
+    def release(self, request: SlotRequest) -> list[T]:
+        """Give a slot back.
+
+        Returns:
+            The items that have a slot now: mostly one, or none when nothing waits.
+        """
+        self._quotas.release(SLOTS, request.holder)
+        self.long_in_use -= request.long
+        return self.fill() if self._queues else []
 
     def fill(self) -> list[T]:
-        """Give slots that are free to those whose turn it is. Also to be called when there are more than there were."""
+        """Give free slots to the items whose turn it is. To be called when the capacity has grown, too."""
         following = []
         while self._queues and (item := self._next()) is not None:
             following.append(item)
         return following
 
     def _next(self) -> T | None:
-        for identity, lines in self._queues.items():
+        for identity, queues in self._queues.items():
             if not self._quotas.has_room(SLOTS, Holder(identity)):
                 continue
-            for agent, line in lines.items():
-                found = line.next(with_long=self._has_long())
+            for agent, queue in queues.items():
+                found = queue.next(with_long=self.long_in_use < self.long_capacity)
                 if found is None:
                     continue
                 _, item = found.popleft()
-                self._charge(SlotRequest(Holder(identity, agent), found is line.long))
-                lines.move_to_end(agent)  # every other agent comes before its next one
+                self._charge(SlotRequest(Holder(identity, agent), found is queue.long))
+                queues.move_to_end(agent)  # every other agent comes before its next one
                 self._queues.move_to_end(identity)
                 self._drop_empty(identity, agent)
                 return item
         return None
 
-    def cancel(self, turn: SlotRequest, item: T) -> None:
-        """Take a waiting item out. Raises ValueError when it does not wait."""
-        identity, agent = turn.holder
-        line = self._queues.get(identity, OrderedDict()).get(agent)
-        if line is None:
-            raise ValueError("no such line")
-        kind = line.long if turn.long else line.short
+    def cancel(self, request: SlotRequest, item: T) -> None:
+        """Take out an item that waits. Raises ValueError when it does not wait."""
+        identity, agent = request.holder
+        queue = self._queues.get(identity, OrderedDict()).get(agent)
+        if queue is None:
+            raise ValueError("no such queue")
+        kind = queue.long if request.long else queue.short
         entry = next((entry for entry in kind if entry[1] is item), None)
         if entry is None:
             raise ValueError("it does not wait")
@@ -136,7 +146,6 @@ class FairSemaphore(Generic[T]):
         self._drop_empty(identity, agent)
 
     def _drop_empty(self, identity: str, agent: str) -> None:
-        """Lines where nobody waits go."""
         if not self._queues[identity][agent]:
             del self._queues[identity][agent]
         if not self._queues[identity]:
@@ -145,9 +154,9 @@ class FairSemaphore(Generic[T]):
     def count_waiting(self) -> dict[SlotRequest, int]:
         """Count the waiting items by account and kind."""
         found: dict[SlotRequest, int] = {}
-        for identity, lines in self._queues.items():
-            for agent, line in lines.items():
-                for long, kind in ((False, line.short), (True, line.long)):
+        for identity, queues in self._queues.items():
+            for agent, queue in queues.items():
+                for long, kind in ((False, queue.short), (True, queue.long)):
                     if kind:
                         found[SlotRequest(Holder(identity, agent), long)] = len(kind)
         return found

@@ -1,7 +1,7 @@
-"""Memory in sum: bounds on what may begin, and the choice of what ends when there is too little.
+"""Memory in sum: limits on what may begin, and the choice of what ends when there is too little.
 
-What the machine has left is told by the shell, what sessions use by their workers. Sums are made once for a burst of
-such reports; to ask whether something may begin looks at the last sums and walks nothing.
+The shell measures what the machine has left; workers report what their sessions use. Sums and limits are computed once
+for a burst of such reports. The check of whether something may begin only compares the last sums.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from replbroker.core.sessions.session import Session
 from replwire.faults import RequestError
 from replwire.limits import MIB, Limits
 
@@ -18,69 +17,76 @@ _FREE_SHARE, _MIN_FREE, _MAX_FREE = 32, 64 * MIB, 512 * MIB
 
 
 class AvailableMemory(NamedTuple):
-    """Bytes that this machine, or the broker's control group where that is less, has in all and has left."""
+    """Memory of this machine, or of the broker's control group where that is less, in bytes."""
 
     total: int
     available: int
 
 
 class WorkerMemory(NamedTuple):
-    """A worker, by its number, whose processes those are, and the bytes that they use."""
+    """The bytes that the processes of one worker's session use."""
 
     worker: int
-    session: Session
+    owner: str
     used: int
 
 
 class MemoryExcess(NamedTuple):
-    """A session that has to end, and the cause."""
+    """A worker whose session has to end, and the cause."""
 
     worker: int
-    session: Session
     cause: str
 
 
 class MemoryTotals:
-    """The figures that count now. Before the first look at the machine nothing is bounded that is derived from it."""
+    """Current sums and limits. Limits derived from the machine apply from its first measurement on.
 
-    def __init__(self, limits: Limits, own: str) -> None:
-        self.limits = limits
-        self._broker_user = own
+    Attributes:
+        machine: The last measurement.
+        used: Bytes that all sessions use.
+        max_bytes: Bytes that all sessions may use together; None for no limit.
+        min_free: Bytes that have to be available for something to begin.
+        is_short: Fewer bytes are available.
+    """
+
+    def __init__(self, limits: Limits, broker_user: str) -> None:
+        self._broker_user = broker_user
         self.machine: AvailableMemory | None = None
         self.used = 0
         self._used_by: Counter[str] = Counter()
         self._largest: dict[str, WorkerMemory] = {}
+        self.set_limits(limits)
 
-    # --- bounds ---
+    # --- limits ---
 
-    @property
-    def max_bytes(self) -> int | None:
-        """Bytes that all sessions may use together."""
-        if self.limits.max_memory_bytes or self.machine is None:
-            return self.limits.max_memory_bytes or None
-        return self.machine.total * 9 // 10
+    def set_limits(self, limits: Limits) -> None:
+        """Apply other limits."""
+        self.limits = limits
+        self._derive()
+
+    def set_machine(self, machine: AvailableMemory) -> None:
+        """Apply a measurement of the machine."""
+        self.machine = machine
+        self._derive()
+
+    def _derive(self) -> None:
+        limits, machine = self.limits, self.machine
+        self.max_bytes: int | None = limits.max_memory_bytes or None
+        self.min_free: int = limits.min_free_memory_bytes
+        if machine is not None:
+            self.max_bytes = self.max_bytes or machine.total * 9 // 10
+            self.min_free = self.min_free or min(_MAX_FREE, max(_MIN_FREE, machine.total // _FREE_SHARE))
+        half = None if self.max_bytes is None else self.max_bytes // 2
+        self._max_of_others: int | None = limits.max_identity_memory_bytes or half
+        self._max_of_broker_user: int | None = limits.max_identity_memory_bytes or None
+        self.is_short = machine is not None and machine.available < self.min_free
 
     def max_bytes_of(self, identity: str) -> int | None:
-        """Bytes that this identity's sessions may use together, where that is less than all may."""
-        if self.limits.max_identity_memory_bytes:
-            return self.limits.max_identity_memory_bytes
-        most = self.max_bytes
-        return None if most is None or identity == self._broker_user else most // 2
-
-    @property
-    def min_free(self) -> int:
-        """Bytes that have to be available for something to begin."""
-        if self.limits.min_free_memory_bytes or self.machine is None:
-            return self.limits.min_free_memory_bytes
-        return min(_MAX_FREE, max(_MIN_FREE, self.machine.total // _FREE_SHARE))
-
-    @property
-    def is_short(self) -> bool:
-        """Return whether the machine has less left than that."""
-        return self.machine is not None and self.machine.available < self.min_free
+        """Return the bytes that this identity's sessions may use together; None for no limit."""
+        return self._max_of_broker_user if identity == self._broker_user else self._max_of_others
 
     def available_to(self, identity: str) -> int | None:
-        """Bytes that this identity's sessions can still take, all bounds together; None when nothing is known."""
+        """Return the bytes that this identity's sessions can still take; None when nothing is known."""
         rest = []
         if self.machine is not None:
             rest.append(self.machine.available - self.min_free)
@@ -89,43 +95,46 @@ class MemoryTotals:
                 rest.append(most - used)
         return max(0, min(rest)) if rest else None
 
-    # --- figures ---
+    # --- sums ---
 
-    def update(self, uses: Iterable[WorkerMemory]) -> None:
-        """Take in the figures of all sessions."""
+    def update(self, workers: Iterable[WorkerMemory]) -> None:
+        """Sum up the memory of all workers that have a session."""
         self.used = 0
         self._used_by.clear()
         self._largest.clear()
-        for use in uses:
-            identity = use.session.owner
-            self.used += use.used
-            self._used_by[identity] += use.used
-            if identity not in self._largest or use.used > self._largest[identity].used:
-                self._largest[identity] = use
+        for each in workers:
+            self.used += each.used
+            self._used_by[each.owner] += each.used
+            if each.owner not in self._largest or each.used > self._largest[each.owner].used:
+                self._largest[each.owner] = each
 
     def check(self, identity: str) -> None:
-        """Raise Refusal `memory-limit-reached` when this identity may not begin anything."""
+        """Raise RequestError `memory-limit-reached` when this identity may not begin anything."""
         if self.is_short:
             assert self.machine is not None
             err = f"The machine has {_mib(self.machine.available)} of memory left"
-            raise _refusal("min-free-memory-bytes", self.min_free, err)
-        if (most := self.max_bytes_of(identity)) is not None and self._used_by[identity] >= most:
-            err = f"The sessions of {identity} use {_mib(self._used_by[identity])} of memory"
-            raise _refusal("max-identity-memory-bytes", most, err)
-        if (most := self.max_bytes) is not None and self.used >= most:
-            raise _refusal("max-memory-bytes", most, f"All sessions use {_mib(self.used)} of memory")
+            raise _limit_error("min-free-memory-bytes", self.min_free, err)
+        most = self._max_of_broker_user if identity == self._broker_user else self._max_of_others
+        if most is not None and (used := self._used_by.get(identity, 0)) >= most:
+            err = f"The sessions of {identity} use {_mib(used)} of memory"
+            raise _limit_error("max-identity-memory-bytes", most, err)
+        if self.max_bytes is not None and self.used >= self.max_bytes:
+            raise _limit_error("max-memory-bytes", self.max_bytes, f"All sessions use {_mib(self.used)} of memory")
 
     def find_excess(self, *, fresh: bool) -> MemoryExcess | None:
-        """Choose what ends: of an identity that uses too much, then where all do or the machine runs out, of who uses
-        most. `fresh`: the machine was looked at since the last end."""
-        for identity, use in self._largest.items():
+        """Choose what ends: the largest session of an identity over its limit, else of the identity that uses most.
+
+        Args:
+            fresh: The machine was measured since the last end of a session.
+        """
+        for identity, largest in self._largest.items():
             most, used = self.max_bytes_of(identity), self._used_by[identity]
             if most is not None and used > most:
-                return _excess(use, f"the sessions of {identity} used {_mib(used)}, limit {_mib(most)}")
-        most_used = max(self._used_by, key=self._used_by.__getitem__, default=None)  # however it is divided
-        if most_used is None or not self._used_by[most_used]:
+                return _excess(largest, f"the sessions of {identity} used {_mib(used)}, limit {_mib(most)}")
+        top = max(self._used_by, key=self._used_by.__getitem__, default=None)  # however it is divided
+        if top is None or not self._used_by[top]:
             return None
-        largest = self._largest[most_used]
+        largest = self._largest[top]
         if self.max_bytes is not None and self.used > self.max_bytes:
             return _excess(largest, f"all sessions used {_mib(self.used)}, limit {_mib(self.max_bytes)}")
         if fresh and self.machine is not None and self.machine.available < self.min_free // 2:
@@ -133,7 +142,7 @@ class MemoryTotals:
         return None
 
     def as_stats(self) -> dict[str, int | None]:
-        """For `stats`."""
+        """Return the part of `stats` about memory."""
         machine = self.machine
         return {
             "used": self.used,
@@ -144,14 +153,15 @@ class MemoryTotals:
         }
 
 
-def _excess(use: WorkerMemory, why: str) -> MemoryExcess:
-    cause = f"killed: {why}, and this is the largest session of who used most: {_mib(use.used)}"
-    return MemoryExcess(use.worker, use.session, cause)
+def _excess(largest: WorkerMemory, why: str) -> MemoryExcess:
+    cause = f"killed: {why}, and this is the largest session of the identity that used most: {_mib(largest.used)}"
+    return MemoryExcess(largest.worker, cause)
 
 
-def _refusal(limit: str, value: int, err: str) -> RequestError:
+def _limit_error(limit: str, value: int, err: str) -> RequestError:
     hint = "close or reset a session, or wait until others end"
-    return RequestError("memory-limit-reached", f"{err} ({limit} = {value})", limit=limit, limit_value=value, hint=hint)
+    fields = {"limit": limit, "limit_value": value, "hint": hint}
+    return RequestError("memory-limit-reached", f"{err} ({limit} = {value})", **fields)
 
 
 def _mib(value: int) -> str:

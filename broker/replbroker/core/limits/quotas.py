@@ -1,13 +1,13 @@
 """Quotas: how much of each shared total an identity may hold, and each of its agents.
 
-Of every total a reserve is for the broker's own user, root and admins. Anybody else may hold a share of it, and while
+Of every total a reserve is for the broker's own user, root and admins. Everybody else may hold a share of it, and while
 several do, one that has more than an equal part leaves the last of it to the others. Labels of agents divide what their
 identity may hold by the same rule; a new label never adds to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from replwire.faults import RequestError
@@ -15,20 +15,20 @@ from replwire.limits import Limits
 
 
 class Holder(NamedTuple):
-    """An account that something is held on. `agent` is a label, or stands for one connection."""
+    """An account to charge. `agent` is a label, or stands for one connection."""
 
     identity: str
     agent: str = ""
 
 
 class Resource(NamedTuple):
-    """A counted resource. `quota` and `total` are names of limits, `word` and `err` those of a refusal."""
+    """A counted resource. `quota` and `total` are names of limits, `word` and `err` those of an error."""
 
-    quota: str  # what one identity may hold
-    total: str  # what all together may
+    quota: str  # the limit of one identity
+    total: str  # the limit of all together
     word: str
     err: str
-    divided: bool = True  # agents of one identity divide it; else it is handed round, or the oldest goes
+    divided: bool = True  # agents of one identity divide it; else it goes round, or the oldest is dropped
 
 
 CONNECTIONS: Final = Resource("max-connections", "max-connections", "connection-limit-reached", "Too many clients")
@@ -49,11 +49,11 @@ IDEMPOTENCY_KEYS: Final = Resource(
     "max-idempotency-keys", "max-idempotency-keys", "rate-limited", "Too many keys", False
 )
 RESOURCES: Final = (CONNECTIONS, SESSIONS, SLOTS, QUEUE, READS, SUBSCRIPTIONS, IDEMPOTENCY_KEYS)
-_FIELDS = {name: name.replace("-", "_") for each in RESOURCES for name in (each.quota, each.total)}
+_LIMITS = {name for each in RESOURCES for name in (each.quota, each.total)}
 
 
 class _QuotaExceeded(NamedTuple):
-    """The reason why there is no more: the bound that was met, its value, and whose it is (None: of all)."""
+    """The limit that was met, its value, and whose it is (None: of all together)."""
 
     limit: str
     value: int
@@ -67,7 +67,7 @@ class _ResourceUsage:
 
     def __init__(self) -> None:
         self.total = 0
-        self.unprivileged = 0  # of it without the broker's own user and admins
+        self.unprivileged = 0  # of the total, without the broker's own user and admins
         self.users = 0  # identities that hold that
         self.by_holder: dict[Holder, int] = {}
         self.by_identity: dict[str, int] = {}
@@ -75,51 +75,57 @@ class _ResourceUsage:
 
 
 class Quotas:
-    """Counts and bounds of every resource. Whoever charges releases, on the same holder."""
+    """Counts and limits of every resource. Every charge is released by whoever made it, on the same holder."""
 
-    def __init__(
-        self,
-        limits: Callable[[], Limits],
-        listed: Mapping[str, Mapping[str, int]],
-        is_privileged: Callable[[str], bool],
-    ) -> None:
-        """`listed` are the quotas that the config gives to identities, by the names of limits."""
-        self._limits = limits
-        self._listed = listed
-        self._is_privileged = is_privileged
+    def __init__(self, limits: Limits, listed: Mapping[str, Mapping[str, int]], privileged: Collection[str]) -> None:
+        """Create the counts.
+
+        Args:
+            limits: The limits of the broker.
+            listed: Quotas that the config gives to identities, by the names of limits.
+            privileged: The broker's own user, root and admins, for whom the reserve is.
+        """
         self._usage = {resource: _ResourceUsage() for resource in RESOURCES}
+        self.configure(limits, listed, privileged)
 
-    # --- what may be held ---
+    def configure(self, limits: Limits, listed: Mapping[str, Mapping[str, int]], privileged: Collection[str]) -> None:
+        """Apply other limits, quotas and admins; see `__init__`. What is held stays held."""
+        self._limits = limits
+        self._values: dict[str, int] = {name: getattr(limits, name.replace("-", "_")) for name in _LIMITS}
+        self._listed = listed
+        self._privileged = frozenset(privileged)
+        for usage in self._usage.values():
+            users = {who: count for who, count in usage.by_identity.items() if who not in self._privileged}
+            usage.unprivileged, usage.users = sum(users.values()), len(users)
 
-    def _limit(self, name: str) -> int:
-        limit: int = getattr(self._limits(), _FIELDS[name])
-        return limit
+    # --- limits ---
 
     def _reserve(self, total: int) -> int:
-        """The last part of a total: all but one at most, so that a small total has room for anybody."""
-        return max(0, min(total - 1, -(-total * self._limits().reserve_percent // 100)))
+        """Return the reserved part of a total: all but one at most, so that a small total has room for anybody."""
+        return max(0, min(total - 1, -(-total * self._limits.reserve_percent // 100)))
 
     def quota(self, resource: Resource, identity: str) -> int:
         """Return the most that one identity may hold."""
         listed = self._listed.get(identity, {}).get(resource.quota)
-        total = self._limit(resource.total)
+        total = self._values[resource.total]
         if listed is not None:
             return min(listed, total)
-        if self._is_privileged(identity):
+        if identity in self._privileged:
             return total
         most = total - self._reserve(total)
         if resource.quota != resource.total:
-            return min(most, self._limit(resource.quota))
-        return min(most, -(-total * self._limits().identity_share_percent // 100))
+            return min(most, self._values[resource.quota])
+        return min(most, -(-total * self._limits.identity_share_percent // 100))
 
     def _find_exceeded(self, resource: Resource, holder: Holder) -> _QuotaExceeded | None:
-        usage, identity, total = self._usage[resource], holder.identity, self._limit(resource.total)
+        """Return the limit that one more for this holder would exceed."""
+        usage, identity, total = self._usage[resource], holder.identity, self._values[resource.total]
         if usage.total >= total:
             return _QuotaExceeded(resource.total, total, None)
         quota, mine = self.quota(resource, identity), usage.by_identity.get(identity, 0)
         if mine >= quota:
             return _QuotaExceeded(resource.quota, quota, identity)
-        if not self._is_privileged(identity):
+        if identity not in self._privileged:
             kept = self._reserve(total)
             most = total - kept
             if usage.unprivileged >= most:
@@ -131,14 +137,14 @@ class Quotas:
                 return _QuotaExceeded(resource.quota, equal, identity)
         if not resource.divided:
             return None
-        if resource is QUEUE and usage.by_holder.get(holder, 0) >= self._limit(QUEUE.quota):
-            return _QuotaExceeded(QUEUE.quota, self._limit(QUEUE.quota), describe_holder(holder))
+        if resource is QUEUE and usage.by_holder.get(holder, 0) >= self._values[QUEUE.quota]:
+            return _QuotaExceeded(QUEUE.quota, self._values[QUEUE.quota], describe_holder(holder))
         return self._find_exceeded_by_agent(resource, usage, holder, quota)
 
     def _find_exceeded_by_agent(
         self, resource: Resource, usage: _ResourceUsage, holder: Holder, quota: int
     ) -> _QuotaExceeded | None:
-        """The labels of one identity divide what it may hold, once it comes to the last of it."""
+        """Let the labels of one identity divide the last of what it may hold."""
         held = usage.by_holder.get(holder, 0)
         others = usage.labels.get(holder.identity, 0) - (held > 0)
         equal = -(-quota // (others + 1))
@@ -148,23 +154,31 @@ class Quotas:
 
     def has_room(self, resource: Resource, holder: Holder) -> bool:
         """Return whether a holder may have one more."""
+        if not resource.divided and holder.identity in self._privileged and holder.identity not in self._listed:
+            return self._usage[resource].total < self._values[resource.total]  # its only limit
         return self._find_exceeded(resource, holder) is None
 
-    def check(self, resource: Resource, holder: Holder, **more: Any) -> None:
-        """Raise Refusal when a holder may not have one more."""
-        lack = self._find_exceeded(resource, holder)
-        if lack is not None:
-            whose = "" if lack.whose is None else f" for {lack.whose}"
+    def check(self, resource: Resource, holder: Holder, **fields: Any) -> None:
+        """Raise RequestError when a holder may not have one more.
+
+        Args:
+            resource: The resource.
+            holder: The account.
+            fields: Further fields of the error.
+        """
+        exceeded = self._find_exceeded(resource, holder)
+        if exceeded is not None:
+            whose = "" if exceeded.whose is None else f" for {exceeded.whose}"
             raise RequestError(
                 resource.word,
-                f"{resource.err}{whose} ({lack.limit} = {lack.value})",
-                limit=lack.limit,
-                limit_value=lack.value,
-                quota_of=lack.whose,
-                **more,
+                f"{resource.err}{whose} ({exceeded.limit} = {exceeded.value})",
+                limit=exceeded.limit,
+                limit_value=exceeded.value,
+                quota_of=exceeded.whose,
+                **fields,
             )
 
-    # --- what is held ---
+    # --- usage ---
 
     def charge(self, resource: Resource, holder: Holder) -> None:
         """Count one more."""
@@ -175,7 +189,7 @@ class Quotas:
         usage.by_identity[identity] = mine + 1
         if not held:
             usage.labels[identity] = usage.labels.get(identity, 0) + 1
-        if not self._is_privileged(identity):
+        if identity not in self._privileged:
             usage.unprivileged += 1
             usage.users += not mine
 
@@ -194,20 +208,16 @@ class Quotas:
             usage.by_identity[identity] = mine
         else:
             del usage.by_identity[identity], usage.labels[identity]
-        if not self._is_privileged(identity):
+        if identity not in self._privileged:
             usage.unprivileged -= 1
             usage.users -= not mine
 
-    def reload(self, listed: Mapping[str, Mapping[str, int]]) -> None:
-        """Take over other quotas from the config, and admins: what is held without them is another sum."""
-        self._listed = listed
-        for usage in self._usage.values():
-            users = {who: count for who, count in usage.by_identity.items() if not self._is_privileged(who)}
-            usage.unprivileged, usage.users = sum(users.values()), len(users)
-
     def transfer(self, resource: Resource, before: Holder, after: Holder) -> None:
-        """Count one on another account from here on. Raises Refusal when that one may not hold it; nothing has changed
-        then."""
+        """Charge one to another account from here on.
+
+        Raises:
+            RequestError: The other account may not hold it. Nothing has changed then.
+        """
         self.release(resource, before)
         try:
             self.check(resource, after)
@@ -233,7 +243,7 @@ class Quotas:
         yield from dict.fromkeys(each for usage in self._usage.values() for each in usage.by_identity)
 
     def show(self, identity: str) -> dict[str, dict[str, int]]:
-        """Return what one identity holds and may hold, by the limit's name."""
+        """Return usage and quota of one identity, by the limit's name."""
         return {
             each.quota: {"used": self.used_by(each, identity), "quota": self.quota(each, identity)}
             for each in RESOURCES
@@ -241,5 +251,5 @@ class Quotas:
 
 
 def describe_holder(holder: Holder) -> str:
-    """A holder in words."""
+    """Return a holder in words."""
     return f"agent {holder.agent} of {holder.identity}"

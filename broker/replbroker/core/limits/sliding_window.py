@@ -1,4 +1,4 @@
-"""How much may be asked: requests in any 60 seconds, a true sliding window with refused ones in it; and bytes."""
+"""Rates: requests in any 60 seconds, a true sliding window that counts refused ones too, and bytes of requests."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ WINDOW_S = 60.0
 
 
 class ByteBucket:
-    """Bytes of requests: a second's worth at once, then so many a second. One request may go into debt, however long it
-    is; the next waits until that is paid."""
+    """A bucket of bytes: a second's worth at once, then so many a second.
+
+    One request may go into debt, however long it is; the next waits until that is paid.
+    """
 
     __slots__ = ("_at", "_used")
 
     def __init__(self) -> None:
-        self._used = 0.0  # beyond 0 and up to a second's worth it is free, beyond that debt
+        self._used = 0.0  # up to a second's worth is free, more is debt
         self._at = 0.0
 
     def wait_s(self, per_s: int, now: float) -> float:
-        """In how many seconds the next may come."""
+        """Return the seconds until the next request may come, at so many bytes a second."""
         self._used = max(0.0, self._used - (now - self._at) * per_s)
         self._at = now
         return max(0.0, (self._used - per_s) / per_s)
 
     def add(self, size: int) -> None:
-        """One has come."""
+        """Count the bytes of a request."""
         self._used += size
 
 
 class SlidingWindow:
-    """Somebody's requests of the last minute. Holds at most `limit` times."""
+    """The requests of one account in the last minute. Holds at most `limit` times."""
 
     __slots__ = ("_controls", "_times", "bytes")
 
@@ -39,9 +41,14 @@ class SlidingWindow:
         self._controls: deque[float] = deque()
 
     def try_acquire(self, limit: int, now: float) -> int:
-        """0 when the request may pass, else in how many milliseconds (at least 1) the next one may.
+        """Count one more request. A refused one takes the place of the oldest, so hammering does not pay.
 
-        A refused request counts: it takes the place of the oldest one, so hammering does not pay.
+        Args:
+            limit: Requests in any minute.
+            now: Seconds, monotonic.
+
+        Returns:
+            0 if the request may pass, else the milliseconds (at least 1) until the next one may.
         """
         times = self._times
         while times and times[0] <= now - WINDOW_S:
@@ -54,7 +61,7 @@ class SlidingWindow:
         return max(1, int((times[0] + WINDOW_S - now) * 1000) + 1)
 
     def try_acquire_control(self, limit: int, now: float) -> bool:
-        """Whether one that has met its limit may still interrupt or close what it began. Refused ones do not count."""
+        """Count one more `interrupt` or `close` beyond the limit. Return whether it may pass; refused ones are free."""
         times = self._controls
         while times and times[0] <= now - WINDOW_S:
             times.popleft()
@@ -64,5 +71,5 @@ class SlidingWindow:
         return True
 
     def is_idle(self, now: float) -> bool:
-        """Whether nothing was heard in the last minute."""
+        """Return whether there was no request in the last minute."""
         return not self._times or self._times[-1] <= now - WINDOW_S

@@ -1,7 +1,6 @@
-"""The event bus: numbers events, keeps the newest for those who catch up, and hands them to whoever may hear them.
+"""The event bus: numbers events, buffers the newest for clients that catch up, and sends them to subscribers.
 
-Nothing is built while nobody listens: `wanted` says whether anybody does. Numbers are counted all the same, so that
-a reader who comes later can tell that there was something.
+No event is built without a listener. Numbers are counted all the same, so that a later reader sees the gap.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from replbroker.core.clients.access_control import AccessControl
+from replbroker.core.clock import CoreClock
 from replbroker.core.effects import Effect, Peer, PublishEvent, ToClient
 from replbroker.core.limits.quotas import SUBSCRIPTIONS, Holder, Quotas
 from replbroker.core.sessions.event_buffer import BufferedEvent, EventBuffer
@@ -25,7 +25,7 @@ _OUTPUT = frozenset({"eval/output", "eval/output-end"})
 
 
 class Subscription(NamedTuple):
-    """One `subscribe` that goes on."""
+    """A subscription of a client."""
 
     peer: Peer
     request_id: str
@@ -34,58 +34,61 @@ class Subscription(NamedTuple):
     types: frozenset[str]
 
 
-# Something that happened and is not an event yet: what, in which session, its number, when, its fields, and what adds
-# more of them later.
+# An event that is numbered and not built yet: type, session, number, moment, fields, and a function that adds fields.
 _PendingEvent = tuple[type[Event], Session | None, int, float, dict[str, Any], Callable[[], dict[str, Any]] | None]
 
 
 class EventBus:
-    """All subscriptions. `emit` takes effects, `now` is the moment of what is told, `stamp` makes it a text."""
+    """All subscriptions, and the events on their way to them.
+
+    Attributes:
+        limits: The limits of the broker.
+        has_listeners: True if anybody wants canonical events.
+        live_types: The ephemeral types that anybody wants.
+    """
 
     def __init__(
         self,
         limits: Limits,
         access: AccessControl,
-        emit: Callable[[Effect], None],
-        now: Callable[[], float],
-        stamp: Callable[[float], str],
+        add_effect: Callable[[Effect], None],
+        clock: CoreClock,
         *,
-        boot: str,
-        record: bool,
+        boot_id: str,
+        emit_all_events: bool,
         quotas: Quotas,
     ) -> None:
         self.limits = limits
         self._access = access
-        self._add_effect = emit
-        self._now = now
-        self._to_iso = stamp
+        self._add_effect = add_effect
+        self._clock = clock
         self._cached_stamp = (0.0, "")
         self._pending: deque[_PendingEvent] = deque()
         self._fanout: Iterator[ToClient] = iter(())  # of the event that is being delivered
         self._fanout_open = False
-        self._boot_id = boot
+        self._boot_id = boot_id
         self._quotas = quotas
-        self._emit_all_events = record  # somebody outside wants every canonical event
-        self._published_types: frozenset[str] = frozenset()  # ephemeral ones that somebody outside wants
+        self._emit_all_events = emit_all_events  # the shell wants every canonical event
+        self._published_types: frozenset[str] = frozenset()  # ephemeral ones that the shell wants
         self._count = 0
-        self._broker = EventBuffer()
+        self._broker_buffer = EventBuffer()
         self._subscriptions: dict[tuple[Peer, str], Subscription] = {}
-        self.has_listeners = record
-        self.live_types: frozenset[str] = frozenset()  # the ephemeral types that anybody wants
+        self.has_listeners = emit_all_events
+        self.live_types: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self._subscriptions)
 
-    # --- who listens ---
+    # --- subscriptions ---
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Add one."""
+        """Add a subscription."""
         self._subscriptions[subscription.peer, subscription.request_id] = subscription
         self._quotas.charge(SUBSCRIPTIONS, subscription.holder)
         self._update_interest()
 
     def unsubscribe(self, peer: Peer, request_id: str) -> bool:
-        """Remove one; whether there was one."""
+        """Remove a subscription. Return whether there was one."""
         found = self._subscriptions.pop((peer, request_id), None)
         if found is not None:
             self._quotas.release(SUBSCRIPTIONS, found.holder)
@@ -93,24 +96,25 @@ class EventBus:
         return found is not None
 
     def subscriptions_of(self, peer: Peer) -> list[Subscription]:
-        """The subscriptions of one connection."""
-        return [each for (whose, _), each in self._subscriptions.items() if whose == peer]
+        """Return the subscriptions of one connection."""
+        return [each for (owner, _), each in self._subscriptions.items() if owner == peer]
 
     def subscriptions_to(self, session: Session) -> list[Subscription]:
-        """Those of one session and no other."""
+        """Return the subscriptions to one session."""
         return [each for each in self._subscriptions.values() if each.session == session.id]
 
     def all(self) -> list[Subscription]:
-        """All of them."""
+        """Return all subscriptions."""
         return list(self._subscriptions.values())
 
     def forget_peer(self, peer: Peer) -> None:
-        """A connection has gone."""
-        for each in self.subscriptions_of(peer):
-            self.unsubscribe(peer, each.request_id)
+        """Remove the subscriptions of a connection that has ended."""
+        if self._subscriptions:
+            for each in self.subscriptions_of(peer):
+                self.unsubscribe(peer, each.request_id)
 
     def set_published_types(self, types: frozenset[str]) -> None:
-        """The ephemeral types that readers of the PUB socket want."""
+        """Set the ephemeral types that readers of the PUB socket want."""
         self._published_types = types & _EPHEMERAL_TYPES
         self._update_interest()
 
@@ -119,11 +123,11 @@ class EventBus:
         wanted = [each.types for each in self._subscriptions.values()]
         self.live_types = frozenset().union(self._published_types, *wanted) & _EPHEMERAL_TYPES
 
-    # --- what happens ---
+    # --- events ---
 
     def buffer_of(self, session: Session | None) -> EventBuffer:
-        """A session's, or that of the events without one."""
-        return self._broker if session is None else session.event_buffer
+        """Return a session's buffer, or that of the events without a session."""
+        return self._broker_buffer if session is None else session.event_buffer
 
     def emit(
         self,
@@ -132,40 +136,58 @@ class EventBus:
         more: Callable[[], dict[str, Any]] | None = None,
         **fields: Any,
     ) -> None:
-        """Something happened. It is numbered now, and made an event by `deliver`, with what `more` adds to it, when
-        those who wait for an answer have it."""
+        """Number an event. `deliver` builds it, after the replies of this call were sent.
+
+        Args:
+            kind: The type of the event.
+            session: The session it is about, or None for the broker.
+            more: Returns further fields; called once, if the event is built.
+            fields: Fields of the event.
+        """
         if kind.canonical:
-            ring = self.buffer_of(session)
-            ring.seq += 1
+            buffer = self._broker_buffer if session is None else session.event_buffer
+            buffer.seq += 1
             if self.has_listeners:
-                self._pending.append((kind, session, ring.seq, self._now(), fields, more))
+                self._pending.append((kind, session, buffer.seq, self._clock.now, fields, more))
         elif type_name(kind) in self.live_types:
-            self._pending.append((kind, session, 0, self._now(), fields, more))
+            self._pending.append((kind, session, 0, self._clock.now, fields, more))
 
     @property
     def pending_effects(self) -> int:
-        """How many effects `deliver` has to make, about."""
+        """The approximate number of effects that `deliver` has to make."""
         return (len(self._pending) + self._fanout_open) * max(1, len(self._subscriptions))
 
     def deliver(self, most: float = math.inf) -> None:
-        """Make events of what was told, and hand them to whoever may hear them: to all, or to about `most` readers.
-        A thousand are served in parts, so that nobody's answer waits for that."""
-        while self.pending_effects and most > 0:
-            if not self._fanout_open:
-                self._publish(self._pending.popleft())
-                most -= 1
-            for effect in self._fanout:
-                self._add_effect(effect)
-                most -= 1
-                if most <= 0:
-                    return
-            self._fanout_open = False
+        """Build pending events and send them to subscribers.
 
-    def _publish(self, told: _PendingEvent) -> None:
-        kind, session, seq, when, fields, more = told
+        Args:
+            most: Stop after about so many effects. A thousand subscribers are served in parts, so that no client's
+                reply waits for all of them.
+        """
+        while (self._pending or self._fanout_open) and most > 0:
+            if not self._fanout_open:
+                self._build_and_publish(*self._pending.popleft())
+                most -= 1
+            if self._fanout_open:
+                for effect in self._fanout:
+                    self._add_effect(effect)
+                    most -= 1
+                    if most <= 0:
+                        return
+                self._fanout_open = False
+
+    def _build_and_publish(
+        self,
+        kind: type[Event],
+        session: Session | None,
+        seq: int,
+        when: float,
+        fields: dict[str, Any],
+        more: Callable[[], dict[str, Any]] | None,
+    ) -> None:
         self._count += 1
         if when != self._cached_stamp[0]:
-            self._cached_stamp = when, self._to_iso(when)
+            self._cached_stamp = when, self._clock.to_iso(when)
         event = kind(
             v=events.VERSION,
             id=f"{self._boot_id}-{self._count:x}",
@@ -178,7 +200,8 @@ class EventBus:
         )
         body, name = events.encode(event), type_name(kind)
         if kind.canonical:
-            self.buffer_of(session).append(BufferedEvent(seq, name, body), self.limits)
+            buffer = self._broker_buffer if session is None else session.event_buffer
+            buffer.append(BufferedEvent(seq, name, body), self.limits)
         if self._emit_all_events or name in self._published_types:
             self._add_effect(PublishEvent(name, self._transcript_id(kind, session), body, when))
         if self._subscriptions:
@@ -191,7 +214,7 @@ class EventBus:
 
     @staticmethod
     def _transcript_id(kind: type[Event], session: Session | None) -> str | None:
-        """Which transcript keeps it."""
+        """Return the transcript that stores an event, or None."""
         if not kind.canonical or (session is not None and session.ephemeral):
             return None
         return events.BROKER if session is None else session.id
@@ -205,6 +228,6 @@ class EventBus:
 
 
 def types_for(words: list[str], *, output: bool) -> frozenset[str]:
-    """The types a subscription gets. Raises ValueError for a word that means none."""
+    """Return the event types that a subscription gets. Raises ValueError for a word that matches none."""
     types = events.matching_types(words)
     return types | _OUTPUT if output else types - _OUTPUT

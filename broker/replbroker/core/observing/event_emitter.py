@@ -1,4 +1,4 @@
-"""What happened to evals, sessions and workers, put into words: from the core's records to events."""
+"""The event emitter: turns changes of evals, sessions and workers into events and metrics."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from replbroker.core.sessions.session import EvalTask, Session
 from replwire import events
 from replwire.faults import RequestError, find_fault
 from replwire.limits import Limits
-from replwire.link import SnapshotBody
+from replwire.link import FrameKind, Header, Outcome, SnapshotBody
 from replwire.ops import Queueable
 
-_REJECTION_INTERVAL_S = 1.0  # between two events about refusals of one kind
-_MAX_REJECTION_KINDS = 1000  # of refusals that are counted at once
+_REJECTION_INTERVAL_S = 1.0  # between two events about errors of one kind
+_MAX_REJECTION_KINDS = 1000  # counted at once
 _POLICY_ERRORS = ("forbidden", "plan-mode", "runtime-not-allowed", "path-not-allowed", "unauthorized")
 _DEATH_ERRORS = ("worker-lost", "session-reset")
 
 
 def eval_end(words: list[str]) -> events.EvalStatus:
-    """How an eval ended, in one word, from the status of its answer."""
+    """Return how an eval ended, in one word, from the status of its final message."""
     if "interrupted" in words:
         return "cancelled"
     if "error" not in words:
@@ -34,20 +34,20 @@ def eval_end(words: list[str]) -> events.EvalStatus:
     return "timeout" if fault.code == "timeout" else "died" if fault.code in _DEATH_ERRORS else "refused"
 
 
-def _build_finished(job: EvalTask, heard: OutputSummary) -> dict[str, Any]:
+def _build_finished(task: EvalTask, end: events.EvalStatus, summary: OutputSummary) -> dict[str, Any]:
     return {
-        "eval": job.eval_id,
-        "agent": job.label,
-        "status": eval_end(job.status),
-        "words": job.status,
-        "duration_ms": job.duration,
-        "epoch": job.epoch,
-        **heard.summary(),
+        "eval": task.eval_id,
+        "agent": task.agent_label,
+        "status": end,
+        "words": task.status,
+        "duration_ms": task.duration_ms,
+        "epoch": task.epoch,
+        **summary.summary(),
     }
 
 
 class EventEmitter:
-    """Tells the bus. Every method is cheap while nobody listens, and what stays as it is, is put together later."""
+    """Emits events on the bus. Every method is cheap without listeners, and builds constant fields late."""
 
     def __init__(self, bus: EventBus, limits: Limits) -> None:
         self._bus = bus
@@ -57,24 +57,24 @@ class EventEmitter:
 
     # --- evals ---
 
-    def emit_eval_accepted(self, job: EvalTask, request: Queueable) -> None:
-        """An eval was taken in."""
+    def emit_eval_accepted(self, task: EvalTask, request: Queueable) -> None:
+        """Emit that an eval was accepted."""
         if not self._bus.has_listeners:
-            self._bus.buffer_of(job.session).seq += 1
+            task.session.event_buffer.seq += 1
             return
-        job.heard = OutputSummary(self.limits.event_text_bytes)
-        self._bus.emit(events.EvalAccepted, job.session, lambda: self._build_accepted(job, request))
+        task.output_summary = OutputSummary(self.limits.event_text_bytes)
+        self._bus.emit(events.EvalAccepted, task.session, lambda: self._build_accepted(task, request))
 
-    def _build_accepted(self, job: EvalTask, request: Queueable) -> dict[str, Any]:
+    def _build_accepted(self, task: EvalTask, request: Queueable) -> dict[str, Any]:
         return {
-            "eval": job.eval_id,
-            "agent": job.label,
+            "eval": task.eval_id,
+            "agent": task.agent_label,
             "op": request.op,
-            "epoch": job.epoch,
-            "limit_ms": job.limit_ms,
-            "request_id": job.request_id,
+            "epoch": task.epoch,
+            "limit_ms": task.time_limit.ms,
+            "request_id": task.request_id,
             "traceparent": request.traceparent,
-            **({} if job.withheld else self._code(request)),
+            **({} if task.hide_code else self._code(request)),
         }
 
     def _code(self, request: Queueable | None) -> dict[str, Any]:
@@ -82,74 +82,88 @@ class EventEmitter:
         kept = head_utf8(code, self.limits.event_text_bytes)
         return {"code": kept, "code_truncated": len(kept) < len(code)}
 
-    def emit_eval_queued(self, job: EvalTask, position: int) -> None:
-        """It waits."""
-        self._bus.emit(events.EvalQueued, job.session, eval=job.eval_id, agent=job.label, position=position)
+    def emit_eval_queued(self, task: EvalTask, position: int) -> None:
+        """Emit that an eval waits."""
+        self._bus.emit(events.EvalQueued, task.session, eval=task.eval_id, agent=task.agent_label, position=position)
 
-    def emit_eval_started(self, job: EvalTask, now: float) -> None:
-        """Its worker has it."""
-        self.metrics.queue_seconds.add(now - job.submitted)
-        self._bus.emit(
-            events.EvalStarted,
-            job.session,
-            eval=job.eval_id,
-            agent=job.label,
-            worker=job.session.worker or 0,
-            queue_wait_ms=round((now - job.submitted) * 1000, 3),
-            **(self._code(job.request) if job.withheld else {}),
-        )
+    def emit_eval_started(self, task: EvalTask, now: float) -> None:
+        """Emit that an eval was sent to its worker."""
+        session, waited = task.session, now - task.submitted_at
+        self.metrics.queue_seconds.add(waited)
+        if not self._bus.has_listeners:
+            session.event_buffer.seq += 1
+        else:
+            self._bus.emit(
+                events.EvalStarted,
+                session,
+                eval=task.eval_id,
+                agent=task.agent_label,
+                worker=session.worker or 0,
+                queue_wait_ms=round(waited * 1000, 3),
+                **(self._code(task.request) if task.hide_code else {}),
+            )
         if "session/busy" in self._bus.live_types:
-            self._bus.emit(events.SessionBusy, job.session, eval=job.eval_id)
+            self._bus.emit(events.SessionBusy, session, eval=task.eval_id)
 
-    def emit_output(self, job: EvalTask, body: bytes | memoryview, *, text: bool) -> None:
-        """A message for its client that is not its end."""
-        if job.heard is not None:
-            job.heard.add(bytes(body), text=text)
-        if "eval/output" in self._bus.live_types:
-            reply = events.as_raw_json(body)
-            if reply is not None:
-                self._bus.emit(events.EvalOutput, job.session, eval=job.eval_id, agent=job.label, reply=reply)
+    def observe_reply(self, task: EvalTask, header: Header, body: memoryview) -> None:
+        """Take in a worker's reply to an eval: the events report what the client gets.
+
+        Args:
+            task: The eval.
+            header: The header of the frame.
+            body: Its body: one message, or value and final message one after the other.
+        """
+        summary = task.output_summary
+        if header.outcome != Outcome.NONE:
+            if summary is not None:
+                summary.final, summary.value = bytes(body[header.first :]), bytes(body[: header.first])
+            return
+        is_text = header.kind == FrameKind.OUTPUT
+        for each in (body[: header.first], body[header.first :]) if header.first else (body,):
+            if summary is not None:
+                summary.add(bytes(each), text=is_text)
+            if "eval/output" in self._bus.live_types:
+                reply = events.as_raw_json(each)
+                if reply is not None:
+                    self._bus.emit(
+                        events.EvalOutput, task.session, eval=task.eval_id, agent=task.agent_label, reply=reply
+                    )
 
     @staticmethod
-    def record_final(job: EvalTask, last: bytes | memoryview, value: bytes | memoryview = b"") -> None:
-        """What its worker says at its end: kept for `finished`."""
-        if job.heard is not None:
-            job.heard.set_final(bytes(last), bytes(value))
+    def record_broker_final(task: EvalTask, err: str | None, cause: str | None, state: str | None) -> None:
+        """Take in a final message that the broker writes itself, because the worker cannot."""
+        if task.output_summary is not None:
+            task.output_summary.set_broker_final(err, cause, state)
 
-    @staticmethod
-    def record_broker_final(job: EvalTask, err: str | None, cause: str | None, state: str | None) -> None:
-        """The same when the broker says it, because the worker cannot."""
-        if job.heard is not None:
-            job.heard.set_broker_final(err, cause, state)
-
-    def emit_eval_finished(self, job: EvalTask) -> None:
-        """It is over, and its session may run the next."""
-        self.metrics.evals_ended[eval_end(job.status)] += 1
-        if job.duration is not None:
-            self.metrics.run_seconds.add(job.duration / 1000)
-        heard = job.heard
-        if heard is None:  # nobody listened when it began
+    def emit_eval_finished(self, task: EvalTask) -> None:
+        """Emit that an eval is over, and its session may run the next."""
+        end = "ok" if task.status == ["done"] else eval_end(task.status)
+        self.metrics.evals_ended[end] += 1
+        if task.duration_ms is not None:
+            self.metrics.run_seconds.add(task.duration_ms / 1000)
+        summary = task.output_summary
+        if summary is None:  # there was no listener when it began
             if not self._bus.has_listeners:
-                self._bus.buffer_of(job.session).seq += 1
+                task.session.event_buffer.seq += 1
                 return
-            heard = OutputSummary(self.limits.event_text_bytes)
+            summary = OutputSummary(self.limits.event_text_bytes)
         if "eval/output-end" in self._bus.live_types:
             self._bus.emit(
-                events.EvalOutputEnd, job.session, eval=job.eval_id, messages=heard.messages, bytes=heard.bytes
+                events.EvalOutputEnd, task.session, eval=task.eval_id, messages=summary.messages, bytes=summary.bytes
             )
-        self._bus.emit(events.EvalFinished, job.session, lambda: _build_finished(job, heard))
-        job.heard = None
-        if job.started is not None and "session/idle" in self._bus.live_types:
-            self._bus.emit(events.SessionIdle, job.session)
+        self._bus.emit(events.EvalFinished, task.session, lambda: _build_finished(task, end, summary))
+        task.output_summary = None
+        if task.started_at is not None and "session/idle" in self._bus.live_types:
+            self._bus.emit(events.SessionIdle, task.session)
 
-    def emit_interrupt_requested(self, job: EvalTask, by: str) -> None:
-        """Somebody wants it to stop."""
-        self._bus.emit(events.EvalInterruptRequested, job.session, eval=job.eval_id, agent=job.label, by=by)
+    def emit_interrupt_requested(self, task: EvalTask, by: str) -> None:
+        """Emit that an eval is to be interrupted."""
+        self._bus.emit(events.EvalInterruptRequested, task.session, eval=task.eval_id, agent=task.agent_label, by=by)
 
     # --- sessions ---
 
     def emit_session_created(self, session: Session) -> None:
-        """A session was opened."""
+        """Emit that a session was created."""
         self._bus.emit(
             events.SessionCreated,
             session,
@@ -164,20 +178,20 @@ class EventEmitter:
             project=session.project,
         )
 
-    def emit_session_forked(self, session: Session, source: Session, dumped: SnapshotBody) -> None:
-        """It begins with another one's names."""
-        left = [each.name for each in dumped.left_behind]
-        self._bus.emit(events.SessionForked, session, source=source.id, count=dumped.count, left_behind=left[:100])
+    def emit_session_forked(self, session: Session, source: Session, snapshot: SnapshotBody) -> None:
+        """Emit that a session begins with the variables of another."""
+        skipped = [each.name for each in snapshot.left_behind]
+        self._bus.emit(events.SessionForked, session, source=source.id, count=snapshot.count, left_behind=skipped[:100])
 
-    def emit_session_lost(self, session: Session, cause: str, word: str) -> None:
-        """Its worker is gone, and its epoch over."""
-        if word == "session-reset":
+    def emit_session_lost(self, session: Session, cause: str, code: str) -> None:
+        """Emit that a session has lost its worker, or was reset: its epoch is over."""
+        if code == "session-reset":
             self._bus.emit(events.SessionReset, session, reason=cause, epoch=session.epoch)
         else:
             self._bus.emit(events.SessionLost, session, why=cause, epoch=session.epoch)
 
     def emit_session_moved(self, session: Session) -> None:
-        """It has a worker in another environment."""
+        """Emit that a session has a worker in another environment."""
         self._bus.emit(
             events.SessionMoved,
             session,
@@ -187,30 +201,30 @@ class EventEmitter:
         )
 
     def emit_session_closed(self, session: Session, why: str) -> None:
-        """It is gone."""
+        """Emit that a session has ended."""
         self._bus.emit(events.SessionClosed, session, reason=why)
 
     # --- workers and the broker ---
 
     def emit_worker_spawned(self, worker: int, spec: WorkerSpec) -> None:
-        """A worker process is started."""
+        """Emit that a worker process is started."""
         self._bus.emit(events.WorkerSpawned, worker=worker, runtime=spec.runtime, environment=spec.environment)
 
     def emit_worker_ready(self, worker: int, seconds: float) -> None:
-        """It took this long until its interpreter was up."""
+        """Emit that a worker's interpreter is up, after so many seconds."""
         self.metrics.worker_starts.add(seconds)
         self._bus.emit(events.WorkerReady, worker=worker, start_ms=round(seconds * 1000, 3))
 
     def emit_worker_exited(self, worker: int, cause: str, session: Session | None) -> None:
-        """It is dead, or is being killed."""
+        """Emit that a worker is dead, or is being killed."""
         self._bus.emit(events.WorkerExited, worker=worker, cause=cause, of=None if session is None else session.id)
 
-    def emit_rejection(self, refusal: RequestError, agent: str | None, now: float) -> None:
-        """A request was not served: an event when that was for a limit, a rule or a right."""
-        limit = refusal.fields.get("limit")
-        if limit is None and refusal.code not in _POLICY_ERRORS:
+    def emit_rejection(self, error: RequestError, agent: str | None, now: float) -> None:
+        """Emit that a request was refused by a limit, a rule or a right; of one kind once in a while, with a count."""
+        limit = error.fields.get("limit")
+        if limit is None and error.code not in _POLICY_ERRORS:
             return
-        key = refusal.code, agent
+        key = error.code, agent
         since, count = self._rejections.get(key, (now - _REJECTION_INTERVAL_S, 0))
         count += 1
         if now - since < _REJECTION_INTERVAL_S:
@@ -223,18 +237,13 @@ class EventEmitter:
             self._bus.emit(
                 events.AdmissionRefused,
                 agent=agent,
-                word=refusal.code,
+                word=error.code,
                 limit=limit,
-                limit_value=refusal.fields["limit_value"],
-                err=refusal.message,
+                limit_value=error.fields["limit_value"],
+                err=error.message,
                 count=count,
             )
         else:
             self._bus.emit(
-                events.PolicyDecision,
-                agent=agent,
-                verdict="block",
-                word=refusal.code,
-                reason=refusal.message,
-                count=count,
+                events.PolicyDecision, agent=agent, verdict="block", word=error.code, reason=error.message, count=count
             )

@@ -1,4 +1,4 @@
-"""Figures for metrics: how long evals ran and waited, how they ended, what agents used. Counted always: it is cheap."""
+"""Metrics: how long evals ran and waited, how they ended, and what agents used. Counted always: it is cheap."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ OTHERS = "(others)"
 
 
 class Histogram:
-    """Seconds, by upper bounds."""
+    """A histogram of durations in seconds."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(_BOUNDS) + 1)
         self.sum = 0.0
 
     def add(self, seconds: float) -> None:
-        """One more."""
+        """Count one duration."""
         self._counts[bisect_left(_BOUNDS, seconds)] += 1
         self.sum += seconds
 
     def buckets(self) -> list[tuple[str, int]]:
-        """Upper bounds and how many were at most that, as Prometheus has them."""
+        """Return upper bounds, and how many durations were at most that, as Prometheus has them."""
         total, found = 0, []
         for bound, count in zip([*map(str, _BOUNDS), "+Inf"], self._counts, strict=True):
             total += count
@@ -33,27 +33,27 @@ class Histogram:
 
 
 class Metrics:
-    """What is counted in one broker."""
+    """The metrics of one broker."""
 
     def __init__(self) -> None:
         self.run_seconds = Histogram()
         self.queue_seconds = Histogram()
         self.worker_starts = Histogram()
         self.evals_ended: Counter[str] = Counter()
-        self.cpu_seconds: OrderedDict[str, float] = OrderedDict()  # seconds by agent, of workers that are gone too
+        self.cpu_seconds: OrderedDict[str, float] = OrderedDict()  # by agent, of exited workers too
 
     def add_cpu(self, agent: str | None, seconds: float) -> None:
-        """An agent's session used so much more of a processor."""
+        """Add processor time of an agent's session."""
         name = agent or ""
         if name not in self.cpu_seconds and len(self.cpu_seconds) >= _MAX_AGENTS:
             name = OTHERS
         self.cpu_seconds[name] = self.cpu_seconds.get(name, 0.0) + seconds
 
     def snapshot(self) -> dict[str, Any]:
-        """As data."""
+        """Return all metrics as data."""
         return {
             "ended": dict(self.evals_ended),
-            "cpu-seconds": {name: round(cpu, 3) for name, cpu in self.cpu_seconds.items()},
+            "cpu-seconds": {name: round(seconds, 3) for name, seconds in self.cpu_seconds.items()},
             "ran": dict(self.run_seconds.buckets()),
             "waited": dict(self.queue_seconds.buckets()),
             "worker-starts": dict(self.worker_starts.buckets()),

@@ -1,4 +1,4 @@
-"""Operations about evals and what else takes its turn in a session."""
+"""Operations about evals, and about other requests that take their turn in a session."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EvalOps:
-    """Each takes the typed request, its sender, its bytes and the moment."""
+    """Each method takes the typed request, its sender, its bytes and the moment."""
 
-    def __init__(self, state: BrokerState, evals: EvalScheduler, opening: SessionFactory, asking: QueryOps) -> None:
+    def __init__(
+        self, state: BrokerState, scheduler: EvalScheduler, factory: SessionFactory, queries: QueryOps
+    ) -> None:
         self._state = state
-        self._evals = evals
-        self._opening = opening
-        self._asking = asking
+        self._scheduler = scheduler
+        self._factory = factory
+        self._queries = queries
 
     def eval(self, request: wire.Eval, peer: Peer, body: bytes, now: float) -> None:
+        """Run code in a session, opening it if the request says so."""
         state = self._state
         if request.code is None:
             raise RequestError("missing-code", "eval requires code")
         if state.draining:
             raise RequestError("shutdown", "server is shutting down")
-        if (key := self._idempotency_key(request, peer)) is not None:
-            job = state.idempotency.get(*key)
-            if job is not None:
-                self._answer_repeat(job, request, peer, now)
-                return
-        found = state.lookup.find(request, peer)
+        key = None if request.idempotency_key is None else self._idempotency_key(request, peer)
+        if key is not None and (earlier := state.idempotency.get(*key)) is not None:
+            self._answer_repeat(earlier, request, peer, now)
+            return
+        found = None if request.session is None else state.lookup.find(request, peer)
         if found is None and request.session is not None and not self._may_open(request, peer):
             raise state.lookup.not_found(request, peer)
-        epoch = self._epoch(found, request, peer)
-        if request.expect_epoch is not None and request.expect_epoch != epoch:
-            err = f"session {request.session or '(throw-away)'} is in epoch {epoch}, not {request.expect_epoch}"
-            raise RequestError("epoch-conflict", err, epoch=epoch)
-        session = found or self._opening.create(
+        if request.expect_epoch is not None:
+            self._check_epoch(found, request, peer)
+        session = found or self._factory.create(
             None if request.session is None else split_reference(request.session)[1],
-            self._opening.worker_spec(request.runtime, peer),
+            self._factory.worker_spec(request.runtime, peer),
             request,
             peer,
             now,
@@ -58,52 +58,61 @@ class EvalOps:
         )
         if found is not None:
             self._greet(found, request, peer)
-        opened = found is None and not session.ephemeral
-        self._submit(session, request, peer, body, opened, now)
+            task = self._scheduler.submit(session, request, peer, body, now)
+        else:
+            task = self._submit_first(session, request, peer, body, now)
+        if key is not None:
+            state.idempotency.put(*key, task)
 
     def _greet(self, session: Session, request: wire.Eval, peer: Peer) -> None:
-        """Tell of a session that is there already what its user may take otherwise."""
+        """Tell a client what it may not expect of a session that exists already."""
         greetings = self._state.greetings
         first = greetings.is_first(peer) and not session.ephemeral
-        notices = (
-            greetings.directory_notice(peer, session, request.cwd),
-            *self._opening.find_mismatches(session, request),
-        )
-        notice = "; ".join(filter(None, notices)) or None
+        notices = self._factory.find_mismatches(session, request)
+        if request.cwd is not None and (notice := greetings.directory_notice(peer, session, request.cwd)):
+            notices.insert(0, notice)
         if first:
             self._state.reply(
-                peer, request.id, session=session.id, name=session.name, cwd=session.directory, notice=notice
+                peer,
+                request.id,
+                session=session.id,
+                name=session.name,
+                cwd=session.directory,
+                notice="; ".join(notices) or None,
             )
-        elif notice is not None:
-            self._state.reply(peer, request.id, notice=notice)
+        elif notices:
+            self._state.reply(peer, request.id, notice="; ".join(notices))
 
-    def _epoch(self, found: Session | None, request: wire.Eval, peer: Peer) -> int:
-        """The epoch that the eval would run in."""
+    def _check_epoch(self, found: Session | None, request: wire.Eval, peer: Peer) -> None:
+        """Raise RequestError `epoch-conflict` when the eval would run in another epoch than it expects."""
+        epoch = 1
         if found is not None:
-            return found.epoch
-        if request.session is None:
-            return 1
-        state = self._state
-        return state.records.next_epoch(state.lookup.key(request.session, request, state.access.identity_of(peer)))
+            epoch = found.epoch
+        elif request.session is not None:
+            state = self._state
+            key = state.lookup.key(request.session, request, state.access.identity_of(peer))
+            epoch = state.records.next_epoch(key)
+        if request.expect_epoch != epoch:
+            err = f"session {request.session or '(ephemeral)'} is in epoch {epoch}, not {request.expect_epoch}"
+            raise RequestError("epoch-conflict", err, epoch=epoch)
 
     def _may_open(self, request: wire.Eval, peer: Peer) -> bool:
-        """Whether the eval may open the session that it does not find: never one of another owner."""
+        """Return whether the eval may open the session that it does not find: never one of another owner."""
         owner, _ = split_reference(request.session or "")
         return request.if_missing == "create" and owner in (None, self._state.access.identity_of(peer))
 
-    def _idempotency_key(self, request: wire.Eval, peer: Peer) -> tuple[Holder, str, str, str] | None:
-        """The eval's key, of this identity and agent, and what it is good for: one session, one code."""
-        if request.idempotency_key is None:
-            return None
-        holder = self._state.holder(request, peer)
-        where = (
-            "" if request.session is None else repr(self._state.lookup.key(request.session, request, holder.identity))
-        )
-        return holder, request.idempotency_key, where, request.code or ""
+    def _idempotency_key(self, request: wire.Eval, peer: Peer) -> tuple[Holder, str, str, str]:
+        """Return the eval's key with its account, and what it is valid for: one session and one code."""
+        holder = self._state.access.holder_of(request, peer)
+        where = ""
+        if request.session is not None:
+            where = repr(self._state.lookup.key(request.session, request, holder.identity))
+        return holder, request.idempotency_key or "", where, request.code or ""
 
-    def _submit(self, session: Session, request: wire.Eval, peer: Peer, body: bytes, opened: bool, now: float) -> None:
+    def _submit_first(self, session: Session, request: wire.Eval, peer: Peer, body: bytes, now: float) -> EvalTask:
+        """Submit the first eval of a session that was opened for it."""
         state = self._state
-        if opened:
+        if not session.ephemeral:
             state.greetings.is_first(peer)
             state.reply(
                 peer,
@@ -116,111 +125,110 @@ class EvalOps:
                 cause=session.lost_cause,
             )
         try:
-            job = self._evals.submit(session, request, peer, body, now)
+            return self._scheduler.submit(session, request, peer, body, now)
         except RequestError:
-            if opened or (session.ephemeral and not session.is_occupied):
-                self._evals.close(session, "its first eval was refused", now, asked=True)
+            self._scheduler.teardown.close(session, "its first eval was refused", now, asked=True)
             raise
-        if (key := self._idempotency_key(request, peer)) is not None:
-            state.idempotency.put(*key, job)
 
-    def _answer_repeat(self, job: EvalTask, request: wire.Eval, peer: Peer, now: float) -> None:
-        """The key was used: its one eval answers again, from the start, as `read` would."""
-        if self._state.sessions.find_by_id(job.session.id) is None:
-            err = f"the key's eval ended ({' '.join(job.status)}) and its session is gone"
-            raise RequestError("eval-not-found", err, eval_id=job.eval_id)
+    def _answer_repeat(self, task: EvalTask, request: wire.Eval, peer: Peer, now: float) -> None:
+        """Answer a repeated idempotency key with the output and result of its one eval, as `read` would."""
+        if self._state.sessions.find_by_id(task.session.id) is None:
+            err = f"the key's eval ended ({' '.join(task.status)}) and its session is gone"
+            raise RequestError("eval-not-found", err, eval_id=task.eval_id)
         longest = self._state.limits.max_wait_ms
         wait_ms = longest if request.wait_ms is None else min(request.wait_ms, longest)
-        again = wire.Read(id=request.id, op="read", session=job.session.id, eval_id=job.eval_id, wait_ms=wait_ms)
+        again = wire.Read(id=request.id, op="read", session=task.session.id, eval_id=task.eval_id, wait_ms=wait_ms)
         self.read(again, peer, _encode(again), now)
 
     def submit_request(self, request: wire.QueuedRequest, peer: Peer, body: bytes, now: float) -> None:
-        """What is no code of the request's, and takes its turn all the same: a file, packages."""
+        """Run something other than code that takes its turn in a session: a file, packages."""
         if self._state.draining:
             raise RequestError("shutdown", "server is shutting down")
         if request.session is not None:
-            session = self._state.lookup.get(request, peer)
-        else:
-            session = self._opening.create(
-                None, self._opening.worker_spec(None, peer), request, peer, now, ephemeral=True
-            )
+            self._scheduler.submit(self._state.lookup.get(request, peer), request, peer, body, now)
+            return
+        spec = self._factory.worker_spec(None, peer)
+        session = self._factory.create(None, spec, request, peer, now, ephemeral=True)
         try:
-            self._evals.submit(session, request, peer, body, now)
+            self._scheduler.submit(session, request, peer, body, now)
         except RequestError:
-            if session.ephemeral and not session.is_occupied:
-                self._evals.close(session, "its first eval was refused", now, asked=True)
+            self._scheduler.teardown.close(session, "its first eval was refused", now, asked=True)
             raise
 
     def read(self, request: wire.Read, peer: Peer, body: bytes, now: float) -> None:
+        """Reply with output and result of an eval, now or when it has ended."""
         session = self._state.lookup.get(request, peer)
-        job = session.find_eval(request.eval_id) if request.eval_id else None
+        task = session.find_eval(request.eval_id) if request.eval_id else None
         if request.eval_id:
-            self._check_readable(session, job, request)
-        ask = self._asking.create_request(session, peer, request, body)
-        ask.eval_id = request.eval_id
-        ask.wait_ms = min(request.wait_ms, self._state.limits.max_wait_ms)
-        if job is None or job.state in (EvalTask.RUNNING, EvalTask.DONE):
-            self._asking.send_or_defer(ask, now)
+            self._check_readable(session, task, request)
+        query = self._queries.create_request(session, peer, request, body)
+        query.eval_id = request.eval_id
+        query.wait_ms = min(request.wait_ms, self._state.limits.max_wait_ms)
+        if task is None or task.state in (EvalTask.RUNNING, EvalTask.DONE):
+            self._queries.send_or_defer(query, now)
         else:
-            session.deferred.append(ask)
-            when = now + ask.wait_ms / 1000
-            ask.deadline = self._state.deadlines.call_at(when, lambda at: self._wait_timed_out(ask, job, at))
+            session.deferred.append(query)
+            when = now + query.wait_ms / 1000
+            query.deadline = self._state.deadlines.call_at(when, lambda at: self._wait_timed_out(query, task, at))
 
-    def _check_readable(self, session: Session, job: EvalTask | None, request: wire.Read) -> None:
-        if job is None:
+    def _check_readable(self, session: Session, task: EvalTask | None, request: wire.Read) -> None:
+        if task is None:
             raise RequestError("eval-not-found", f"no eval {request.eval_id} in session {session.label}")
-        if job.state is EvalTask.DONE and (job.epoch != session.epoch or session.worker is None):
-            how = f"ended ({' '.join(job.status)})"
-            err = f"eval {job.eval_id} {how}; its output went with the worker of epoch {job.epoch}"
-            raise RequestError("eval-not-found", err, eval_id=job.eval_id, epoch=session.epoch)
+        if task.state is EvalTask.DONE and (task.epoch != session.epoch or session.worker is None):
+            how = f"ended ({' '.join(task.status)})"
+            err = f"eval {task.eval_id} {how}; its output was lost with the worker of epoch {task.epoch}"
+            raise RequestError("eval-not-found", err, eval_id=task.eval_id, epoch=session.epoch)
 
-    def _wait_timed_out(self, ask: WorkerRequest, job: EvalTask, now: float) -> None:
-        self._evals.on_request_finished(ask, now)
+    def _wait_timed_out(self, query: WorkerRequest, task: EvalTask, now: float) -> None:
+        self._scheduler.lifecycle.on_request_finished(query, now)
         self._state.reply(
-            ask.peer,
-            ask.request_id,
+            query.peer,
+            query.request_id,
             status=["done", "running"],
-            eval_id=job.eval_id,
-            epoch=job.session.epoch,
-            queue_position=self._evals.position(job),
+            eval_id=task.eval_id,
+            epoch=task.session.epoch,
+            queue_position=self._scheduler.queue.position(task),
         )
 
     def interrupt(self, request: wire.Interrupt, peer: Peer, _: bytes, now: float) -> None:
+        """Interrupt evals of a session, or the eval of an earlier request of this client."""
         state = self._state
         if request.request_id is not None:
-            job = state.by_request.get((peer, request.request_id))
-            targets = [job] if job is not None else []
+            task = state.by_request.get((peer, request.request_id))
+            targets = [task] if task is not None else []
         else:
             if request.session is None:
                 raise RequestError("invalid-request", "interrupt requires a non-empty string session field")
             targets = self._interrupt_targets(state.lookup.get(request, peer), request)
-        labels = list(dict.fromkeys(job.session.label for job in targets))
-        running = next((job.eval_id for job in targets if job.state is not EvalTask.QUEUED), None)
-        for job in targets:
-            self._evals.interrupt(job, request.agent or "a client", now)
+        labels = list(dict.fromkeys(task.session.label for task in targets))
+        running = next((task.eval_id for task in targets if task.state is not EvalTask.QUEUED), None)
+        for task in targets:
+            self._scheduler.lifecycle.interrupt(task, request.agent or "a client", now)
         reply = {"interrupted": labels, "interrupted_id": running if running or not targets else targets[0].eval_id}
         state.reply(peer, request.id, status=["done"], **reply)
 
     @staticmethod
     def _interrupt_targets(session: Session, request: wire.Interrupt) -> list[EvalTask]:
-        """Waiting ones first: a slot must not go to an eval that is to be interrupted as well."""
+        """Return waiting evals first: a slot must not go to an eval that is to be interrupted as well."""
         alive = session.waiting_evals()[::-1] + ([session.running] if session.running else [])
         if request.interrupt_id is not None:
-            return [job for job in alive if job.eval_id == request.interrupt_id]
+            return [task for task in alive if task.eval_id == request.interrupt_id]
         return alive if request.all else alive[-1:] if session.running else []
 
     def jobs(self, request: wire.Jobs, peer: Peer, _: bytes, now: float) -> None:
+        """Reply with the evals of a session."""
         state = self._state
         session = state.lookup.get(request, peer)
-        entries = [views.job_entry(state, job, now) for job in session.evals]
+        entries = [views.job_entry(state, task, now) for task in session.evals]
         state.reply(peer, request.id, status=["done"], session=session.id, name=session.name, jobs=entries)
 
     def history(self, request: wire.History, peer: Peer, _: bytes, now: float) -> None:
+        """Reply with the code that a session has run."""
         state = self._state
         session = state.lookup.get(request, peer)
-        kept = [one for one in session.history if request.grep is None or request.grep in one.code]
-        shown = kept[-request.limit :] if request.limit else kept
-        entries = [views.history_entry(state, one, now) for one in shown]
+        items = [item for item in session.history if request.grep is None or request.grep in item.code]
+        shown = items[-request.limit :] if request.limit else items
+        entries = [views.history_entry(state, item, now) for item in shown]
         state.reply(
-            peer, request.id, status=["done"], session=session.id, name=session.name, history=entries, count=len(kept)
+            peer, request.id, status=["done"], session=session.id, name=session.name, history=entries, count=len(items)
         )

@@ -1,4 +1,4 @@
-"""How a session begins: which runtime, under which rule, within which limits."""
+"""The creation of sessions: their runtime, the agent's rule, limits and sandbox."""
 
 from __future__ import annotations
 
@@ -16,18 +16,29 @@ from replwire.identities import Principal
 from replwire.limits import Limits
 from replwire.ops import OpensSession, Request
 from replwire.policy import SandboxOverrides
+from replwire.requests import unknown_field_message
 
-_CLOSE = "close a session that is not needed (`ls-sessions`, `close`): open ones do not end by waiting"
+_CLOSE_HINT = "close a session that is not needed (`ls-sessions`, `close`): open ones do not end by waiting"
 
 
 def check_path(label: str, path: str) -> None:
-    """Raises Refusal `invalid-request` for a text that is no path, or leads through the kernel's own links."""
+    """Raise RequestError `invalid-request` for a text that is no path, or leads through the kernel's own links."""
     if (why := path_error(label, path)) is not None:
         raise RequestError("invalid-request", why)
 
 
+def check_fields(state: BrokerState, peer: Peer, request: Request) -> None:
+    """Raise RequestError for an unknown field in a request that opens a session.
+
+    It might be a restriction that is misspelled, or of a newer protocol.
+    """
+    if state.ignored_fields and (ignored := state.ignored_fields.get((peer, request.id))):
+        err = unknown_field_message(request.op, ignored[0])
+        raise RequestError("invalid-request", err, hint="nothing was opened")
+
+
 def environment_spec(state: BrokerState, path: str, peer: Peer) -> WorkerSpec:
-    """A python environment as it is asked for, by path or `@NAME`. Raises Refusal."""
+    """Return the spec of a Python environment, given by path or `@NAME`. Raises RequestError."""
     check_path("environment", path)
     if path.startswith("@"):
         environment = state.environments.qualify(path, state.access.identity_of(peer))
@@ -39,7 +50,7 @@ def environment_spec(state: BrokerState, path: str, peer: Peer) -> WorkerSpec:
 
 
 class SessionFactory:
-    """Opens sessions over one state."""
+    """Creates sessions."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -55,32 +66,41 @@ class SessionFactory:
         env: list[str] | None = None,
         *,
         ephemeral: bool = False,
-        asker: Principal | None = None,
+        principal: Principal | None = None,
     ) -> Session:
-        """A session without a worker, registered; what `request` asks of its sandbox is added to `spec`. Raises
-        Refusal."""
-        state = self._state
-        state.check_fields(peer, request)
+        """Create and register a session without a worker.
+
+        Args:
+            name: Its name, which is free.
+            spec: The runtime and environment of its workers. Sandbox overrides of the request are added.
+            request: The request that opens it.
+            peer: The sender of the request.
+            now: Seconds, monotonic.
+            cwd: The working directory.
+            env: Environment variables, as NAME=VALUE.
+            ephemeral: It ends with its last eval.
+            principal: The owner, if that is not the sender.
+
+        Raises:
+            RequestError: A limit, a rule or the sandbox does not allow it.
+        """
+        state, config = self._state, self._state.config
+        check_fields(state, peer, request)
         if state.draining:
             raise RequestError("shutdown", "server is shutting down")
-        state.config.sandbox.require()
+        config.sandbox.require()
         if isinstance(request, OpensSession):
-            spec = spec._replace(sandbox_overrides=state.config.sandbox.encode_overrides(request))
-        if cwd is not None:
-            check_path("cwd", cwd)
-            if not cwd.startswith("/"):
-                raise RequestError("invalid-request", "cwd: must be an absolute path")
-        if any("=" not in pair[1:] or "\0" in pair for pair in env or ()):
-            raise RequestError("invalid-request", "env: each entry is NAME=VALUE")
-        asker = state.access.principal_of(peer) if asker is None else asker
-        owner = asker.identity
-        state.quotas.check(SESSIONS, Holder(owner, request.agent or ""), hint=_CLOSE)
+            spec = spec._replace(sandbox_overrides=config.sandbox.encode_overrides(request))
+        self._check_place(cwd, env)
+        principal = state.access.principal_of(peer) if principal is None else principal
+        owner = principal.identity
+        state.quotas.check(SESSIONS, Holder(owner, request.agent or ""), hint=_CLOSE_HINT)
         self._check_rule(spec, request, owner)
         state.memory.check(owner)
-        session = Session(state.config.new_id(), name, spec, request.agent, self._limits(request), now)
-        session.owner, session.owner_principal = owner, asker
+        session = Session(config.new_id(), name, spec, request.agent, self._limits(request), now)
+        session.owner, session.owner_principal = owner, principal
         session.scope = scope_of(name, request.project, request.agent)
-        if cwd is not None and not state.config.sandbox.can_hot_mount:
+        if cwd is not None and not config.sandbox.can_hot_mount:
             session.spec = spec._replace(workspace=cwd)
         session.cwd_needed = not isinstance(request, OpensSession) or request.cwd_needed
         session.cwd, session.env, session.ephemeral = cwd, env or [], ephemeral
@@ -92,8 +112,17 @@ class SessionFactory:
         state.emitter.emit_session_created(session)
         return session
 
+    @staticmethod
+    def _check_place(cwd: str | None, env: list[str] | None) -> None:
+        if cwd is not None:
+            check_path("cwd", cwd)
+            if not cwd.startswith("/"):
+                raise RequestError("invalid-request", "cwd: must be an absolute path")
+        if any("=" not in pair[1:] or "\0" in pair for pair in env or ()):
+            raise RequestError("invalid-request", "env: each entry is NAME=VALUE")
+
     def worker_spec(self, runtime: str | None, peer: Peer) -> WorkerSpec:
-        """What a request's `runtime` means. Raises Refusal."""
+        """Return the spec for a request's `runtime`. Raises RequestError."""
         known = self._state.config.runtimes
         if runtime is None:
             return WorkerSpec(known[0])
@@ -104,9 +133,9 @@ class SessionFactory:
         return WorkerSpec(runtime)
 
     def find_mismatches(self, session: Session, request: OpensSession) -> list[str]:
-        """What a caller is to know who asks for what this session, which is there already, was not opened with."""
-        told = self._runtime_mismatch(session, request.runtime)
-        fields = [] if {*request.env} <= {*session.env} else ["`env`"]
+        """Return notices about settings of a request that an existing session was not opened with."""
+        notices = [] if request.runtime is None else self._runtime_mismatch(session, request.runtime)
+        fields = [] if not request.env or {*request.env} <= {*session.env} else ["`env`"]
         if (asked := request.sandbox_overrides()) is not None:
             for field in msgspec.structs.fields(asked):
                 value = getattr(asked, field.name)
@@ -114,21 +143,21 @@ class SessionFactory:
                 if value is not None and not self._state.config.sandbox.covers(one, session.spec.sandbox_overrides):
                     fields.append(f"`{field.name.replace('_', '-')}`")
         if fields:
-            more = f"session {session.label} was opened otherwise: {', '.join(fields)} count when a session is opened"
-            return [*told, more]
-        return told
+            names = ", ".join(fields)
+            notices.append(f"session {session.label} was opened otherwise: {names} count when a session is opened")
+        return notices
 
     @staticmethod
-    def _runtime_mismatch(session: Session, runtime: str | None) -> list[str]:
+    def _runtime_mismatch(session: Session, runtime: str) -> list[str]:
         has = session.spec
-        if runtime is None or (runtime.rstrip("/") or "/") in (has.runtime, has.environment):
+        if (runtime.rstrip("/") or "/") in (has.runtime, has.environment):
             return []
         if runtime.startswith("@") and has.environment == f"@{session.owner}/{runtime[1:]}":
             return []
         return [f"session {session.label} runs {has}; `runtime` counts when a session is opened"]
 
     def _check_rule(self, spec: WorkerSpec, request: Request, owner: str) -> None:
-        rule = self._state.rule(request)
+        rule = self._state.config.rule_for(request)
         if rule is None:
             return
         if rule.allowed_runtimes and spec.runtime not in rule.allowed_runtimes:
@@ -137,12 +166,11 @@ class SessionFactory:
         held = sum((each.agent, each.owner) == (request.agent, owner) for each in self._state.sessions)
         if held >= rule.max_sessions:
             err = f"{rule.name} has as many sessions as it may (max-sessions = {rule.max_sessions}): close one"
-            raise RequestError(
-                "session-limit-reached", err, limit="max-sessions", limit_value=rule.max_sessions, hint=_CLOSE
-            )
+            fields = {"limit": "max-sessions", "limit_value": rule.max_sessions, "hint": _CLOSE_HINT}
+            raise RequestError("session-limit-reached", err, **fields)
 
     def _limits(self, request: Request) -> Limits:
-        limits, rule = self._state.limits, self._state.rule(request)
+        limits, rule = self._state.limits, self._state.config.rule_for(request)
         if rule is None or rule.max_output_bytes >= limits.max_output_bytes:
             return limits
         return msgspec.structs.replace(limits, max_output_bytes=rule.max_output_bytes)

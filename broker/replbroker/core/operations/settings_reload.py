@@ -1,4 +1,4 @@
-"""Settings that change while the broker runs: what a new config file says of them, and how that comes into force."""
+"""A reload of the config file: the settings that may change while the broker runs, and how they take effect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from replbroker.core.effects import Peer
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
-from replbroker.core.state import BrokerState
+from replbroker.core.state import BrokerState, long_capacity
 from replwire.agents import AgentRules
 from replwire.events import ConfigReloaded
 from replwire.faults import RequestError
@@ -17,7 +17,7 @@ from replwire.limits import Limits
 
 @dataclass(frozen=True, kw_only=True)
 class LiveSettings:
-    """The settings of a broker that can change; see `replwire.config.RELOADABLE`."""
+    """The settings that can change; see `replwire.config.RELOADABLE`."""
 
     limits: Limits
     agents: AgentRules
@@ -29,7 +29,7 @@ class LiveSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RereadResult:
-    """What came of reading the config file again. `live` None: it cannot be used, and `error` says why."""
+    """The result of reading the config file again. Without `live` it cannot be used, for the reason in `error`."""
 
     live: LiveSettings | None = None
     reloaded: list[str] = dataclasses.field(default_factory=list)
@@ -44,39 +44,51 @@ class RereadResult:
 
 
 def apply_reload(
-    state: BrokerState, evals: EvalScheduler, reread: RereadResult, peer: Peer | None, request_id: str, now: float
+    state: BrokerState, scheduler: EvalScheduler, result: RereadResult, peer: Peer | None, request_id: str, now: float
 ) -> None:
-    """Do it and tell who asked, nobody where it was a signal."""
-    state.log(str(reread))
-    if reread.live is None:
-        refusal = RequestError("invalid-config", str(reread))
+    """Apply new settings and reply.
+
+    Args:
+        state: The broker's state.
+        scheduler: Its scheduler, which may have more slots now.
+        result: The result of reading the config file.
+        peer: The client to answer; None after a signal.
+        request_id: The id of its request.
+        now: Seconds, monotonic.
+    """
+    state.log(str(result))
+    if result.live is None:
+        error = RequestError("invalid-config", str(result))
         if peer is None:
-            state.audit.record_own("reload-config", None, None, refusal.code, refusal.message)
+            state.audit.record_own("reload-config", None, None, error.code, error.message)
         else:
-            state.reply_error(peer, request_id, refusal)
+            state.reply_error(peer, request_id, error)
         return
-    _apply_settings(state, reread.live)
-    for following in state.semaphore.fill():
-        evals.start(following, now)
-    evals.pool.refill(now)
-    state.bus.emit(ConfigReloaded, reloaded=reread.reloaded, needs_restart=reread.needs_restart)
+    _apply_settings(state, result.live)
+    for following in scheduler.queue.fill():
+        scheduler.lifecycle.start(following, now)
+    scheduler.pool.refill(now)
+    state.bus.emit(ConfigReloaded, reloaded=result.reloaded, needs_restart=result.needs_restart)
     if peer is None:
         state.audit.record_own("reload-config", None, None, "ok", None)
-    state.reply(peer, request_id, status=["done"], reloaded=reread.reloaded, needs_restart=reread.needs_restart)
+    fields = {"reloaded": result.reloaded, "needs_restart": result.needs_restart}
+    state.reply(peer, request_id, status=["done"], **fields)
 
 
 def _apply_settings(state: BrokerState, live: LiveSettings) -> None:
-    """Sessions keep the limits that they were opened with."""
-    identities = Identities(list(live.identities))
+    """Replace limits and settings. Sessions keep the limits that they were opened with."""
+    identities, limits = Identities(list(live.identities)), live.limits
     state.config = dataclasses.replace(
         state.config,
-        limits=live.limits,
+        limits=limits,
         agents=live.agents,
         identities=identities,
         admins=live.admins,
         warm_workers=live.warm_workers,
         idle_exit_ms=live.idle_exit_ms,
     )
-    state.limits = state.bus.limits = state.emitter.limits = state.memory.limits = live.limits
+    state.limits = state.bus.limits = state.emitter.limits = limits
+    state.memory.set_limits(limits)
     state.access.set_admins(live.admins)
-    state.quotas.reload(identities.quotas())
+    state.quotas.configure(limits, identities.quotas(), state.access.admins)
+    state.semaphore.capacity, state.semaphore.long_capacity = limits.max_concurrent_evals, long_capacity(limits)

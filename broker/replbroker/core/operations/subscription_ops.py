@@ -1,8 +1,6 @@
-"""Operations of those who look on: subscriptions and snapshots."""
+"""Operations for observers: subscriptions to events, and snapshots of the broker."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 from replbroker.core.effects import Peer
 from replbroker.core.limits.quotas import SUBSCRIPTIONS
@@ -16,13 +14,14 @@ from replwire.faults import RequestError
 
 
 class SubscriptionOps:
-    """Each takes the typed request, its sender, its bytes and the moment."""
+    """Each method takes the typed request, its sender, its bytes and the moment."""
 
-    def __init__(self, state: BrokerState, staff: WorkerPool) -> None:
+    def __init__(self, state: BrokerState, pool: WorkerPool) -> None:
         self._state = state
-        self._staff = staff
+        self._pool = pool
 
     def subscribe(self, request: wire.Subscribe, peer: Peer, _: bytes, __: float) -> None:
+        """Send events of some types to the sender from here on, and buffered ones at once."""
         state = self._state
         session = None if request.session is None else state.lookup.get(request, peer)
         try:
@@ -36,28 +35,31 @@ class SubscriptionOps:
             raise RequestError("invalid-request", "id: a subscription of this connection has it")
         if len(mine) >= state.limits.max_subscriptions:
             raise state.limit_error("concurrency-limit-reached", "max-subscriptions", "Too many subscriptions")
-        holder = state.holder(request, peer)
+        holder = state.access.holder_of(request, peer)
         state.quotas.check(SUBSCRIPTIONS, holder)
-        state.bus.deliver()  # what happened before is not for this one
-        ring = state.bus.buffer_of(session)
-        since = ring.seq if request.since_seq is None else min(request.since_seq, ring.seq)
-        kept = ring.after(since)
+        state.bus.deliver()  # earlier events are not for this subscription
+        buffer = state.bus.buffer_of(session)
+        since = buffer.seq if request.since_seq is None else min(request.since_seq, buffer.seq)
+        buffered = buffer.after(since)
         state.reply(
             peer,
             request.id,
             status=["subscribed"],
-            seq=ring.seq,
+            seq=buffer.seq,
             session=None if session is None else session.id,
             name=None if session is None else session.name,
-            events=None
-            if request.since_seq is None
-            else [as_raw_json(each.body) for each in kept if each.type in types],
-            missed=None if request.since_seq is None else ring.seq - since - len(kept),
+            events=(
+                None
+                if request.since_seq is None
+                else [as_raw_json(each.body) for each in buffered if each.type in types]
+            ),
+            missed=None if request.since_seq is None else buffer.seq - since - len(buffered),
         )
-        where = None if session is None else session.id
-        state.bus.subscribe(Subscription(peer, request.id, holder, where, types))
+        session_id = None if session is None else session.id
+        state.bus.subscribe(Subscription(peer, request.id, holder, session_id, types))
 
     def unsubscribe(self, request: wire.Unsubscribe, peer: Peer, _: bytes, __: float) -> None:
+        """End a subscription of the sender."""
         self._state.bus.deliver()
         if not self._state.bus.unsubscribe(peer, request.subscription):
             raise RequestError("invalid-request", f"no subscription {request.subscription} on this connection")
@@ -65,18 +67,8 @@ class SubscriptionOps:
         self._state.reply(peer, request.id, status=["done"])
 
     def introspect(self, request: wire.Introspect, peer: Peer, _: bytes, now: float) -> None:
+        """Reply with snapshots of the broker's parts."""
         if not self._state.access.is_admin(peer):
             raise RequestError("forbidden", "only the broker's own user, root and admins may look inside it")
-        self._state.reply(
-            peer, request.id, status=["done"], snapshots=take_snapshots(self._state, self._staff, request.name, now)
-        )
-
-
-def end_subscriptions(
-    state: BrokerState, some: Iterable[Subscription], status: list[str], err: str | None = None
-) -> None:
-    """Tell them that nothing more comes, after what they are still to hear."""
-    state.bus.deliver()
-    for each in some:
-        state.bus.unsubscribe(each.peer, each.request_id)
-        state.reply(each.peer, each.request_id, status=status, err=err)
+        snapshots = take_snapshots(self._state, self._pool, request.name, now)
+        self._state.reply(peer, request.id, status=["done"], snapshots=snapshots)

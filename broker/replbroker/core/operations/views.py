@@ -1,4 +1,4 @@
-"""What the broker shows of itself: lists and snapshots, as the answers of `ls-sessions`, `jobs`, `info` and `stats`."""
+"""Views of the broker, as the replies to `ls-sessions`, `jobs`, `history`, `info` and `stats`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,27 @@ from replbroker.core.sessions.session import EvalTask, HistoryItem, Session
 from replbroker.core.state import BrokerState
 from replwire.replies import HistoryEntry, JobEntry, SessionEntry
 
-MAX_IDENTITIES = 100  # that are shown or counted by name
+MAX_IDENTITIES = 100  # shown or counted by name
 
 
 def session_entry(state: BrokerState, session: Session, now: float, reference: str | None = None) -> SessionEntry:
-    """A session's line in the list; `reference` is what means it for whoever reads that."""
+    """Return a session's entry in the list.
+
+    Args:
+        state: The broker's state.
+        session: The session.
+        now: Seconds, monotonic.
+        reference: The reference to it for the reader; its id by default.
+    """
+    clock = state.clock
     return SessionEntry(
         session=session.id,
         name=session.name,
         state=session.state,
         runtime=session.spec.runtime,
         epoch=session.epoch,
-        created=state.to_iso(session.created_at),
-        created_at=state.to_unix(session.created_at),
+        created=clock.to_iso(session.created_at),
+        created_at=clock.to_unix(session.created_at),
         last_activity=_last_activity(state, session, now),
         eval_count=session.eval_count,
         queued=len(session.waiting_evals()),
@@ -39,30 +47,31 @@ def session_entry(state: BrokerState, session: Session, now: float, reference: s
     )
 
 
-def job_entry(state: BrokerState, job: EvalTask, now: float) -> JobEntry:
-    """An eval's line in the list of its session."""
-    duration = job.duration
-    if duration is None and job.started is not None:
-        duration = round((now - job.started) * 1000, 3)
+def job_entry(state: BrokerState, task: EvalTask, now: float) -> JobEntry:
+    """Return an eval's entry in the list of its session."""
+    duration = task.duration_ms
+    if duration is None and task.started_at is not None:
+        duration = round((now - task.started_at) * 1000, 3)
+    started = None if task.started_at is None else state.clock.to_iso(task.started_at)
     return JobEntry(
-        eval_id=job.eval_id,
-        state=job.state,
-        status=job.status,
-        epoch=job.epoch,
-        agent=job.label,
-        submitted=state.to_iso(job.submitted),
-        started=None if job.started is None else state.to_iso(job.started),
+        eval_id=task.eval_id,
+        state=task.state,
+        status=task.status,
+        epoch=task.epoch,
+        agent=task.agent_label,
+        submitted=state.clock.to_iso(task.submitted_at),
+        started=started,
         duration_ms=duration,
-        code=job.code,
+        code=task.code,
     )
 
 
-def history_entry(state: BrokerState, one: HistoryItem, now: float) -> HistoryEntry:
-    """An eval's entry in the history of its session."""
-    entry = job_entry(state, one.job, now)
+def history_entry(state: BrokerState, item: HistoryItem, now: float) -> HistoryEntry:
+    """Return an eval's entry in the history of its session."""
+    entry = job_entry(state, item.task, now)
     return HistoryEntry(
         eval_id=entry.eval_id,
-        code=one.code,
+        code=item.code,
         status=entry.status,
         epoch=entry.epoch,
         agent=entry.agent,
@@ -72,7 +81,7 @@ def history_entry(state: BrokerState, one: HistoryItem, now: float) -> HistoryEn
 
 
 def info(state: BrokerState, session: Session, now: float) -> dict[str, Any]:
-    """The broker's part of `info`; the worker adds process, memory and variables."""
+    """Return the broker's part of `info`. The worker adds process, memory and variables."""
     return {
         "session": session.id,
         "name": session.name,
@@ -90,39 +99,53 @@ def info(state: BrokerState, session: Session, now: float) -> dict[str, Any]:
         "state": session.state,
         "eval-count": session.eval_count,
         "queued": len(session.waiting_evals()),
-        "acts-as": state.acts_as(session.owner if session.worker is None else session.opened_for or session.owner),
+        "acts-as": state.config.acts_as(
+            session.owner if session.worker is None else session.worker_identity or session.owner
+        ),
         "running": _running(session),
         "sandbox": _sandbox(state, session),
         "memory": _memory(state, session),
-        "created": state.to_iso(session.created_at),
+        "created": state.clock.to_iso(session.created_at),
         "last-activity": _last_activity(state, session, now),
         "limits": msgspec.to_builtins(session.limits),
     }
 
 
-def stats(state: BrokerState, staff: WorkerPool, now: float, identity: str | None = None) -> dict[str, Any]:
-    """Counters and what is held at the moment, as far as it is this identity's to see; without one: all."""
+def stats(state: BrokerState, pool: WorkerPool, now: float, identity: str | None = None) -> dict[str, Any]:
+    """Return counters and current usage.
+
+    Args:
+        state: The broker's state.
+        pool: Its workers.
+        now: Seconds, monotonic.
+        identity: Show what this identity may see; None for everything.
+    """
     return {
         "sessions": len(state.sessions),
         "connections": len(state.connections),
         "slots": {"taken": state.semaphore.in_use, "of": state.semaphore.capacity},
         "queued": {"total": state.quotas.total(QUEUE), "by-agent": queued_by_agent(state, identity)},
         "quotas": quotas(state, identity),
-        "workers": staff.count_by_state(),
+        "workers": pool.count_by_state(),
         "memory": state.memory.as_stats(),
         "troubles": list(state.problems),
         "counts": dict(state.counts),
         "deadlines": len(state.deadlines),
         "routes": len(state.routes),
         "unanswered": len(state.audit),
-        "started": state.to_iso(state.config.started),
+        "started": state.clock.to_iso(state.config.started),
         "uptime-ms": round((now - state.config.started) * 1000),
     }
 
 
 def queued_by_agent(state: BrokerState, identity: str | None = None) -> dict[str, int]:
-    """How many evals wait, by agent: those of one identity by their labels, or all, those of others than the broker's
-    own user with their identity before it."""
+    """Count waiting evals by agent.
+
+    Args:
+        state: The broker's state.
+        identity: Count those of one identity, by its labels. None counts all; those of others than the broker's own
+            user have their identity before the label.
+    """
     own = state.config.broker_user if identity is None else identity
     return {
         holder.agent if holder.identity == own else f"{holder.identity}/{holder.agent}": count
@@ -132,7 +155,7 @@ def queued_by_agent(state: BrokerState, identity: str | None = None) -> dict[str
 
 
 def quotas(state: BrokerState, identity: str | None = None) -> dict[str, Any]:
-    """What an identity holds and may hold, or all of them do, those with the most sessions first."""
+    """Return usage and quotas of one identity, or of all, those with the most sessions first."""
     if identity is not None:
         return {identity: state.quotas.show(identity)}
     most = sorted(state.quotas.identities(), key=lambda each: (-state.quotas.used_by(SESSIONS, each), each))
@@ -144,7 +167,7 @@ def _running(session: Session) -> int | None:
 
 
 def _last_activity(state: BrokerState, session: Session, now: float) -> str:
-    return state.to_iso(now if session.is_occupied else session.last_active)
+    return state.clock.to_iso(now if session.is_occupied else session.last_active)
 
 
 def _sandbox(state: BrokerState, session: Session) -> Any:
@@ -156,7 +179,7 @@ def _sandbox(state: BrokerState, session: Session) -> Any:
 
 
 def _memory(state: BrokerState, session: Session) -> dict[str, int | None]:
-    """What the worker cannot know: the session's limit, and what is left beyond it. It adds what is used."""
+    """Return the session's memory limit and what is left beyond it. The worker adds what is used."""
     return {
         "used": 0,  # a session without a worker has no process
         "limit": state.config.sandbox.memory_limit(session.spec.sandbox_overrides),

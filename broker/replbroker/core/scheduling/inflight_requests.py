@@ -1,4 +1,4 @@
-"""Requests that a session's worker answers, evals left out: sent, held until they can be, answered for when it goes."""
+"""Requests in flight to a session's worker, evals excluded: sent, deferred until the worker can take them, failed."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from replwire.link import FrameKind, pack
 
 
 class InflightRequests:
-    """All of them, over one state."""
+    """The requests in flight of all sessions."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
 
-    def send(self, ask: WorkerRequest) -> None:
-        """Send it. The session has its worker."""
-        session = ask.session
+    def send(self, request: WorkerRequest) -> None:
+        """Send a request to the worker that its session has."""
+        session = request.session
         assert session.worker is not None
-        frame = pack(FrameKind.REQUEST, ask.body, epoch=session.epoch, eval=ask.eval_id, route=ask.route)
+        frame = pack(FrameKind.REQUEST, request.body, epoch=session.epoch, eval=request.eval_id, route=request.route)
         self._state.effects.append(ToWorker(session.worker, frame))
 
     def flush(self, session: Session, eval_id: int) -> None:
-        """Send what was held for this eval to start, or with 0 for the session to have its worker."""
-        for ask in [ask for ask in session.deferred if ask.eval_id == eval_id]:
-            session.deferred.remove(ask)
-            self.send(ask)
+        """Send the requests that were deferred until this eval started, or with 0 until the worker was assigned."""
+        for request in [each for each in session.deferred if each.eval_id == eval_id]:
+            session.deferred.remove(request)
+            self.send(request)
 
-    def finish(self, ask: WorkerRequest) -> None:
-        """Forget one that was answered."""
-        self._state.routes.pop(ask.route, None)
-        self._state.deadlines.cancel(ask.deadline)
-        if ask.session.inflight.pop(ask.route, None) is not None:
-            self._state.quotas.release(READS, ask.holder)
-        if ask in ask.session.deferred:
-            ask.session.deferred.remove(ask)
+    def finish(self, request: WorkerRequest) -> None:
+        """Forget a request that was answered."""
+        self._state.routes.pop(request.route, None)
+        self._state.deadlines.cancel(request.deadline)
+        if request.session.inflight.pop(request.route, None) is not None:
+            self._state.quotas.release(READS, request.holder)
+        if request in request.session.deferred:
+            request.session.deferred.remove(request)
 
-    def fail_all(self, session: Session, refusal: RequestError) -> None:
-        """Answer everything that the session's worker will not answer any more, and who waits for a worker."""
-        for ask in [*session.inflight.values()]:
-            self.finish(ask)
-            self._state.reply_error(ask.peer, ask.request_id, refusal)
+    def fail_all(self, session: Session, error: RequestError) -> None:
+        """Answer everything that the session's worker will not answer any more, and the clients that wait for one."""
+        for request in [*session.inflight.values()]:
+            self.finish(request)
+            self._state.reply_error(request.peer, request.request_id, error)
         for waiter in session.waiters:
-            self._state.reply_error(waiter.peer, waiter.request_id, refusal)
+            self._state.reply_error(waiter.peer, waiter.request_id, error)
         session.waiters.clear()

@@ -1,4 +1,4 @@
-"""How an eval's outcome, which a worker tells as a number, is told to clients and counted."""
+"""Outcomes of evals: the number that a worker sends, as a status for clients and a counter."""
 
 from __future__ import annotations
 

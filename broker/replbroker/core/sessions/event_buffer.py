@@ -1,4 +1,4 @@
-"""The newest canonical events of one session."""
+"""A buffer of the newest canonical events of one session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from replwire.limits import Limits
 
 
 class BufferedEvent(NamedTuple):
-    """One event."""
+    """One encoded event."""
 
     seq: int
     type: str
@@ -17,7 +17,7 @@ class BufferedEvent(NamedTuple):
 
 
 class EventBuffer:
-    """The number of the last event, and as many of the newest as there is room for."""
+    """The number of the last event, and as many of the newest events as the limits allow."""
 
     __slots__ = ("_bytes", "_events", "seq")
 
@@ -27,12 +27,16 @@ class EventBuffer:
         self._bytes = 0
 
     def append(self, event: BufferedEvent, limits: Limits) -> None:
-        """One more."""
+        """Add an event, and drop the oldest ones beyond the limits."""
         self._events.append(event)
         self._bytes += len(event.body)
         while len(self._events) > limits.event_ring or self._bytes > limits.event_ring_bytes:
             self._bytes -= len(self._events.popleft().body)
 
     def after(self, seq: int) -> list[BufferedEvent]:
-        """What is still here of what came after this number."""
-        return [kept for kept in self._events if kept.seq > seq]
+        """Return the events that followed a number, as far as they are still here."""
+        return [event for event in self._events if event.seq > seq]
+
+    def newest(self, count: int) -> list[BufferedEvent]:
+        """Return the last so many events, the oldest first."""
+        return list(self._events)[-count:]

@@ -1,4 +1,4 @@
-"""Idempotency keys: which eval a key stands for, so that a repeat never runs the code twice."""
+"""The idempotency cache: the eval of each idempotency key, so that a repeated request never runs the code twice."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ _Entries = OrderedDict[tuple[Holder, str], tuple[bytes, EvalTask]]
 
 
 class IdempotencyCache:
-    """Bounded by number. Keys of different agents never meet, and where there are too many, the oldest one goes of the
-    identity that has them: nobody's keys push out another's."""
+    """A cache bounded by number, with keys per agent.
+
+    When an identity has too many keys, its own oldest one is dropped, never that of another.
+    """
 
     def __init__(self, quotas: Quotas) -> None:
         self._quotas = quotas
@@ -24,7 +26,17 @@ class IdempotencyCache:
         return sum(map(len, self._entries.values()))
 
     def get(self, holder: Holder, key: str, session: str, code: str) -> EvalTask | None:
-        """The eval that this key ran, or None. Raises Refusal `idempotency-conflict` for other code or session."""
+        """Return the eval that was run with this key, or None.
+
+        Args:
+            holder: The account that sent the key.
+            key: The key.
+            session: The session of the request.
+            code: The code of the request.
+
+        Raises:
+            RequestError: `idempotency-conflict` for other code or another session.
+        """
         found = self._entries.get(holder.identity, _Entries()).get((holder, key))
         if found is None:
             return None
@@ -32,20 +44,20 @@ class IdempotencyCache:
             raise RequestError("idempotency-conflict", f"idempotency-key {key} was used for other code")
         return found[1]
 
-    def put(self, holder: Holder, key: str, session: str, code: str, job: EvalTask) -> None:
-        """Remember it."""
+    def put(self, holder: Holder, key: str, session: str, code: str, task: EvalTask) -> None:
+        """Remember the eval of a key; see `get`."""
         while not self._quotas.has_room(IDEMPOTENCY_KEYS, holder):
             mine = self._entries.get(holder.identity)
             if mine is None:  # there are as many identities as keys
                 return
             self._remove(next(iter(mine)))
-        self._entries.setdefault(holder.identity, _Entries())[holder, key] = (_digest(session, code), job)
+        self._entries.setdefault(holder.identity, _Entries())[holder, key] = (_digest(session, code), task)
         self._quotas.charge(IDEMPOTENCY_KEYS, holder)
 
-    def forget(self, job: EvalTask) -> None:
-        """Forget the key of an eval that was not let run: it may be sent again."""
-        mine = self._entries.get(job.turn.holder.identity, _Entries())
-        for entry in [entry for entry, (_, kept) in mine.items() if kept is job]:
+    def forget(self, task: EvalTask) -> None:
+        """Forget the key of an eval that did not run, so that it may be sent again."""
+        mine = self._entries.get(task.slot_request.holder.identity, _Entries())
+        for entry in [entry for entry, (_, cached) in mine.items() if cached is task]:
             self._remove(entry)
 
     def _remove(self, entry: tuple[Holder, str]) -> None:

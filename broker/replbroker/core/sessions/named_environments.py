@@ -1,7 +1,7 @@
-"""Named environments: whose they are, and how many there may be.
+"""Named environments: their owners, and how many there may be.
 
-`@NAME` is a name of the asker's own. Of the broker's own user it is written so everywhere; of everybody else as
-`@OWNER/NAME`, in sessions, specs and on the disk.
+`@NAME` is a name of the client's own. Everywhere else, in sessions, specs and on the disk, it is written as
+`@OWNER/NAME`, and as `@NAME` for the broker's own user alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from replwire.limits import Limits
 
 @dataclass
 class EnvironmentRemoval:
-    """An environment on its way off the disk; `peer` is None once nobody waits for that."""
+    """An environment that is being removed from the disk; `peer` is None once no client waits for that."""
 
     peer: Peer | None
     request_id: str
@@ -28,7 +28,7 @@ class EnvironmentRemoval:
 
 
 def named_environments(sessions: Iterable[Session]) -> dict[str, list[Session]]:
-    """The named environments of sessions, each with those that have it or are to move there."""
+    """Return the named environments of sessions, each with the sessions that have it or are about to."""
     found: defaultdict[str, list[Session]] = defaultdict(list)
     for session in sessions:
         for environment in {spec.environment for spec in session.specs()}:
@@ -38,15 +38,21 @@ def named_environments(sessions: Iterable[Session]) -> dict[str, list[Session]]:
 
 
 class NamedEnvironments:
-    """`own` is the broker's user; `kept` tells which are on the disk."""
+    """The names of environments, and the removals in progress."""
 
-    def __init__(self, own: str, kept: Callable[[], frozenset[str]]) -> None:
-        self._broker_user = own
-        self._list_installed = kept
+    def __init__(self, broker_user: str, list_installed: Callable[[], frozenset[str]]) -> None:
+        """Create the names.
+
+        Args:
+            broker_user: The identity of the broker's own user.
+            list_installed: Returns the environments on the disk.
+        """
+        self._broker_user = broker_user
+        self._list_installed = list_installed
         self.removing: dict[str, EnvironmentRemoval] = {}
 
     def qualify(self, asked: str, identity: str) -> str:
-        """The environment that `@NAME`, or `@OWNER/NAME`, of this identity is. Raises Refusal."""
+        """Return the environment that `@NAME`, or `@OWNER/NAME`, of this identity is. Raises RequestError."""
         owner, environment = self._parse(asked, identity)
         if owner != identity:
             raise RequestError("forbidden", f"environment {asked} belongs to somebody else")
@@ -54,7 +60,17 @@ class NamedEnvironments:
         return environment
 
     def qualify_for_removal(self, asked: str, identity: str, used: Collection[str], *, is_admin: bool) -> str:
-        """The same of one that is there and that this identity may remove. Raises Refusal."""
+        """Return the environment to remove.
+
+        Args:
+            asked: `@NAME` or `@OWNER/NAME`.
+            identity: The client's identity.
+            used: The environments that sessions have.
+            is_admin: The client may remove those of others.
+
+        Raises:
+            RequestError: There is none that this client may remove.
+        """
         owner, environment = self._parse(asked, identity)
         if (owner != identity and not is_admin) or environment not in self.all_names(used):
             raise RequestError("environment-not-found", f"Environment not found: {asked}")
@@ -62,15 +78,15 @@ class NamedEnvironments:
         return environment
 
     def all_names(self, used: Iterable[str]) -> frozenset[str]:
-        """Those on the disk, and those that sessions have, which may be made just now."""
+        """Return the environments on the disk, and those that sessions have, which may be in the making."""
         return self._list_installed() | set(used)
 
     def owner_of(self, environment: str) -> str:
-        """Whose it is."""
+        """Return the identity that an environment belongs to."""
         return environment[1:].rpartition("/")[0] or self._broker_user
 
     def detach_peer(self, peer: Peer) -> None:
-        """Nobody is there to be told that an environment was removed."""
+        """Let removals go on without a client that has left."""
         for removal in self.removing.values():
             if removal.peer == peer:
                 removal.peer = None
@@ -80,7 +96,7 @@ class NamedEnvironments:
             raise RequestError("busy", f"environment {environment} is being removed")
 
     def _parse(self, asked: str, identity: str) -> tuple[str, str]:
-        """Owner and environment. Raises Refusal."""
+        """Return owner and environment. Raises RequestError."""
         owner, slash, name = asked[1:].rpartition("/")
         why = name_error("environment", name)
         if why is None and slash:
@@ -91,7 +107,13 @@ class NamedEnvironments:
         return owner, f"@{name}" if owner == self._broker_user else f"@{owner}/{name}"
 
     def check_room(self, environment: str, used: Iterable[str], limits: Limits) -> None:
-        """Whether one that may be new may be made; `used` are those of sessions. Raises Refusal."""
+        """Raise RequestError when an environment would be one too many.
+
+        Args:
+            environment: The environment, which may exist.
+            used: The environments that sessions have.
+            limits: The limits of the broker.
+        """
         known = self.all_names(used)
         if environment in known:
             return
@@ -101,7 +123,7 @@ class NamedEnvironments:
             ("max-environments", len(known), limits.max_environments),
         ):
             if count >= most:
-                hint = "name one that there is, or a virtual environment by its path; `remove-environment` makes room"
+                hint = "use one that exists, or a virtual environment by its path; `remove-environment` makes room"
                 raise RequestError(
                     "environment-limit-reached",
                     f"{count} named environments are kept already ({limit} = {most})",

@@ -1,6 +1,7 @@
-"""What an eval showed while it ran, as far as its events keep it: the end of its text, and what fits of the rest.
+"""A bounded summary of an eval's output, for its `eval/finished` event.
 
-The messages pass by as the worker wrote them. They are only counted and kept here; they are read once, at the end.
+The end of its text is kept, and other results that fit. Messages are stored as the worker encoded them, and decoded
+once, at the end.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _MAX_MESSAGES = 2000  # a loop that prints and flushes makes one message a line
 
 
 class _Chunk(msgspec.Struct):
-    """A message on the way, as far as it matters here."""
+    """The fields of a message that matter here."""
 
     out: str | None = None
     err: str | None = None
@@ -33,7 +34,7 @@ class _ExceptionInfo(msgspec.Struct):
 
 
 class _Final(msgspec.Struct, rename="kebab"):
-    """The last message of an eval."""
+    """The final message of an eval."""
 
     err: str | None = None
     ex: _ExceptionInfo | None = None
@@ -49,25 +50,37 @@ _decode_final = msgspec.json.Decoder(_Final).decode
 
 
 class OutputSummary:
-    """Messages of one eval, `most` bytes of them, the newest."""
+    """Messages of one eval, the newest `max_bytes` of them.
 
-    __slots__ = ("_bodies", "_kept", "_last", "_most", "_skipped", "_value", "bytes", "messages")
+    Attributes:
+        messages: Messages of output so far.
+        bytes: Their size.
+        final: The final message, encoded by the worker, or set with `set_broker_final`.
+        value: The message with the value, encoded by the worker.
+    """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._bodies: deque[bytes] | None = None  # most evals show nothing
+    __slots__ = ("_bodies", "_kept", "_max_bytes", "_skipped", "bytes", "final", "messages", "value")
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bodies: deque[bytes] | None = None  # most evals have no output
         self._kept = 0
         self._skipped = False
-        self._value = b""
-        self._last: bytes | _Final = _NO_FINAL
+        self.value = b""
+        self.final: bytes | _Final = _NO_FINAL
         self.messages = 0
         self.bytes = 0
 
     def add(self, body: bytes, *, text: bool) -> None:
-        """One more that is not about its end: text, or a figure, which is kept whole or not at all."""
+        """Add a message before the final one.
+
+        Args:
+            body: The encoded message.
+            text: It is text, of which the end is worth keeping. A figure is kept whole or not at all.
+        """
         self.messages += 1
         self.bytes += len(body)
-        if not text and len(body) > self._most:
+        if not text and len(body) > self._max_bytes:
             self._skipped = True
             return
         if self._bodies is None:
@@ -75,47 +88,43 @@ class OutputSummary:
         self._bodies.append(body)
         self._kept += len(body)
         # JSON may double the text.
-        while len(self._bodies) > 1 and (self._kept > self._most * 2 or len(self._bodies) > _MAX_MESSAGES):
+        while len(self._bodies) > 1 and (self._kept > self._max_bytes * 2 or len(self._bodies) > _MAX_MESSAGES):
             self._kept -= len(self._bodies.popleft())
             self._skipped = True
 
-    def set_final(self, last: bytes, value: bytes = b"") -> None:
-        """Its value and its last message."""
-        self._last, self._value = last, value
-
     def set_broker_final(self, err: str | None, cause: str | None, state: str | None) -> None:
-        """The last message, when the broker writes it."""
-        self._last = _Final(err=err, cause=cause, state=state)
+        """Set the final message when the broker ends the eval itself."""
+        self.final = _Final(err=err, cause=cause, state=state)
 
     def _decode_end(self) -> tuple[_Final, _Chunk]:
-        """What is no JSON says nothing: it is the worker's word, for its client to judge."""
+        """Decode final message and value. Malformed JSON counts as truncated: the worker is not trusted."""
         try:
-            last = self._last if isinstance(self._last, _Final) else _decode_final(self._last)
-            value = _decode_chunk(self._value) if self._value else _Chunk()
+            final = self.final if isinstance(self.final, _Final) else _decode_final(self.final)
+            value = _decode_chunk(self.value) if self.value else _Chunk()
         except msgspec.MsgspecError:
             return _Final(truncated=True), _Chunk()
-        if value.mime is not None and len(self._value) > self._most:
+        if value.mime is not None and len(self.value) > self._max_bytes:
             value.mime, value.truncated = None, True
-        return last, value
+        return final, value
 
     def summary(self) -> dict[str, Any]:
-        """The fields of `eval/finished` that come from here, within about `most` bytes together."""
-        last, value = self._decode_end()
+        """Return the fields of `eval/finished` about output and result, about `max_bytes` together."""
+        final, value = self._decode_end()
         out = err = ""
         images: list[dict[str, Any]] = []
-        truncated = self._skipped or last.truncated or value.truncated
+        truncated = self._skipped or final.truncated or value.truncated
         for body in self._bodies or ():
             try:
-                shown = _decode_chunk(body)
+                chunk = _decode_chunk(body)
             except msgspec.MsgspecError:
                 truncated = True
                 continue
-            if shown.mime is not None:
-                images.append(shown.mime)
-            elif shown.status is None:
-                out += shown.out or ""
-                err += shown.err or ""
-        out_kept, err_kept = tail_utf8(out, self._most // 2), tail_utf8(err, self._most // 2)
+            if chunk.mime is not None:
+                images.append(chunk.mime)
+            elif chunk.status is None:
+                out += chunk.out or ""
+                err += chunk.err or ""
+        out_kept, err_kept = tail_utf8(out, self._max_bytes // 2), tail_utf8(err, self._max_bytes // 2)
         return {
             "out": out_kept,
             "err": err_kept,
@@ -123,24 +132,24 @@ class OutputSummary:
             "ns": value.ns,
             "mime": value.mime,
             "images": images,
-            "error": last.err,
+            "error": final.err,
             "truncated": truncated or len(out_kept) < len(out) or len(err_kept) < len(err),
-            "error_type": None if last.ex is None else head_utf8(last.ex.type, _MAX_TYPE),
-            "traceback": last.traceback,
-            "cause": last.cause,
-            "state": last.state,
+            "error_type": None if final.ex is None else head_utf8(final.ex.type, _MAX_TYPE),
+            "traceback": final.traceback,
+            "cause": final.cause,
+            "state": final.state,
         }
 
 
-def tail_utf8(text: str, most: int) -> str:
-    """The end of a text, at most so many bytes of UTF-8, whole characters."""
-    if len(text) * 4 <= most or len(data := text.encode("utf-8", "replace")) <= most:
+def tail_utf8(text: str, max_bytes: int) -> str:
+    """Return the end of a text, at most so many bytes of UTF-8, in whole characters."""
+    if len(text) * 4 <= max_bytes or len(data := text.encode("utf-8", "replace")) <= max_bytes:
         return text
-    return data[-most:].decode("utf-8", "ignore")
+    return data[-max_bytes:].decode("utf-8", "ignore")
 
 
-def head_utf8(text: str, most: int) -> str:
-    """The beginning of a text, in the same way."""
-    if len(text) * 4 <= most or len(data := text.encode("utf-8", "replace")) <= most:
+def head_utf8(text: str, max_bytes: int) -> str:
+    """Return the beginning of a text, at most so many bytes of UTF-8, in whole characters."""
+    if len(text) * 4 <= max_bytes or len(data := text.encode("utf-8", "replace")) <= max_bytes:
         return text
-    return data[:most].decode("utf-8", "ignore")
+    return data[:max_bytes].decode("utf-8", "ignore")

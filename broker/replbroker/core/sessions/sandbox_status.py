@@ -1,4 +1,4 @@
-"""What the core knows of the sandbox: whether there is one, what was observed of it, and what a request may ask."""
+"""The sandbox as the core sees it: its policy, the layers that work here, and the overrides that requests ask for."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ from replwire.ops import OpensSession
 from replwire.policy import Policy, SandboxOverrides, tighten
 
 _MAX_CAUSE = 2000
-_decode_tighter = msgspec.json.Decoder(SandboxOverrides).decode
+_decode_overrides = msgspec.json.Decoder(SandboxOverrides).decode
 
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxStatus:
-    """`policy` None: sessions run without one, as the config says. `trouble`: why there is none although there has
-    to be. `late_folders`: a sandbox that runs already can be given a folder."""
+    """The sandbox of all sessions.
+
+    Attributes:
+        policy: Its policy; None if the config allows sessions without a sandbox.
+        layers: The layers of protection that work here.
+        missing: Those that do not.
+        problem: The reason why there is no sandbox although there has to be one.
+        can_hot_mount: A running sandbox can be given a directory.
+    """
 
     policy: Policy | None = None
     layers: tuple[str, ...] = ()
@@ -27,46 +34,50 @@ class SandboxStatus:
     can_hot_mount: bool = True
 
     def require(self) -> None:
-        """Raises Refusal when there is none although there has to be."""
+        """Raise RequestError when there is no sandbox although there has to be one."""
         if self.problem is not None:
             hint = "replctl doctor says what is missing; nothing runs unsandboxed unless the config file allows it"
             err = "sessions cannot be sandboxed here"
             raise RequestError("sandbox-unavailable", err, cause=self.problem[:_MAX_CAUSE], hint=hint)
 
     def encode_overrides(self, request: OpensSession) -> bytes | None:
-        """What this request makes tighter, for its spec. Raises Refusal."""
+        """Return the overrides that a request asks for, as JSON. Raises RequestError."""
         asked = request.sandbox_overrides()
         if asked is None:
             return None
         if self.policy is None:
-            raise RequestError(
-                "sandbox-unavailable", "sessions run unsandboxed here, so nothing of it can be made tighter"
-            )
+            err = "sessions run unsandboxed here, so nothing of it can be made tighter"
+            raise RequestError("sandbox-unavailable", err)
         try:
             tighten(self.policy, asked)
         except ValueError as error:
             raise RequestError("invalid-request", str(error)) from None
         return msgspec.json.encode(asked)
 
-    def covers(self, asked: SandboxOverrides, tighter: bytes | None) -> bool:
-        """Whether a session of which `tighter` was asked is as tight as `asked`, and allows no less."""
+    def covers(self, asked: SandboxOverrides, overrides: bytes | None) -> bool:
+        """Return whether the sandbox of a session is as tight as asked for, and allows no less.
+
+        Args:
+            asked: Overrides of a request.
+            overrides: The session's own, as JSON.
+        """
         if self.policy is None:
             return False
         try:
-            has = self.policy if tighter is None else tighten(self.policy, _decode_tighter(tighter))
+            has = self.policy if overrides is None else tighten(self.policy, _decode_overrides(overrides))
             return tighten(has, asked) == has
         except ValueError:
             return False
 
-    def memory_limit(self, tighter: bytes | None) -> int | None:
-        """What one session may use, of which `tighter` was asked; None where it has no sandbox."""
+    def memory_limit(self, overrides: bytes | None) -> int | None:
+        """Return the bytes that a session with these overrides may use; None without a sandbox."""
         if self.policy is None:
             return None
-        asked = None if tighter is None else _decode_tighter(tighter).memory_bytes
+        asked = None if overrides is None else _decode_overrides(overrides).memory_bytes
         return self.policy.limits.memory_bytes if asked is None else asked
 
     def show(self) -> dict[str, Any] | str:
-        """For `describe` and `info`."""
+        """Return the part of `describe` and `info` about the sandbox."""
         if self.policy is None:
             return "none"
         return {

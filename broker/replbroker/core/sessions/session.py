@@ -1,4 +1,4 @@
-"""One session: its states and moves as a table, its queue, and the evals it remembers."""
+"""Sessions: their states and transitions as a table, their queue, and the evals they remember."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from replbroker.core.effects import Peer, WorkerSpec
 from replbroker.core.limits.fair_semaphore import SlotRequest
 from replbroker.core.limits.quotas import Holder
+from replbroker.core.limits.time_limits import TimeLimit
 from replbroker.core.sessions.event_buffer import EventBuffer
 from replbroker.core.sessions.output_summary import OutputSummary
 from replwire.deadlines import Deadline
@@ -17,11 +18,12 @@ from replwire.link import SnapshotBody
 from replwire.ops import Queueable
 
 VACANT: Final = "vacant"  # no worker: it was lost, and the next eval takes a fresh one
-STARTING: Final = "starting"  # a worker is on its way or being told whose it is
+STARTING: Final = "starting"  # a worker starts, or is being assigned
 IDLE: Final = "idle"
 BUSY: Final = "busy"
 CLOSED: Final = "closed"
 CODE_SHOWN: Final = 80  # characters of an eval's code in lists
+_RECENT_MOVES = 8  # that the error for an invalid transition names
 
 # docs/concepts.md draws this table.
 TRANSITIONS: Final[dict[tuple[str, str], str]] = {
@@ -39,37 +41,48 @@ TRANSITIONS: Final[dict[tuple[str, str], str]] = {
 }
 
 
+class InvalidTransition(Exception):
+    """A move that a session's state does not allow: a defect of the broker."""
+
+    def __init__(self, session: Session, move: str) -> None:
+        moves = " ".join(session.recent_moves) or "none"
+        events = " ".join(f"{each.seq}:{each.type}" for each in session.event_buffer.newest(_RECENT_MOVES)) or "none"
+        super().__init__(
+            f"session {session.label} ({session.id}), epoch {session.epoch}, is {session.state} and cannot {move}; "
+            f"moves before: {moves}; last events: {events}"
+        )
+
+
 class EvalTask:
-    """One eval, from its request to its end. `peer` is None once nobody waits for its answer."""
+    """One eval, from its request to its end. `peer` is None once no client waits for its result."""
 
     __slots__ = (
-        "asker",
+        "agent_label",
         "body",
-        "cancelled",
+        "cancel_reason",
         "code",
         "deadline",
-        "duration",
+        "duration_ms",
         "epoch",
         "eval_id",
-        "heard",
-        "judging",
-        "label",
-        "limit_ms",
-        "notice",
+        "hide_code",
+        "hook_deadline",
+        "is_repeatable",
+        "output_summary",
         "peer",
-        "repeatable",
+        "principal",
+        "queued_notice",
         "request",
         "request_id",
         "route",
         "session",
-        "started",
+        "slot_request",
+        "started_at",
         "state",
         "status",
-        "submitted",
-        "time_hint",
-        "turn",
+        "submitted_at",
+        "time_limit",
         "wait_deadline",
-        "withheld",
     )
 
     QUEUED: Final = "queued"
@@ -78,38 +91,46 @@ class EvalTask:
     DONE: Final = "done"
 
     def __init__(
-        self, session: Session, route: int, peer: Peer, turn: SlotRequest, request: Queueable, now: float
+        self,
+        session: Session,
+        route: int,
+        peer: Peer,
+        slot_request: SlotRequest,
+        request: Queueable,
+        time_limit: TimeLimit,
+        now: float,
     ) -> None:
+        session.eval_count += 1
         self.session = session
         self.route = route
         self.peer: Peer | None = peer
-        self.turn = turn
-        self.label = request.agent
-        self.asker = Principal(identity="")  # the owner of a clone
+        self.slot_request = slot_request
+        self.agent_label = request.agent
+        self.principal: Principal | None = None  # the owner of a clone
         self.request_id = request.id
-        self.eval_id = session.next_eval_id()
+        self.eval_id = session.eval_count
         self.epoch = session.epoch
         self.body: bytes | None = None
         self.code = request.summary()[:CODE_SHOWN]
         self.request: Queueable | None = request  # until it runs
-        self.limit_ms, self.time_hint = 0, ""
-        self.repeatable = getattr(request, "idempotency_key", None) is not None  # whoever repeats it is to be answered
+        self.time_limit = time_limit
+        self.is_repeatable = getattr(request, "idempotency_key", None) is not None
         self.state: str = self.QUEUED
         self.status: list[str] = []
-        self.submitted = now
-        self.started: float | None = None
-        self.duration: float | None = None
-        self.cancelled: str | None = None
-        self.heard: OutputSummary | None = None  # what it has shown, while anybody wants to know
-        self.withheld = False  # its code is kept nowhere until hooks have let it run
-        self.judging: Deadline | None = None  # hooks have not said yet whether it may run
+        self.submitted_at = now
+        self.started_at: float | None = None
+        self.duration_ms: float | None = None
+        self.cancel_reason: str | None = None
+        self.output_summary: OutputSummary | None = None  # while events have listeners
+        self.hide_code = False  # the code is stored nowhere until hooks have allowed it
+        self.hook_deadline: Deadline | None = None  # set while hooks have not given a verdict
         self.deadline: Deadline | None = None
-        self.notice: Deadline | None = None
+        self.queued_notice: Deadline | None = None
         self.wait_deadline: Deadline | None = None
 
 
 class WorkerRequest:
-    """A request that the session's worker answers: everything but an eval."""
+    """A request other than an eval that the session's worker answers."""
 
     __slots__ = ("body", "deadline", "eval_id", "holder", "op", "peer", "request_id", "route", "session", "wait_ms")
 
@@ -129,37 +150,37 @@ class WorkerRequest:
 
 
 class ReadyWaiter:
-    """A client that hears when the session has its worker: who asked for `new-session`, `reset` or `clone`."""
+    """A client that waits for a session's worker, after `new-session`, `reset`, `clone` or `env`."""
 
-    __slots__ = ("cause", "copied", "created", "old_words", "peer", "request_id")
+    __slots__ = ("cause", "created", "legacy_reply", "peer", "request_id", "snapshot")
 
     def __init__(
         self,
         peer: Peer | None,
         request_id: str,
         created: bool | None,
-        copied: SnapshotBody | None = None,
-        old_words: bool = False,
+        snapshot: SnapshotBody | None = None,
+        legacy_reply: bool = False,
         cause: str | None = None,
     ) -> None:
         self.peer = peer
         self.request_id = request_id
         self.created = created
-        self.copied = copied
-        self.old_words = old_words
-        self.cause = cause  # how the session of this name before it ended
+        self.snapshot = snapshot
+        self.legacy_reply = legacy_reply
+        self.cause = cause  # of the end of the session that had this name before
 
 
 class HistoryItem(NamedTuple):
     """One entry of a session's history."""
 
-    job: EvalTask
+    task: EvalTask
     code: str
     size: int  # in bytes
 
 
 class Session:
-    """What the broker knows of a session. Its variables live in the interpreter, nowhere else."""
+    """The broker's record of a session. Its variables exist in the interpreter only."""
 
     def __init__(
         self, id: str, name: str | None, spec: WorkerSpec, agent: str | None, limits: Limits, now: float
@@ -167,21 +188,21 @@ class Session:
         self.id = id
         self.name = name
         self.spec = spec
-        self.agent = agent  # the label of whoever opened it
+        self.agent = agent  # the label of the agent that opened it
         self.limits = limits
         self.owner = ""  # an identity
-        self.owner_principal = Principal(identity="")  # the owner, with whose rights its workers open what it names
-        self.opened_for = ""  # the identity with whose rights its worker was set up
+        self.owner_principal = Principal(identity="")  # the owner, whose rights its workers use to open files
+        self.worker_identity = ""  # the owner when its worker was assigned, whose rights the worker uses
         self.scope = ""  # of its name: see `replwire.identifiers.scope_of`
-        self.shares: dict[str, str] = {}  # who else may read or write
-        self.offered_to: str | None = None  # who may take it, and see it until then
+        self.shares: dict[str, str] = {}  # `read` or `write`, by identity
+        self.offered_to: str | None = None  # the identity that may take it over, and see it until then
         self.mode: str = "normal"
         self.mode_since: float = now
         self.mode_reason: str | None = None
         self.cwd: str | None = None
         self.cwd_needed = True
-        self.notice: str | None = None  # what its first answer says besides
-        self.cwd_unavailable = False  # it wished for its directory, and does without one
+        self.notice: str | None = None  # a sentence to add to its first reply
+        self.cwd_unavailable = False  # it asked for its directory and goes on without
         self.env: list[str] = []
         self.state: str = VACANT
         self.epoch = 1
@@ -189,106 +210,108 @@ class Session:
         self.ephemeral = False
         self.created_at = now
         self.last_active = now
-        self.lost_cause: str | None = None  # how the last worker went, until a fresh one knows and will tell
+        self.lost_cause: str | None = None  # of the last worker's loss, until a fresh one reports it
         self.was_ready = False
         self.running: EvalTask | None = None  # has a slot
-        self.next_up: EvalTask | None = None  # first in line, waits at the gate
+        self.next_up: EvalTask | None = None  # waits for a slot
         self.queue: deque[EvalTask] = deque()
         self.evals: deque[EvalTask] = deque()
+        self.eval_count = 0  # ever accepted; numbers go on across epochs
         self.inflight: dict[int, WorkerRequest] = {}
-        self.deferred: list[WorkerRequest] = []  # asks that wait for the worker, or for their eval to start
+        self.deferred: list[WorkerRequest] = []  # requests that wait for the worker, or for their eval to start
         self.waiters: list[ReadyWaiter] = []
         self.start_deadline: Deadline | None = None
-        self.snapshot_path: str | None = None  # file with the names that a clone begins with
+        self.snapshot_path: str | None = None  # the variables that a clone begins with
         self.executable: str | None = None
-        self.replacement: Session | None = None  # gets a worker in another environment, and then gives it to this one
+        self.replacement: Session | None = None  # gets a worker in another environment, and hands it over
         self.replaces: Session | None = None
         self.history: deque[HistoryItem] = deque()
         self._history_bytes = 0
         self.event_buffer = EventBuffer()
-        self._evals = 0
+        self.recent_moves: deque[str] = deque(maxlen=_RECENT_MOVES)
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """The name shown to people."""
         return self.name or self.id
 
     def specs(self) -> list[WorkerSpec]:
-        """That of its worker, and that of the one that it is to get instead."""
+        """Return the spec of its worker, and of the one that is to replace it."""
         return [self.spec, *([self.replacement.spec] if self.replacement is not None else [])]
 
     @property
     def directory(self) -> str | None:
-        """Where it works, as far as is known before its worker has said so."""
+        """The working directory, as far as it is known before the worker has reported it."""
         return None if self.cwd_unavailable else self.cwd
 
     @property
     def project(self) -> str | None:
-        """The project that it is the default session of."""
+        """The project whose default session it is."""
         return self.scope if self.scope.startswith("/") else None
 
     @property
     def holder(self) -> Holder:
-        """On whose account it is."""
+        """The account that it is charged to."""
         return Holder(self.owner, self.agent or "")
 
     @property
-    def eval_count(self) -> int:
-        """Evals ever taken in."""
-        return self._evals
-
-    @property
     def is_occupied(self) -> bool:
-        """Whether an eval runs or waits."""
+        """True if an eval runs or waits."""
         return self.running is not None or self.next_up is not None or bool(self.queue)
 
     @property
     def is_in_use(self) -> bool:
-        """Whether an eval runs or waits, or a worker is on its way."""
+        """True if an eval runs or waits, or a worker is starting."""
         return self.replacement is not None or self.is_occupied or self.state not in (IDLE, VACANT)
 
-    def next_eval_id(self) -> int:
-        """Numbers of evals are the session's own, from 1, and go on across epochs."""
-        self._evals += 1
-        return self._evals
-
     def set_epoch(self, epoch: int) -> None:
-        """Go on with the same worker in a higher epoch. Nothing runs, waits or asks."""
-        for job in self.evals:
-            if job.epoch == self.epoch:
-                job.epoch = epoch  # its output is still to be read
+        """Go on with the same worker in a higher epoch. No eval runs or waits, and no request is in flight."""
+        for task in self.evals:
+            if task.epoch == self.epoch:
+                task.epoch = epoch  # its output can still be read
         self.epoch = epoch
 
     def transition(self, move: str) -> None:
-        """Make a move of the table. Raises KeyError for one that is not in it: a defect of the broker."""
-        self.state = TRANSITIONS[self.state, move]
+        """Change the state.
 
-    def add_history(self, job: EvalTask, code: str) -> None:
-        """Keep what is run; the oldest goes when there is too much."""
+        Args:
+            move: A move of `TRANSITIONS`.
+
+        Raises:
+            InvalidTransition: The table does not have this move for the session's state.
+        """
+        state = TRANSITIONS.get((self.state, move))
+        if state is None:
+            raise InvalidTransition(self, move)
+        self.recent_moves.append(move)
+        self.state = state
+
+    def add_history(self, task: EvalTask, code: str) -> None:
+        """Remember code that is run; the oldest is dropped when there is too much."""
         size = len(code) if code.isascii() else len(code.encode("utf-8", "replace"))
-        self.history.append(HistoryItem(job, code, size))
+        self.history.append(HistoryItem(task, code, size))
         self._history_bytes += size
         while len(self.history) > self.limits.max_history or self._history_bytes > self.limits.history_bytes:
             self._history_bytes -= self.history.popleft().size
 
     def find_eval(self, eval_id: int) -> EvalTask | None:
-        """A running, queued or remembered eval by its number."""
-        for job in reversed(self.evals):
-            if job.eval_id == eval_id:
-                return job
+        """Return a running, queued or remembered eval by its number."""
+        for task in reversed(self.evals):
+            if task.eval_id == eval_id:
+                return task
         return None
 
     def trim_evals(self, most: int) -> None:
-        """Remember so many finished evals at most, the newest; what runs or waits is not forgotten."""
+        """Remember at most so many finished evals, the newest. Running and waiting ones stay."""
         alive = len(self.queue) + (self.next_up is not None) + (self.running is not None)
         for _ in range(len(self.evals) - alive - most):
-            self.evals.remove(next(job for job in self.evals if job.state is EvalTask.DONE))
+            self.evals.remove(next(task for task in self.evals if task.state is EvalTask.DONE))
 
     def waiting_evals(self) -> list[EvalTask]:
-        """Evals that have no slot yet, first in line first."""
+        """Return the evals without a slot, first in line first."""
         return ([self.next_up] if self.next_up is not None else []) + list(self.queue)
 
-    def position(self, job: EvalTask, at_gate: int) -> int:
-        """How many evals go before this waiting one: of its session, or at the gate and for the slot there."""
-        ahead = self.waiting_evals().index(job)
-        return ahead + (1 if self.running is not None else at_gate)
+    def position(self, task: EvalTask, waiting_for_slots: int) -> int:
+        """Return how many evals go before a waiting one: those of its session, or those that wait for a slot."""
+        ahead = self.waiting_evals().index(task)
+        return ahead + (1 if self.running is not None else waiting_for_slots)

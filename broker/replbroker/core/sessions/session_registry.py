@@ -1,4 +1,4 @@
-"""All sessions, by id and by owner and name, and a note on each one that is gone."""
+"""The session registry: all sessions by id and by owner and name, and the causes of the ends of former ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_END_CAUSES = 2 * MAX_CLOSED_SESSIONS  # each under its name and its id
 
 
 class NameKey(NamedTuple):
-    """The place of a name: each owner has its own names, and `default` once in each scope."""
+    """A name: each owner has its own names, and `default` once in each scope."""
 
     owner: str
     name: str
@@ -21,11 +21,15 @@ class NameKey(NamedTuple):
 
 
 class SessionRegistry:
-    """The only place that knows which sessions exist. It knows no rights: see `lookup`."""
+    """The one place that knows which sessions exist. It checks no rights: see `SessionLookup`.
+
+    Attributes:
+        by_name: Sessions by owner and name, then by scope.
+    """
 
     def __init__(self) -> None:
         self._by_id: dict[str, Session] = {}
-        self._by_name: dict[tuple[str, str], dict[str, Session]] = {}  # by owner and name, then by scope
+        self.by_name: dict[tuple[str, str], dict[str, Session]] = {}
         self._end_causes: dict[str, OrderedDict[NameKey, tuple[str, bool]]] = {}  # by owner
         self._end_cause_count = 0
 
@@ -36,23 +40,23 @@ class SessionRegistry:
         return iter(list(self._by_id.values()))
 
     def find_by_id(self, id: str) -> Session | None:
-        """The session of this id."""
+        """Return the session of this id."""
         return self._by_id.get(id)
 
     def find_by_name(self, key: NameKey) -> Session | None:
-        """The session of this owner, name and scope."""
-        return self._by_name.get((key.owner, key.name), {}).get(key.scope)
+        """Return the session of this owner, name and scope."""
+        return self.by_name.get((key.owner, key.name), {}).get(key.scope)
 
     def find_all_by_name(self, owner: str, name: str) -> list[Session]:
-        """An owner's sessions of this name, of every scope."""
-        return list(self._by_name.get((owner, name), {}).values())
+        """Return an owner's sessions of this name, of every scope."""
+        return list(self.by_name.get((owner, name), {}).values())
 
     def end_cause(self, key: NameKey) -> str | None:
-        """How the last session of this name went."""
+        """Return why the last session of this name ended."""
         return self._end_cause_of(key)[0]
 
     def unexpected_end_cause(self, key: NameKey) -> str | None:
-        """The same, when nobody had asked for that."""
+        """Return why the last session of this name ended, unless a client had asked for that."""
         why, asked = self._end_cause_of(key)
         return None if asked else why
 
@@ -61,13 +65,19 @@ class SessionRegistry:
         return (None, True) if mine is None else mine.get(key, (None, True))
 
     def add(self, session: Session) -> None:
-        """Register. The caller has checked that the name is free."""
+        """Register a session. The caller has checked that the name is free."""
         self._by_id[session.id] = session
         if session.name is not None:
-            self._by_name.setdefault((session.owner, session.name), {})[session.scope] = session
+            self.by_name.setdefault((session.owner, session.name), {})[session.scope] = session
 
     def remove(self, session: Session, why: str, *, asked: bool) -> None:
-        """Forget the session and keep a note for its owner, under its name and id."""
+        """Remove a session, and record for its owner why it ended, under its name and id.
+
+        Args:
+            session: The session.
+            why: The cause.
+            asked: A client has asked for its end.
+        """
         del self._by_id[session.id]
         self._remove_name(session)
         if not session.ephemeral:
@@ -76,21 +86,23 @@ class SessionRegistry:
                 self.record_end(NameKey(session.owner, session.name, session.scope), why, asked=asked)
 
     def transfer(self, session: Session, owner: str) -> None:
-        """Make it another owner's. The caller has checked that the name is free there."""
+        """Give a session another owner. The caller has checked that the name is free there."""
         self._remove_name(session)
         session.owner = owner
         self.add(session)
 
     def _remove_name(self, session: Session) -> None:
         if session.name is not None:
-            scopes = self._by_name[session.owner, session.name]
+            scopes = self.by_name[session.owner, session.name]
             del scopes[session.scope]
             if not scopes:
-                del self._by_name[session.owner, session.name]
+                del self.by_name[session.owner, session.name]
 
     def record_end(self, key: NameKey, why: str, *, asked: bool = False) -> None:
-        """Remember how a session went. Where there are too many notes, the oldest goes of the owner who has
-        most: nobody makes another's forgotten."""
+        """Record why a session ended.
+
+        When there are too many records, the oldest of the owner who has most is dropped: no owner displaces another's.
+        """
         mine = self._end_causes.setdefault(key.owner, OrderedDict())
         self._end_cause_count += key not in mine
         mine[key] = (why, asked)

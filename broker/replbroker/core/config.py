@@ -1,0 +1,69 @@
+"""The core's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from replbroker.core.sessions.sandbox_status import SandboxStatus
+from replwire.agents import AgentRule, AgentRules
+from replwire.identities import Identities
+from replwire.limits import Limits
+from replwire.ops import Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreConfig:
+    """The settings of one broker. Immutable: a reload of the config file replaces it.
+
+    Attributes:
+        limits: All limits.
+        warm_workers: Idle workers to keep.
+        idle_exit_ms: Time without sessions and requests after which the broker ends; 0 for never.
+        new_id: Returns a fresh unguessable id: the core has no randomness of its own.
+        monotonic_to_unix: Returns the Unix time of monotonic zero, which moves when the wall clock is set.
+        started: The moment of the start, in monotonic seconds.
+        runtimes: The runtimes of sessions; the first is the default.
+        agents: Rules for agents.
+        identities: Quotas and host users of identities.
+        audit: Write audit records.
+        sandbox: The sandbox that sessions get.
+        broker_user: The identity of the broker's own user.
+        admins: Further identities that may do everything.
+        name_of_token: Returns the name of a token, or None. Reads a file.
+        versions: Names and versions of the programs involved.
+        boot_id: Names this start of the broker in the ids of its events.
+        emit_all_events: The shell wants every canonical event.
+        credentials_of: Returns the keys and tokens that are valid for a name. Reads files.
+        environments: Returns the named environments on the disk. Reads a directory.
+        has_hooks: The shell has hooks, which run before every eval.
+    """
+
+    limits: Limits
+    warm_workers: int
+    idle_exit_ms: int
+    new_id: Callable[[], str]
+    monotonic_to_unix: Callable[[], float]
+    started: float = 0.0
+    runtimes: tuple[str, ...] = ("python",)
+    agents: AgentRules = field(default_factory=lambda: AgentRules([]))
+    identities: Identities = field(default_factory=lambda: Identities([]))
+    audit: bool = False
+    sandbox: SandboxStatus = field(default_factory=SandboxStatus)
+    broker_user: str = "self"
+    admins: frozenset[str] = frozenset()
+    name_of_token: Callable[[str], str | None] = lambda _: None
+    versions: tuple[tuple[str, str], ...] = ()
+    boot_id: str = "0"
+    emit_all_events: bool = False
+    credentials_of: Callable[[str], frozenset[object]] = lambda _: frozenset([""])
+    environments: Callable[[], frozenset[str]] = frozenset
+    has_hooks: bool = False
+
+    def rule_for(self, request: Request) -> AgentRule | None:
+        """Return the rule for the agent of a request."""
+        return self.agents.rule(request.agent, request.binding)
+
+    def acts_as(self, identity: str) -> str:
+        """Return the host user whose rights sessions of an identity use to open files."""
+        return self.identities.acts_as(identity, self.broker_user)
