@@ -1,7 +1,7 @@
 """Persistent, isolated REPL sessions: the client library and the command line.
 
-`from replctl import Client, AsyncClient, ReplError, CodeError, Result`. Names are loaded when first used, so that
-`import replctl` costs nothing and the command line pays for what a command needs.
+`from replctl import Client, AsyncClient, ReplError, CodeError, Result`. Names are imported on first use, so `import
+replctl` costs nothing and the command line loads only what a command needs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value  # the next look-up finds it at once
+    globals()[name] = value  # later look-ups find it directly
     return value
 
 

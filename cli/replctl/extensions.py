@@ -1,4 +1,4 @@
-"""What extensions contribute to clients: commands, tools, and parts of `replctl top`. Loaded when first needed."""
+"""Contributions of extensions to clients: commands, tools and parts of `replctl top`. Loaded on first use."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ from replwire.terminal import escape_lines
 
 
 def load_all(extensions: Sequence[Extension], on_error: OnError | None = None) -> ExtensionRegistry:
-    """What they contribute. One that cannot be loaded is told on stderr, and the others are there: unlike a broker, a
-    client guards nothing. What raises later is told to `on_error`, or on stderr too."""
+    """Load the extensions and return their contributions.
+
+    An extension that cannot be loaded is reported on stderr and skipped: unlike a broker, a client protects nothing.
+    Later errors go to `on_error`, or to stderr too.
+    """
     registry = ExtensionRegistry(on_error or _report_failure)
     for extension in extensions:
-        from replwire.ext.loading import ExtensionLoadError, load  # most have none, and need no pluggy
+        from replwire.ext.loading import ExtensionLoadError, load  # most users have no extensions and need no pluggy
 
         try:
             with redirect_stdout_to_stderr():
@@ -35,7 +38,7 @@ def load_all(extensions: Sequence[Extension], on_error: OnError | None = None) -
 
 @contextmanager
 def redirect_stdout_to_stderr() -> Iterator[None]:
-    """What extensions print in the meantime goes to stderr: stdout is for answers, often read by a program."""
+    """Redirect prints of extensions to stderr inside the block: stdout is for results, often read by a program."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -56,7 +59,7 @@ def _report_failure(record: Registration, error: BaseException) -> None:
 
 
 def commands_by_name(registry: ExtensionRegistry) -> dict[str, ExtensionCommand]:
-    """Commands by name."""
+    """Return commands by name."""
     return {
         record.contribution.name: record.contribution
         for record in registry.by_kind(ExtensionCommand)
@@ -65,7 +68,7 @@ def commands_by_name(registry: ExtensionRegistry) -> dict[str, ExtensionCommand]
 
 
 def run_command(registry: ExtensionRegistry, name: str, client: Any, session: str, arguments: str) -> str:
-    """Do a command. Raises ReplError as the broker does, and `not-supported` for what its code raises."""
+    """Run a command. Raises ReplError like the broker, and `not-supported` if the command's code raises."""
     found = registry.find(ExtensionCommand, name)
     assert found is not None, "asked for by the table of commands"
     try:
@@ -77,7 +80,7 @@ def run_command(registry: ExtensionRegistry, name: str, client: Any, session: st
 
 
 def tools(registry: ExtensionRegistry) -> list[BaseTool]:
-    """Tools as the sets have them; one that raises gives an answer that says so."""
+    """Return the tools of extensions; a tool that raises returns a result that says so."""
     return [
         _tool(record, record.contribution)
         for record in registry.by_kind(ExtensionTool)
@@ -90,7 +93,7 @@ def _tool(record: Registration, tool: ExtensionTool) -> BaseTool:
         try:
             answer = yield from tool.run(arguments, context)
             if not isinstance(answer, ToolResult):
-                raise TypeError(f"gave {type(answer).__name__}, no ToolResult")
+                raise TypeError(f"returned {type(answer).__name__} instead of ToolResult")
         except ReplError:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it is somebody else's code, whatever it raises
@@ -114,5 +117,5 @@ def _tool(record: Registration, tool: ExtensionTool) -> BaseTool:
 
 
 def join_arguments(arguments: Sequence[str]) -> str:
-    """Arguments of a command line as one text, from which `shlex.split` makes them again."""
+    """Join command-line arguments into a text that `shlex.split` splits again."""
     return shlex.join(arguments)

@@ -1,4 +1,4 @@
-"""A broker's settings from file, environment and flags, as `serve` runs with them and `config show` tells them."""
+"""Settings of a broker from file, environment and flags, for `serve`, `config show` and `doctor`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from replwire.paths import config_file, missing_config_message
 
 
 def read_settings(path: str | None, flags: dict[str, str]) -> LoadedConfig:
-    """The settings in force. A usage error for one that cannot be used, or for a named file that is not there."""
+    """Return the settings in force. Raises a usage error for an invalid setting or a missing named file."""
     origin, text = _read(path)
     try:
         return replace(load(text, origin, os.environ, flags), file=None if text is None else origin)
@@ -22,7 +22,7 @@ def read_settings(path: str | None, flags: dict[str, str]) -> LoadedConfig:
 
 
 def salvage_settings(path: str | None, flags: dict[str, str]) -> tuple[LoadedConfig, list[str]]:
-    """The same without what cannot be used, and why that is."""
+    """Return the valid settings, and the problems with the others."""
     try:
         origin, text = _read(path)
     except click.UsageError as error:
@@ -35,7 +35,7 @@ def salvage_settings(path: str | None, flags: dict[str, str]) -> tuple[LoadedCon
 
 
 def _read(path: str | None) -> tuple[str, str | None]:
-    """Where the file is, and its text. A usage error for one that cannot be read."""
+    """Return the path of the config file and its text. Raises a usage error if it cannot be read."""
     origin = path or config_file(os.environ)
     try:
         with open(origin, encoding="utf-8") as file:
@@ -50,18 +50,18 @@ def _read(path: str | None) -> tuple[str, str | None]:
 
 
 def _config_source(path: str | None) -> str | None:
-    """What names the config file, or None where it is the usual one, which need not exist."""
+    """Return what names the config file, or None for the default, which need not exist."""
     if path is not None:
         return "--config"
     return "REPLCTL_CONFIG" if os.environ.get("REPLCTL_CONFIG") else None
 
 
 def parse_set(pairs: Iterable[str]) -> dict[str, str]:
-    """`section.key=value` as given; a usage error for anything else."""
+    """Parse `section.key=value`; raises a usage error for anything else."""
     flags = {}
     for pair in pairs:
         key, sign, value = pair.partition("=")
         if not sign or "." not in key:
-            raise click.UsageError(f"--set wants section.key=value: {pair!r}")
+            raise click.UsageError(f"--set needs SECTION.KEY=VALUE, not {pair!r}")
         flags[key.strip()] = value
     return flags

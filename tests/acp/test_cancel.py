@@ -109,7 +109,7 @@ def test_a_cancel_while_it_waits_in_the_queue_takes_only_this_one_out(
         running = wire.send("eval", session=session, code="print('on'); import time; time.sleep(0.5); 'theirs'")
         wire.receive()
         name = agent.send_prompt(session, "mine = 1")
-        agent.until(lambda message: "waiting" in json.dumps(message))
+        agent.until(lambda message: "queued behind" in json.dumps(message))
         agent.cancel(session)
         assert agent.turn(name).stop == "cancelled"
         assert wire.answer(running).value == "'theirs'"
@@ -130,7 +130,7 @@ def test_code_that_does_not_obey_is_given_up_and_said_to_run_on(agent: Agent, se
     agent.cancel(session)
     turn = agent.turn(name)
     assert turn.stop == "cancelled"
-    assert "does not obey the interrupt" in turn.text
+    assert "ignores the interrupt" in turn.text
     assert "epoch 2" in agent.prompt(session, "/reset").text
     assert agent.prompt(session, "1").text == "1"
 

@@ -14,7 +14,7 @@ from acp_kit import Agent, environ
 from ext_kit import SHOUT, config_entry, hook_source, write_extension
 from kit import BrokerProcess
 
-ASKS = hook_source("return Ask('Delete?', 'it says rm') if 'rm' in q.code else None")
+ASKS = hook_source("return RequireApproval('Delete?', 'it says rm') if 'rm' in q.code else None")
 COMMANDS = (
     f"""
 import sys
@@ -25,19 +25,19 @@ SHOUT = {SHOUT!r}
 def replctl_register(register, settings):
     def say(client, session, text):
         return client.eval(f"{text!r}.upper()", session).value
-    register(Command(name="say-loud", summary="Say it louder", hint="TEXT", run=say))
-    register(Command(name="peek", summary="Looks", run=lambda client, session, text: session, changes=False))
-    register(Command(name="fails", summary="Fails", run=lambda client, session, text: 1/0))
-    register(Command(name="help", summary="not ours", run=lambda *_: "stolen"))
-    register(Command(name="much", run=lambda *_: "z" * 40_000_000))
+    register(ExtensionCommand(name="say-loud", summary="Say it louder", hint="TEXT", run=say))
+    register(ExtensionCommand(name="peek", summary="Looks", run=lambda client, session, text: session, changes=False))
+    register(ExtensionCommand(name="fails", summary="Fails", run=lambda client, session, text: 1/0))
+    register(ExtensionCommand(name="help", summary="not ours", run=lambda *_: "stolen"))
+    register(ExtensionCommand(name="much", run=lambda *_: "z" * 40_000_000))
     def leave(*_):
         raise KeyboardInterrupt
-    register(Command(name="leave", run=leave))
+    register(ExtensionCommand(name="leave", run=leave))
     def stay(client, session, text):
         while not pathlib.Path(text).exists():
             time.sleep(0.01)
         return ""
-    register(Command(name="stay", run=stay))
+    register(ExtensionCommand(name="stay", run=stay))
     register(Runtime(name="shout", interpreter=lambda: sys.executable, arguments=("-c", SHOUT),
                      reads=(sys.prefix, sys.base_prefix)))
 """
@@ -115,7 +115,7 @@ def test_commands_of_extensions_are_listed_and_run(agent: Agent) -> None:
 
 def test_what_an_extensions_command_does_ends_no_door(agent: Agent, tmp_path: Path) -> None:
     session = agent.new()
-    assert "characters are left out" in agent.prompt(session, "/much").text
+    assert "characters left out" in agent.prompt(session, "/much").text
     assert "extension command leave: KeyboardInterrupt" in agent.prompt(session, "/leave").text
     release = tmp_path / "release"
     name = agent.send_prompt(session, f"/stay {release}")
@@ -123,7 +123,7 @@ def test_what_an_extensions_command_does_ends_no_door(agent: Agent, tmp_path: Pa
     agent.cancel(session)
     turn = agent.turn(name)
     release.touch()
-    assert (turn.stop, turn.text) == ("cancelled", "The command cannot be stopped and goes on.")
+    assert (turn.stop, turn.text) == ("cancelled", "The command cannot be stopped and continues.")
     assert "5" in agent.prompt(session, "5").text
 
 

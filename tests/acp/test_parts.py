@@ -136,7 +136,7 @@ def test_shown_output_is_bounded_and_counts_what_it_leaves_out(pieces: list[str]
     else:
         half = render.MAX_SHOWN // 2
         missing = len(whole) - 2 * half
-        assert text == f"{whole[:half]}\n…[{missing} characters are not shown]…\n{whole[-half:]}"
+        assert text == f"{whole[:half]}\n…[{missing} characters not shown]…\n{whole[-half:]}"
 
 
 @given(st.text())
@@ -182,7 +182,7 @@ def test_notes_are_bounded_with_one_last_line() -> None:
         with open(read, encoding="utf-8") as file:
             lines = file.read().splitlines()
         assert len(lines) == min(many, 257)
-        assert ("no more are shown" in lines[-1]) == (many > 256)
+        assert ("the rest are not shown" in lines[-1]) == (many > 256)
 
 
 @given(st.text(max_size=60))

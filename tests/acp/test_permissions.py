@@ -98,13 +98,13 @@ def test_a_client_that_never_answers_is_a_no_after_the_agents_own_deadline(start
     name = agent.send_prompt(session, "ran = 1")
     asked = agent.permission()["id"]
     turn = agent.turn(name)
-    assert (turn.stop, turn.text) == ("end_turn", "Not run: nobody gave permission in time.")
+    assert (turn.stop, turn.text) == ("end_turn", "Not run: no permission within the time limit.")
     agent.respond(asked, ALLOW)  # too late
     name = agent.send_prompt(session, "ran")
     assert agent.permission()["id"] < asked
     assert agent.turn(name).text.startswith("Not run")
     assert agent.end() == 0
-    assert "dropped an answer that nobody waits for" in agent.stderr_text
+    assert "dropped an unexpected response" in agent.stderr_text
 
 
 def test_a_cancel_while_it_is_asked_ends_the_turn_and_a_late_yes_runs_nothing(agent: Agent, asking: str) -> None:

@@ -131,7 +131,7 @@ def test_load_in_another_process_replays_and_then_answers(start: Start) -> None:
     assert texts(second.updates, "user_message_chunk") == ["print('out'); 6*7", "1/0", "/vars"]
     said = texts(second.updates, "agent_message_chunk")
     assert said[:3] == ["42", "ZeroDivisionError: division by zero", "no variables"]
-    assert "lives on" in said[3]
+    assert "is still running" in said[3]
     tools = [each["update"] for each in second.updates if each["update"]["sessionUpdate"] == "tool_call"]
     assert [each["status"] for each in tools] == ["completed", "failed"]
     assert tools[0]["content"][0]["content"]["text"] == "```\nout\n```"
@@ -196,7 +196,7 @@ def test_a_session_that_went_while_it_was_open_is_told_with_the_next_eval(
     agent.prompt(session, "x = 1")
     with acp_broker.wire() as wire:
         wire.ask("close", session=session)
-    assert "the variables from before are lost" in agent.prompt(session, "2").text
+    assert "earlier variables are lost" in agent.prompt(session, "2").text
     with acp_broker.wire() as wire:
         wire.run("import os; os.abort()", session)
     turn = agent.prompt(session, "3")
@@ -225,7 +225,7 @@ def test_a_turn_whose_adapter_was_killed_is_replayed_as_unknown(start: Start) ->
     first.process.kill()
     second = start()
     second.result("session/load", sessionId=session, cwd="/tmp")
-    assert "is not known" in "".join(texts(second.updates, "agent_message_chunk"))
+    assert "is unknown" in "".join(texts(second.updates, "agent_message_chunk"))
     assert second.prompt(session, "y").text == "7"  # the eval went on without its client
     second.call("session/delete", sessionId=session)
 

@@ -54,7 +54,7 @@ def test_much_output_is_bounded_in_every_update(agent: Agent, session: str) -> N
     assert max(len(json.dumps(each)) for each in turn.updates) < 100_000
     assert "line 0\n" in turn.output
     assert "line 39999\n" in turn.output
-    assert "characters are not shown" in turn.output
+    assert "characters not shown" in turn.output
 
 
 def test_an_exception_is_content_and_the_turn_ends(agent: Agent, session: str) -> None:
@@ -71,7 +71,7 @@ def test_a_death_of_the_interpreter_is_content_and_says_that_state_is_lost(agent
     turn = agent.prompt(session, "import os; os.abort()")
     assert (turn.stop, turn.tool["status"]) == ("end_turn", "failed")
     assert "killed by SIGABRT" in turn.text
-    assert "The variables from before are lost" in turn.text
+    assert "Earlier variables are lost" in turn.text
     assert agent.prompt(session, "1").text == "1"
 
 
@@ -85,7 +85,7 @@ def test_an_eval_in_a_worker_that_was_lost_before_says_so_once(
             return next(each["epoch"] for each in wire.ask("ls-sessions")["sessions"] if each["name"] == session)
 
         wait_until(lambda: epoch() > 1, "the worker is lost")
-    assert "The variables from before are lost" in agent.prompt(session, "2").text
+    assert "Earlier variables are lost" in agent.prompt(session, "2").text
     assert agent.prompt(session, "3").text == "3"
 
 
@@ -136,7 +136,7 @@ def test_code_that_waits_for_another_client_says_so(agent: Agent, session: str, 
         running = wire.send("eval", session=session, code="print('on'); import time; time.sleep(30)")
         wire.receive()
         name = agent.send_prompt(session, "'mine'")
-        agent.until(lambda message: "waiting: 1 eval" in content_of(message))
+        agent.until(lambda message: "queued behind 1 eval" in content_of(message))
         wire.ask("interrupt", session=session)
         wire.answer(running)
     assert agent.turn(name).text == "'mine'"
@@ -148,7 +148,7 @@ def test_a_resource_link_is_accepted_and_said_to_be_left_out(agent: Agent, sessi
         agent.ask("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "1"}, link]})
     )
     assert answer.stop == "end_turn"
-    assert "1 linked resource(s) are left out" in answer.text
+    assert "1 linked resource(s) ignored" in answer.text
     assert answer.text.endswith("1")
 
 
@@ -173,7 +173,7 @@ def test_texts_of_a_prompt_are_lines_of_one_code(agent: Agent, session: str) -> 
 def test_content_that_was_not_offered_is_refused_before_anything_runs(agent: Agent, session: str, block: Any) -> None:
     error = agent.error("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "1"}, block])
     assert (error["code"], error["data"]["field"]) == (-32602, "prompt[1]")
-    assert agent.prompt(session, "/jobs").text == "Nothing has run in this session yet."
+    assert agent.prompt(session, "/jobs").text == "Nothing has been run in this session yet."
 
 
 @pytest.mark.parametrize("text", ["", "  \n\t"])
@@ -226,8 +226,8 @@ def test_commands_look_and_change(agent: Agent, session: str) -> None:
     assert "hello" in agent.prompt(session, "/read 1").text
     assert "runtime: python" in agent.prompt(session, "/info").text
     assert session in agent.prompt(session, "/sessions").text
-    assert "nothing runs" in agent.prompt(session, "/interrupt").text
-    assert "forgot" in agent.prompt(session, "/clear").text
+    assert "nothing is running" in agent.prompt(session, "/interrupt").text
+    assert "deleted 1" in agent.prompt(session, "/clear").text
     assert agent.prompt(session, "/vars").text == "no variables"
     assert "epoch 2" in agent.prompt(session, "/reset").text
     assert "/reset" in agent.prompt(session, "/help").text
@@ -235,9 +235,9 @@ def test_commands_look_and_change(agent: Agent, session: str) -> None:
 
 def test_a_command_that_is_not_known_lists_those_that_are(agent: Agent, session: str) -> None:
     turn = agent.prompt(session, "/frobnicate now")
-    assert turn.text.startswith("No command /frobnicate. There are: /help")
-    assert agent.prompt(session, "/read x").text.startswith("Which eval?")
-    assert agent.prompt(session, "/vars").text == "Nothing has run in this session yet."
+    assert turn.text.startswith("Unknown command /frobnicate. Commands: /help")
+    assert agent.prompt(session, "/read x").text.startswith("Pass an eval number")
+    assert agent.prompt(session, "/vars").text == "Nothing has been run in this session yet."
 
 
 @pytest.mark.parametrize("code", [" /help", "/usr/bin/env", "/re/.test(x)", "//", "/1"])

@@ -154,7 +154,7 @@ def test_slash_commands_act_on_the_session(terminal: AttachTerminal) -> None:
         ("/info", "python"),
         ("/jobs", "no evals"),
         ("/help", "/quit"),
-        ("/nope", "no command /nope"),
+        ("/nope", "unknown command /nope"),
     ):
         terminal.types(command + "\r")
         terminal.sees(shown)
@@ -169,7 +169,7 @@ def test_leaving_says_that_the_session_lives_on_and_keeps_the_history_private(
     terminal.sees('<"secret">')
     terminal.sees("work>")
     terminal.types(leave)
-    terminal.sees("session 'work' lives on")
+    terminal.sees("session 'work' keeps running")
     assert terminal.process.wait(TIMEOUT_S) == 0
     assert "secret" in (short / "history").read_text()
     assert (short / "history").stat().st_mode & 0o777 == 0o600

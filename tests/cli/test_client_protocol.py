@@ -67,10 +67,10 @@ def test_a_connection_begins_with_the_clients_version_and_says_it_no_more_once_i
 @pytest.mark.parametrize(
     ("ours", "theirs", "said"),
     [
-        ("0.10.0", "0.9", "the broker is replctl 0.9, older than this client, 0.10.0: `replctl shutdown`"),
-        ("0.9", "1", "this client, 0.9, is older: upgrade it"),
-        ("1.0", "1.0.0rc1", "the broker is replctl 1.0.0rc1, and this client 1.0: upgrade"),
-        ("1.0", "unknown", "older than this client, 1.0"),
+        ("0.10.0", "0.9", "the broker (replctl 0.9) is older than this client (0.10.0): `replctl shutdown`"),
+        ("0.9", "1", "this client (0.9) is older than the broker (replctl 1): upgrade it"),
+        ("1.0", "1.0.0rc1", "the broker is replctl 1.0.0rc1 and this client is 1.0: upgrade"),
+        ("1.0", "unknown", "older than this client (1.0)"),
     ],
 )
 def test_two_versions_are_said_with_which_is_older_and_what_to_do(ours: str, theirs: str, said: str) -> None:

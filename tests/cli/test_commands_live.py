@@ -59,7 +59,7 @@ def test_what_runs_past_the_wait_is_read_later(live: Shell) -> None:
 
 def test_input_can_be_given_ahead(live: Shell) -> None:
     live.run("new", "ahead")
-    assert "kept for later" in live.run("stdin", "ahead", "text").stderr
+    assert "buffered for later" in live.run("stdin", "ahead", "text").stderr
     assert live.run("eval", "-s", "ahead", "input()").stdout == "'text'\n"
 
 
@@ -149,7 +149,7 @@ def test_output_that_is_long_arrives_whole(live: Shell) -> None:
 @pytest.mark.parametrize("command", ["status", "shutdown"])
 def test_nothing_that_asks_about_the_broker_starts_one(shell: Shell, command: str) -> None:
     ran = shell.run(command)
-    assert (ran.returncode, "no broker answers" in ran.stderr) == (3, True)
+    assert (ran.returncode, "no broker is running" in ran.stderr) == (3, True)
 
 
 def test_of_twenty_first_callers_one_starts_the_broker(alone: Shell) -> None:
@@ -171,7 +171,7 @@ def test_after_a_broker_was_killed_the_next_command_starts_one_and_says_what_was
 def test_a_broker_that_cannot_start_is_reported_with_the_end_of_its_log(shell: Shell) -> None:
     ran = shell.run("eval", "1", REPLCTL_LIMITS_MAX_SESSIONS="-5")
     assert (ran.returncode, ran.stdout) == (3, "")
-    assert "ended before it was ready" in ran.stderr
+    assert "exited before it was ready" in ran.stderr
     assert "limits.max-sessions" in ran.stderr
 
 

@@ -39,7 +39,7 @@ def one(found: Iterable[Finding]) -> Finding:
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host.metadata, "requires", lambda _: ["pyzmq>=25", "no-such-package", "tui ; extra == 'tui'"])
     bad = one(host.python())
-    assert (bad.level, bad.cause) == ("fail", "not installed, or only in part: no-such-package")
+    assert (bad.level, bad.cause) == ("fail", "missing or incomplete: no-such-package")
     assert "pip install" in str(bad.fix)
 
 
@@ -103,7 +103,7 @@ def test_the_command_says_what_a_machine_without_bubblewrap_needs(shell: Shell) 
     assert ran.returncode == 1
     assert (found["bubblewrap"]["level"], found["namespaces"]["level"]) == ("fail", "warn")
     assert "apt-get install bubblewrap" in found["bubblewrap"]["fix"]
-    assert (found["sandbox"]["level"], found["sandbox"]["cause"]) == ("fail", "no session is opened")
+    assert (found["sandbox"]["level"], found["sandbox"]["cause"]) == ("fail", "no session can be opened")
 
 
 def test_a_bubblewrap_that_is_too_old_is_told() -> None:
@@ -136,18 +136,18 @@ def test_a_workspace_that_cannot_come_late_is_told() -> None:
     gap = MissingLayer("late-workspace", "mount_setattr: Invalid argument", "use another file system")
     bad = sandbox.layers(SandboxReport(dict.fromkeys(LAYERS, True) | {"late-workspace": False}, [gap]), "fail")
     assert (bad.level, bad.fix) == ("warn", "use another file system")
-    assert "start cold" in str(bad.cause)
+    assert "start without a warm worker" in str(bad.cause)
 
 
 def test_a_layer_that_was_not_observed_fails() -> None:
     gap = MissingLayer("seccomp", "the canary could set up io_uring", "see the kernel's log")
     bad = sandbox.layers(SandboxReport(dict.fromkeys(LAYERS, True) | {"seccomp": False}, [gap]), "fail")
-    assert (bad.level, bad.cause, bad.fix) == ("fail", "no session is opened", "see the kernel's log")
+    assert (bad.level, bad.cause, bad.fix) == ("fail", "no session can be opened", "see the kernel's log")
 
 
 def test_a_profile_that_is_off_is_told(short: Path) -> None:
     [bad] = sandbox.sandbox(SandboxSection(profile="off"), str(short), {})
-    assert (bad.level, "no session is opened" in str(bad.cause)) == ("fail", True)
+    assert (bad.level, "no session can be opened" in str(bad.cause)) == ("fail", True)
 
 
 def test_a_config_file_that_cannot_be_read_fails(shell: Shell) -> None:
@@ -158,13 +158,13 @@ def test_a_config_file_that_cannot_be_read_fails(shell: Shell) -> None:
 
 
 def test_runtimes_that_are_missing_are_told() -> None:
-    assert [each.seen for each in settings.interpreters(Config(), "/nowhere")] == ["python, and neither node nor bash"]
+    assert [each.seen for each in settings.interpreters(Config(), "/nowhere")] == ["python, no node or bash"]
 
 
 def test_a_folder_that_cannot_be_written_fails(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     bad = one(host.disk(Config(), str(short), str(short)))
-    assert (bad.level, bad.seen) == ("fail", f"{short} cannot be written")
+    assert (bad.level, bad.seen) == ("fail", f"{short} is not writable")
 
 
 def test_secrets_that_others_may_read_are_told(short: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_services_socket_in_a_directory_that_others_may_enter_is_well_while_on
     assert (well.level, "shared" in well.seen) == ("ok", True)
     bad = one(sockets.listener(endpoint, str(short), os.getuid()))
     assert bad.level == "fail"
-    assert "when it is replctl's alone" in str(bad.fix)  # nobody is to be told to close /run
+    assert "if only replctl uses it" in str(bad.fix)  # nobody is to be told to close /run
 
 
 def test_a_start_that_hangs_is_told(short: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_start_that_hangs_is_told(short: Path) -> None:
     with (short / "run/b.sock.start.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         bad = next(iter(broker.broker(f"ipc://{short}/run/b.sock", str(short))))
-    assert (bad.level, bad.seen) == ("warn", f"pid {os.getpid()} is starting one")
+    assert (bad.level, bad.seen) == ("warn", f"pid {os.getpid()} is starting a broker")
 
 
 def test_a_check_that_cannot_be_made_is_a_finding() -> None:
@@ -228,7 +228,7 @@ def test_a_check_that_cannot_be_made_is_a_finding() -> None:
         raise OSError(errno.EACCES, "Permission denied", "/somewhere")
 
     [bad] = checks._run_check("state", check)
-    assert (bad.level, bad.cause) == ("fail", "it could not be looked at")
+    assert (bad.level, bad.cause) == ("fail", "the check failed")
 
 
 def test_an_identity_without_its_user_or_directory_is_told(short: Path) -> None:

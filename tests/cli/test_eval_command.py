@@ -70,7 +70,7 @@ def test_output_and_value_go_to_stdout_and_the_rest_to_stderr(stub: Start, shell
         (
             {"status": ["done", "error", "session-not-found"], "err": "nobody", "hint": "send if-missing"},
             4,
-            "replctl: nobody\nreplctl: hint: replctl ls lists the sessions, replctl new NAME opens one\n",
+            "replctl: nobody\nreplctl: hint: replctl ls lists sessions, replctl new NAME opens one\n",
         ),
     ],
 )
@@ -120,7 +120,7 @@ def test_usage_errors_exit_with_2_and_ask_nobody(shell: Shell, args: tuple[str, 
 
 def test_without_a_broker_and_leave_to_start_one_it_exits_with_3(shell: Shell) -> None:
     ran = shell.run("eval", "--no-start", "1")
-    assert (ran.returncode, ran.stdout, "no broker answers" in ran.stderr) == (3, "", True)
+    assert (ran.returncode, ran.stdout, "no broker is running" in ran.stderr) == (3, "", True)
     assert json.loads(shell.run("eval", "--json", "--no-start", "1").stdout)["word"] == "no-broker"
 
 
@@ -202,7 +202,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_says_that_the_eval_goes_on(stub: Sta
     assert [broker.next_request()["op"], broker.next_request()["op"]] == ["eval", "interrupt"]
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=TIMEOUT_S)
-    assert (process.returncode, err) == (7, b"replctl: left; the eval goes on in session 'default'\n")
+    assert (process.returncode, err) == (7, b"replctl: left; the eval keeps running in session 'default'\n")
 
 
 def started(process: subprocess.Popen[bytes]) -> None:

@@ -51,7 +51,7 @@ def test_lookup_prints_what_a_name_means(shop: Shell) -> None:
     assert (nothing.returncode, nothing.stdout, nothing.stderr) == (
         4,
         "",
-        "replctl: nonsense means nothing in session 'shop'\n",
+        "replctl: name 'nonsense' is not defined in session 'shop'\n",
     )
 
 
@@ -87,7 +87,7 @@ def test_clone_copies_and_says_what_stays_behind(shop: Shell) -> None:
     shop.run("eval", "-s", "origin", "x = 6\ngen = (n for n in range(3))")
     ran = shop.run("clone", "origin", "copy")
     assert ran.stdout == "copy\n"
-    assert "left behind: gen: " in ran.stderr
+    assert "not copied: gen: " in ran.stderr
     assert shop.run("eval", "-s", "copy", "x * 7").stdout == "42\n"
     assert shop.run("clone", "origin", "copy").returncode == 4
 
@@ -194,5 +194,5 @@ def test_named_environments_are_listed_and_removed(shop: Shell) -> None:
     used = shop.run("env", "remove", "@data")
     assert (used.returncode, used.stderr.splitlines()[0]) == (5, "replctl: sessions have environment @data: there")
     shop.run("close", "there")
-    assert shop.run("env", "remove", "@data").stdout == "@data is removed\n"
+    assert shop.run("env", "remove", "@data").stdout == "deleted @data\n"
     assert shop.run("env", "remove", "@data").returncode == 4

@@ -144,8 +144,8 @@ def test_a_refusal_of_plan_mode_says_since_when_and_why_in_the_words_of_a_shell(
 
 
 def test_waiting_and_asking_are_told_while_they_last() -> None:
-    assert status_notice(Reply(id="1", status=["queued"], queue_position=2)) == "waiting, 2 evals go first"
-    assert status_notice(Reply(id="1", status=["queued"], queue_position=1)) == "waiting, 1 eval goes first"
+    assert status_notice(Reply(id="1", status=["queued"], queue_position=2)) == "queued behind 2 evals"
+    assert status_notice(Reply(id="1", status=["queued"], queue_position=1)) == "queued behind 1 eval"
     assert input_needed_notice("w") == 'the code waits for input: replctl stdin w "text"'
 
 

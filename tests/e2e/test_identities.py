@@ -202,7 +202,7 @@ def test_a_clients_file_and_its_place_with_the_broker_are_made_both_or_neither(t
     assert (again.returncode, "revoke it first" in again.stderr) == (1, True)
     assert not (tmp_path / "second").exists()
     there = keys_command(kind, "bob", "--out", str(tmp_path / "ada"))
-    assert (there.returncode, "is there already" in there.stderr) == (1, True)
+    assert (there.returncode, "already exists" in there.stderr) == (1, True)
     assert keys_command("list").stdout.count("ada") == 1
 
 

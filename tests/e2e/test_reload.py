@@ -33,7 +33,7 @@ def test_what_can_change_does_and_the_rest_is_named(start: Callable[..., BrokerP
         assert "session-limit-reached" in wire.run("1", session="b").status
         write(broker, '[limits]\nmax-sessions = 2\n[metrics]\nlisten = "127.0.0.1:0"\n')
         ran = command(broker, "config", "reload")
-        assert ran.stdout.splitlines() == ["reloaded: limits.max-sessions", "needs a restart: metrics.listen"]
+        assert ran.stdout.splitlines() == ["reloaded: limits.max-sessions", "restart needed for: metrics.listen"]
         assert ran.returncode == 0
         assert wire.run("1", session="b").value == "1"
         assert wire.run("x", session="a").value == "1"

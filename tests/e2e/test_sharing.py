@@ -85,7 +85,7 @@ def test_a_session_is_nobody_elses_until_it_is_shared(people: tuple[SharingUser,
     assert bob.run("eval", "-s", "ada/work", "input()", "--stdin", "hello").stdout == "'hello'\n"
 
     taken = ada.run("share", "work", "none", "--with", "bob")
-    assert (taken.stdout, taken.stderr) == ("", "replctl: session 'work' is its owner's alone\n")
+    assert (taken.stdout, taken.stderr) == ("", "replctl: session 'work' is not shared\n")
     assert (bob.visible_sessions(), bob.run("eval", "-s", "ada/work", "x").returncode) == ([], 4)
 
 

@@ -193,7 +193,7 @@ def test_a_notebook_has_a_cell_for_each_eval(start: Callable[..., BrokerProcess]
     assert len({cell["id"] for cell in book["cells"]}) == len(book["cells"]) == 4
     kinds = [[output["output_type"] for output in cell.get("outputs", [])] for cell in book["cells"]]
     assert kinds == [[], ["stream", "execute_result"], ["error"], []]
-    assert "brings no variable back" in "".join(book["cells"][0]["source"])
+    assert "restores no variables" in "".join(book["cells"][0]["source"])
     nbformat.validate(nbformat.from_dict(book))
     assert "42" in _cli(broker, "export", "nb", "--format", "md")
     _cli(broker, "export", "nobody", code=4)
@@ -242,7 +242,7 @@ def test_what_an_export_does_not_have_is_said_in_it(start: Callable[..., BrokerP
     nbformat.validate(nbformat.from_dict(book))
     shown = "".join("".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "markdown")
     assert "events are missing here" in shown
-    assert "41: output cut" in shown
+    assert "41: output truncated" in shown
     assert "events are missing here" in _cli(broker, "export", "long", "--format", "py")
     page = _cli(broker, "export", "rich", "--format", "md")
     assert "text/html" in page
@@ -273,7 +273,7 @@ def test_transcripts_that_cannot_be_read_are_told_in_a_line(args: tuple[str, ...
     command = [sys.executable, "-m", "replctl", *args, *(["--no-start"] if args[0] != "export" else [])]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert done.stderr == "Error: transcripts cannot be read: transcripts.db: file is not a database\n"
+    assert done.stderr == "Error: cannot read transcripts: transcripts.db: file is not a database\n"
 
 
 def test_a_replay_needs_a_transcript_and_a_session_of_its_runtime(

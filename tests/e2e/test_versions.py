@@ -23,8 +23,8 @@ from replwire.requests import describe_ops
 
 OLD = "0.0.9"
 SAID = (
-    f"the broker is replctl {OLD}, older than this client, {__version__}: "
-    "`replctl shutdown` ends it, with its sessions, and the next command starts the new one"
+    f"the broker (replctl {OLD}) is older than this client ({__version__}): "
+    "`replctl shutdown` stops it with its sessions, and the next command starts the new version"
 )
 
 

@@ -41,12 +41,14 @@ def garbage(a, at):
 @hookimpl
 def replctl_register(register, settings):
     for name, run in (("count", count), ("fails", fails), ("nothing", nothing), ("eval", fails), ("garbage", garbage)):
-        register(Tool(name=name, title=name, text="Does " + name, args=Args, run=run, read_only=True, destructive=False))
+        register(ExtensionTool(name=name, title=name, text="Does " + name, args=Args, run=run, read_only=True, destructive=False))
 """
 ASKS = hook_source(
-    "return Ask('Delete?', 'it says rm') if 'rm' in q.code else Ask('More?', 'it says mv') if 'mv' in q.code else None"
+    "return RequireApproval('Delete?', 'it says rm') if 'rm' in q.code else RequireApproval('More?', 'it says mv') if 'mv' in q.code else None"
 )
-TWICE = hook_source("return Ask('Really?', 'both') if 'rm' in q.code and 'mv' in q.code else None", "second")
+TWICE = hook_source(
+    "return RequireApproval('Really?', 'both') if 'rm' in q.code and 'mv' in q.code else None", "second"
+)
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +152,9 @@ async def test_garbage_is_collected_once_all_is_loaded(guarded: BrokerProcess) -
         assert text(await client.call_tool("garbage", {})) == "collected: True, kept: True"
 
 
-@pytest.mark.parametrize(("name", "why"), [("fails", "ValueError: oh no"), ("nothing", "NoneType, no ToolResult")])
+@pytest.mark.parametrize(
+    ("name", "why"), [("fails", "ValueError: oh no"), ("nothing", "NoneType instead of ToolResult")]
+)
 async def test_a_tool_that_fails_says_so_and_the_server_goes_on(guarded: BrokerProcess, name: str, why: str) -> None:
     async with _client(guarded, "auto") as client:
         result = await client.call_tool(name, {})

@@ -221,5 +221,5 @@ def test_a_token_is_made_once_and_kept(tmp_path: Path) -> None:
 def test_a_token_behind_a_link_is_not_trusted(tmp_path: Path) -> None:
     (tmp_path / "real").write_text("x" * 43)
     (tmp_path / "token").symlink_to(tmp_path / "real")
-    with pytest.raises(ReplError, match="cannot keep a token"):
+    with pytest.raises(ReplError, match="cannot store a token"):
         load_token(str(tmp_path / "token"))

@@ -244,7 +244,7 @@ def test_a_file_with_comments_is_left_alone_and_the_entry_is_shown(tmp_path: Pat
     path.write_text("{ // mine\n}")
     done = install(tmp_path, "--client", "vscode", "--scope", "project")
     assert done.returncode == 1
-    assert "left as it is" in done.stderr
+    assert "was not changed" in done.stderr
     assert '"servers"' in done.stderr
     assert path.read_text() == "{ // mine\n}"
 
@@ -268,7 +268,7 @@ def test_a_moved_folder_is_found(tmp_path: Path, client: str, variable: str, fil
 def test_a_client_without_projects_says_so(tmp_path: Path) -> None:
     done = install(tmp_path, "--client", "windsurf", "--scope", "project")
     assert done.returncode == 2
-    assert "no configuration of a project" in done.stderr
+    assert "no project configuration" in done.stderr
 
 
 @pytest.mark.parametrize("client", ["claude", "codex"])

@@ -116,13 +116,13 @@ def test_an_output_that_was_cut_at_its_source_has_its_end(stub: Start) -> None:
     assert broker.next_request()["offset"] > 490_000
     assert answer.text.startswith("begin\n")
     assert "the last line" in answer.text
-    assert "500000 bytes of it were not kept" in answer.text
+    assert "500000 bytes of output were not kept" in answer.text
 
 
 def test_a_value_that_was_never_made_whole_is_counted_as_such(stub: Start) -> None:
     end = {"value": "[1, 2, …[truncated]", "truncated": True, "dropped-bytes": 1}
     assert (
-        "[at least 1 bytes of it were not kept]"
+        "[at least 1 bytes of output were not kept]"
         in call_tool(stub(scripted_replies(eval=end)), "eval", {"code": "x"}).text
     )
 
@@ -139,7 +139,7 @@ def test_pictures_are_images_within_their_bounds(stub: Start) -> None:
     answer = call_tool(broker, "eval", {"code": "fig"}, images=3, image_bytes=1000)
     assert [image.mime for image in answer.images] == ["image/png", "image/png", "image/jpeg"]
     assert answer.images[0].data == PICTURE
-    assert "4 picture(s) more" in answer.text
+    assert "4 more picture(s)" in answer.text
 
 
 def test_a_value_in_markdown_is_preferred(stub: Start) -> None:
@@ -163,7 +163,7 @@ def test_what_was_over_a_bound_is_told_and_its_file_named(stub: Start) -> None:
         "[picture: shown as 9x9; the whole in /tmp/v.png]",
         "[picture: image/png of 9 bytes in /tmp/0.png]",
         "[picture: image/png of 9 bytes in /tmp/1.png]",
-        "[picture: 3 more beside these]",
+        "[picture: and 3 more]",
         "[session default, eval 1, 2 ms, state kept]",
     ]
     assert answer.structured["files"] == ["/tmp/v.png", *(f"/tmp/{n}.png" for n in range(5))]
@@ -186,7 +186,7 @@ def test_running_code_says_how_to_get_at_it(stub: Start) -> None:
 def test_queued_code_says_so_and_what_is_before_it(stub: Start) -> None:
     end = {"status": ["done", "running"], "eval-id": 7, "name": "lab", "state": None, "queue-position": 2}
     answer = call_tool(stub(scripted_replies(eval=end)), "eval", {"code": "1", "session": "lab", "wait": 1})
-    assert answer.text.startswith("[eval 7 is queued, 2 before it; it will run; wait: read(session='lab', eval_id=7)]")
+    assert answer.text.startswith("[eval 7 is queued, 2 before it; wait: read(session='lab', eval_id=7)]")
     assert "still running" not in answer.text
 
 
@@ -200,7 +200,7 @@ def test_a_cut_says_how_to_get_the_rest_also_of_one_line_and_of_a_value(stub: St
 
     broker = stub(script)
     for code in ("line", "value"):
-        assert f"\n[some was cut; {more}]\n" in call_tool(broker, "eval", {"code": code, "session": "lab"}).text
+        assert f"\n[truncated; {more}]\n" in call_tool(broker, "eval", {"code": code, "session": "lab"}).text
 
 
 def test_nothing_found_is_not_told_as_no_output(stub: Start) -> None:
@@ -215,7 +215,7 @@ def test_nothing_found_is_not_told_as_no_output(stub: Start) -> None:
 
 def test_a_value_whose_repr_fails_is_not_told_as_no_value(stub: Start) -> None:
     answer = call_tool(stub(scripted_replies(eval={"repr-error": "RuntimeError"})), "eval", {"code": "x"})
-    assert answer.text.startswith("[the value has no text: its repr raised RuntimeError]")
+    assert answer.text.startswith("[the value cannot be shown: its repr raised RuntimeError]")
 
 
 def test_code_that_waits_for_input_is_told_at_once(stub: Start) -> None:
@@ -316,7 +316,7 @@ def test_a_clone_says_what_stayed_behind(stub: Start) -> None:
     broker = stub(scripted_replies(clone=reply))
     answer = call_tool(broker, "sessions", {"action": "clone", "session": "lab", "to": "try"})
     assert {"op": "clone", "session": "lab", "name": "try"}.items() <= broker.next_request().items()
-    assert answer.text == "session try is a copy of lab: 3 names; left behind: lock (cannot be copied)"
+    assert answer.text == "session try is a copy of lab: 3 names; not copied: lock (cannot be copied)"
 
 
 def test_activating_an_environment_tells_that_the_variables_are_gone(stub: Start) -> None:
@@ -324,7 +324,7 @@ def test_activating_an_environment_tells_that_the_variables_are_gone(stub: Start
     answer = call_tool(broker, "env", {"action": "activate", "path": "/p"})
     assert {"op": "env", "action": "activate", "path": "/p"}.items() <= broker.next_request().items()
     assert "/p/.venv" in answer.text
-    assert "variables are gone" in answer.text
+    assert "variables are lost" in answer.text
 
 
 def test_adding_packages_is_followed_like_an_eval(stub: Start) -> None:
@@ -370,7 +370,7 @@ def test_a_broker_that_goes_away_is_told(stub: Start) -> None:
     answer = call_tool(stub(script), "eval", {"code": "x"})
     assert answer.error
     assert answer.structured["status"] == "broker-lost"
-    assert "if it has ended, all sessions and variables are gone" in answer.text
+    assert "if it ended, all sessions and variables are lost" in answer.text
 
 
 def test_a_broker_that_cannot_be_had_is_an_answer() -> None:

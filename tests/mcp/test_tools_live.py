@@ -132,13 +132,13 @@ def test_an_interrupt_that_hits_nothing_says_what_it_looked_for(tools: Tools) ->
     tools.call("eval", loop)
     tools.call("eval", loop)
     missed = tools.call("interrupt", {"session": "hits", "eval_id": 9})
-    assert missed.text == "eval 9 neither runs nor waits in session hits"
+    assert missed.text == "eval 9 is neither running nor queued in session hits"
     queued = tools.call("read", {"session": "hits", "eval_id": 2, "wait": 0.1})
     assert "eval 2 is queued, 1 before it" in queued.text
     hit = tools.call("interrupt", {"session": "hits", "all": True})
-    assert hit.text == "interrupted eval 1 of session hits and all that waited; its variables stay"
+    assert hit.text == "interrupted eval 1 of session hits and all queued evals; its variables are kept"
     tools.call("read", {"session": "hits", "eval_id": 1})
-    assert tools.call("interrupt", {"session": "hits"}).text == "nothing runs in session hits"
+    assert tools.call("interrupt", {"session": "hits"}).text == "nothing is running in session hits"
 
 
 def test_a_runtime_that_a_session_does_not_have_is_told(tools: Tools) -> None:
@@ -159,9 +159,7 @@ def test_an_eval_whose_session_is_closed_is_not_told_of_a_fresh_worker(tools: To
         tools.call("sessions", {"action": "close", "session": "shut"})
         text = call.result(20).text
     assert text.startswith("[new session shut]\n[interrupted, session shut, eval 1, ")
-    assert text.endswith(
-        "state lost: closed by loop; variables and imports from before are gone, the session is closed]"
-    )
+    assert text.endswith("state lost: closed by loop; earlier variables and imports are lost, the session is closed]")
 
 
 def test_a_session_is_described_without_running_code(tools: Tools) -> None:
@@ -201,7 +199,7 @@ def test_sessions_are_opened_listed_and_closed(tools: Tools) -> None:
 
 def test_the_agentrepl_set_opens_its_session_by_any_call(broker: BrokerProcess) -> None:
     with toolset("agentrepl", endpoint=broker.endpoint) as tools:
-        assert "folder" in tools.call("info", {"session": "ar"}).text
+        assert "directory" in tools.call("info", {"session": "ar"}).text
         assert tools.call("eval", {"code": "6*7", "session": "ar"}).text.startswith("42\n")
         assert tools.call("reset", {"session": "ar"}).text.startswith("Session reset complete.\n- Old worker (epoch 1)")
         assert tools.call("eval", {"code": " "}).text == "Error: 'code' parameter cannot be empty"

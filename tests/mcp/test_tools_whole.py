@@ -22,7 +22,7 @@ def tools(broker: BrokerProcess) -> Iterator[Tools]:
 def test_a_clone_has_the_names_and_goes_its_own_way(tools: Tools) -> None:
     tools.call("eval", {"code": "x = [1]\nlock = __import__('threading').Lock()", "session": "whole-a"})
     told = tools.call("sessions", {"action": "clone", "session": "whole-a", "to": "whole-b"})
-    assert told.text.startswith("session whole-b is a copy of whole-a: 1 names; left behind: lock (")
+    assert told.text.startswith("session whole-b is a copy of whole-a: 1 names; not copied: lock (")
     tools.call("eval", {"code": "x.append(2)", "session": "whole-b"})
     assert tools.call("eval", {"code": "x", "session": "whole-a"}).structured["value"] == "[1]"
     assert tools.call("eval", {"code": "x", "session": "whole-b"}).structured["value"] == "[1, 2]"
@@ -77,7 +77,7 @@ def test_a_throw_away_eval_leaves_no_session(tools: Tools) -> None:
     before = tools.call("sessions", {}).structured["sessions"]
     answer = tools.call("eval", {"code": "6*7", "ephemeral": True})
     assert answer.text.splitlines()[0] == "42"
-    assert "throw-away session" in answer.text
+    assert "ephemeral session" in answer.text
     assert [each["session"] for each in tools.call("sessions", {}).structured["sessions"]] == [
         each["session"] for each in before
     ]

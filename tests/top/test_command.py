@@ -135,7 +135,7 @@ def test_at_a_terminal_it_is_a_screen_that_shows_interrupts_and_ends(busy: Broke
     at.wait_for("Output of runs")
     at.wait_for("go")
     at.write("i")
-    at.wait_for("eval 1 of runs was asked to stop")
+    at.wait_for("interrupting eval 1 of runs")
     at.wait_for("cancelled")
     at.write("q")
     assert at.wait_for_exit() == 0
@@ -252,7 +252,7 @@ def test_an_attach_that_fails_can_be_read_before_the_screen_comes_back(start: St
         at = terminal(broker, "top", REPLCTL_STATE_DIR="/dev/null/none")
         at.wait_for("Sessions (1)")
         at.write("a")
-        at.wait_for("Enter goes back to top")
+        at.wait_for("press Enter to return to top")
         at.write("\r")
         at.wait_for("attach ended with exit code")
     at.write("q")

@@ -99,7 +99,7 @@ def test_the_key_i_interrupts(broker: BrokerProcess) -> None:
         sent = wire.send("eval", session="loop", code="while True: pass")
         await wait_for_text(pilot, lambda text: "running" in text and "Output of loop" in text)
         await pilot.press("i")
-        await wait_for_text(pilot, "eval 1 of loop was asked to stop")
+        await wait_for_text(pilot, "interrupting eval 1 of loop")
         await asyncio.to_thread(lambda: wait_until(lambda: "interrupted" in wire.answer(sent).status, "it ends"))
         await pilot.press("i")
         await wait_for_text(pilot, "nothing to interrupt in loop")
@@ -115,7 +115,7 @@ def test_the_key_i_among_jobs_takes_the_one_that_waits(broker: BrokerProcess) ->
         second = wire.send("eval", session="line", code="'never'")
         await wait_for_text(pilot, "queued 1")
         await pilot.press("3", "home", "down", "i")
-        await wait_for_text(pilot, "eval 2 of line was asked to stop")
+        await wait_for_text(pilot, "interrupting eval 2 of line")
         assert "interrupted" in wire.answer(second).status
         wire.ask("close", session="line")
 
@@ -133,7 +133,7 @@ def test_reset_and_close_happen_after_a_yes_and_not_without(broker: BrokerProces
             await wait_for_text(pilot, lambda text: "session safe?" not in text)
         assert wire.run("x", "safe").value == "1"
         await pilot.press("r", "y")
-        await wait_for_text(pilot, "safe has a fresh worker")
+        await wait_for_text(pilot, "safe was reset")
         await wait_for_text(pilot, "-- reset, epoch 2")
         assert wire.run("'x' in globals()", "safe").value == "False"
         await pilot.press("c", "y")
@@ -204,10 +204,10 @@ def test_a_broker_that_comes_back_is_found_again(start: Start) -> None:
         wire.run("1", "lost")
         await wait_for_text(pilot, "lost ")
         broker.kill()
-        await wait_for_text(pilot, lambda text: "trying again" in text and "no connection" in text)
+        await wait_for_text(pilot, lambda text: "reconnecting" in text and "no connection" in text)
         await pilot.press("i")
         await asyncio.to_thread(broker.start)
-        await wait_for_text(pilot, lambda text: "no sessions" in text and "trying again" not in text)
+        await wait_for_text(pilot, lambda text: "no sessions" in text and "reconnecting" not in text)
         with broker.wire() as again:
             again.run("print('new')", "fresh")
         await wait_for_text(pilot, " new")
@@ -239,7 +239,7 @@ def test_a_firehose_is_bounded_and_the_keys_still_work(broker: BrokerProcess) ->
         sent = wire.send("eval", session="hose", code="while True: print('x' * 200)", timeout_ms=30_000)
         await wait_for_text(pilot, "xxxxxxxx")
         await pilot.press("i")
-        await wait_for_text(pilot, "eval 1 of hose was asked to stop")
+        await wait_for_text(pilot, "interrupting eval 1 of hose")
         await asyncio.to_thread(lambda: wire.answer(sent))
         await wait_for_text(pilot, "-- cancelled")
         wire.ask("close", session="hose")
@@ -256,7 +256,7 @@ def test_a_snapshot_that_does_not_ask_everything_says_so(
         for name in ("one", "two", "three"):
             wire.run("1", name)
         model = snapshot.take_snapshot(client)
-        assert "incomplete: the evals of 2 sessions were not asked for" in list(snapshot.format_text(model, 0.0))
+        assert "incomplete: the evals of 2 sessions were not fetched" in list(snapshot.format_text(model, 0.0))
         for name in ("one", "two", "three"):
             wire.ask("close", session=name)
 

@@ -134,7 +134,7 @@ def test_what_was_missed_is_asked_for_again(model: TopModel, hear: Hear) -> None
     model.apply_event({"type": "session/created", "session": "once", "ephemeral": True, "time": STARTED}, 0)
     model.apply_event({"type": "bus/lagged", "missed": 17}, 0)
     assert list(model.sessions) == ["s"]
-    assert (model.sessions["s"].jobs_known, model.warning) == (False, "too much at once: 17 events were not seen here")
+    assert (model.sessions["s"].jobs_known, model.warning) == (False, "too many events at once: 17 were missed")
 
 
 def test_a_refusal_is_told(model: TopModel) -> None:

@@ -53,7 +53,8 @@ def test_words_stand_in_their_order_and_those_that_say_nothing_do_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("render", "why"), [(lambda *_: 1 // 0, "ZeroDivisionError"), (lambda *_: 42, "TypeError: gave int, no text")]
+    ("render", "why"),
+    [(lambda *_: 1 // 0, "ZeroDivisionError"), (lambda *_: 42, "TypeError: returned int instead of text")],
 )
 def test_one_that_fails_is_left_out_and_told_and_the_others_are_there(render: Any, why: str) -> None:
     parts = _parts(StatusItem(name="bad", render=render), StatusItem(name="good", render=_count))
@@ -62,7 +63,7 @@ def test_one_that_fails_is_left_out_and_told_and_the_others_are_there(render: An
     assert why in parts.warning
     parts = _parts(Panel(name="bad", title="T", height=2, render=render))
     ((record, panel),) = parts.panels()
-    assert parts.lines(record, panel, SHOWN, 20) == [[("it failed", "bold red")]]
+    assert parts.lines(record, panel, SHOWN, 20) == [[("failed", "bold red")]]
 
 
 def test_a_box_is_as_high_as_it_said_and_harmless_to_a_terminal() -> None:
@@ -78,7 +79,7 @@ def test_a_key_of_the_screen_stays_its_own() -> None:
     parts = _parts(
         Control(name="mine", key="q", run=lambda *_: ""), Control(name="other", key="x", run=lambda *_: "", summary="X")
     )
-    assert "the key q is the screen's own" in parts.warning
+    assert "the key q is reserved" in parts.warning
     assert parts.keys() == [("x", "X")]
 
 

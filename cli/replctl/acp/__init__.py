@@ -1,5 +1,5 @@
-"""The Agent Client Protocol's side of replctl: an adapter between an editor's stdio and a broker's sessions.
+"""Agent Client Protocol adapter between an editor's stdio and a broker's sessions.
 
-`rpc` and `stdio` move messages, `server` knows the methods, `turns` runs one prompt, `records` is what survives a
-restart. Sessions, queues and limits are the broker's; nothing here runs code.
+`rpc` and `stdio` move messages, `server` dispatches methods, `turns` runs one prompt, `store` persists sessions across
+restarts. Sessions, queues and limits belong to the broker; no code runs in this process.
 """

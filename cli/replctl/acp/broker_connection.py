@@ -1,4 +1,4 @@
-"""The way to the broker: one connection for all sessions, made when it is first needed."""
+"""Connection to the broker: one client for all ACP sessions, created on first use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class AcpBrokerConnection:
-    """Knows where the broker is. ZeroMQ is loaded with the first request, so that the handshake waits for nothing."""
+    """Broker address and lazily created client. ZeroMQ is imported with the first request, not during the handshake."""
 
     def __init__(self, endpoint: str, agent: str, start: bool, note: Callable[[str], None]) -> None:
         self.endpoint = endpoint
@@ -25,7 +25,7 @@ class AcpBrokerConnection:
 
     @property
     def client(self) -> AsyncClient:
-        """The client; it connects, and starts a broker if it may, with its first request."""
+        """The client; its first request connects, and starts a broker if allowed."""
         if self._client is None:
             from replctl.client.aio import AsyncClient
 
@@ -35,14 +35,14 @@ class AcpBrokerConnection:
         return self._client
 
     async def fetch_snapshot(self) -> BrokerSnapshot:
-        """What the broker has. Raises RpcError when none can be reached."""
+        """Fetch the broker's sessions and runtimes. Raises RpcError if no broker can be reached."""
         try:
             return BrokerSnapshot(await self.client.sessions(), (await self.client.describe()).runtimes or RUNTIMES)
         except ReplError as error:
             raise unreachable_error(error) from None
 
     async def disconnect(self) -> None:
-        """End the connection. The sessions live on."""
+        """Close the connection. The sessions keep running."""
         if self._client is not None:
             await self._client.disconnect()
 
@@ -58,12 +58,12 @@ class AcpBrokerConnection:
         self._mismatch = text
 
     def take_mismatch(self) -> str | None:
-        """That the broker is of another version, once a connection: for the next turn to tell."""
+        """Return the pending version-mismatch message and clear it, or return None."""
         text, self._mismatch = self._mismatch, None
         return text
 
 
 def unreachable_error(error: ReplError) -> RpcError:
-    """A broker that cannot be reached, or that refused, as an error of the protocol."""
+    """Return the JSON-RPC error for a broker that is unreachable or refused the request."""
     data = {"kind": error.code, "detail": error.message[-4000:]}
     return RpcError(INTERNAL_ERROR, one_line(f"{error.code}: {error.message}"), data)

@@ -1,4 +1,4 @@
-"""Commands that extensions bring, as slash commands."""
+"""Extension commands as slash commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def build_slash_commands(registry: ExtensionRegistry, agent: str) -> list[SlashCommand]:
-    """All of them. Each runs in a thread, over a connection of its own."""
+    """Build the slash commands of all extensions. Each call runs in a thread with its own connection."""
     return [
         SlashCommand(
             each.name,

@@ -1,4 +1,4 @@
-"""A session's config options: mode, runtime, and which of the broker's sessions it works in. Always the whole list."""
+"""Session config options: mode, runtime and REPL session. The complete list is always sent."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ if TYPE_CHECKING:
     from replctl.acp.store import AcpSessionRecord
     from replwire.replies import SessionEntry
 
-RUNTIMES = ("python", "node", "bash")  # of every broker, as far as its machine has them; the first is the default
+RUNTIMES = ("python", "node", "bash")  # runtimes a broker may have; the first is the default
 OWN = "own"
 _MAX_LISTED = 50
 
 
 class BrokerSnapshot(NamedTuple):
-    """What the broker had when it was last looked at."""
+    """The broker's sessions and runtimes at the last fetch."""
 
     sessions: Sequence[SessionEntry] = ()
     runtimes: Sequence[str] = RUNTIMES
 
 
 def repl_session_name(record: AcpSessionRecord) -> str:
-    """The broker's session that it works in, by name: the one chosen, else its own, of which each runtime has one."""
+    """Return the reference of the selected REPL session, else of the ACP session's own one for its runtime."""
     return record.session or own_session_name(record.id, record.runtime)
 
 
 def own_session_name(session_id: str, runtime: str) -> str:
-    """The name of an ACP session's own session of a runtime."""
+    """Return the name of an ACP session's own REPL session for a runtime."""
     return session_id if runtime == RUNTIMES[0] else f"{session_id}-{runtime}"
 
 
 def config_options(record: AcpSessionRecord, seen: BrokerSnapshot) -> list[dict[str, Any]]:
-    """ACP's `configOptions`."""
-    runtimes = list(dict.fromkeys([*seen.runtimes, record.runtime]))  # its own also where the broker has it no more
+    """Return ACP's `configOptions`."""
+    runtimes = list(dict.fromkeys([*seen.runtimes, record.runtime]))  # including its own if the broker no longer has it
     return [
-        {**_select("mode", "Mode", "What a prompt may do", record.mode, modes.mode_choices()), "category": "mode"},
+        {**_select("mode", "Mode", "What prompts may do", record.mode, modes.mode_choices()), "category": "mode"},
         _select(
             "runtime",
             "Runtime",
-            "What runs the code; each has a session of its own",
+            "Runtime of the code; each has its own session",
             record.runtime,
             [{"value": each, "name": each} for each in runtimes],
         ),
         _select(
             "session",
             "Session",
-            "The live session that prompts run in; others are shared",
+            "Live session that prompts run in; other sessions are shared",
             record.session or OWN,
             _sessions(record, seen.sessions),
         ),
@@ -57,14 +57,14 @@ def config_options(record: AcpSessionRecord, seen: BrokerSnapshot) -> list[dict[
 
 
 def set_option(record: AcpSessionRecord, option: str, value: str, seen: BrokerSnapshot) -> None:
-    """Set an option in the record. Raises RpcError for an option or a value that there is not."""
+    """Set an option in the record. Raises RpcError for an unknown option or value."""
     sessions = seen.sessions
     known = {each["id"]: each for each in config_options(record, seen)}
     if option not in known:
         raise RpcError(INVALID_PARAMS, "unknown config option", {"configId": option[:100]})
     values = [each["value"] for each in known[option]["options"]]
     if option == "session" and value not in values and any(value in (each.name, each.session) for each in sessions):
-        values.append(value)  # it lives, but the list was too long to have it
+        values.append(value)  # it exists, but the list was truncated
     if value not in values:
         raise RpcError(
             INVALID_PARAMS, f"unknown value for {option}", {"configId": option, "value": value[:100], "known": values}
@@ -85,7 +85,7 @@ def _sessions(record: AcpSessionRecord, sessions: Sequence[SessionEntry]) -> lis
     for each in sorted(live, key=lambda each: each.ref.startswith("acp-"))[:_MAX_LISTED]:
         choices.append({"value": each.ref, "name": each.ref, "description": f"{each.runtime}, {each.state}"})
     if record.session is not None and all(each["value"] != record.session for each in choices):
-        choices.append({"value": record.session, "name": record.session, "description": "gone"})
+        choices.append({"value": record.session, "name": record.session, "description": "closed"})
     return choices
 
 

@@ -1,4 +1,4 @@
-"""May this run? The client is asked; whatever is not a clear yes, in time, is a no."""
+"""Permission requests: anything other than a clear yes, in time, is a no."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from replctl.acp.client_connection import AcpClientConnection
 from replctl.acp.rpc import RpcResponse
 
-PERMISSION_SECONDS = 120.0  # how long a client may take over an answer
+PERMISSION_SECONDS = 120.0  # time limit of a client's response
 _OPTIONS = [
     {"optionId": "allow", "name": "Run it", "kind": "allow_once"},
     {"optionId": "reject", "name": "Do not run it", "kind": "reject_once"},
@@ -16,7 +16,7 @@ _OPTIONS = [
 
 
 class Decision(enum.StrEnum):
-    """What was decided; all but the first mean no."""
+    """Outcome of a permission request; every outcome but `ALLOWED` means no."""
 
     ALLOWED = "allowed"
     REJECTED = "rejected"
@@ -28,8 +28,8 @@ class Decision(enum.StrEnum):
 DENIAL_TEXTS = {
     Decision.REJECTED: "Not run: permission was refused.",
     Decision.CANCELLED: "Not run: cancelled.",
-    Decision.TIMED_OUT: "Not run: nobody gave permission in time.",
-    Decision.UNREADABLE: "Not run: the answer to the request for permission could not be read.",
+    Decision.TIMED_OUT: "Not run: no permission within the time limit.",
+    Decision.UNREADABLE: "Not run: the permission response was unreadable.",
 }
 
 
@@ -40,7 +40,7 @@ def request_permission(peer: AcpClientConnection, session: str, tool: dict[str, 
 
 
 def parse_decision(response: RpcResponse | None) -> Decision:
-    """What an answer says; None is one that did not come in time."""
+    """Return the decision in a response; None is a response that did not arrive in time."""
     if response is None:
         return Decision.TIMED_OUT
     outcome = response.result.get("outcome") if isinstance(response.result, dict) else None

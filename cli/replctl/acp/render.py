@@ -1,4 +1,4 @@
-"""Results as the content blocks that editors show. Pure."""
+"""Results as the content blocks that editors show. No I/O."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from replctl.commands.durations import format_duration
 from replwire.faults import ExitCode
 
 TITLE_CHARS = 60
-MAX_SHOWN = 32 * 1024  # characters of output in a tool call: every update repeats all of it
+MAX_SHOWN = 32 * 1024  # characters of output in a tool call; every update repeats all of it
 MAX_IMAGE = 5 * 1024 * 1024  # characters of one image in base64
-IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")  # the rich forms that are asked for, best first
+IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")  # requested rich forms, best first
 
-# Text that markdown shows as it stands. All other text is fenced, or `__main__` would come out bold.
+# Text that Markdown leaves unchanged. Other text goes into a code block: `__main__` would turn bold.
 _PLAIN = re.compile(r"(?!\s|[-+]\s|---|>|=|\d+[.)](?:\s|\Z))[\w '\"(){}\[\]:;,.?!/%@+=>-]*\Z")
 _EMPHASIS = re.compile(r"__|\b_|_\b|\]\(")  # or a link
 _SUBSET = (
@@ -41,7 +41,7 @@ _SUBSET = (
 
 
 class LiveOutput:
-    """Live output as far as a tool call shows it: its head and its tail."""
+    """Live output of a tool call, limited to its head and tail."""
 
     def __init__(self) -> None:
         self._head = ""
@@ -49,60 +49,60 @@ class LiveOutput:
         self._missing = 0
 
     def add(self, text: str) -> None:
-        """More output, stdout and stderr as they come."""
+        """Add output; stdout and stderr in order of arrival."""
         room = MAX_SHOWN // 2 - len(self._head)
         self._head += text[:room]
         self._tail += text[room:] if room > 0 else text
-        if (over := len(self._tail) - MAX_SHOWN) > 0:  # cut now and then, not at every piece
+        if (over := len(self._tail) - MAX_SHOWN) > 0:  # trim occasionally, not for every piece
             self._missing += over + MAX_SHOWN // 2
             self._tail = self._tail[-(MAX_SHOWN // 2) :]
 
     def text(self) -> str:
-        """What is shown."""
+        """Return the visible output."""
         tail = self._tail[-(MAX_SHOWN // 2) :]
         missing = self._missing + len(self._tail) - len(tail)
-        gap = f"\n…[{missing} characters are not shown]…\n" if missing else ""
+        gap = f"\n…[{missing} characters not shown]…\n" if missing else ""
         return self._head + gap + tail
 
 
 def text_block(text: str) -> dict[str, Any]:
-    """A text as a content block."""
+    """Return a text content block."""
     return {"type": "text", "text": text}
 
 
 def tool_content(*texts: str) -> list[dict[str, Any]]:
-    """Texts as a tool call's content; each is code or output, and is shown as it stands."""
+    """Return texts as the content of a tool call, each in a code block."""
     return [{"type": "content", "content": text_block(fenced(text))} for text in texts if text.strip()]
 
 
 def fenced(text: str) -> str:
-    """A block of code in markdown, whatever backticks the text has."""
+    """Return a Markdown code block, whatever backticks the text contains."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{text.rstrip(chr(10))}\n{fence}"
 
 
 def as_markdown(text: str) -> str:
-    """Text for a message: as it is when markdown would not change it, else fenced."""
+    """Return the text as Markdown: unchanged if Markdown would not alter it, else in a code block."""
     return text if _PLAIN.match(text) and not _EMPHASIS.search(text) else fenced(text)
 
 
 def title(code: str) -> str:
-    """A line that stands for the code; never empty."""
+    """Return a one-line title for the code; never empty."""
     line = next((line for line in code.splitlines() if line.strip()), "")
     flat = " ".join(line.split()) or "eval"
     return flat if len(flat) <= TITLE_CHARS else flat[: TITLE_CHARS - 1] + "…"
 
 
 def raw_output(result: Result) -> dict[str, Any]:
-    """A result as `rawOutput`: all but the output, which is in the content."""
+    """Return a result as `rawOutput`: everything but the output, which is in the content."""
     data = {name: value for name in _SUBSET if (value := getattr(result, name)) is not None}
     whole: dict[str, Any] = msgspec.to_builtins(data)
     return {name.replace("_", "-"): value for name, value in whole.items()}
 
 
 def images(result: Result) -> list[dict[str, Any]]:
-    """Figures that the code drew, and the value's picture, as far as they can be sent."""
+    """Return the figures and the value's image as content blocks, as far as they can be sent."""
     found = []
     for bundle in [*result.images, result.mime or {}]:
         kind = next((kind for kind in IMAGES if isinstance(bundle.get(kind), str)), None)
@@ -112,7 +112,12 @@ def images(result: Result) -> list[dict[str, Any]]:
 
 
 def messages(result: Result, had_turns: bool) -> list[str]:
-    """What is told of an eval that has ended, beside its output. `had_turns`: the session had run something before."""
+    """Return the messages for a finished eval, besides its output.
+
+    Args:
+        result: The finished eval.
+        had_turns: True if the session ran something before.
+    """
     told = [result.notice] if result.notice else []
     if result.ok and (value := result.display_value or result.exit_status):
         told.append(as_markdown(value))
@@ -124,10 +129,10 @@ def messages(result: Result, had_turns: bool) -> list[str]:
         if result.hint and result.exit is ExitCode.RAISED:
             told.append(result.hint)
         if result.ex is not None and result.ex.type == "EOFError":
-            told.append("Code that is run from here gets no input.")
+            told.append("Code run from a prompt gets no input.")
     told += _state(result, had_turns)
     if result.truncated:
-        told.append(f"{result.dropped_bytes or 0} bytes of it were cut.")
+        told.append(f"{result.dropped_bytes or 0} bytes of output were dropped.")
     if result.background_bytes:
         told.append(f"The session printed {result.background_bytes} bytes between evals; `/read 0` shows them.")
     return told
@@ -145,14 +150,14 @@ def _state(result: Result, had_turns: bool) -> list[str]:
     because = f": {result.cause}" if result.cause else ""
     if result.state == "lost":
         fresh = "This ran in a fresh worker" if result.ok else "The next eval gets a fresh worker"
-        return [f"The variables from before are lost{because}. {fresh} (epoch {result.epoch})."]
+        return [f"Earlier variables are lost{because}. {fresh} (epoch {result.epoch})."]
     if result.created and had_turns:
-        return [f"The session was gone{because}. This ran in a fresh one; the variables from before are lost."]
+        return [f"The session no longer existed{because}. This ran in a new one; earlier variables are lost."]
     return []
 
 
 def error_text(error: ReplError) -> str:
-    """What is told when the broker would not run it, or went away."""
+    """Return the message for a request that the broker refused, or that was cut off by its exit."""
     text = error.message
     if error.hint:
         text += f". {error.hint}"

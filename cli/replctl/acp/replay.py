@@ -1,4 +1,4 @@
-"""A transcript as the updates that a client is sent on `session/load`."""
+"""Replay of a transcript as session updates, for `session/load`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from replctl.acp.client_connection import AcpClientConnection
 from replctl.acp.store import StoredTurn
 
 _UNKNOWN = (
-    "How this ended is not known: the adapter ended first. `/jobs` and `/read` have what the session still knows."
+    "The outcome is unknown because the adapter exited first. `/jobs` and `/read` show what the session still has."
 )
 
 
 async def replay(peer: AcpClientConnection, session: str, turns: list[StoredTurn]) -> None:
-    """Send all turns, at the pace at which the client reads. Of cancelled ones no output: it is only a part."""
+    """Send all turns, at the client's reading pace. Cancelled turns are sent without output, which is incomplete."""
     for turn in turns:
         peer.send_update(session, "user_message_chunk", content=render.text_block(turn.prompt))
         if turn.tool is not None:
@@ -30,12 +30,12 @@ def _tool(turn: StoredTurn, tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def variables_notice(state: dict[str, Any]) -> str | None:
-    """What is told of the variables after a replay; None when there were none."""
+    """Return the message about the session's variables after a replay, or None if there were none."""
     if state["state"] == "kept":
-        return f"The session `{state['session']}` lives on: its variables are there (epoch {state['epoch']})."
+        return f"The session `{state['session']}` is still running, with its variables (epoch {state['epoch']})."
     if state["state"] == "lost":
         return (
-            f"The variables of session `{state['session']}` are lost; what stands above is a transcript. "
+            f"The variables of session `{state['session']}` are lost; the text above is only a transcript. "
             "The next prompt runs in a fresh worker."
         )
     return None

@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 as ACP frames it: one line to one message, and messages to lines. No I/O."""
+"""JSON-RPC 2.0 with ACP's framing: one message per line. No I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 CANCELLED = -32800
-NOT_FOUND = -32002  # ACP's own: a resource "such as a session or file"
+NOT_FOUND = -32002  # defined by ACP: a resource "such as a session or file"
 
 Id = int | str
 _MAX_MESSAGE = 300  # characters of an error's message; it is one line
@@ -24,7 +24,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class RpcError(Exception):
-    """A fault of the protocol, told as a JSON-RPC error. What becomes of the user's code is never one of these."""
+    """A protocol error, sent as a JSON-RPC error. Failures of the user's code are never protocol errors."""
 
     def __init__(self, code: int, message: str, data: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class RpcError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RpcRequest:
-    """A call that must be answered under its id."""
+    """A call that expects a response with its id."""
 
     id: Id
     method: str
@@ -44,7 +44,7 @@ class RpcRequest:
 
 @dataclass(frozen=True, slots=True)
 class RpcNotification:
-    """A call that must not be answered."""
+    """A call that expects no response."""
 
     method: str
     params: dict[str, Any]
@@ -52,7 +52,7 @@ class RpcNotification:
 
 @dataclass(frozen=True, slots=True)
 class RpcResponse:
-    """The client's answer to a request of ours: `result` when it has one, else `error`."""
+    """The client's response to a request of the adapter: `result` if present, else `error`."""
 
     id: Id
     result: Any = None
@@ -61,7 +61,7 @@ class RpcResponse:
 
 @dataclass(frozen=True, slots=True)
 class InvalidMessage:
-    """A line that is no message: the error that it is answered with, and the id if one could be read."""
+    """A line that is not a valid message: the error response, and the id if it could be read."""
 
     error: RpcError
     id: Id | None = None
@@ -71,16 +71,16 @@ Message = RpcRequest | RpcNotification | RpcResponse | InvalidMessage
 
 
 def decode(line: bytes) -> Message | None:
-    """What a line says; None for what is to be ignored (a response without an id). Never raises.
+    """Decode a line. Returns None for a message to ignore (a response without an id). Never raises.
 
-    A blank or null id is that of a notification: some clients send cancel with one.
+    A message with a blank or null id is a notification: some clients send cancel with one.
     """
     try:
         message = _decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return InvalidMessage(RpcError(PARSE_ERROR, "Parse error: not one JSON value in UTF-8"), _lenient_id(line))
     if not isinstance(message, dict):
-        return _invalid("a message is one JSON object; batches are not part of ACP")
+        return _invalid("a message must be one JSON object; ACP has no batches")
     method = message.get("method")
     name: Any = message.get("id")
     called = "method" in message
@@ -97,14 +97,16 @@ def decode(line: bytes) -> Message | None:
 
 
 def _lenient_id(line: bytes) -> Id | None:
-    """The id of a request that only a laxer reader takes (half an emoji, a number that is too large): who sent it
-    waits for an answer."""
+    """Return the id of a request that only a lenient parser accepts (a lone surrogate, a huge number), or None.
+
+    The sender waits for a response with that id.
+    """
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
         return None
     name = message.get("id") if isinstance(message, dict) and "method" in message else None
-    return name if _is_id(name) and str(name).isprintable() else None  # half an emoji could not be sent back
+    return name if _is_id(name) and str(name).isprintable() else None  # a lone surrogate could not be sent back
 
 
 def _call(method: Any, name: Any, legal: bool, message: dict[str, Any]) -> Message:
@@ -132,12 +134,12 @@ def _invalid(why: str, name: Id | None = None) -> InvalidMessage:
 
 
 def result_line(name: Id, result: Any) -> bytes:
-    """An answer."""
+    """Encode a response with a result."""
     return _encode({"jsonrpc": "2.0", "id": name, "result": result}) + b"\n"
 
 
 def error_line(name: Id | None, error: RpcError) -> bytes:
-    """An error; its id is null when the request's could not be read."""
+    """Encode an error response; `name` is None if the request's id could not be read."""
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.data is not None:
         body["data"] = error.data
@@ -145,16 +147,16 @@ def error_line(name: Id | None, error: RpcError) -> bytes:
 
 
 def request_line(name: Id, method: str, params: dict[str, Any]) -> bytes:
-    """A request of ours."""
+    """Encode a request of the adapter."""
     return _encode({"jsonrpc": "2.0", "id": name, "method": method, "params": params}) + b"\n"
 
 
 def notification_line(method: str, params: dict[str, Any]) -> bytes:
-    """A notification of ours."""
+    """Encode a notification of the adapter."""
     return _encode({"jsonrpc": "2.0", "method": method, "params": params}) + b"\n"
 
 
 def one_line(text: str) -> str:
-    """Text as the message of an error may have it: one line, bounded, never empty."""
+    """Return the text on one line, bounded and never empty, for an error message."""
     flat = " ".join(text.split())
     return (flat if len(flat) <= _MAX_MESSAGE else flat[: _MAX_MESSAGE - 1] + "…") or "failed"

@@ -1,4 +1,4 @@
-"""What clients may send, as structs: only declared keys of `params` are ever read, so `_meta` can override none."""
+"""Parameters of ACP methods as structs. Only declared keys of `params` are read, so `_meta` cannot override them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import msgspec
 from replctl.acp.rpc import INVALID_PARAMS, NOT_FOUND, RpcError
 
 PROTOCOL_VERSION = 1
-MAX_ID_BYTES = 200  # it names files, with endings
+MAX_ID_BYTES = 200  # used in file names, with extensions
 _ID = re.compile(r"[A-Za-z0-9_-]{1,200}\Z")
 
 T = TypeVar("T")
 
 
 class AcpParams(msgspec.Struct, kw_only=True, rename="camel"):
-    """Parameters of a method. Unknown keys are ignored, as ACP wants it."""
+    """Parameters of a method. Unknown keys are ignored, as ACP requires."""
 
 
 class InitializeParams(AcpParams, kw_only=True, rename="camel"):
-    """`initialize`; the client's capabilities are not read: nothing of the client's own is ever called."""
+    """`initialize`. Client capabilities are not read: the adapter calls no optional client method."""
 
     protocol_version: int = PROTOCOL_VERSION
 
 
 class NewSessionParams(AcpParams, kw_only=True, rename="camel"):
-    """`session/new`. MCP servers and additional folders mean nothing to a REPL and are not read."""
+    """`session/new`. MCP servers and additional directories mean nothing to a REPL and are not read."""
 
     cwd: str
 
@@ -59,7 +59,7 @@ class SetModeParams(SessionParams, kw_only=True, rename="camel"):
 
 
 class SetConfigOptionParams(SessionParams, kw_only=True, rename="camel"):
-    """`session/set_config_option`; ours are all selects."""
+    """`session/set_config_option`; every option is a select."""
 
     config_id: str
     value: str
@@ -79,7 +79,7 @@ class CancelRequestParams(AcpParams, kw_only=True, rename="camel"):
 
 
 def parse_params(kind: type[T], params: dict[str, Any]) -> T:
-    """The parameters as a struct. Raises RpcError: a key is missing or of the wrong type."""
+    """Return the parameters as a struct. Raises RpcError if a key is missing or has the wrong type."""
     try:
         return msgspec.convert(params, kind)
     except msgspec.ValidationError as error:
@@ -87,14 +87,14 @@ def parse_params(kind: type[T], params: dict[str, Any]) -> T:
 
 
 def check_cwd(cwd: str) -> str:
-    """The folder, when it is absolute. Raises RpcError."""
+    """Return the directory if it is absolute. Raises RpcError otherwise."""
     if not os.path.isabs(cwd) or "\0" in cwd:
         raise RpcError(INVALID_PARAMS, "cwd must be an absolute path", {"field": "cwd"})
     return cwd
 
 
 def check_id(session_id: str) -> str:
-    """An id that could be one of ours. Raises RpcError, which does not repeat it: it may be hostile."""
+    """Return a syntactically valid session id. Raises an RpcError that does not repeat an invalid one."""
     if not _ID.match(session_id):
         data = {"field": "sessionId", "reason": "letters, digits, - and _ only", "maxBytes": MAX_ID_BYTES}
         raise RpcError(INVALID_PARAMS, "invalid session id", data)
@@ -102,14 +102,14 @@ def check_id(session_id: str) -> str:
 
 
 def unknown_session(session_id: str, why: str = "no such session") -> RpcError:
-    """The error for a well-formed id that names nothing."""
+    """Return the error for a well-formed id of no session."""
     return RpcError(NOT_FOUND, why, {"sessionId": session_id})
 
 
 def code_of(blocks: list[dict[str, Any]]) -> tuple[str, int]:
-    """The code of a prompt, and how many resource links stood between its texts and are left out.
+    """Return the code of a prompt and the number of resource links left out of it.
 
-    Every agent has to accept text and resource links. Raises RpcError for kinds that were not offered.
+    Every agent must accept text and resource links. Raises RpcError for other kinds of content.
     """
     texts: list[str] = []
     links = 0
@@ -120,6 +120,6 @@ def code_of(blocks: list[dict[str, Any]]) -> tuple[str, int]:
         elif kind == "resource_link" and isinstance(block.get("uri"), str):
             links += 1
         else:
-            data = {"field": f"prompt[{at}]", "reason": "text and resource_link are what a prompt may have"}
-            raise RpcError(INVALID_PARAMS, "a content block of the prompt cannot be taken", data)
+            data = {"field": f"prompt[{at}]", "reason": "a prompt may contain text and resource_link"}
+            raise RpcError(INVALID_PARAMS, "unsupported content block in the prompt", data)
     return "\n".join(texts), links

@@ -1,4 +1,4 @@
-"""The methods of ACP, each with the function that answers it, and the life of the process around them."""
+"""ACP method handlers and the life cycle of the adapter process."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from replctl.acp.store import StoredTurn as PastTurn
 from replctl.acp.turns import AcpServices, PromptTurn
 from replctl.client.errors import ReplError
 
-MAX_UNDER_WAY = 256  # requests of the client that are not yet answered
-STOP_SECONDS = 3.0  # how long code may take to obey its interrupt when the client is gone
+MAX_UNDER_WAY = 256  # requests without a response yet
+STOP_SECONDS = 3.0  # time for code to react to the interrupt when the client is gone
 _FLUSH_SECONDS = 1.0
 
 Params = dict[str, Any]
 Then = Callable[[], None]
-HandlerResult = tuple[Params, Then | None]  # the result, and what is said after it
+HandlerResult = tuple[Params, Then | None]  # the result, and a function to call after sending it
 
 
 class AcpServer:
-    """One client's conversation."""
+    """Conversation with one client."""
 
     def __init__(self, desk: AcpServices, mode: Mode) -> None:
         self._services, self._peer = desk, desk.client
@@ -54,7 +54,7 @@ class AcpServer:
     # --- messages ---
 
     def handle_line(self, line: bytes | None) -> None:
-        """Take a line from the client; None is one that was too long. Requests begin in the order they came."""
+        """Handle a line from the client; None is a line that was too long. Requests start in order of arrival."""
         if line is None:
             self._peer.send_error(
                 None, RpcError(rpc.PARSE_ERROR, f"Parse error: a line has more than {MAX_LINE} bytes")
@@ -81,11 +81,11 @@ class AcpServer:
         self._tasks[request.id] = asyncio.get_running_loop().create_task(self._run_request(request, work))
 
     def _start_handler(self, request: rpc.RpcRequest) -> Coroutine[Any, Any, HandlerResult] | Awaitable[HandlerResult]:
-        """What answers a request. A prompt takes its place here, so that a cancel right behind it finds it."""
+        """Return the handler's awaitable. A prompt takes its place here, so a cancel right behind it finds the turn."""
         if request.id in self._tasks:
             raise RpcError(rpc.INVALID_REQUEST, "Invalid request: this id is in use")
         if len(self._tasks) >= MAX_UNDER_WAY:
-            raise RpcError(INTERNAL_ERROR, f"{MAX_UNDER_WAY} requests are under way", {"kind": "too-many-requests"})
+            raise RpcError(INTERNAL_ERROR, f"{MAX_UNDER_WAY} requests are in progress", {"kind": "too-many-requests"})
         if request.method == "session/prompt":
             return self._handle_prompt(request)
         handler = self._requests.get(request.method)
@@ -126,7 +126,7 @@ class AcpServer:
                     turn.cancel()
                 elif (task := self._tasks.get(name)) is not None:
                     task.cancel()
-        except RpcError as error:  # a notification is never answered
+        except RpcError as error:  # a notification gets no response
             self._peer.note(f"dropped {method}: {error.message}")
 
     # --- handshake ---
@@ -262,10 +262,10 @@ class AcpServer:
     # --- the end ---
 
     async def stop(self) -> None:
-        """Interrupt what runs and end the connection; nothing is waited for longer than a few seconds."""
+        """Interrupt running evals and disconnect, within a few seconds."""
         await self.sessions.stop(STOP_SECONDS)
         for name, task in list(self._tasks.items()):
-            if name not in self._turns:  # those end by themselves now
+            if name not in self._turns:  # turns end by themselves
                 task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         await self._services.broker.disconnect()
@@ -283,7 +283,7 @@ def _error_location(error: Exception) -> str:
 async def serve_acp(
     source: int, sink: int, notes: DiagnosticsLog, make_desk: Callable[[AcpClientConnection], AcpServices], mode: Mode
 ) -> bool:
-    """Talk with the client until its end of file, a signal, or a broken pipe; False when reading failed."""
+    """Serve the client until end of file, a signal or a broken pipe. Returns False if reading failed."""
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     failed: list[OSError] = []
@@ -311,5 +311,5 @@ async def serve_acp(
         async with asyncio.timeout(_FLUSH_SECONDS):
             await writer.wait_flushed()
     except TimeoutError:
-        notes("the client did not take the last messages")
+        notes("the client did not read the last messages")
     return not failed

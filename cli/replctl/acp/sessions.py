@@ -1,4 +1,4 @@
-"""The ACP sessions that this process has open, and how one is made, found again, closed and forgotten."""
+"""ACP sessions open in this process: creating, opening, closing and deleting them."""
 
 from __future__ import annotations
 
@@ -24,59 +24,59 @@ _PAGE = 100  # entries of one answer to `session/list`
 
 
 class AcpSession:
-    """One of them. What it has beyond its record is lost with this process, and found again from the transcript."""
+    """An ACP session open in this process. State besides the record is rebuilt from the transcript after a restart."""
 
     def __init__(self, desk: AcpServices, record: store.AcpSessionRecord) -> None:
         self._services = desk
         self.record = record
-        self.turn: PromptTurn | None = None  # the prompt under way
-        self.last_turn: store.StoredTurn | None = None  # the latest one that ran something
+        self.turn: PromptTurn | None = None  # the running prompt
+        self.last_turn: store.StoredTurn | None = None  # the last turn that ran code
         self.broker_snapshot = options.BrokerSnapshot()
-        self.repl_session_id: str | None = None  # the broker's id of the session it works in, as far as it is known
-        self.options_lock = asyncio.Lock()  # held while an option is being set: prompts wait for it
+        self.repl_session_id: str | None = None  # id of the REPL session, if known
+        self.options_lock = asyncio.Lock()  # held while an option is set; prompts wait for it
         self._background_tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def id(self) -> str:
-        """ACP's id."""
+        """The ACP session id."""
         return self.record.id
 
     @property
     def repl_session(self) -> str:
-        """The broker's session."""
+        """Reference of the REPL session."""
         return options.repl_session_name(self.record)
 
     async def wait_settled(self) -> None:
-        """Wait until options that were set before are in force."""
+        """Wait until options that were set before are in effect."""
         async with self.options_lock:
             pass
 
     def run_in_background(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Do something bounded beside the turn."""
+        """Run a bounded task beside the turn."""
         task = asyncio.get_running_loop().create_task(work)
         self._background_tasks.add(task)
         task.add_done_callback(self._background_tasks.discard)
 
     def set_title(self, text: str) -> None:
-        """The first prompt gives the session its title."""
+        """Set the session's title from the first prompt."""
         if self.record.title is not None or not text.strip():
             return
         self.record.title = render.title(text)
         try:
             self._services.store.save(self.record)
         except OSError as error:
-            self._services.client.note(f"the session's record cannot be written: {error.strerror}")
+            self._services.client.note(f"cannot write the session's record: {error.strerror}")
         self._services.client.send_update(
             self.id, "session_info_update", title=self.record.title, updatedAt=store.now()
         )
 
     def on_eval_finished(self, result: Result) -> None:
-        """An eval has ended: keep what tells later whether its variables are still there."""
+        """Remember the session that ran an eval, to tell later whether its variables survived."""
         if result.session_id is not None:
             self.repl_session_id = result.session_id
 
     def set_option(self, option: str, value: str) -> None:
-        """Set an option, on disk before it is in force: a restart must not widen what was narrowed. Raises RpcError."""
+        """Set an option, on disk first: a restart must not make a mode more permissive. Raises RpcError."""
         before, changed = self.repl_session, store.copy_record(self.record)
         options.set_option(changed, option, value, self.broker_snapshot)
         save_record(self._services, changed)
@@ -86,7 +86,7 @@ class AcpSession:
             self.repl_session_id, self.last_turn = entry.session if entry else None, None
 
     def variables_state(self) -> dict[str, Any]:
-        """What became of its variables: `kept`, `lost`, or `new` when there have been none."""
+        """Return the state of the session's variables: `kept`, `lost`, or `new` if there were none."""
         entry = find_entry(self.repl_session, self.broker_snapshot.sessions)
         if entry is not None:
             self.repl_session_id = entry.session
@@ -102,21 +102,21 @@ class AcpSession:
 
 
 class AcpSessions:
-    """All of them."""
+    """All ACP sessions open in this process."""
 
     def __init__(self, desk: AcpServices, mode: Mode) -> None:
         self._services, self._mode = desk, mode
         self._open_sessions: dict[str, AcpSession] = {}
 
     def get(self, session_id: str) -> AcpSession:
-        """One that is open. Raises RpcError."""
+        """Return an open session. Raises RpcError."""
         session = self._open_sessions.get(session_id)
         if session is None:
-            raise unknown_session(session_id, "no such session, or it is not open: load or resume it")
+            raise unknown_session(session_id, "no such session, or not open: load or resume it first")
         return session
 
     def new(self, cwd: str) -> AcpSession:
-        """A new one, on disk so that another process can find it. The broker hears of it with its first eval."""
+        """Create and store a session, so another process can find it. The broker learns of it with the first eval."""
         self._check_capacity()
         record = store.AcpSessionRecord(
             id=store.new_id(), cwd=cwd, created=store.now(), mode=self._mode, runtime=options.RUNTIMES[0]
@@ -127,7 +127,7 @@ class AcpSessions:
         return session
 
     def open(self, session_id: str, cwd: str) -> tuple[AcpSession, list[store.StoredTurn]]:
-        """One of before, with its posture, and its transcript. Raises RpcError: it must exist, and be readable."""
+        """Open a stored session and return it with its transcript. Raises RpcError if it is missing or unreadable."""
         session = self._open_sessions.get(session_id)
         if session is None:
             record = self._load_record(session_id)
@@ -143,7 +143,7 @@ class AcpSessions:
         return session, turns
 
     def list_page(self, cwd: str | None, cursor: str | None) -> dict[str, Any]:
-        """A page of all that are known, the newest first. A cursor is the id that the page before ended with."""
+        """Return a page of all stored sessions, newest first. The cursor is the last id of the previous page."""
         newest = self._services.store.list_newest()
         if cursor is not None:
             at = next((at for at, (name, _) in enumerate(newest) if name == cursor), None)
@@ -165,7 +165,7 @@ class AcpSessions:
         return {"sessions": entries}
 
     async def close(self, session_id: str) -> None:
-        """End what runs, and the broker's session if it is the ACP session's own. Its transcript stays."""
+        """Cancel the running turn and close the REPL session if it is the ACP session's own. The transcript stays."""
         session = self._open_sessions.get(session_id)
         if session is None:
             session = AcpSession(self._services, self._load_record(session_id))
@@ -175,26 +175,26 @@ class AcpSessions:
         self._open_sessions.pop(session_id, None)
         client = self._services.broker.client
         for entry in await client.sessions():
-            if entry.ref != session_id and not entry.ref.startswith(f"{session_id}-"):  # one for each runtime
+            if entry.ref != session_id and not entry.ref.startswith(f"{session_id}-"):  # one per runtime
                 continue
             try:
                 await client.close(entry.session)
             except ReplError as error:
-                if error.exit is not ExitCode.NAME:  # it is gone meanwhile
+                if error.exit is not ExitCode.NAME:  # closed in the meantime
                     raise
 
     async def delete(self, session_id: str) -> None:
-        """Close it and forget it; one that is not there is deleted already."""
+        """Close and delete a session; deleting a missing session is not an error."""
         try:
             await self.close(session_id)
-        except RpcError:  # not known: there is nothing to close
+        except RpcError:  # unknown session: nothing to close
             pass
         except ReplError as error:
-            self._services.client.note(f"deleted, though its session could not be closed: {error}")
+            self._services.client.note(f"deleted, but its session could not be closed: {error}")
         self._services.store.delete(session_id)
 
     async def stop(self, seconds: float) -> None:
-        """Interrupt what runs, because nobody is left to cancel it, and wait this long for it to end."""
+        """Interrupt running turns when the client is gone, and wait up to `seconds` for them to end."""
         turns = [session.turn for session in self._open_sessions.values() if session.turn is not None]
         for turn in turns:
             turn.cancel()
@@ -210,34 +210,34 @@ class AcpSessions:
         try:
             record = self._services.store.get(session_id)
         except (store.UnreadableRecord, OSError) as error:
-            # Without its record its mode is not known, and a guess could allow more than was allowed.
-            self._services.client.note(f"the record of {session_id} cannot be read: {error}")
-            raise RpcError(INTERNAL_ERROR, "the session's record cannot be read", {"kind": "record"}) from None
+            # Without the record the mode is unknown, and a guess could be too permissive.
+            self._services.client.note(f"cannot read the record of {session_id}: {error}")
+            raise RpcError(INTERNAL_ERROR, "cannot read the session's record", {"kind": "record"}) from None
         if record is None:
             raise unknown_session(session_id)
         return record
 
     def _check_capacity(self) -> None:
         if len(self._open_sessions) >= MAX_OPEN:
-            raise RpcError(INTERNAL_ERROR, f"{MAX_OPEN} sessions are open: close some", {"kind": "session-limit"})
+            raise RpcError(INTERNAL_ERROR, f"{MAX_OPEN} sessions are open: close some first", {"kind": "session-limit"})
 
     def _transcript(self, session_id: str) -> list[store.StoredTurn]:
         try:
             return self._services.store.turns(session_id)
         except OSError as error:
-            self._services.client.note(f"the transcript cannot be read: {error.strerror}")
+            self._services.client.note(f"cannot read the transcript: {error.strerror}")
             return []
 
 
 def find_entry(name: str, sessions: Sequence[SessionEntry]) -> SessionEntry | None:
-    """The broker's session that this reference or id means."""
+    """Return the broker's session with this reference or id, or None."""
     return next((each for each in sessions if name in (each.ref, each.session)), None)
 
 
 def save_record(desk: AcpServices, record: store.AcpSessionRecord) -> None:
-    """Write a record. Raises RpcError: what is not on disk is not in force."""
+    """Write a record. Raises RpcError: a setting that is not on disk does not take effect."""
     try:
         desk.store.save(record)
     except OSError as error:
         data = {"kind": "record", "detail": str(error)}
-        raise RpcError(INTERNAL_ERROR, "the session's record cannot be written", data) from None
+        raise RpcError(INTERNAL_ERROR, "cannot write the session's record", data) from None

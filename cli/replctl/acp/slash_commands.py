@@ -1,4 +1,4 @@
-"""Slash commands: what a prompt may say that is no code."""
+"""Slash commands: prompts that are not code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SlashHandler = Callable[["PromptTurn", str], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class SlashCommand:
-    """One of them. `changes`: plan mode refuses it, and ask mode asks first."""
+    """A slash command. `changes` is true if plan mode refuses the command and ask mode asks first."""
 
     name: str
     description: str
@@ -35,7 +35,7 @@ async def _help(turn: PromptTurn, _: str) -> str:
     lines = [
         *turn.services.commands.help(),
         "",
-        f"session {turn.session.repl_session}, mode {turn.mode}; everything else is run as code",
+        f"session {turn.session.repl_session}, mode {turn.mode}; any other text is run as code",
     ]
     return "\n".join(lines)
 
@@ -44,7 +44,7 @@ async def _vars(turn: PromptTurn, _: str) -> str:
     info = await turn.services.broker.client.info(turn.session.repl_session)
     found = info.get("variables")
     if found is None:
-        return "The variables cannot be told now: an eval runs, or the session has no worker."
+        return "The variables are not available now: an eval is running, or the session has no worker."
     lines = [
         f"{each['name']}: {each['type']}"
         + (f"[{each['size']}]" if each.get("size") is not None else "")
@@ -73,7 +73,7 @@ async def _jobs(turn: PromptTurn, _: str) -> str:
 
 async def _read(turn: PromptTurn, argument: str) -> str:
     if not argument.isascii() or not argument.isdigit():
-        return "Which eval? /jobs lists them; 0 is what was printed between evals."
+        return "Pass an eval number: /jobs lists them, 0 is output printed between evals."
     result = await turn.services.broker.client.read(turn.session.repl_session, int(argument), max_bytes=_READ_BYTES)
     parts = [result.out, result.err, result.traceback or "", result.display_value or result.exit_status or ""]
     if result.truncated:
@@ -93,35 +93,35 @@ async def _sessions(turn: PromptTurn, _: str) -> str:
 
 async def _interrupt(turn: PromptTurn, _: str) -> str:
     reply = await turn.services.broker.client.interrupt(turn.session.repl_session)
-    return f"interrupted eval {reply.interrupted_id}" if reply.interrupted else "nothing runs"
+    return f"interrupted eval {reply.interrupted_id}" if reply.interrupted else "nothing is running"
 
 
 async def _clear(turn: PromptTurn, _: str) -> str:
     reply = await turn.services.broker.client.clear(turn.session.repl_session)
-    return f"forgot {reply.count or 0} names; the process stays"
+    return f"deleted {reply.count or 0} variables; the process keeps running"
 
 
 async def _reset(turn: PromptTurn, _: str) -> str:
     reply = await turn.services.broker.client.reset(turn.session.repl_session)
     told = f"; {reply.notice}" if reply.notice else ""
-    return f"fresh worker, epoch {reply.epoch}; the variables from before are gone{told}"
+    return f"fresh worker, epoch {reply.epoch}; all variables are lost{told}"
 
 
 SLASH_COMMANDS = (
     SlashCommand("help", "List these commands", _help),
     SlashCommand("vars", "Variables of the session", _vars),
-    SlashCommand("info", "Runtime, folder, process and memory of the session", _info),
+    SlashCommand("info", "Runtime, directory, process and memory of the session", _info),
     SlashCommand("jobs", "Evals of the session: queued, running, recent", _jobs),
-    SlashCommand("read", "Output and answer of an earlier eval", _read, "eval number"),
+    SlashCommand("read", "Output and result of an earlier eval", _read, "eval number"),
     SlashCommand("sessions", "All sessions of the broker", _sessions),
-    SlashCommand("interrupt", "Interrupt what runs in the session, whoever sent it", _interrupt, changes=True),
-    SlashCommand("clear", "Forget all variables; the process stays", _clear, changes=True),
-    SlashCommand("reset", "Give the session a fresh worker; all it held is gone", _reset, changes=True),
+    SlashCommand("interrupt", "Interrupt the session's running eval, whoever sent it", _interrupt, changes=True),
+    SlashCommand("clear", "Delete all variables; the process keeps running", _clear, changes=True),
+    SlashCommand("reset", "Restart the session; all variables are lost", _reset, changes=True),
 )
 
 
 class SlashCommands:
-    """Those of our own, and what extensions add; a name of ours stays ours."""
+    """The built-in slash commands plus those of extensions; a built-in name cannot be overridden."""
 
     def __init__(self, more: Sequence[SlashCommand] = ()) -> None:
         names = {each.name for each in SLASH_COMMANDS}
@@ -129,7 +129,10 @@ class SlashCommands:
         self._by_name = {each.name: each for each in self._all}
 
     def parse(self, text: str) -> Callable[[PromptTurn], Awaitable[None]] | None:
-        """What a prompt that begins with a slash and a word does; None for code. A space before it makes it code."""
+        """Return the invocation that a prompt such as `/name argument` stands for, or None for code.
+
+        A leading space makes the text code.
+        """
         match = _FORM.match(text)
         if match is None:
             return None
@@ -138,7 +141,7 @@ class SlashCommands:
         async def run(turn: PromptTurn) -> None:
             if command is None:
                 names = ", ".join(f"/{name}" for name in self._by_name)
-                turn.send_message(f"No command /{match[1][:40]}. There are: {names}")
+                turn.send_message(f"Unknown command /{match[1][:40]}. Commands: {names}")
                 return
             if command.changes and not await turn.authorize(f"/{command.name} {argument}".strip(), "other", text):
                 return
@@ -147,19 +150,19 @@ class SlashCommands:
             except ReplError as error:
                 if error.code != "session-not-found" or turn.session.record.session is not None:
                     raise
-                told = "Nothing has run in this session yet."
+                told = "Nothing has been run in this session yet."
             turn.finish_command(told)
 
         return run
 
     def available(self) -> list[dict[str, Any]]:
-        """ACP's `availableCommands`."""
+        """Return ACP's `availableCommands`."""
         return [
             {"name": each.name, "description": each.description} | ({"input": {"hint": each.hint}} if each.hint else {})
             for each in self._all
         ]
 
     def help(self) -> list[str]:
-        """A line for each."""
+        """Return one help line per command."""
         width = max(len(each.name) + len(each.hint or "") for each in self._all) + 4
         return [f"/{each.name} {each.hint or ''}".ljust(width) + each.description for each in self._all]

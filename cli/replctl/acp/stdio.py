@@ -1,4 +1,4 @@
-"""The two ends of the wire, without threads and without changing the descriptors' modes, which others may share."""
+"""Transport over stdin and stdout, without threads and without changing the descriptors' shared modes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import os
 import select
 from collections.abc import Callable, Iterator
 
-MAX_LINE = 16 * 1024 * 1024  # bytes of one message from the client; the broker's own bound for code is far below
-MAX_UNREAD = 32 * 1024 * 1024  # bytes that a client leaves unread before it is given up
-HIGH_WATER = 256 * 1024  # bytes unread above which live output and replays wait
+MAX_LINE = 16 * 1024 * 1024  # bytes of one message; the broker's limit for code is far lower
+MAX_UNREAD = 32 * 1024 * 1024  # unread bytes before the client is abandoned
+HIGH_WATER = 256 * 1024  # unread bytes above which live output and replays wait
 _READ = 256 * 1024
-_PAUSE = 0.005  # between two looks at a client that has to take the last messages
+_PAUSE = 0.005  # polling interval while the client reads the last messages
 _PIECE = select.PIPE_BUF  # a writable pipe takes this much without blocking (pipe(7))
 
 
 def take_stdio() -> tuple[int, int]:
-    """Private descriptors for the wire. From here on fd 0 is empty and fd 1 is stderr.
+    """Move the protocol to private descriptors. Afterwards fd 0 is empty and fd 1 is stderr.
 
-    What anything else in this process or a child prints can then never stand between two messages.
+    Anything else that this process or a child prints can then never end up between two messages.
     """
     source, sink = os.dup(0), os.dup(1)
     empty = os.open(os.devnull, os.O_RDONLY)
@@ -29,7 +29,7 @@ def take_stdio() -> tuple[int, int]:
 
 
 class LineSplitter:
-    """Bytes to lines. A line over the bound is dropped up to its newline, told of once, and the next one is read."""
+    """Splits bytes into lines. A line over the limit is dropped up to its newline and reported once."""
 
     def __init__(self, limit: int = MAX_LINE) -> None:
         self._limit = limit
@@ -38,7 +38,7 @@ class LineSplitter:
         self._skipping = False
 
     def feed(self, data: bytes) -> Iterator[bytes | None]:
-        """Whole lines that are not blank, and None for each that was too long."""
+        """Yield complete lines that are not blank, and None for each line that was too long."""
         *whole, rest = data.split(b"\n")
         for piece in whole:
             yield from self._add(piece)
@@ -49,7 +49,7 @@ class LineSplitter:
         yield from self._add(rest)
 
     def end(self) -> Iterator[bytes]:
-        """The last line, when the stream ended without a newline."""
+        """Yield the last line if the stream ended without a newline."""
         line = b"".join(self._parts)
         if line.strip() and not self._skipping:
             yield line
@@ -65,7 +65,7 @@ class LineSplitter:
 
 
 class StdinReader:
-    """Hands on what arrives at a descriptor, until its end: `ended` gets None, or the error that ended it."""
+    """Reads lines from a descriptor until its end; `ended` receives None, or the error that ended it."""
 
     def __init__(self, source: int, hear: Callable[[bytes | None], None], ended: Callable[[OSError | None], None]):
         self._source, self._on_line, self._on_end = source, hear, ended
@@ -74,12 +74,12 @@ class StdinReader:
         self._polled, self._is_stopped = True, False
         try:
             self._loop.add_reader(source, self._read)
-        except PermissionError:  # a plain file or /dev/null: never blocks, and epoll will not have it
+        except PermissionError:  # a plain file or /dev/null: never blocks, and epoll rejects it
             self._polled = False
             self._loop.call_soon(self._read)
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._is_stopped = True
         if self._polled:
             self._loop.remove_reader(self._source)
@@ -105,7 +105,7 @@ class StdinReader:
 
 
 class StdoutWriter:
-    """The only one that writes to the client. Whole lines in the order they were given; never blocks the loop."""
+    """The only writer to the client: whole lines in order, never blocking the event loop."""
 
     def __init__(self, sink: int, broken: Callable[[str], None]) -> None:
         self._sink, self._on_broken = sink, broken
@@ -120,35 +120,35 @@ class StdoutWriter:
 
     @property
     def backlog(self) -> int:
-        """Bytes that the client has not taken yet."""
+        """Bytes that the client has not read yet."""
         return len(self._unsent)
 
     def send(self, line: bytes) -> None:
-        """Give a line on. Lines of one turn of the loop leave together."""
+        """Queue a line. Lines queued in one iteration of the event loop are written together."""
         if self.closed:
             return
         self._unsent += line
         if len(self._unsent) > HIGH_WATER:
             self._has_room.clear()
         if len(self._unsent) > MAX_UNREAD:
-            self._close(f"the client does not read: {len(self._unsent)} bytes wait")
+            self._close(f"the client is not reading: {len(self._unsent)} bytes pending")
         elif not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
     async def drain(self) -> None:
-        """Wait until the client has taken most of it, or is gone."""
+        """Wait until the client has read most of the backlog, or is gone."""
         await self._has_room.wait()
 
     async def wait_flushed(self) -> None:
-        """Wait until the client has taken all of it, or is gone."""
+        """Wait until the client has read the whole backlog, or is gone."""
         await asyncio.sleep(0)
         while self._unsent:
             self._flush()
             await asyncio.sleep(_PAUSE)
 
     def _flush(self) -> None:
-        """Write what can be written at once; the rest when the descriptor is ready again."""
+        """Write as much as possible without blocking; the rest when the descriptor is writable again."""
         self._scheduled = False
         sent = 0
         view = memoryview(self._unsent)

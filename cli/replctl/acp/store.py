@@ -1,6 +1,6 @@
-"""What outlives this process: one small file a session, and its transcript. Both are the user's alone (0600).
+"""Persistent ACP sessions: one small file per session and its transcript, readable by the user only (0600).
 
-A transcript holds what was said, bounded. It is no snapshot: reading it brings no variable back.
+A transcript holds the conversation, bounded in size. Loading a transcript does not restore variables.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import msgspec
 from replctl.acp.modes import Mode
 from replwire.private_directories import make_private_directory
 
-MAX_RECORDS = 1000  # sessions that are remembered; the longest unused go first
-MAX_TRANSCRIPT = 1024 * 1024  # bytes of one file; there are two, and the older one is dropped when a third is begun
-MAX_TEXT = 64 * 1024  # characters of one text in it
+MAX_RECORDS = 1000  # stored sessions; the least recently used are deleted first
+MAX_TRANSCRIPT = 1024 * 1024  # bytes of one file; the current one and one older file are kept
+MAX_TEXT = 64 * 1024  # characters of one text
 _VERSION = 1
 
 
 class AcpSessionRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """An ACP session. `session` is the broker's session that was chosen, None for its own."""
+    """A stored ACP session. `session` is the selected REPL session, or None for the ACP session's own."""
 
     v: int = _VERSION
     id: str
@@ -36,22 +36,22 @@ class AcpSessionRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class StoredTurn(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A prompt in the transcript: once when it begins, and again with all the rest when it has ended."""
+    """A prompt in the transcript: written once when the turn begins and again, complete, when the turn ends."""
 
     turn: str
     at: str
     prompt: str
-    stop: str | None = None  # why it ended; None when this is its beginning
-    tool: dict[str, Any] | None = None  # the tool call as it stood at the end
+    stop: str | None = None  # stop reason; None at the beginning of the turn
+    tool: dict[str, Any] | None = None  # final state of the tool call
     messages: list[str] = []
-    permission: str | None = None  # what was decided, when it had to be asked
-    home: str | None = None  # the broker's id of the session that it ran in
+    permission: str | None = None  # decision, if permission was requested
+    home: str | None = None  # id of the REPL session it ran in
     epoch: int | None = None
     eval_id: int | None = None
 
 
 class UnreadableRecord(Exception):
-    """A record is there and cannot be read: its mode is not known, so it is not opened."""
+    """The record exists but cannot be read. Its mode is unknown, so the session is not opened."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -60,39 +60,39 @@ _decode_turn = msgspec.json.Decoder(StoredTurn).decode
 
 
 def new_id() -> str:
-    """An id that nobody can guess, and that is a legal name for a session of the broker."""
+    """Return an unguessable id that is also a valid REPL session name."""
     return f"acp-{secrets.token_hex(16)}"
 
 
 def now() -> str:
-    """This moment, as ACP writes it."""
+    """Return the current time in ACP's format."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def truncate_middle(text: str, most: int = MAX_TEXT) -> str:
-    """Text within a bound: its head and its tail, and how much is missing between them."""
+    """Return the text with its middle left out beyond `most` characters; the gap says how much is missing."""
     if len(text) <= most:
         return text
     head, tail = most * 3 // 4, most // 4
-    return f"{text[:head]}\n…[{len(text) - head - tail} characters are left out]…\n{text[-tail:]}"
+    return f"{text[:head]}\n…[{len(text) - head - tail} characters left out]…\n{text[-tail:]}"
 
 
 class AcpSessionStore:
-    """The folder of all of them. Every method may raise OSError."""
+    """Directory of stored sessions. Every method may raise OSError."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
     def save(self, record: AcpSessionRecord) -> None:
-        """Write a session's record; a reader sees the old one or the new one, never half of it."""
-        make_private_directory(self._folder)  # a broker takes no state folder that others enter
+        """Write a session's record atomically."""
+        make_private_directory(self._folder)  # a broker rejects a state directory that others can enter
         path = self._record(record.id)
-        fresh = f"{path}.{os.getpid()}"  # its own name: another adapter may save the same session
+        fresh = f"{path}.{os.getpid()}"  # a unique name: another adapter may save the same session
         _write(fresh, _encode(record), os.O_TRUNC)
         os.replace(fresh, path)
 
     def get(self, session_id: str) -> AcpSessionRecord | None:
-        """The record of this id; None when there is none. Raises Unreadable."""
+        """Return the record with this id, or None. Raises UnreadableRecord."""
         try:
             with open(self._record(session_id), "rb") as file:
                 return _decode_record(file.read())
@@ -102,7 +102,7 @@ class AcpSessionStore:
             raise UnreadableRecord(str(error)) from None
 
     def delete(self, session_id: str) -> None:
-        """Forget a session and its transcript; one that is not there is no error."""
+        """Delete a session's record and transcript, if they exist."""
         for path in (self._record(session_id), *self._transcripts(session_id)):
             try:
                 os.unlink(path)
@@ -110,7 +110,7 @@ class AcpSessionStore:
                 pass
 
     def list_newest(self) -> list[tuple[str, float]]:
-        """Ids and when each was last used (Unix seconds), the newest first."""
+        """Return ids with the time of last use (Unix seconds), newest first."""
         used: dict[str, float] = {}
         known = set()
         try:
@@ -125,24 +125,24 @@ class AcpSessionStore:
         return sorted(((name, used[name]) for name in known), key=lambda pair: (-pair[1], pair[0]))
 
     def prune(self, keep: set[str]) -> None:
-        """Forget the longest unused beyond the bound, but none of `keep`."""
+        """Delete the least recently used sessions beyond the limit, except those in `keep`."""
         for session_id, _ in self.list_newest()[MAX_RECORDS:]:
             if session_id not in keep:
                 self.delete(session_id)
 
     def append(self, session_id: str, turn: StoredTurn) -> None:
-        """Add to a transcript with one write, so that a crash can tear the last line at most."""
+        """Append to a transcript with a single write, so a crash can damage at most the last line."""
         path, older = self._transcripts(session_id)
         try:
             if os.path.getsize(path) > MAX_TRANSCRIPT:
                 os.replace(path, older)
         except FileNotFoundError:
             pass
-        # The newline stands first: behind a torn line it keeps this one whole.
+        # The newline comes first, so a damaged line before does not damage this one.
         _write(path, b"\n" + _encode(turn), os.O_APPEND)
 
     def turns(self, session_id: str) -> list[StoredTurn]:
-        """The turns in the order they began, each as far as it is known. Lines that cannot be read are left out."""
+        """Return the turns in starting order, each in its latest version. Unreadable lines are skipped."""
         turns: dict[str, StoredTurn] = {}
         for line in self._lines(session_id):
             try:
@@ -175,11 +175,11 @@ def _write(path: str, data: bytes, how: int) -> None:
     file = os.open(path, flags, 0o600)
     try:
         if os.write(file, data) != len(data):
-            raise OSError(0, "the disk took only a part", path)
+            raise OSError(0, "only part of the data was written", path)
     finally:
         os.close(file)
 
 
 def copy_record(record: AcpSessionRecord) -> AcpSessionRecord:
-    """The same record, to be changed."""
+    """Return a copy of the record, to be changed."""
     return msgspec.structs.replace(record)

@@ -1,4 +1,4 @@
-"""One prompt from its start to its stop reason: posture, permission, eval or command, cancel, and the transcript."""
+"""One prompt from start to stop reason: mode, permission, eval or command, cancel, transcript."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from replctl.client.result import Result
     from replwire.replies import Approval, Reply
 
-WAIT_SECONDS = 3600.0  # how long one request waits for an eval; past it, it is read on. No bound on the eval
-INTERRUPT_SECONDS = 5.0  # how long a cancelled turn waits for its code to obey the interrupt
-_SHOW_SECONDS = 0.1  # between two updates with live output: each repeats all that is shown
+WAIT_SECONDS = 3600.0  # wait of one request; then `read` continues. The eval itself has no such limit
+INTERRUPT_SECONDS = 5.0  # time for the code of a cancelled turn to react to the interrupt
+_SHOW_SECONDS = 0.1  # between two updates with live output; each repeats all of it
 
 
 @dataclass(frozen=True, slots=True)
 class AcpServices:
-    """What every turn works with."""
+    """Services shared by all turns."""
 
     client: AcpClientConnection
     broker: AcpBrokerConnection
@@ -38,29 +38,29 @@ class AcpServices:
 
 
 class _CancelledBeforeStart(Exception):
-    """Cancel came before the code was sent."""
+    """Cancel arrived before the code was sent."""
 
 
 class PromptTurn:
-    """A prompt under way. It is in its session's `turn` from the moment it was read until it resolves."""
+    """A prompt in progress. It is its session's `turn` from the moment it is read until it is resolved."""
 
     def __init__(self, desk: AcpServices, session: AcpSession, text: str, links: int, mode: Mode) -> None:
         self.services, self.session, self.text = desk, session, text
         self._links, self._requested_mode = links, mode
         self._record = store.StoredTurn(turn=secrets.token_hex(6), at=store.now(), prompt=store.truncate_middle(text))
-        self._tool_call: dict[str, Any] | None = None  # the tool call as it stands
+        self._tool_call: dict[str, Any] | None = None  # current state of the tool call
         self._live_output = render.LiveOutput()
         self._cancelled = self._abandoned = False
-        self._permission_request: int | None = None  # a request for permission that is not yet answered
-        self._eval_request_id: str | None = None  # the eval's request, once it is sent
-        self._eval_id: int | None = None  # its number, when it is read on
+        self._permission_request: int | None = None  # id of the pending permission request
+        self._eval_request_id: str | None = None  # id of the eval's request, once sent
+        self._eval_id: int | None = None  # the eval's number, once `read` continues it
         self._task: asyncio.Task[Any] | None = None
         self._show_timer: asyncio.TimerHandle | None = None
         self._end_event = asyncio.Event()
 
     @property
     def mode(self) -> Mode:
-        """How much this turn may do now: the session's mode, narrowed by what the prompt asked for."""
+        """The effective mode: the session's mode or the prompt's, whichever is stricter."""
         return stricter(self.session.record.mode, self._requested_mode)
 
     def _is_plan_mode(self) -> bool:
@@ -69,7 +69,7 @@ class PromptTurn:
     # --- from start to end ---
 
     async def run(self) -> str:
-        """Do it; the stop reason. Raises RpcError when no broker can be reached."""
+        """Run the turn and return its stop reason. Raises RpcError if no broker can be reached."""
         self._task = asyncio.current_task()
         self._save()
         try:
@@ -82,9 +82,9 @@ class PromptTurn:
             self._task.uncancel()
             self._close_tool_call("failed")
             self.send_message(
-                "The code does not obey the interrupt and runs on; `/jobs` shows it, `/reset` ends it."
+                "The code ignores the interrupt and keeps running; `/jobs` shows it, `/reset` ends it."
                 if self._eval_request_id is not None
-                else "The command cannot be stopped and goes on."
+                else "The command cannot be stopped and continues."
             )
         except ReplError as error:
             self._close_tool_call("failed")
@@ -99,11 +99,11 @@ class PromptTurn:
         return stop
 
     def _resolve(self) -> str:
-        """The one place where a turn ends. A cancel that was heard before wins over any outcome; one after is late.
+        """End the turn; the only place where a turn ends. A cancel received before wins over any outcome.
 
-        Nothing is awaited between this and the answer to the prompt.
+        Nothing is awaited between this call and the response to the prompt.
         """
-        self._close_tool_call("failed")  # one that is still open here was left by a defect
+        self._close_tool_call("failed")  # still open only after an internal error
         self.session.turn = None
         stop = "cancelled" if self._cancelled else "end_turn"
         self._record.stop = stop
@@ -118,7 +118,7 @@ class PromptTurn:
         if (mismatch := self.services.broker.take_mismatch()) is not None:
             self.send_message(f"{mismatch}.")
         if self._links:
-            self.send_message(f"{self._links} linked resource(s) are left out: a prompt's text is run as code.")
+            self.send_message(f"{self._links} linked resource(s) ignored: only a prompt's text is run, as code.")
         if (found := self.services.commands.parse(self.text)) is not None:
             await found(self)
         elif self.text.strip():
@@ -130,12 +130,12 @@ class PromptTurn:
         try:
             self.services.store.append(self.session.id, self._record)
         except OSError as error:
-            self.services.client.note(f"the transcript cannot be written: {error.strerror}")
+            self.services.client.note(f"cannot write the transcript: {error.strerror}")
 
     # --- cancel ---
 
     def cancel(self) -> None:
-        """Stop it. The code is interrupted and gets a moment to obey; the turn ends `cancelled` either way."""
+        """Interrupt the code and give it some time to stop; the turn ends as `cancelled` either way."""
         if self._cancelled:
             return
         self._cancelled = True
@@ -146,7 +146,7 @@ class PromptTurn:
             self.session.run_in_background(self._interrupt())
 
     async def wait_ended(self) -> None:
-        """Wait for its end; after a cancel that is soon."""
+        """Wait for the end of the turn, which comes soon after a cancel."""
         await self._end_event.wait()
 
     async def _interrupt(self) -> None:
@@ -160,7 +160,7 @@ class PromptTurn:
             self.services.client.note(f"the interrupt failed: {error.message}")
 
     def abandon(self) -> None:
-        """Wait no longer for code that does not obey; it runs on."""
+        """Stop waiting for code that ignores the interrupt; the code keeps running."""
         if not self._end_event.is_set() and self._task is not None:
             self._abandoned = True
             self._task.cancel()
@@ -173,7 +173,7 @@ class PromptTurn:
     # --- what the client is told ---
 
     def send_message(self, text: str) -> None:
-        """A message of the agent; several of them are paragraphs."""
+        """Send a message of the agent; several messages become paragraphs."""
         first = not self._record.messages
         self._record.messages.append(store.truncate_middle(text))
         self.services.client.send_update(
@@ -192,7 +192,7 @@ class PromptTurn:
         )
 
     def _close_tool_call(self, status: str, say: str | None = None, *texts: str, **fields: Any) -> None:
-        """Close the tool call, if there is one that is open, and say why."""
+        """Close the tool call if one is open, and send the reason."""
         if self._show_timer is not None:
             self._show_timer.cancel()
         if self._tool_call is not None and self._tool_call["status"] not in ("completed", "failed"):
@@ -202,18 +202,18 @@ class PromptTurn:
             self.send_message(say)
 
     def finish_command(self, text: str) -> None:
-        """A command's answer, which ends it."""
+        """End the turn with a command's output."""
         self._close_tool_call("completed")
         self.send_message(render.as_markdown(text))
 
     # --- permission ---
 
     async def authorize(self, title: str, kind: str, code: str) -> bool:
-        """Begin a tool call and find out whether it may go on; when not, it is closed and the reason said."""
+        """Open a tool call and return True if it may proceed; if not, close it and send the reason."""
         if self._is_plan_mode():
             self._open_tool_call(title, kind, "failed", code)
             self.send_message(
-                "Not run: the session is in plan mode, which changes nothing. `/help` lists what only looks."
+                "Not run: the session is in plan mode, which changes nothing. `/help` lists read-only commands."
             )
             return False
         asks = self.mode is Mode.ASK
@@ -225,14 +225,14 @@ class PromptTurn:
         if decision is not Decision.ALLOWED:
             self._close_tool_call("failed", permissions.DENIAL_TEXTS[decision])
             return False
-        if self._is_plan_mode():  # since it was asked
+        if self._is_plan_mode():  # mode changed while asking
             self._close_tool_call("failed", "Not run: the session is in plan mode now.")
             return False
         self._update_tool_call(status="in_progress")
         return True
 
     async def _on_approval(self, approval: Approval) -> bool:
-        """What a hook of the broker wants a person to decide, in whatever mode the session is."""
+        """Ask the user about an eval that a hook of the broker wants approved, whatever the session's mode."""
         self._update_tool_call(title=f"{approval.title} {approval.reason}", status="pending")
         self._record.permission = decision = await self._request_permission(self.text)
         if decision is Decision.ALLOWED:
@@ -240,7 +240,7 @@ class PromptTurn:
         return decision is Decision.ALLOWED
 
     def _denial_text(self, error: ReplError) -> str | None:
-        """What is told who was asked for a hook, and said no."""
+        """Return the message for a user who denied a hook's approval request, or None."""
         decided = self._record.permission if error.approval is not None else None
         return None if decided is None else permissions.DENIAL_TEXTS.get(Decision(decided))
 
@@ -315,9 +315,9 @@ class PromptTurn:
         status = reply.status or ()
         if "queued" in status:
             ahead = reply.queue_position or 0
-            self._update_tool_call(content=render.tool_content(f"waiting: {ahead} eval(s) go first"))
+            self._update_tool_call(content=render.tool_content(f"queued behind {ahead} eval(s)"))
         elif "output-dropped" in status:
-            self._live_output.add(f"\n…[{reply.dropped_bytes or 0} bytes came too fast to be shown]…\n")
+            self._live_output.add(f"\n…[{reply.dropped_bytes or 0} bytes skipped because they came too fast]…\n")
 
     def _schedule_show(self) -> None:
         if self._show_timer is None:

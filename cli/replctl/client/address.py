@@ -1,8 +1,8 @@
-"""Where the broker is, and whether something listens there."""
+"""Broker address and a check whether something listens there."""
 
 from __future__ import annotations
 
-import _socket  # `socket` itself costs 3 ms to import, and an ipc probe needs none of what it adds
+import _socket  # importing `socket` costs 3 ms, and an ipc probe does not need it
 import os
 import stat
 from collections.abc import Mapping
@@ -11,21 +11,22 @@ from typing import NamedTuple
 from replctl.client.errors import ReplError
 from replwire import paths
 
-PROBE_SECONDS = 2.0  # a listener accepts at once; a remote one gets two round trips of the slowest kind
+PROBE_SECONDS = 2.0  # a listener accepts at once; this allows two very slow round trips
 
 
 class Address(NamedTuple):
-    """An endpoint, and who named it: `flag`, `REPLCTL_ENDPOINT`, the config file's path, or `default`."""
+    """An endpoint and its source: `flag`, `REPLCTL_ENDPOINT`, the config file's path, or `default`."""
 
     endpoint: str
     source: str
 
 
 def resolve(flag: str | None, environ: Mapping[str, str], uid: int) -> Address:
-    """The endpoint to talk to.
+    """Return the endpoint to connect to.
 
-    Raises ReplError `invalid-request` for a setting that cannot be used, and where `REPLCTL_CONFIG` names a file that
-    is not there: it might name another endpoint.
+    Raises:
+        ReplError: `invalid-request` for an unusable setting, or if `REPLCTL_CONFIG` names a missing file, which might
+            set another endpoint.
     """
     if flag:
         return Address(absolute_endpoint(flag), "flag")
@@ -39,7 +40,7 @@ def resolve(flag: str | None, environ: Mapping[str, str], uid: int) -> Address:
 
 
 def _from_file(path: str, environ: Mapping[str, str]) -> str:
-    from replwire.config import ConfigError, load  # only users with a config file pay for reading one
+    from replwire.config import ConfigError, load  # imported only if there is a config file
 
     try:
         with open(path, encoding="utf-8") as file:
@@ -47,11 +48,11 @@ def _from_file(path: str, environ: Mapping[str, str]) -> str:
     except FileNotFoundError:
         raise ReplError("invalid-request", paths.missing_config_message("REPLCTL_CONFIG", path)) from None
     except (OSError, UnicodeDecodeError, ConfigError) as error:
-        raise ReplError("invalid-request", f"config cannot be used: {error}") from None
+        raise ReplError("invalid-request", f"invalid config: {error}") from None
 
 
 def absolute_endpoint(endpoint: str) -> str:
-    """The endpoint with an absolute socket path. Raises ReplError `invalid-request` when it is none of ours."""
+    """Return the endpoint with an absolute socket path. Raises ReplError `invalid-request` for an unknown form."""
     try:
         path = paths.ipc_path(endpoint)
     except ValueError as error:
@@ -67,9 +68,10 @@ def absolute_endpoint(endpoint: str) -> str:
 
 
 def is_listening(endpoint: str) -> bool:
-    """Whether something accepts connections there; asked with a plain connect, before ZeroMQ is involved.
+    """Return True if something accepts connections there, tested with a plain connect before ZeroMQ is involved.
 
-    Raises ReplError `no-broker` when that cannot be found out: no permission, an unknown host, no answer in time.
+    Raises:
+        ReplError: `no-broker` if the test fails: no permission, unknown host, no reply in time.
     """
     path = paths.ipc_path(endpoint)
     try:
@@ -87,22 +89,22 @@ def is_listening(endpoint: str) -> bool:
             probe.close()
     except (ConnectionRefusedError, FileNotFoundError, ConnectionResetError):
         return False
-    except BlockingIOError:  # its backlog is full: it listens, and is busy
+    except BlockingIOError:  # the backlog is full: listening, but busy
         return True
     except OSError as error:
         raise ReplError("no-broker", f"cannot reach {endpoint}: {error.strerror or error}") from None
 
 
 def directory_problem(folder: str, uid: int) -> str | None:
-    """Why sockets in this folder cannot be trusted, or None: another user could put theirs there."""
+    """Return the reason why sockets in this directory cannot be trusted, or None."""
     try:
         found = os.lstat(folder)
     except FileNotFoundError:
         return None
-    except OSError as error:  # `su` keeps the XDG_RUNTIME_DIR of who called it
+    except OSError as error:  # `su` keeps the caller's XDG_RUNTIME_DIR
         return f"{folder}: {error.strerror}"
     if not stat.S_ISDIR(found.st_mode):
-        return f"{folder} is not a folder"
+        return f"{folder} is not a directory"
     if found.st_uid not in (uid, 0):
         return f"{folder} belongs to another user (uid {found.st_uid})"
     if found.st_mode & 0o022:

@@ -1,4 +1,4 @@
-"""`AsyncClient`: the same names as `Client`, awaited; many requests at a time over one connection."""
+"""`AsyncClient`: the methods of `Client`, awaited; many requests at a time over one connection."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 
 OnRequest = Callable[[str], None]
 OnApproval = Callable[[Approval], Awaitable[bool]]
-MAX_QUEUED_EVENTS = 5000  # events that wait for who iterates; those beyond are counted and left out
-MESSAGES_PER_TURN = 500  # messages that are taken before the event loop's others get their turn
-RESEND_SECONDS = 0.01  # how long a send that found the pipe full waits; only with a thousand messages under way
+MAX_QUEUED_EVENTS = 5000  # events queued for the iterating task; further ones are counted and dropped
+MESSAGES_PER_TURN = 500  # messages processed before other tasks get a turn
+RESEND_SECONDS = 0.01  # delay after a send found the pipe full, with a thousand messages in transit
 
 
 class AsyncClient(Operations[Awaitable[Reply]]):
-    """A conversation with one broker inside an event loop; open it with `async with`.
+    """Connection to one broker inside an event loop; open it with `async with`.
 
-    For the loop it was opened in. Cancelling a task that awaits `eval` does not end the eval: it goes on in its
-    session, `jobs` lists it, `interrupt` ends it. Arguments, results and errors are those of `Client`.
+    Use it only in the event loop it was opened in. Cancelling a task that awaits `eval` does not end the eval: it keeps
+    running in its session, `jobs` lists it and `interrupt` ends it. Arguments, results and errors are those of
+    `Client`.
     """
 
     def __init__(
@@ -55,13 +56,13 @@ class AsyncClient(Operations[Awaitable[Reply]]):
         project = project_at(self.address, directory)
         self._protocol = protocol.ClientProtocol(agent, os.urandom(4).hex() + "-", project, on_mismatch)
         self._transport: Transport | None = None
-        self.connection_count = 0  # how many there have been: with each the broker may be another
+        self.connection_count = 0  # connections so far; each may be to another broker
         self._connect_lock = asyncio.Lock()
         self._futures: dict[str, asyncio.Future[None]] = {}
 
     @property
     def broker_version(self) -> str | None:
-        """The broker's version, when it is another than this client's; None before the first answer."""
+        """The broker's version if it differs from this client's; None before the first reply."""
         return self._protocol.broker_version
 
     async def eval(
@@ -78,10 +79,10 @@ class AsyncClient(Operations[Awaitable[Reply]]):
         on_approval: OnApproval | None = None,
         **options: Any,
     ) -> Result:
-        """Run code in a session and return how it ended; see `Client.eval`.
+        """Run code in a session and return the result; see `Client.eval`.
 
-        `on_request` gets the id of the request just before it is sent: `interrupt` with `request_id` ends that eval
-        and no other. What it raises is raised here, and nothing is sent.
+        `on_request` receives the request id just before the request is sent: `interrupt` with `request_id` ends that
+        eval and no other. An exception it raises is raised here, and nothing is sent. `on_approval` is awaited.
         """
         fields = request_fields.eval_fields(code, session, timeout=timeout, wait=wait, silent=silent, **options)
         if stdin is not None:
@@ -120,7 +121,7 @@ class AsyncClient(Operations[Awaitable[Reply]]):
         grep: str | None = None,
         on_output: OnOutput | None = None,
     ) -> Result:
-        """Output and answer of an eval from `offset` on, waiting up to `wait` seconds for its end."""
+        """Return an eval's output and result, waiting up to `wait` seconds for its end; see `Client.read`."""
         fields = request_fields.read_fields(session, eval_id, wait, offset, stream, max_bytes, grep)
         return protocol.eval_result(await self.exchange("read", fields, DEFAULT_TIMEOUT + (wait or 0), on_output))
 
@@ -133,7 +134,7 @@ class AsyncClient(Operations[Awaitable[Reply]]):
         wait: float | None = None,
         on_output: OnOutput | None = None,
     ) -> Result:
-        """Run a file that the broker's machine has and allows; see `Client.load`."""
+        """Run a file on the broker's machine; see `Client.load`."""
         op, fields = request_fields.load_fields(file, session, reload, timeout, wait)
         return protocol.eval_result(await self.exchange(op, fields, None, on_output))
 
@@ -145,34 +146,34 @@ class AsyncClient(Operations[Awaitable[Reply]]):
         path: str | None = None,
         on_output: OnOutput | None = None,
     ) -> Result:
-        """Do something with the packages of the session's environment; see `Client.packages`."""
+        """Manage the packages of the session's environment; see `Client.packages`."""
         fields = request_fields.package_fields(action, packages, session, path)
         return protocol.eval_result(await self.exchange("env", fields, None, on_output))
 
     async def sessions(self) -> list[SessionEntry]:
-        """All sessions of the broker."""
+        """Return all visible sessions of the broker."""
         return (await self.request("ls-sessions")).sessions or []
 
     async def environments(self) -> list[EnvironmentEntry]:
-        """The named environments that the broker keeps; see `Client.environments`."""
+        """Return the named environments that the broker keeps; see `Client.environments`."""
         return (await self.request("ls-environments")).environments or []
 
     async def jobs(self, session: str = DEFAULT_SESSION) -> list[JobEntry]:
-        """The session's queued, running and recent evals."""
+        """Return the session's queued, running and recent evals."""
         return (await self.request("jobs", session=session)).jobs or []
 
     async def info(self, session: str = DEFAULT_SESSION, variables: bool = True) -> dict[str, Any]:
-        """What there is to know of a session."""
+        """Return a session's details; see `Client.info`."""
         return (await self.request("info", session=session, variables=None if variables else False)).info or {}
 
     async def stats(self) -> dict[str, Any]:
-        """Counters, queue, pool and agents of the broker."""
+        """Return the broker's counters, queue, worker pool and agents."""
         return (await self.request("stats")).stats or {}
 
     async def events(
         self, session: str | None = None, types: Sequence[str] = (), since: int | None = None, output: bool = False
     ) -> AsyncIterator[dict[str, Any]]:
-        """Events as they happen; see `Client.events`. What was missed is told by `bus/lagged`, and not fetched."""
+        """Yield events as they happen; see `Client.events`. Missed events are reported by `bus/lagged`, not fetched."""
         heard: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         ids: set[str] = set()
         missed = 0
@@ -206,10 +207,10 @@ class AsyncClient(Operations[Awaitable[Reply]]):
             task.cancel()
 
     async def request(self, op: str, **fields: Any) -> Reply:
-        """Send an operation and return its last reply. Raises ReplError when that says `error`."""
+        """Send an operation and return its final reply. Raises ReplError if its status has `error`."""
         return protocol.final_reply(await self.exchange(op, fields, None if op in UNBOUNDED_OPS else DEFAULT_TIMEOUT))
 
-    # Below: for those who drive a request themselves (the tools).
+    # Below: low-level requests, used by the tools.
 
     async def exchange(
         self,
@@ -220,7 +221,7 @@ class AsyncClient(Operations[Awaitable[Reply]]):
         on_status: OnStatus | None = None,
         on_request: OnRequest | None = None,
     ) -> PendingRequest:
-        """Send an operation and wait for its end, at most `patience` seconds."""
+        """Send an operation and wait for its end, at most `timeout` seconds (None: no limit)."""
         gathering = await self.send(op, fields, on_output, on_status, on_request)
         await self.wait(gathering, timeout)
         return gathering
@@ -233,12 +234,12 @@ class AsyncClient(Operations[Awaitable[Reply]]):
         on_status: OnStatus | None = None,
         on_request: OnRequest | None = None,
     ) -> PendingRequest:
-        """Send an operation and return what gathers its answer; `finish` waits for it."""
+        """Send an operation and return the pending request; `wait` waits for its end."""
         line = await self._connect()
         gathering, body = self._protocol.send(op, fields, on_output, on_status)
         if len(body) > protocol.ALWAYS_ACCEPTED_BYTES:
             self._protocol.check_size(gathering, body, (await self.describe()).limits)
-            if gathering.error is not None:  # meanwhile
+            if gathering.error is not None:  # the connection broke meanwhile
                 raise gathering.error
         self._futures[gathering.request_id] = asyncio.get_running_loop().create_future()
         try:
@@ -249,16 +250,17 @@ class AsyncClient(Operations[Awaitable[Reply]]):
                 if gathering.error is not None:
                     break
                 await asyncio.sleep(RESEND_SECONDS)
-        except BaseException:  # cancelled, or what `on_request` raised
+        except BaseException:  # cancelled, or an exception of `on_request`
             self._forget(gathering)
             raise
-        self._receive_available()  # a send may have eaten the edge that tells of messages
+        self._receive_available()  # a send may have consumed the edge that signals messages
         return gathering
 
     async def wait(self, gathering: PendingRequest, timeout: float | None = None) -> bool:
-        """Wait for the end of a request, at most `patience` seconds. False: `leave` was called.
+        """Wait for the end of a request, at most `timeout` seconds. Returns False if it was abandoned.
 
-        Raises ReplError `broker-lost` when the connection broke, `no-broker` when it never stood or nobody answers.
+        Raises:
+            ReplError: `broker-lost` if the connection broke, `no-broker` if it was never established or nobody replies.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -274,12 +276,12 @@ class AsyncClient(Operations[Awaitable[Reply]]):
         return gathering.final is not None
 
     def abandon(self, gathering: PendingRequest) -> None:
-        """Let a `finish` that waits for this request return; what still comes for it is dropped."""
+        """Make a `wait` for this request return; later replies are dropped."""
         self._protocol.forget(gathering)
         self._wake(gathering)
 
     def send_nowait(self, op: str, fields: dict[str, Any]) -> None:
-        """Send an operation whose answer nobody waits for, if the connection stands. Never waits."""
+        """Send an operation without waiting for its reply, if connected. Never blocks."""
         if self._transport is not None:
             self._transport.send(self._protocol.send(op, fields)[1])
 
@@ -301,7 +303,7 @@ class AsyncClient(Operations[Awaitable[Reply]]):
             return self._transport
 
     def _receive_available(self) -> None:
-        """Take what has come, and notice the end of the connection."""
+        """Process the messages that have arrived, and detect the end of the connection."""
         line = self._transport
         if line is None:
             return
@@ -319,9 +321,12 @@ class AsyncClient(Operations[Awaitable[Reply]]):
             self._close_transport(error)
             return
         if gone:
-            word, what = ("broker-lost", "went away") if line.connected else ("no-broker", "does not answer")
+            word, what = ("broker-lost", "went away") if line.connected else ("no-broker", "does not reply")
             if line.unauthorized:
-                word, what = "unauthorized", "does not let us in: a key that it knows goes into REPLCTL_KEY_FILE"
+                word, what = (
+                    "unauthorized",
+                    "refused this client's key: set REPLCTL_KEY_FILE to the file of an authorized key",
+                )
             self._close_transport(ReplError(word, f"the broker at {self.address.endpoint} {what}"))
 
     def _wake(self, gathering: PendingRequest) -> None:
@@ -352,7 +357,7 @@ class AsyncClient(Operations[Awaitable[Reply]]):
         return on_status
 
     async def disconnect(self) -> None:
-        """End the connection. Sessions live on."""
+        """Close the connection. Sessions keep running."""
         self._close_transport(ReplError("broker-lost", "this client was closed"))
 
     async def __aenter__(self) -> Self:

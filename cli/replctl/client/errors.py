@@ -1,4 +1,4 @@
-"""What the client library raises. Words and exit codes come from the one table, `replwire.faults`."""
+"""Exceptions of the client library. Codes and exit codes come from `replwire.faults`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ if TYPE_CHECKING:
 
 
 class ReplError(Exception):
-    """The request was refused, failed, or could not be brought to a broker.
+    """The request was refused, failed, or could not reach a broker.
 
-    `word` is a word of the fault table, `err` the sentence. `reply` is the broker's answer where there was one,
-    `retry_after_ms` says when it is worth asking again, `exit` is the exit code of the command line. For an eval
-    `result` holds what had come until then.
+    Attributes:
+        code: A word of the fault table, such as `session-not-found`.
+        message: A sentence for people.
+        reply: The broker's final reply, if there was one.
+        exit: The exit code of the command line.
+        result: For an eval, the output and result so far.
     """
 
     def __init__(
@@ -39,22 +42,25 @@ class ReplError(Exception):
 
     @property
     def retry_after_ms(self) -> int | None:
-        """Milliseconds after which it is worth asking again, or None."""
+        """Milliseconds to wait before a retry is worthwhile, or None."""
         return self.reply.retry_after_ms if self.reply is not None else None
 
     @property
     def approval(self) -> Approval | None:
-        """What a hook wants a person to decide, when that is why it was refused."""
+        """The decision that a hook asks a person for, if that is why the request was refused."""
         return self.reply.approval if self.reply is not None else None
 
     @property
     def hint(self) -> str | None:
-        """What to do about it, in the broker's words, or None."""
+        """The broker's advice, or None."""
         return self.reply.hint if self.reply is not None else None
 
 
 class CodeError(ReplError):
-    """The code of an eval raised; `type` and `message` are those of its exception. From `raise_for_error` only."""
+    """The code of an eval raised an exception; raised by `Result.raise_for_error` only.
+
+    `exception_type` and `exception_message` are those of the exception; `message` joins both.
+    """
 
     def __init__(self, type: str, message: str, result: Result) -> None:
         super().__init__("error", f"{type}: {message}" if message else type, exit=ExitCode.RAISED, result=result)
@@ -66,7 +72,7 @@ class CodeError(ReplError):
 
 
 def error_from_reply(reply: Reply, result: Result | None = None) -> ReplError:
-    """The error that a terminal reply with `error` in its status stands for."""
+    """Return the error for a final reply with `error` in its status."""
     status = reply.status or []
     fault = find_fault(status)
     word = fault.code if fault is not None else "error"

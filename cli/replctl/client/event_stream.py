@@ -1,4 +1,4 @@
-"""Events of a broker as an iterator."""
+"""A broker's events as an iterator."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Event = dict[str, Any]
 
 
 def subscribe_fields(session: str | None, types: Sequence[str], since: int | None, output: bool) -> dict[str, Any]:
-    """Fields of `subscribe`; defaults of the wire stay off it."""
+    """Return the fields of `subscribe`, without those at their default."""
     return {"session": session, "types": list(types) or None, "since_seq": since, "output": output or None}
 
 
 def iterate_events(
     client: Client, session: str | None, types: Sequence[str], since: int | None, output: bool
 ) -> Iterator[Event]:
-    """See `Client.events`."""
+    """Yield events as they happen; see `Client.events`."""
     waiting: deque[Reply] = deque()
     gathering = client.send("subscribe", subscribe_fields(session, types, since, output), on_status=waiting.append)
-    last = since or 0  # the number that has been told of
+    last = since or 0  # the last number seen
     try:
         while gathering.final is None:
             _receive(client, gathering)
@@ -48,7 +48,7 @@ def iterate_events(
 
 
 def _missing_events(client: Client, fields: dict[str, Any], waiting: deque[Reply]) -> list[Event]:
-    """The events after `since_seq` that are in none of those that wait: the broker still has the newest."""
+    """Return the events after `since_seq` that are not among the waiting ones; the broker still keeps the newest."""
     got: deque[Reply] = deque()
     gathering = client.send("subscribe", fields, on_status=got.append)
     try:
@@ -73,7 +73,7 @@ def _unsubscribe(client: Client, gathering: PendingRequest) -> None:
 
 
 def events_in(reply: Reply) -> Iterator[Event]:
-    """The events that a message of a subscription brings."""
+    """Yield the events in a message of a subscription."""
     if reply.missed:
         yield {"type": "bus/lagged", "missed": reply.missed, "session": reply.session}
     yield from reply.events or ()

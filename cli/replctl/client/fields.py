@@ -1,5 +1,4 @@
-"""Fields of a request that no operation has, refused before they are sent: an option that was misspelt must not be
-dropped in silence."""
+"""Check for request fields that no operation has, so that a misspelt option is not silently dropped."""
 
 from __future__ import annotations
 
@@ -8,8 +7,8 @@ from typing import Any
 
 from replctl.client.errors import ReplError
 
-# Fields that this library sends itself. The table of operations takes 10 ms to load, which a command need not pay; the
-# broker refuses, or names in `ignored-fields`, those of them that the operation at hand does not have.
+# Fields that this library sends itself. Loading the table of operations takes 10 ms, which commands avoid; the
+# broker refuses fields that the operation lacks, or lists them in `ignored-fields`.
 _LIBRARY_FIELDS = frozenset(
     {
         "action",
@@ -66,8 +65,10 @@ class UnknownFieldError(ReplError, TypeError):
 
 
 def check_fields(op: str, fields: Mapping[str, Any]) -> None:
-    """Raises UnknownFieldError for the first name that the operation does not have. An operation that is not known
-    here is a newer broker's, perhaps: the broker answers."""
+    """Raise UnknownFieldError for the first field that the operation does not have.
+
+    An operation unknown to this client may belong to a newer broker, which replies for itself.
+    """
     if fields.keys() <= _LIBRARY_FIELDS:
         return
     from replwire.requests import OPS, unknown_field_message, unknown_fields

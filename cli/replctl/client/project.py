@@ -1,4 +1,4 @@
-"""The project that a directory belongs to: what the default session is one of."""
+"""The project that a directory belongs to; each project has its own default session."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ MARKERS = (".git", "pyproject.toml", "package.json")
 
 
 def project_of(directory: str) -> str | None:
-    """The nearest ancestor with one of the markers, else the directory itself; None when that is gone.
+    """Return the nearest ancestor with a project marker, else the directory itself; None if it does not exist.
 
-    A home directory is nobody's project but its own: everything below it would meet in one session otherwise, and that
-    would have no directory, because the sandbox lets no home in.
+    A home directory is never the project of its subdirectories: they would all share one session, without a working
+    directory, because the sandbox denies home directories.
     """
     try:
         start = os.path.realpath(directory, strict=True)
@@ -29,5 +29,5 @@ def project_of(directory: str) -> str | None:
 
 
 def project_at(address: Address, directory: str | None) -> str | None:
-    """The project to send to a broker: none to one that may be on another machine, where directories are others."""
+    """Return the project to send to a broker; None for a broker that may run on another machine."""
     return project_of(directory) if directory is not None and address.endpoint.startswith("ipc://") else None

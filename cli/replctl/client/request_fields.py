@@ -1,15 +1,15 @@
-"""The library's arguments as fields of a request: seconds to milliseconds, mappings to lists. No I/O."""
+"""Library arguments as request fields: seconds to milliseconds, mappings to lists. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_FOREVER_MS = 1 << 53  # the most that every JSON reader has exactly; no broker lets code run for so long
+_FOREVER_MS = 1 << 53  # largest integer that every JSON parser represents exactly
 
 
 def milliseconds(seconds: float | None) -> int | None:
-    """Seconds as the wire has them; anything above zero is at least 1 ms, infinity a very long time."""
+    """Convert seconds to the protocol's milliseconds; any positive time is at least 1 ms, infinity a very long time."""
     if seconds is None:
         return None
     most = round(min(seconds * 1000, _FOREVER_MS))
@@ -17,7 +17,7 @@ def milliseconds(seconds: float | None) -> int | None:
 
 
 def env_list(env: Mapping[str, str] | None) -> list[str] | None:
-    """A mapping as the wire has it: `NAME=value` each."""
+    """Return environment variables as a list of `NAME=value`."""
     return [f"{name}={value}" for name, value in env.items()] if env else None
 
 
@@ -42,7 +42,7 @@ def eval_fields(
     approval: str | None = None,
     traceparent: str | None = None,
 ) -> dict[str, Any]:
-    """Fields of `eval`; defaults of the wire stay off it."""
+    """Return the fields of `eval`, without those at their default."""
     return {
         "code": code,
         "session": None if ephemeral else session,
@@ -67,7 +67,7 @@ def eval_fields(
 def new_fields(
     name: str | None, runtime: str | None, cwd: str | None, env: Mapping[str, str] | None, reuse: bool
 ) -> dict[str, Any]:
-    """Fields of `new-session`."""
+    """Return the fields of `new-session`."""
     return {
         "name": name,
         "runtime": runtime,
@@ -80,7 +80,7 @@ def new_fields(
 def read_fields(
     session: str, eval_id: int, wait: float | None, offset: int, stream: str, max_bytes: int | None, grep: str | None
 ) -> dict[str, Any]:
-    """Fields of `read`."""
+    """Return the fields of `read`."""
     return {
         "session": session,
         "eval_id": eval_id,
@@ -95,11 +95,11 @@ def read_fields(
 def load_fields(
     file: str, session: str | None, reload: bool, timeout: float | None, wait: float | None
 ) -> tuple[str, dict[str, Any]]:
-    """The operation that runs a file, and its fields."""
+    """Return the operation that runs a file, and its fields."""
     fields = {"file": file, "session": session, "timeout_ms": milliseconds(timeout), "wait_ms": milliseconds(wait)}
     return "reload-file" if reload else "load-file", fields
 
 
 def package_fields(action: str, packages: Sequence[str], session: str, path: str | None) -> dict[str, Any]:
-    """Fields of `env` for what concerns packages."""
+    """Return the fields of `env` for a package action."""
     return {"session": session, "action": action, "packages": list(packages) or None, "path": path}

@@ -1,4 +1,4 @@
-"""One eval's answer, gathered from its replies."""
+"""The result of an eval, assembled from its replies."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from replctl.client.errors import CodeError, ReplError
 from replwire.faults import ExitCode, exit_code_for, find_fault
 from replwire.replies import Approval, ExceptionInfo, Reply, StackFrame
 
-SHELL_NAMESPACE = "shell"  # namespace of bash, whose value is the exit status of the last command
-_FILE_MIME = "application/vnd.replctl.file"  # in a bundle: where the whole of a form is kept that was over its bound
+SHELL_NAMESPACE = "shell"  # namespace of bash, where the value is the last exit status
+_FILE_MIME = "application/vnd.replctl.file"  # key in a bundle: file with the full data of a form over its limit
 _MAX_NOTES = 3
-_NO_VALUE = {"globalThis": "undefined"}  # a runtime's own word for "no value", by namespace; Python's is None
+_NO_VALUE = {"globalThis": "undefined"}  # "no value" by namespace; Python's is None
 
 
 def display_value(value: str | None, ns: str | None) -> str | None:
-    """A value that there is to show, in the namespace that it comes from."""
+    """Return the value to display, or None for the namespace's "no value"."""
     return None if ns == SHELL_NAMESPACE or value == _NO_VALUE.get(ns or "", "None") else value or None
 
 
 def exit_status(value: str | None, ns: str | None) -> str | None:
-    """What bash's last command ended with, in words, when that was not success."""
+    """Describe the exit status of bash's last command, or return None on success."""
     return f"exit status {value}" if ns == SHELL_NAMESPACE and value not in (None, "", "0") else None
 
 
@@ -33,12 +33,17 @@ OnStatus = Callable[[Reply], None]
 
 
 class Result(msgspec.Struct, kw_only=True, rename="kebab"):
-    """What an eval gave. A field that the broker did not send is None.
+    """The result of an eval. A field that the broker did not send is None.
 
-    `out` and `err` are the whole text of stdout and stderr; `error` is the sentence that says what went wrong.
-    `mime` is the value's rich form, `images` are figures that the code drew, each as MIME type to data.
-    `session` is what the request called it, else its name or id. `state` is `kept` or `lost`.
-    `cwd` is the session's directory, with the first answer of a connection and of a session.
+    Attributes:
+        out: All of stdout.
+        err: All of stderr.
+        error: One sentence about what went wrong.
+        mime: Rich form of the value, MIME type to data.
+        images: Figures that the code drew, each MIME type to data.
+        session: The session as named in the request, else its name or id.
+        state: `kept` or `lost`: whether earlier variables still exist.
+        cwd: The session's working directory, in the first reply of a connection and of a session.
     """
 
     value: str | None = None
@@ -79,58 +84,59 @@ class Result(msgspec.Struct, kw_only=True, rename="kebab"):
 
     @property
     def duration(self) -> float | None:
-        """How long the code ran, in seconds."""
+        """Run time of the code in seconds."""
         return None if self.duration_ms is None else self.duration_ms / 1000
 
     @property
     def display_value(self) -> str | None:
-        """The value, when there is one to show: no runtime's "no value", and no exit status."""
+        """The value to display, without a runtime's "no value" or an exit status."""
         return display_value(self.value, self.ns)
 
     @property
     def exit_status(self) -> str | None:
-        """What bash's last command ended with, in words, when that was not success."""
+        """The exit status of bash's last command in words, or None on success."""
         return exit_status(self.value, self.ns)
 
     @property
     def notes(self) -> list[str]:
-        """What became of rich forms that were over a bound, a line each: shown smaller, kept in a file, or neither."""
+        """Notes on rich forms over a limit, one per line: shown smaller, saved to a file, or dropped."""
         bundles = [*([self.mime] if self.mime and len(self.mime) > 1 else []), *self.images]
         notes = [str(bundle["text/plain"]) for bundle in bundles if "text/plain" in bundle]
         more = len(notes) - _MAX_NOTES
-        return [*notes[:_MAX_NOTES], f"{more} more beside these"] if more > 1 else notes
+        return [*notes[:_MAX_NOTES], f"and {more} more"] if more > 1 else notes
 
     @property
     def files(self) -> list[str]:
-        """Where the whole is kept of forms that were over a bound: paths as the session sees them."""
+        """Paths, as seen by the session, of files with rich forms that were over a limit."""
         return [bundle[_FILE_MIME] for bundle in (self.mime or {}, *self.images) if _FILE_MIME in bundle]
 
     @property
     def exit(self) -> ExitCode:
-        """The exit code that the command line has for this end."""
+        """The exit code of the command line for this result."""
         return exit_code_for(self.status)
 
     @property
     def code(self) -> str | None:
-        """The fault that ended the eval, by its word in the fault table, or None."""
+        """The code of the fault that ended the eval, or None."""
         fault = find_fault(self.status)
         return fault.code if fault is not None else None
 
     @property
     def ok(self) -> bool:
-        """Whether the code ran to its end and did not raise."""
+        """True if the code ran to its end without raising."""
         return self.exit is ExitCode.OK
 
     @property
     def running(self) -> bool:
-        """Whether the code goes on: the wait was over first."""
+        """True if the code is still running because `wait` ran out first."""
         return self.exit is ExitCode.RUNNING
 
     def raise_for_error(self) -> Result:
-        """Return self when `ok`.
+        """Return self if `ok`.
 
-        Raises CodeError when the code raised, and ReplError when it was stopped, lost or is not at its end: `word`
-        is then the fault, `interrupted` or `running`.
+        Raises:
+            CodeError: The code raised an exception.
+            ReplError: The eval was stopped, lost or has not ended; `code` is the fault, `interrupted` or `running`.
         """
         if self.ok:
             return self
@@ -150,9 +156,9 @@ _get_merged_fields = attrgetter(*_MERGED_FIELDS)
 
 
 class OutputPages:
-    """An eval's output by several reads, each small enough that a slow reader gets all of it."""
+    """An eval's output, read in pieces small enough for a slow reader to get all of it."""
 
-    BYTES = 1_000_000  # of one read
+    BYTES = 1_000_000  # bytes of one read
 
     def __init__(self) -> None:
         self.out: list[str] = []
@@ -161,7 +167,7 @@ class OutputPages:
         self.dropped_bytes = 0
 
     def add(self, page: Result) -> bool:
-        """Take one read from `offset` on; whether another one may bring more."""
+        """Add one page, read at `offset`. Returns True if another page may bring more."""
         self.out.append(page.out)
         self.err.append(page.err)
         self.dropped_bytes += page.dropped_bytes or 0
@@ -170,7 +176,7 @@ class OutputPages:
 
 
 class PendingRequest:
-    """The replies to one request until the one with `done`. Knows no socket."""
+    """A request and its replies so far, up to the one with `done`. No I/O."""
 
     __slots__ = ("_err", "_out", "dropped_bytes", "error", "final", "on_output", "on_status", "request_id", "result")
 
@@ -181,14 +187,14 @@ class PendingRequest:
         self.on_output = on_output
         self.on_status = on_status
         self.final: Reply | None = None  # the reply with `done`
-        self.error: ReplError | None = None  # why it will never come
-        self.dropped_bytes = 0  # bytes of live output that the broker could not hand on; `read` has them
+        self.error: ReplError | None = None  # reason why there will be no final reply
+        self.dropped_bytes = 0  # bytes of live output that the broker dropped; `read` returns them
         self.result = Result(session=session)
         self._out: list[str] = []
         self._err: list[str] = []
 
     def add(self, reply: Reply) -> bool:
-        """Take one reply; True when it was the last. Live text goes to `on_output` at once."""
+        """Add one reply; live text goes to `on_output` at once. Returns True if the reply was the final one."""
         status = reply.status
         if reply.event is not None:
             if self.on_status is not None:
@@ -222,13 +228,13 @@ class PendingRequest:
         return False
 
     def finalize(self) -> Result:
-        """The result as far as it has come, its text joined."""
+        """Join the output and return the result so far."""
         self.result.out = "".join(self._out)
         self.result.err = "".join(self._err)
         return self.result
 
     def fill_gaps(self, whole: OutputPages) -> None:
-        """Take the output from `whole`, reads of the same eval: what live output missed is in them."""
+        """Replace the output by `whole`, pages of the same eval, which include output that was dropped on the way."""
         result = self.result
         result.out, result.err = "".join(whole.out), "".join(whole.err)
         result.truncated, result.dropped_bytes = True if whole.dropped_bytes else None, whole.dropped_bytes or None

@@ -1,4 +1,4 @@
-"""Start a broker in the background when none answers; of many callers at once, one does it."""
+"""Background start of a broker when none is running; of many concurrent callers, one starts it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from replctl.client.errors import ReplError
 from replwire import paths
 from replwire.private_directories import make_private_directory
 
-START_SECONDS = 20.0  # for the broker to say that it is ready
-LOCK_SECONDS = 25.0  # for another caller's start to end: its own deadline and some room
+START_SECONDS = 20.0  # time until the broker is ready
+LOCK_SECONDS = 25.0  # time for another caller's start: its own deadline and some margin
 RETRY_SECONDS = 0.01
-MAX_LOG_BYTES = 1024 * 1024  # the log is put aside as broker.log.1 when a start finds it larger
+MAX_LOG_BYTES = 1024 * 1024  # a larger log is rotated to broker.log.1 at the next start
 TAIL_BYTES = 2000
 
 
 class BrokerReady(msgspec.Struct, frozen=True):
-    """What a broker says when it is ready. `lost` names the sessions that ended with the broker before it."""
+    """A broker's ready message. `lost` names the sessions lost with the previous broker."""
 
     pid: int
     listening: list[str] = []
@@ -35,21 +35,22 @@ class BrokerReady(msgspec.Struct, frozen=True):
 
 
 def ensure_broker(endpoint: str, environ: Mapping[str, str]) -> BrokerReady | None:
-    """Have a broker listen at this ipc endpoint; what it said if this call started it, else None.
+    """Start a broker at this ipc endpoint if none listens. Returns its ready message, or None if one listened.
 
-    Raises ReplError `no-broker` when it did not come up; the text has the end of its log.
+    Raises:
+        ReplError: `no-broker` if the broker did not start; the message includes the end of its log.
     """
     path = paths.ipc_path(endpoint)
     if path is None or path.startswith("@"):
-        raise ReplError("no-broker", f"no broker answers at {endpoint}; start one there: replctl serve")
+        raise ReplError("no-broker", f"no broker is running at {endpoint}; start one there: replctl serve")
     state = paths.state_dir(environ)
-    _ensure_private_directory(state)  # first: it may hold the other, which would leave it with the mode of any folder
+    _ensure_private_directory(state)  # first: it may contain the other, and would then be created with a default mode
     _ensure_private_directory(os.path.dirname(path))
     try:
         return _start_under_lock(endpoint, path, os.path.join(state, "broker.log"))
     except OSError as error:
         why = f"{error.filename or state}: {error.strerror}"
-        raise ReplError("no-broker", f"no broker can be started: {why}") from None
+        raise ReplError("no-broker", f"cannot start a broker: {why}") from None
 
 
 def _start_under_lock(endpoint: str, path: str, log_path: str) -> BrokerReady | None:
@@ -57,16 +58,16 @@ def _start_under_lock(endpoint: str, path: str, log_path: str) -> BrokerReady | 
     try:
         if not _acquire_lock(lock, endpoint):
             return None
-        if is_listening(endpoint):  # it came up between our first look and the lock
+        if is_listening(endpoint):  # it was started between the first check and the lock
             return None
         try:
             return _launch(endpoint, log_path)
         except ReplError:
-            if is_listening(endpoint):  # one whose socket had vanished has made it anew
+            if is_listening(endpoint):  # a running broker has recreated its vanished socket
                 return None
             raise
     finally:
-        os.close(lock)  # and with it the lock; the file stays, or two callers could lock two different files
+        os.close(lock)  # releases the lock; the file stays, or two callers could lock two different files
 
 
 def _ensure_private_directory(folder: str) -> None:
@@ -75,11 +76,11 @@ def _ensure_private_directory(folder: str) -> None:
     except OSError as error:
         raise ReplError("no-broker", f"cannot create {folder}: {error.strerror}") from None
     if (why := directory_problem(folder, os.getuid())) is not None:
-        raise ReplError("no-broker", f"no broker is started: {why}")
+        raise ReplError("no-broker", f"cannot start a broker: {why}")
 
 
 def _acquire_lock(lock: int, endpoint: str) -> bool:
-    """True with the lock held; False when a broker listens before the lock was ours."""
+    """Take the lock and return True, or return False if a broker listens before the lock is free."""
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
@@ -91,7 +92,7 @@ def _acquire_lock(lock: int, endpoint: str) -> bool:
         if time.monotonic() > deadline:
             if is_listening(endpoint):
                 return False
-            raise ReplError("no-broker", f"another start of a broker at {endpoint} did not end")
+            raise ReplError("no-broker", f"another process is starting a broker at {endpoint} and has not finished")
 
 
 def _launch(endpoint: str, log_path: str) -> BrokerReady:
@@ -110,20 +111,20 @@ def _launch(endpoint: str, log_path: str) -> BrokerReady:
     deadline = time.monotonic() + START_SECONDS
     with child.stdout as pipe:
         line = _read_line(pipe.fileno(), deadline)
-    # `serve --background` forks and its first process ends at once: the broker is nobody's child, so that neither
-    # a zombie nor a warning is left in a program that used the library.
+    # `serve --background` forks and its first process exits at once. The broker is not our child, so the
+    # calling program is left with neither a zombie nor a warning.
     try:
         return msgspec.json.decode(line, type=BrokerReady)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         _kill_group(child.pid)
-        why = "did not get ready in time" if time.monotonic() >= deadline else "ended before it was ready"
+        why = "was not ready in time" if time.monotonic() >= deadline else "exited before it was ready"
         raise ReplError("no-broker", f"the broker {why}; {log_path} says:\n{_log_tail(log_path, begin)}") from None
     finally:
         child.wait()
 
 
 def _absolute_environment() -> dict[str, str]:
-    """Our environment with its paths made absolute: the broker does not start in our folder."""
+    """Return the environment with absolute paths, because the broker starts in another directory."""
     env = dict(os.environ)
     for name in ("REPLCTL_STATE_DIR", "REPLCTL_CONFIG"):
         if env.get(name):
@@ -144,9 +145,9 @@ def _rotate_log(path: str) -> str:
 
 
 def _read_line(fd: int, deadline: float) -> bytes:
-    """What comes up to the first newline, the end or the deadline."""
+    """Read up to the first newline, the end of file or the deadline."""
     got = b""
-    said = select.poll()  # `select` knows no descriptor beyond 1023, and a program that uses the library may have more
+    said = select.poll()  # `select` fails beyond descriptor 1023, and the calling program may have more
     said.register(fd, select.POLLIN)
     while not got.endswith(b"\n"):
         left = deadline - time.monotonic()

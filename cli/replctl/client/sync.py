@@ -26,21 +26,28 @@ if TYPE_CHECKING:
     from replwire.keys import ClientKey
 
 InputDescriptor = Callable[[], int | None]
-DEFAULT_TIMEOUT = 30.0  # seconds for an answer that waits for no code; the broker's own bounds are well below
-UNBOUNDED_OPS = ("clone", "env")  # operations that take as long as they take
-SHUTDOWN_SECONDS = 10.0  # for a broker that ends to be gone, so that another can be started
-HANDSHAKE_SECONDS = 2.0  # for one that is there to say so; a busy one is waited for by the request
+DEFAULT_TIMEOUT = 30.0  # seconds for a reply that does not depend on code; the broker's own limits are lower
+UNBOUNDED_OPS = ("clone", "env")  # operations without a time limit
+SHUTDOWN_SECONDS = 10.0  # time for a stopping broker to exit before a new one is started
+HANDSHAKE_SECONDS = 2.0  # time for the handshake; the request itself waits for a busy broker
 RETRY_SECONDS = 0.02
-INTERRUPT_TIMEOUT = 5.0  # how long Ctrl-C in a program waits for the interrupted eval's end
+INTERRUPT_TIMEOUT = 5.0  # wait for the end of an eval after Ctrl-C
 
 
 class Client(Operations[Reply]):
-    """A conversation with one broker, which is started when none answers (`start=False`: it is not).
+    """Connection to one broker, which is started if none is running.
 
-    For one thread: another one opens its own. A broker that went away is an error once, `broker-lost`; the next
-    request finds the new one. Times are in seconds. Every method raises ReplError for what the broker refuses. The
-    session `default` is that of the project that `directory` belongs to; without one, of the agent. `on_mismatch` is
-    told in a sentence, once a connection, that the broker is of another version.
+    Not thread-safe: each thread needs its own. If the broker goes away, one call raises `broker-lost`, and the next
+    connects to its successor. Times are in seconds. Every method raises ReplError if the broker refuses.
+
+    Args:
+        endpoint: Address of the broker; None for REPLCTL_ENDPOINT, the config file or the user's socket.
+        agent: Agent label, used for fair scheduling.
+        start: Start a broker if none is running.
+        on_start: Called with the ready message of a broker that was started.
+        key: Client key file for endpoints over TCP; None for REPLCTL_KEY_FILE.
+        directory: The session `default` is that of this directory's project; None for that of the agent.
+        on_mismatch: Called once per connection with a sentence if the broker has another version.
     """
 
     def __init__(
@@ -64,7 +71,7 @@ class Client(Operations[Reply]):
 
     @property
     def broker_version(self) -> str | None:
-        """The broker's version, when it is another than this client's; None before the first answer."""
+        """The broker's version if it differs from this client's; None before the first reply."""
         return self._protocol.broker_version
 
     def eval(
@@ -80,14 +87,28 @@ class Client(Operations[Reply]):
         on_approval: Callable[[Approval], bool] | None = None,
         **options: Any,
     ) -> Result:
-        """Run code in a session and return how it ended.
+        """Run code in a session and return the result.
 
-        `timeout` bounds how long the code may run, `wait` how long its end is awaited: past it the result is
-        `running`, to be read later. `on_output(stream, text)` gets live text, `stdin` answers `input()`: a text once,
-        or a function that is asked each time. `on_approval` is asked when a hook wants a person to decide: when it says
-        yes the code is sent again. `options` are those of `calls.eval_fields` (`create=True`, `ephemeral=False`,
-        `runtime`, `cwd`, `env`, `expect_epoch`, `idempotency_key`, `mime`, `allow_stdin`, `traceparent`).
         Ctrl-C interrupts the eval, waits up to 5 s for its end and raises KeyboardInterrupt.
+
+        Args:
+            code: The code to run.
+            session: Name or id of the session, which is created if it does not exist.
+            timeout: Limit of the run time in seconds.
+            wait: Limit of the wait in seconds; the result is then `running`, and `read` gets the rest.
+            on_output: Called with the stream (`out` or `err`) and the text as it arrives.
+            silent: Do not send the value.
+            stdin: Answers `input()`: a text, used once, or a function called each time.
+            on_status: Called with each intermediate reply that has a status.
+            on_approval: Decides when a hook asks for a person's approval; the code is sent again after a yes.
+            options: Further options: `create=True`, `ephemeral=False`, `runtime`, `cwd`, `env`, `expect_epoch`,
+                `idempotency_key`, `mime`, `allow_stdin`, `traceparent`.
+
+        Returns:
+            The result, whatever the outcome of the code.
+
+        Raises:
+            ReplError: The broker refused the eval, or went away.
         """
         fields = request_fields.eval_fields(code, session, timeout=timeout, wait=wait, silent=silent, **options)
         while True:
@@ -111,7 +132,7 @@ class Client(Operations[Reply]):
             gathering = self.send("eval", fields, on_output, feed if stdin is not None else on_status)
             self.wait(gathering)
         except KeyboardInterrupt:
-            if (sent := gathering or self._protocol.latest) is not None:  # it may have left before `begin` came back
+            if (sent := gathering or self._protocol.latest) is not None:  # it may have been sent before `send` returned
                 self._interrupt_and_wait(sent)
             raise
         result = protocol.eval_result(gathering)
@@ -129,7 +150,18 @@ class Client(Operations[Reply]):
         grep: str | None = None,
         on_output: OnOutput | None = None,
     ) -> Result:
-        """Output and answer of an eval from `offset` on, waiting up to `wait` seconds for its end."""
+        """Return an eval's output and result, waiting up to `wait` seconds for its end.
+
+        Args:
+            session: Name or id of the session.
+            eval_id: Number of the eval; 0 for output printed between evals.
+            wait: Seconds to wait for the end.
+            offset: First byte of output to return.
+            stream: `out`, `err` or `both`.
+            max_bytes: Limit of the output's size.
+            grep: Return only lines with this text.
+            on_output: Called with the stream and the text as it arrives.
+        """
         fields = request_fields.read_fields(session, eval_id, wait, offset, stream, max_bytes, grep)
         gathering = self.send("read", fields, on_output)
         self.wait(gathering, DEFAULT_TIMEOUT + (wait or 0))
@@ -144,8 +176,16 @@ class Client(Operations[Reply]):
         wait: float | None = None,
         on_output: OnOutput | None = None,
     ) -> Result:
-        """Run a file that the broker's machine has, below a folder that its config allows. `reload` forgets first
-        what the file defined before. Ends as `eval` does."""
+        """Run a file on the broker's machine, below a directory that its config allows.
+
+        Args:
+            file: Absolute path of the file.
+            session: Name or id of the session.
+            reload: First delete what the file defined before.
+            timeout: Limit of the run time in seconds.
+            wait: Limit of the wait in seconds.
+            on_output: Called with the stream and the text as it arrives.
+        """
         op, fields = request_fields.load_fields(file, session, reload, timeout, wait)
         gathering = self.send(op, fields, on_output)
         self.wait(gathering)
@@ -159,50 +199,64 @@ class Client(Operations[Reply]):
         path: str | None = None,
         on_output: OnOutput | None = None,
     ) -> Result:
-        """`add`, `remove`, `list` or `install` packages of the session's environment, or run its `test`s. The tool's
-        output is the result's; it ends as an eval does."""
+        """Run a package tool in the session's environment; its output is the result's.
+
+        Args:
+            action: `add`, `remove`, `list`, `install` or `test`.
+            packages: Names of packages to add or remove.
+            session: Name or id of the session.
+            path: For `install`, the lock or project file.
+            on_output: Called with the stream and the text as it arrives.
+        """
         gathering = self.send("env", request_fields.package_fields(action, packages, session, path), on_output)
         self.wait(gathering)
         return protocol.eval_result(gathering)
 
     def sessions(self) -> list[SessionEntry]:
-        """All sessions of the broker."""
+        """Return all visible sessions of the broker."""
         return self.request("ls-sessions").sessions or []
 
     def environments(self) -> list[EnvironmentEntry]:
-        """The named environments that the broker keeps: one's own, for admins everybody's."""
+        """Return the named environments that the broker keeps: the caller's, or everyone's for an administrator."""
         return self.request("ls-environments").environments or []
 
     def jobs(self, session: str = DEFAULT_SESSION) -> list[JobEntry]:
-        """The session's queued, running and recent evals."""
+        """Return the session's queued, running and recent evals."""
         return self.request("jobs", session=session).jobs or []
 
     def info(self, session: str = DEFAULT_SESSION, variables: bool = True) -> dict[str, Any]:
-        """What there is to know of a session."""
+        """Return a session's details: runtime, state, limits, memory and, if `variables` is true, its variables."""
         return self.request("info", session=session, variables=None if variables else False).info or {}
 
     def stats(self) -> dict[str, Any]:
-        """Counters, queue, pool and agents of the broker."""
+        """Return the broker's counters, queue, worker pool and agents."""
         return self.request("stats").stats or {}
 
     def events(
         self, session: str | None = None, types: Sequence[str] = (), since: int | None = None, output: bool = False
     ) -> Iterator[dict[str, Any]]:
-        """Events of a session, or of all that may be read, as they happen; it ends with the session or the broker.
+        """Yield events as they happen, until the session or the broker ends.
 
-        `types` are names or prefixes such as `eval/`, `since` the number after which to begin, `output` adds live
-        output. What a slow reader misses is told by `bus/lagged`, and for a session fetched as far as it is kept.
+        Args:
+            session: Only events of this session; None for all sessions that may be read.
+            types: Event types, or prefixes such as `eval/`.
+            since: Number of the last event already seen; needs a session.
+            output: Include live output.
+
+        Yields:
+            Events. Events missed by a slow reader are reported by `bus/lagged`, and for a session fetched as far as the
+            broker keeps them.
         """
         return iterate_events(self, session, types, since, output)
 
     def abandon(self, gathering: PendingRequest) -> None:
-        """Wait no more for the end of a request."""
+        """Stop waiting for the end of a request."""
         self._protocol.forget(gathering)
 
-    # Below: for those who drive a request themselves (the command line, the prompt).
+    # Below: low-level requests, used by the command line.
 
     def request(self, op: str, **fields: Any) -> Reply:
-        """Send an operation and return its last reply. Raises ReplError when that says `error`."""
+        """Send an operation and return its final reply. Raises ReplError if its status has `error`."""
         gathering = self.send(op, fields)
         self.wait(gathering, None if op in UNBOUNDED_OPS else DEFAULT_TIMEOUT)
         return protocol.final_reply(gathering)
@@ -210,7 +264,7 @@ class Client(Operations[Reply]):
     def send(
         self, op: str, fields: dict[str, Any], on_output: OnOutput | None = None, on_status: OnStatus | None = None
     ) -> PendingRequest:
-        """Send an operation and return what gathers its answer; `finish` waits for it."""
+        """Send an operation and return the pending request; `wait` waits for its end."""
         if self._transport is None or self._transport.is_closed():
             self._close_transport()
             self._transport = connect(self.address, self._start, self._on_start, self._key)
@@ -218,20 +272,29 @@ class Client(Operations[Reply]):
         if len(body) > protocol.ALWAYS_ACCEPTED_BYTES:
             self._protocol.check_size(gathering, body, self.describe().limits)
         if not self._transport.send(body):
-            self._close_transport()  # marks it as cut: `finish` says so
+            self._close_transport()  # marks the request as failed: `wait` raises
         return gathering
 
     def send_nowait(self, op: str, fields: dict[str, Any]) -> None:
-        """Send an operation whose answer nobody waits for, if the connection stands. Fit for a signal handler."""
+        """Send an operation without waiting for its reply, if connected. Safe in a signal handler."""
         if self._transport is not None:
             self._transport.send(self._protocol.send(op, fields)[1])
 
     def wait(
         self, gathering: PendingRequest, timeout: float | None = None, watch: InputDescriptor | None = None
     ) -> bool:
-        """Wait for the end of a request, at most `patience` seconds. False: the descriptor `watch()` can be read.
+        """Wait for the end of a request.
 
-        Raises ReplError `broker-lost` when the connection broke, `no-broker` when it never stood or nobody answers.
+        Args:
+            gathering: The pending request.
+            timeout: Limit in seconds; None for no limit.
+            watch: Returns a descriptor to wait for as well, or None.
+
+        Returns:
+            False if the descriptor is readable, True at the end of the request.
+
+        Raises:
+            ReplError: `broker-lost` if the connection broke, `no-broker` if it was never established or nobody replies.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while gathering.final is None:
@@ -246,9 +309,9 @@ class Client(Operations[Reply]):
         return True
 
     def poll(self, deadline: float | None, watch: int | None = None) -> bool:
-        """Hear one message, waiting for it until `deadline` (monotonic seconds) or until `watch` can be read.
+        """Receive one message, waiting until `deadline` (monotonic seconds) or until `watch` is readable.
 
-        False when there was none.
+        Returns False if there was none.
         """
         line = self._transport
         if line is None:
@@ -267,7 +330,7 @@ class Client(Operations[Reply]):
         return True
 
     def fetch_dropped(self, gathering: PendingRequest) -> None:
-        """Complete an ended eval's output from the session when live output was dropped on the way."""
+        """Fetch live output that was dropped on the way to this client, once the eval has ended."""
         result = gathering.result
         if (
             gathering.dropped_bytes
@@ -283,7 +346,7 @@ class Client(Operations[Reply]):
             gathering.fill_gaps(whole)
 
     def wait_for_shutdown(self, seconds: float) -> bool:
-        """Wait until the broker has gone; False when it has not within `seconds`."""
+        """Wait until the broker has exited. Returns False if it has not within `seconds`."""
         deadline = time.monotonic() + seconds
         while self._transport is not None:
             if not self.poll(deadline):
@@ -296,19 +359,22 @@ class Client(Operations[Reply]):
                 self.send("interrupt", {"request_id": gathering.request_id})
                 self.wait(gathering, INTERRUPT_TIMEOUT)
             except ReplError:
-                pass  # the KeyboardInterrupt is what the caller hears of
+                pass  # the caller gets the KeyboardInterrupt
 
     def _close_transport(self) -> None:
         if self._transport is not None:
-            word, what = ("broker-lost", "went away") if self._transport.connected else ("no-broker", "does not answer")
+            word, what = ("broker-lost", "went away") if self._transport.connected else ("no-broker", "does not reply")
             if self._transport.unauthorized:
-                word, what = "unauthorized", "does not let us in: a key that it knows goes into REPLCTL_KEY_FILE"
+                word, what = (
+                    "unauthorized",
+                    "refused this client's key: set REPLCTL_KEY_FILE to the file of an authorized key",
+                )
             self._transport.close()
             self._transport = None
             self._protocol.connection_lost(ReplError(word, f"the broker at {self.address.endpoint} {what}"))
 
     def disconnect(self) -> None:
-        """End the connection. Sessions live on."""
+        """Close the connection. Sessions keep running."""
         self._close_transport()
 
     def __enter__(self) -> Self:
@@ -319,12 +385,12 @@ class Client(Operations[Reply]):
 
 
 def _milliseconds_left(deadline: float | None) -> int | None:
-    """Milliseconds until then, rounded up: 0 is when it has passed, and not a moment before."""
+    """Return the milliseconds until the deadline, rounded up: 0 only once it has passed."""
     return None if deadline is None else max(0, math.ceil((deadline - time.monotonic()) * 1000))
 
 
 class _StdinFeeder:
-    """Answers `need-input` from what the caller gave, and hands every status on."""
+    """Answers `need-input` with the caller's text and passes every status on."""
 
     def __init__(
         self, client: Client, session: str | None, source: str | Callable[[], str | None] | None, then: OnStatus | None
@@ -347,20 +413,26 @@ class _StdinFeeder:
 def connect(
     address: Address, start: bool, on_start: Callable[[BrokerReady], None] | None, key: str | None = None
 ) -> Transport:
-    """A line to the broker at this address, which is started when none listens and `start` allows it.
+    """Connect to the broker at this address, starting it if none listens and `start` allows it.
 
-    `key` is a client's key file, else the one that REPLCTL_KEY_FILE names; it is for endpoints over TCP.
-    Raises ReplError `no-broker`, and `unauthorized` for a key file that cannot be used.
+    Args:
+        address: Where the broker is.
+        start: Start a broker if none is running.
+        on_start: Called with the ready message of a broker that was started.
+        key: Client key file, else that of REPLCTL_KEY_FILE; used for endpoints over TCP.
+
+    Raises:
+        ReplError: `no-broker`, or `unauthorized` for an unusable key file.
     """
     path = ipc_path(address.endpoint)
     if address.source == "default" and path and (why := directory_problem(os.path.dirname(path), os.getuid())):
-        raise ReplError("no-broker", f"the socket's folder cannot be trusted: {why}")
+        raise ReplError("no-broker", f"the socket's directory cannot be trusted: {why}")
     deadline = time.monotonic() + SHUTDOWN_SECONDS
     while True:
         if not is_listening(address.endpoint):
             if not start:
-                raise ReplError("no-broker", f"no broker answers at {address.endpoint}")
-            from replctl.client.start import ensure_broker  # most calls find a broker and need none of this
+                raise ReplError("no-broker", f"no broker is running at {address.endpoint}")
+            from replctl.client.start import ensure_broker  # most calls find a running broker
 
             started = ensure_broker(address.endpoint, os.environ)
             if started is not None and on_start is not None:
@@ -368,7 +440,7 @@ def connect(
         line = Transport(address.endpoint, _client_key(address, key))
         if path is None or not start or line.wait_for_handshake(HANDSHAKE_SECONDS) or time.monotonic() > deadline:
             return line
-        line.close()  # a broker that ends hung up before a word was said: the next one is ours to find, or to start
+        line.close()  # a stopping broker closed before the handshake: find or start the next one
         time.sleep(RETRY_SECONDS)
 
 
@@ -376,7 +448,7 @@ def _client_key(address: Address, key: str | None) -> ClientKey | None:
     path = key or os.environ.get("REPLCTL_KEY_FILE")
     if not path or not address.endpoint.startswith("tcp://"):
         return None
-    from replwire.keys import InvalidKey, read_client_key  # few have one
+    from replwire.keys import InvalidKey, read_client_key  # few users have a key
 
     try:
         return read_client_key(path)

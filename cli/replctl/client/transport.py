@@ -1,4 +1,4 @@
-"""One connection to a broker: a DEALER socket, and the monitor that tells at once when the other end is gone."""
+"""One connection to a broker: a DEALER socket, and a monitor that reports the end of the connection at once."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ import zmq
 if TYPE_CHECKING:
     from replwire.keys import ClientKey
 
-# A connection that broke has lost what was under way, and its caller must hear of it: a line never reconnects, it is
-# closed long before this. Not -1: libzmq then throws away what had come and was not yet taken.
+# A broken connection has lost its messages in transit, and the caller must learn that: a transport never reconnects.
+# It is closed long before this interval. Not -1: libzmq would then discard messages not yet received.
 _RECONNECT_MS = 3_600_000
-# A host that vanished without a word is noticed after this long, by the kernel's own probes: they are answered for a
-# broker that is stopped, which a heartbeat of ZeroMQ would call gone.
+# Time until a vanished host is detected by the kernel's keepalive probes. The kernel answers them for a stopped
+# broker too, which a ZeroMQ heartbeat would report as gone.
 _PROBE_S = 5
 _PROBES = 2
 SILENCE_MS = 15_000
-RECEIVE_HIGH_WATER = (
-    100_000  # messages; a burst of live output waits here, while the broker drops what it cannot hand on
-)
-LINGER_MS = 1_000  # what was sent last (an interrupt, say) still leaves when the program ends right after it
+RECEIVE_HIGH_WATER = 100_000  # messages; a burst of live output waits here, while the broker drops the excess
+LINGER_MS = 1_000  # the last message (an interrupt, say) is still sent if the program exits right after it
 
-# Longest sleep in one piece. A signal that comes right before a system call interrupts nothing: its handler runs after
-# the sleep. So Ctrl-C is heard within this time even then.
+# Longest single sleep. A signal right before a system call does not interrupt it, and its handler runs after the
+# sleep: this bounds the delay of Ctrl-C.
 _MAX_POLL_MS = 250
 
 _CLOSED_EVENTS = (
@@ -39,10 +37,10 @@ _CLOSED_EVENTS = (
 _AUTH_FAILED_EVENTS = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,  # it wants a key, and had hung up before we had read that it does
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,  # a key is required, and the broker closed before that was read
 )
 _MONITOR_EVENT = struct.Struct("=HI")
-# As plain numbers: pyzmq's are enums, whose `&` runs more python than the call it is made for.
+# Plain integers: `&` of pyzmq's enums is slower than the call itself.
 _EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
 
 
@@ -51,16 +49,16 @@ def _poll_timeout(milliseconds: int | None) -> int:
 
 
 class Transport:
-    """Bytes to one broker and back. For one thread."""
+    """Sends messages to one broker and receives its replies. Not thread-safe."""
 
     def __init__(self, endpoint: str, key: ClientKey | None = None) -> None:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._monitor = self._context.socket(zmq.PAIR)
-        self.connected = False  # whether the handshake succeeded
-        self.unauthorized = False  # the broker does not know our key, or wants one
+        self.connected = False  # the handshake succeeded
+        self.unauthorized = False  # the broker requires a key or rejected ours
         self._closed = False
-        self._uses_keys = endpoint.startswith("tcp://")  # elsewhere nobody is asked for a key
+        self._uses_keys = endpoint.startswith("tcp://")  # only TCP requires a key
         socket = self._socket
         socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         socket.setsockopt(zmq.LINGER, LINGER_MS)
@@ -79,9 +77,7 @@ class Transport:
         self._poller.register(int(socket.getsockopt(zmq.FD)), select.POLLIN)
         self._poller.register(watch_fd, select.POLLIN)
         self._items: Any = [(socket, _POLLIN), (watch_fd, _POLLIN)]
-        self._monitor_poll = (
-            select.poll()
-        )  # the watch alone: whether anything befell the connection, for one system call
+        self._monitor_poll = select.poll()  # polls the monitor alone, with one system call
         self._monitor_poll.register(watch_fd, select.POLLIN)
         if key is not None:
             socket.setsockopt(zmq.CURVE_SERVERKEY, key.server.encode())
@@ -92,11 +88,11 @@ class Transport:
 
     @property
     def descriptors(self) -> tuple[int, int]:
-        """The two file descriptors for an event loop. They tell edges: after each, take until nothing is left."""
+        """The two descriptors for an event loop. They are edge-triggered: after each event, receive all messages."""
         return int(self._socket.getsockopt(zmq.FD)), int(self._monitor.getsockopt(zmq.FD))
 
     def send(self, body: bytes) -> bool:
-        """Send one message; False when there is nobody to send it to."""
+        """Send one message. Returns False if the connection cannot take it."""
         try:
             self._socket.send(body, _NOBLOCK)
             return True
@@ -104,10 +100,10 @@ class Transport:
             return False
 
     def receive(self, milliseconds: int | None) -> bytes | None:
-        """The next message, waiting for it at most this long (None: without end). None too when it has been a while, or
-        something else befell: ask again.
+        """Return the next message, waiting at most `milliseconds` (None: no limit).
 
-        libzmq's own poll knows of messages that it took in while sending, so nothing has to be asked before or after.
+        Returns None as well after a shorter sleep or a connection event: call again. libzmq's own poll knows of
+        messages that it read while sending, so nothing needs to be checked before or after.
         """
         for ready, _ in zmq.zmq_poll(self._items, _poll_timeout(milliseconds)):
             if ready is self._socket:
@@ -116,15 +112,15 @@ class Transport:
         return None
 
     def receive_nowait(self) -> bytes | None:
-        """The next message that has come, or None; never waits."""
-        if int(self._socket.getsockopt(_EVENTS)) & _POLLIN:  # an exception for "none" would cost more
+        """Return the next message if one has arrived, else None; never waits."""
+        if int(self._socket.getsockopt(_EVENTS)) & _POLLIN:  # cheaper than an exception for "none"
             return self._socket.recv(_NOBLOCK)
         return None
 
     def wait(self, milliseconds: int | None, descriptor: int | None = None) -> bool:
-        """Wait until something has come or has happened, or it has been a while, at most this long (None: without end).
+        """Wait for a message or a connection event, at most `milliseconds` (None: no limit) or a shorter sleep.
 
-        True when the descriptor `watch` can be read.
+        Returns True if `descriptor` is readable.
         """
         if descriptor is None:
             self._poller.poll(_poll_timeout(milliseconds))
@@ -136,14 +132,14 @@ class Transport:
             self._poller.unregister(descriptor)
 
     def wait_for_handshake(self, seconds: float) -> bool:
-        """Wait for the handshake; False when the connection ended without one. True too when it takes longer."""
+        """Wait for the handshake. Returns False if the connection ended without one, True also if it takes longer."""
         deadline = time.monotonic() + seconds
         while not self.is_closed() and not self.connected and (left := deadline - time.monotonic()) > 0:
             self._monitor_poll.poll(left * 1000)
         return self.connected or not self._closed
 
     def is_closed(self) -> bool:
-        """Whether the connection has ended. What had come before can still be taken."""
+        """Return True if the connection has ended. Messages that arrived before can still be received."""
         if self._monitor_poll.poll(0):
             self._read_monitor_events()
         return self._closed
@@ -158,7 +154,7 @@ class Transport:
                 self._closed = True
 
     def close(self) -> None:
-        """End the connection; messages that were sent get a moment to leave."""
+        """Close the connection; messages just sent get a moment to leave."""
         self._socket.monitor(None, 0)
         self._monitor.close(0)
         self._socket.close(0 if self._closed else LINGER_MS)

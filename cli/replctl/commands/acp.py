@@ -21,22 +21,26 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--endpoint", metavar="URL", help="Address of the broker.")
-@click.option("--no-start", is_flag=True, help="Do not start a broker when none answers.")
-@click.option("--agent", metavar="NAME", help="Who asks; for fairness between agents. [REPLCTL_AGENT, or acp]")
+@click.option("--no-start", is_flag=True, help="Do not start a broker if none is running.")
+@click.option("--agent", metavar="NAME", help="Agent label used for fair scheduling. [REPLCTL_AGENT, or acp]")
 @click.option(
-    "--mode", type=click.Choice(["auto", "ask", "plan"]), default="auto", show_default=True, help="Of new sessions."
+    "--mode",
+    type=click.Choice(["auto", "ask", "plan"]),
+    default="auto",
+    show_default=True,
+    help="Mode of new sessions.",
 )
 @click.option(
     "--permission-timeout",
     type=Duration(),
     default="120s",
     show_default=True,
-    help="How long the client may take to allow something; then it is denied.",
+    help="How long to wait for the client's permission before denying.",
 )
 def acp(endpoint: str | None, no_start: bool, agent: str | None, mode: str, permission_timeout: float) -> int:
-    """Speak the Agent Client Protocol, version 1, on stdin and stdout, until the end of stdin.
+    """Speak the Agent Client Protocol (version 1) on stdin and stdout until end of file.
 
-    A prompt's text is code for a session of the broker; /help lists the commands. Ends with code 0.
+    The text of a prompt is run as code in a session of the broker; /help lists the commands.
     """
     name = agent or os.environ.get("REPLCTL_AGENT") or "acp"
     if (why := name_error("agent", name)) is not None:
@@ -58,7 +62,7 @@ def acp(endpoint: str | None, no_start: bool, agent: str | None, mode: str, perm
 
     notes = DiagnosticsLog()
     if os.isatty(0):
-        notes("messages of the Agent Client Protocol are read from here; an editor starts this. Ctrl-D ends it")
+        notes("reading Agent Client Protocol messages; normally an editor starts this command. Press Ctrl-D to exit")
     source, sink = stdio.take_stdio()
     folder = os.path.join(state_dir(os.environ), "acp")
     slashes = SlashCommands(_extension_commands(name))
@@ -67,14 +71,14 @@ def acp(endpoint: str | None, no_start: bool, agent: str | None, mode: str, perm
         link = AcpBrokerConnection(address.endpoint, name, not no_start, notes)
         return AcpServices(peer, link, AcpSessionStore(folder), slashes, permission_timeout)
 
-    # Not asyncio.run: at its end it waits for threads, and one may be starting a broker that nobody needs any more.
+    # Not asyncio.run, which waits for threads at the end: one may be starting a broker that is not needed any more.
     loop = asyncio.new_event_loop()
     well = loop.run_until_complete(server.serve_acp(source, sink, notes, desk, Mode(mode)))
     return ExitCode.OK if well else ExitCode.RAISED
 
 
 def _extension_commands(agent: str) -> list[SlashCommand]:
-    """What extensions add; they are looked for only where the config names some."""
+    """Return the slash commands of extensions; nothing is loaded unless the config names extensions."""
     named = configured_extensions()
     if not named:
         return []

@@ -1,4 +1,4 @@
-"""`replctl attach`: an interactive prompt on a live session, or its blocks from a pipe."""
+"""`replctl attach`: an interactive prompt on a live session, or its input from a pipe."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("session", default=DEFAULT_SESSION)
-@click.option("--runtime", metavar="NAME", help="What the session runs, if it is new.")
+@click.option("--runtime", metavar="NAME", help="Runtime of a new session.")
 @with_common_options
 def attach(face: CommandContext, session: str, runtime: str | None) -> int:
-    """An interactive prompt on SESSION, which is opened if there is none.
+    """Open an interactive prompt on SESSION, creating it if it does not exist.
 
-    Enter runs a complete block, Alt-Enter adds a line. Ctrl-C clears the line, or interrupts the code that runs.
-    Ctrl-D leaves; the session lives on.
+    Enter runs a complete block, Alt-Enter adds a line. Ctrl-C clears the line, or interrupts running code. Ctrl-D
+    leaves; the session keeps running.
     """
     with face.client() as client:
         cwd = directory_for_new(None, client.address.endpoint)
         opened = client.new(session, runtime, cwd, reuse=True, cwd_needed=False)
         if opened.created:
             where = f" in {opened.cwd}" if opened.cwd else ""
-            lost = f"; the one before it was lost: {opened.cause}" if opened.cause else ""
+            lost = f"; the previous session of this name was lost: {opened.cause}" if opened.cause else ""
             face.screen.notice(f"new session {session!r}{where}{lost}")
         if opened.notice:
             face.screen.notice(opened.notice)
@@ -47,12 +47,12 @@ def attach(face: CommandContext, session: str, runtime: str | None) -> int:
                 return _run_piped(SessionPrompt(face, client, session, answer), lines.readline)
         dialogue = SessionPrompt(face, client, session, TERMINAL)
         _run_interactive(dialogue)
-    face.screen.notice(f"left; session {session!r} lives on: replctl attach {session}")
+    face.screen.notice(f"detached; session {session!r} keeps running: replctl attach {session}")
     return ExitCode.OK
 
 
 def _run_piped(dialogue: SessionPrompt, lines: Callable[[], str]) -> int:
-    """Run each block of stdin in turn; the exit code is that of the last one that did not end well."""
+    """Run each block of stdin. Returns the exit code of the last block that failed."""
     code = 0
     for block in split_blocks(lines):
         if not dialogue.handle_block(block):
@@ -89,7 +89,7 @@ def _prompt_session(session: str) -> PromptSession[str]:
 
 
 def _history_file() -> str:
-    """The user's own; lines that were typed are nobody else's business."""
+    """Return the path of the user's history file, created with mode 0600."""
     folder = state_dir(os.environ)
     make_private_directory(folder)
     path = os.path.join(folder, "history")

@@ -1,4 +1,4 @@
-"""`replctl audit`: who asked the broker what, and how it ended."""
+"""`replctl audit`: the log of requests."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _HEAD = ("TIME", "WHO", "AGENT", "OP", "SESSION", "OUTCOME", "TOOK", "CLIENT")
 
 @click.command()
 @click.option("--op", metavar="OP", help="Only this operation.")
-@click.option("-s", "--session", metavar="NAME", help="Only this session, as its clients named it.")
+@click.option("-s", "--session", metavar="NAME", help="Only this session, as named in the requests.")
 @click.option("--agent", "agent", metavar="NAME", help="Only this agent.")
-@click.option("--outcome", metavar="WORD", help="Only what ended so: ok, error, a status or fault word.")
-@click.option("--since", type=Duration(), metavar="AGE", help="Only what is younger than this.")
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The last N.")
-@click.option("--json", "as_json", is_flag=True, help="The records as they are, one on a line.")
+@click.option("--outcome", metavar="WORD", help="Only this outcome: ok, error, a status or fault word.")
+@click.option("--since", type=Duration(), metavar="AGE", help="Only records younger than this.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Show the last N.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON record per line.")
 def audit(
     op: str | None,
     session: str | None,
@@ -36,9 +36,9 @@ def audit(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Who asked the broker what, how it ended and how long it took, oldest first.
+    """Show the audit log: who requested what, with outcome and duration, oldest first.
 
-    Read from the files in the state folder of this user, whether a broker runs or not.
+    The log is read from this user's state directory, whether a broker is running or not.
     """
     wanted = {"op": op, "session": session, "agent": agent, "outcome": outcome}
     wanted = {key: value for key, value in wanted.items() if value is not None}
@@ -73,7 +73,7 @@ def _parse_lines(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:
             yield _decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):  # half a line, where a disk was full
+        except (msgspec.DecodeError, UnicodeDecodeError):  # an incomplete line after a full disk
             continue
 
 

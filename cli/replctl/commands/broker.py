@@ -1,4 +1,4 @@
-"""Commands about the broker as a whole: status, shutdown, version. None of them starts one."""
+"""Commands on the broker as a whole: status, shutdown, version. None of them starts a broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ END_SECONDS = 30.0  # more than the usual close grace and the kills after it
 @click.command()
 @with_common_options
 def status(face: CommandContext) -> None:
-    """Is there a broker, and what does it do? Exit code 3 when none answers."""
+    """Show whether a broker is running, and its counters. The exit code is 3 if none is."""
     with face.client(start=False) as client:
         identity = client.describe().identity
         stats = client.stats()
@@ -23,7 +23,7 @@ def status(face: CommandContext) -> None:
     if face.json:
         face.screen.json({"status": ["done"], "endpoint": endpoint, "identity": identity, "stats": stats})
         return
-    face.screen.line(f"a broker answers at {endpoint}; you are {identity}")
+    face.screen.line(f"a broker is running at {endpoint}; you are {identity}")
     for line in format_facts(stats):
         face.screen.line(line)
 
@@ -31,26 +31,26 @@ def status(face: CommandContext) -> None:
 @click.command()
 @with_common_options
 def shutdown(face: CommandContext) -> None:
-    """End the broker and wait until it is gone. Running evals get a moment, then every session is closed."""
+    """Stop the broker and wait until it has exited. Running evals get some time to end."""
     with face.client(start=False) as client:
         reply = client.shutdown()
         ended = client.wait_for_shutdown(END_SECONDS)
         endpoint = client.address.endpoint
     face.show({"status": reply.status, "endpoint": endpoint, "ended": ended})
     if not face.json:
-        face.screen.notice(f"the broker at {endpoint} {'has ended' if ended else 'is ending'}")
+        face.screen.notice(f"the broker at {endpoint} {'has exited' if ended else 'is still stopping'}")
 
 
 @click.command()
 @with_common_options
 def version(face: CommandContext) -> None:
-    """Version of replctl, and of the broker if one answers."""
+    """Show the version of replctl, and of the broker if one is running."""
     versions = None
     try:
         with face.client(start=False) as client:
             versions = client.describe().versions
     except ReplError:
-        pass  # the version of what is installed here can be told without a broker
+        pass  # the local version needs no broker
     face.show(
         {"status": ["done"], "replctl": __version__, "broker": versions},
         f"replctl {__version__}",

@@ -1,4 +1,4 @@
-"""Completion in shells: names of sessions, and the script that a shell is to load."""
+"""Shell completion: session names, and the script for a shell."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class SessionName(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click alone
-    """A session, completed with the names of those that live. Never starts a broker."""
+    """A session parameter, completed with the names of existing sessions. Never starts a broker."""
 
     name = "session"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
-        """Sessions that begin so."""
-        from click.shell_completion import CompletionItem  # a command that is run needs none of this
+        """Return sessions with this prefix."""
+        from click.shell_completion import CompletionItem  # needed for completion only
 
         from replctl.client.sync import Client
 

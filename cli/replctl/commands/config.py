@@ -1,4 +1,4 @@
-"""`replctl config`: every setting, its value, where it came from, and a broker that runs told to read them again."""
+"""`replctl config`: settings with their sources, and reload."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from replwire.faults import ExitCode
 
 @click.group()
 def config() -> None:
-    """Settings, and where each came from."""
+    """Show settings and their sources."""
 
 
 @config.command()
-@click.option("--config", "path", type=click.Path(), metavar="FILE", help="Instead of the user's own file.")
-@click.option("--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="As `serve` would get it.")
-@click.option("--json", is_flag=True, help="One JSON object on one line.")
+@click.option("--config", "path", type=click.Path(), metavar="FILE", help="Config file instead of the user's own.")
+@click.option("--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a setting, as with `serve`.")
+@click.option("--json", is_flag=True, help="Print one JSON object on one line.")
 def show(path: str | None, pairs: tuple[str, ...], json: bool) -> int:
-    """Every setting with its value and its source: default, file, environment or flag.
+    """Show every setting with its value and source: default, file, environment or flag.
 
-    What cannot be used is named, the others are shown, and the exit code is 2.
+    Invalid settings are listed and the others are shown; the exit code is then 2.
     """
     loaded, problems = salvage_settings(path, parse_set(pairs))
     values = msgspec.to_builtins(loaded.config)
@@ -42,9 +42,9 @@ def show(path: str | None, pairs: tuple[str, ...], json: bool) -> int:
         )
         return _exit(problems)
     text = [(dotted, source, msgspec.json.encode(value).decode()) for dotted, value, source in rows]
-    screen.table(("SETTING", "FROM", "VALUE"), text)  # a list may be hundreds of characters long: it pads nothing
+    screen.table(("SETTING", "FROM", "VALUE"), text)  # the value comes last: a list may be hundreds of characters long
     for problem in problems:
-        screen.notice(f"cannot be used, and left out above: {problem}")
+        screen.notice(f"invalid and left out above: {problem}")
     return _exit(problems)
 
 
@@ -55,7 +55,7 @@ def _exit(problems: list[str]) -> int:
 @config.command()
 @with_common_options
 def reload(face: CommandContext) -> None:
-    """Have the broker read its config file again: what can change while it runs does, the rest is named."""
+    """Make the broker reload its config file and list settings that need a restart."""
     with face.client(start=False) as client:
         reply = client.reload_config()
     reloaded, restart = reply.reloaded or [], reply.needs_restart or []
@@ -63,4 +63,4 @@ def reload(face: CommandContext) -> None:
     if not face.json:
         face.screen.line(f"reloaded: {', '.join(reloaded) or 'nothing'}")
         if restart:
-            face.screen.line(f"needs a restart: {', '.join(restart)}")
+            face.screen.line(f"restart needed for: {', '.join(restart)}")

@@ -1,4 +1,4 @@
-"""Which extensions this user's config file names. Where there is no file, nothing is loaded to find that out."""
+"""Extensions named by the user's config file. Without a file nothing is loaded to find out."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 def configured_extensions() -> list[Extension]:
-    """Those of the file, in its order; none of a file that cannot be used. `config show` and `doctor` say why.
+    """Return the extensions of the config file, in order; none if the file is invalid.
 
-    A usage error where REPLCTL_CONFIG names a file that is not there.
+    `config show` and `doctor` report an invalid file. Raises a usage error if REPLCTL_CONFIG names a missing file.
     """
     if not os.path.exists(config_file(os.environ)):
         if os.environ.get("REPLCTL_CONFIG"):
             from replctl.settings import read_settings
 
-            read_settings(None, {})  # says that what was named is not there
+            read_settings(None, {})  # raises: the named file is missing
         return []
     from replctl.settings import salvage_settings
 

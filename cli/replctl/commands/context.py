@@ -1,4 +1,4 @@
-"""What every command has: its four options, its client, and how an error becomes an exit code."""
+"""Context of a command: common options, client, and mapping of errors to exit codes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Command = Callable[..., int | None]
 
 
 class CommandContext:
-    """One call of a command: its options, and its screen."""
+    """One invocation of a command: its options and its output."""
 
     def __init__(self, endpoint: str | None, json: bool, no_start: bool, agent: str | None) -> None:
         self.endpoint = endpoint
@@ -33,10 +33,10 @@ class CommandContext:
         self.start = not no_start
         self.agent = agent or os.environ.get("REPLCTL_AGENT") or "cli"
         self.screen = CommandOutput()
-        self.empty_result: dict[str, Any] = {}  # every field that this command's JSON has, for when there is no answer
+        self.empty_result: dict[str, Any] = {}  # template of the --json output for errors
 
     def client(self, start: bool = True) -> Client:
-        """A connected client; it starts a broker if the command and the caller allow it."""
+        """Return a connected client; it starts a broker if the command and the caller allow it."""
         return Client(
             self.endpoint,
             self.agent,
@@ -46,7 +46,7 @@ class CommandContext:
         )
 
     def show(self, data: Any, *lines: str) -> None:
-        """The answer of a command: `data` as JSON, or these lines for people."""
+        """Print a command's result: `data` as JSON, or `lines` for people."""
         if self.json:
             self.screen.json(data)
         else:
@@ -54,7 +54,7 @@ class CommandContext:
                 self.screen.line(line)
 
     def fail(self, error: ReplError) -> int:
-        """Say what went wrong; the exit code."""
+        """Print an error and return the exit code."""
         if self.json:
             reply = error.reply
             status = reply.status if reply is not None and reply.status else ["done", "error", error.code]
@@ -90,17 +90,23 @@ class CommandContext:
 
 session_argument = click.argument("session", type=SessionName())
 session_option = click.option(
-    "-s", "--session", default=DEFAULT_SESSION, show_default=True, metavar="NAME", type=SessionName(), help="Where."
+    "-s",
+    "--session",
+    default=DEFAULT_SESSION,
+    show_default=True,
+    metavar="NAME",
+    type=SessionName(),
+    help="Session to use.",
 )
 
 
 def with_common_options(function: Command) -> Command:
-    """Give a command the common options; it gets a Face first and returns an exit code or None."""
+    """Add the common options to a command. The command receives a CommandContext and returns an exit code or None."""
 
     @click.option("--endpoint", metavar="URL", help="Address of the broker.")
-    @click.option("--json", is_flag=True, help="One JSON object on one line.")
-    @click.option("--no-start", is_flag=True, help="Do not start a broker when none answers.")
-    @click.option("--agent", metavar="NAME", help="Who asks; for fairness between agents. [REPLCTL_AGENT, or cli]")
+    @click.option("--json", is_flag=True, help="Print one JSON object on one line.")
+    @click.option("--no-start", is_flag=True, help="Do not start a broker if none is running.")
+    @click.option("--agent", metavar="NAME", help="Agent label used for fair scheduling. [REPLCTL_AGENT, or cli]")
     @functools.wraps(function)
     def command(endpoint: str | None, json: bool, no_start: bool, agent: str | None, **options: Any) -> int:
         face = CommandContext(endpoint, json, no_start, agent)

@@ -1,4 +1,4 @@
-"""Commands that give a session what is elsewhere: another session's names, a file's code. And its mode."""
+"""Commands that copy into a session: clone, load; and mode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from replctl.commands.foreground import empty_eval_json, show_result
 @click.argument("to")
 @with_common_options
 def clone(face: CommandContext, session: str, to: str) -> None:
-    """Open a session TO with copies of all that SESSION has; what cannot be copied is listed, with the reason."""
+    """Clone SESSION to a new session TO with copies of its variables; variables that cannot be copied are listed."""
     with face.client() as client:
         reply = client.clone(session, to)
     left = reply.left_behind or []
@@ -31,24 +31,24 @@ def clone(face: CommandContext, session: str, to: str) -> None:
     }
     face.show(data, reply.name or "")
     if not face.json:
-        face.screen.notice(f"{reply.count} names copied, {reply.bytes} bytes")
+        face.screen.notice(f"copied {reply.count} variables ({reply.bytes} bytes)")
         if reply.notice:
             face.screen.notice(reply.notice)
         for each in left:
-            face.screen.notice(f"left behind: {each.name}: {each.why}")
+            face.screen.notice(f"not copied: {each.name}: {each.why}")
 
 
 @click.command()
 @click.argument("file")
 @session_option
-@click.option("--reload", is_flag=True, help="Forget first what the file defined before.")
-@click.option("--timeout", type=Duration(), help="How long it may run.")
-@click.option("--wait", type=Duration(), help="How long to wait for its end; it can be read later.")
+@click.option("--reload", is_flag=True, help="First delete what the file defined before.")
+@click.option("--timeout", type=Duration(), help="Limit of the run time.")
+@click.option("--wait", type=Duration(), help="How long to wait; the eval continues and `replctl read` shows the rest.")
 @with_common_options
 def load(face: CommandContext, file: str, session: str, reload: bool, timeout: float | None, wait: float | None) -> int:
-    """Run FILE of the broker's machine in a session; the broker's config says from which folders (load-paths).
+    """Run FILE on the broker's machine, from a directory allowed by session.load-paths.
 
-    To run a file of your own, whatever the broker allows: replctl eval -f FILE.
+    To run a local file regardless of that setting: replctl eval -f FILE.
     """
     face.empty_result = empty_eval_json(session)
     with face.client() as client:
@@ -61,10 +61,10 @@ def load(face: CommandContext, file: str, session: str, reload: bool, timeout: f
 @click.command()
 @session_argument
 @click.argument("to", type=click.Choice(["plan", "normal"]))
-@click.option("--reason", metavar="TEXT", help="Told to whoever is refused.")
+@click.option("--reason", metavar="TEXT", help="Reason shown with refused requests.")
 @with_common_options
 def mode(face: CommandContext, session: str, to: str, reason: str | None) -> None:
-    """Put SESSION into plan mode, where whatever would change something is refused, or back."""
+    """Put SESSION into plan mode, which refuses every change, or back to normal."""
     with face.client() as client:
         reply = client.set_mode(session, to, reason)
     data = {"status": reply.status, "session": reply.session, "name": reply.name, "session-mode": reply.session_mode}

@@ -1,4 +1,4 @@
-"""`replctl doctor`: what is wrong here, why, and what mends it."""
+"""`replctl doctor`: checks of the installation, with suggested fixes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _LEVEL_LABELS = {"ok": "ok   ", "warn": "warn ", "fail": "FAIL "}
 
 @click.command()
 @click.option("--endpoint", metavar="URL", help="Address of the broker.")
-@click.option("--config", "path", type=click.Path(), metavar="FILE", help="Instead of the user's own file.")
-@click.option("--json", is_flag=True, help="One JSON object on one line.")
+@click.option("--config", "path", type=click.Path(), metavar="FILE", help="Config file instead of the user's own.")
+@click.option("--json", is_flag=True, help="Print one JSON object on one line.")
 def doctor(endpoint: str | None, path: str | None, json: bool) -> int:
-    """Look at everything a broker needs; say cause and mend of what is not well. Exit code 1 when something fails.
+    """Check the installation and suggest fixes. The exit code is 1 if a check fails.
 
     Starts no broker and changes nothing. Run it as the broker's user, with its environment.
     """
@@ -31,7 +31,7 @@ def doctor(endpoint: str | None, path: str | None, json: bool) -> int:
     else:
         for finding in findings:
             _show(screen, finding)
-        screen.line(f"{len(findings)} checks: {failed} failed, {warned} warned")
+        screen.line(f"{len(findings)} checks: {failed} failed, {warned} warnings")
     return int(failed > 0)
 
 

@@ -1,4 +1,4 @@
-"""Times as people write them: `500ms`, `2s`, `1.5m`, `1h`; a plain number is seconds."""
+"""Durations as people write them: `500ms`, `2s`, `1.5m`, `1h`; a plain number is seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     _FloatParam = click.ParamType[float]
 else:
-    _FloatParam = click.ParamType  # generic to the type checker; older clicks have no subscript
+    _FloatParam = click.ParamType  # generic for the type checker; older clicks cannot be subscripted
 
 _UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _FORM = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|)\Z")
@@ -19,7 +19,7 @@ MAX_SECONDS = 365 * 86_400.0
 
 
 def parse_duration(text: str) -> float:
-    """Seconds. Raises ValueError for what is no duration, and beyond a year."""
+    """Return seconds. Raises ValueError for an invalid duration, or one over a year."""
     match = _FORM.match(text.strip().lower())
     if match is None:
         raise ValueError(f"not a duration (500ms, 2s, 1.5m, 1h): {text!r}")
@@ -30,7 +30,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(milliseconds: float) -> str:
-    """A duration for people: `350 ms`, `2 s`, `1.5 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Format a duration: `350 ms`, `2 s`, `1.5 s`, `3 min 20 s`, `2 h 5 min`."""
     if milliseconds < 1000:
         return f"{milliseconds:.0f} ms"
     seconds = milliseconds / 1000
@@ -44,12 +44,12 @@ def format_duration(milliseconds: float) -> str:
 
 
 class Duration(_FloatParam):
-    """An option's duration, in seconds."""
+    """A duration option, in seconds."""
 
     name = "duration"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds; a usage error for anything else."""
+        """Return seconds; raises a usage error for anything else."""
         try:
             return parse_duration(str(value))
         except ValueError as error:

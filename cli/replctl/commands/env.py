@@ -1,4 +1,4 @@
-"""`replctl env`: the python environment of a session, its packages, and the environments that the broker keeps."""
+"""`replctl env`: a session's Python environment, its packages, and named environments."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from replwire.replies import EnvironmentEntry, Reply
 
 @click.group()
 def env() -> None:
-    """The python environment of a session, its packages, and the environments that the broker keeps."""
+    """Manage Python environments and packages of sessions."""
 
 
 @env.command()
 @session_option
 @with_common_options
 def show(face: CommandContext, session: str) -> None:
-    """Which environment a session has, and which interpreter runs it."""
+    """Show a session's environment and interpreter."""
     with face.client() as client:
         reply = client.env(session)
     face.show(
-        _reply_fields(reply), f"{reply.environment or 'the broker’s own python'}: {reply.executable or 'not started'}"
+        _reply_fields(reply), f"{reply.environment or 'the broker’s own Python'}: {reply.executable or 'not started'}"
     )
 
 
@@ -33,8 +33,11 @@ def show(face: CommandContext, session: str) -> None:
 @session_option
 @with_common_options
 def activate(face: CommandContext, path: str, session: str) -> None:
-    """Move a session to the environment at PATH: a virtual environment, an interpreter, a project folder with a .venv,
-    or @NAME for one that the broker keeps (and makes, when it is new). A fresh worker; if it fails nothing changes."""
+    """Switch a session to the environment at PATH.
+
+    PATH is a virtual environment, an interpreter, a project directory with a .venv, or @NAME for an environment that
+    the broker keeps (and creates if it is new). The session gets a fresh worker; on failure nothing changes.
+    """
     with face.client() as client:
         reply = client.activate(session, path if path.startswith("@") else os.path.abspath(path))
     _show_switch(face, session, reply)
@@ -44,7 +47,7 @@ def activate(face: CommandContext, path: str, session: str) -> None:
 @session_option
 @with_common_options
 def deactivate(face: CommandContext, session: str) -> None:
-    """Move a session back to the broker's own python."""
+    """Switch a session back to the broker's own Python."""
     with face.client() as client:
         reply = client.deactivate(session)
     _show_switch(face, session, reply)
@@ -53,7 +56,7 @@ def deactivate(face: CommandContext, session: str) -> None:
 @env.command()
 @with_common_options
 def ls(face: CommandContext) -> None:
-    """List the named environments that the broker keeps: your own, for admins everybody's."""
+    """List named environments: your own, or everyone's for an administrator."""
     with face.client() as client:
         environments = client.environments()
     if face.json:
@@ -76,29 +79,31 @@ def _sessions(entry: EnvironmentEntry) -> str | None:
 @click.argument("environment", metavar="@NAME")
 @with_common_options
 def remove(face: CommandContext, environment: str) -> None:
-    """Remove the named environment @NAME, which no session has, from the broker's disk."""
+    """Delete the named environment @NAME, which must not be in use, from the broker's disk."""
     with face.client() as client:
         reply = client.remove_environment(environment)
-    face.show({"status": reply.status, "environment": reply.environment}, f"{reply.environment} is removed")
+    face.show({"status": reply.status, "environment": reply.environment}, f"deleted {reply.environment}")
 
 
 def _show_switch(face: CommandContext, session: str, reply: Reply) -> None:
     face.show(_reply_fields(reply), reply.executable or "")
     if not face.json:
-        lost = "; its state is gone" if reply.state == "lost" else ""
-        face.screen.notice(f"session {session!r} runs there now (epoch {reply.epoch}){lost}")
+        lost = "; its variables are lost" if reply.state == "lost" else ""
+        face.screen.notice(f"session {session!r} now runs there (epoch {reply.epoch}){lost}")
 
 
 @env.command()
 @click.argument("action", type=click.Choice(["add", "remove", "list", "install", "test"]))
 @click.argument("packages", nargs=-1)
 @session_option
-@click.option("--from", "path", metavar="FILE", help="What `install` reads. [the lock or project file in the folder]")
+@click.option(
+    "--from", "path", metavar="FILE", help="File that `install` reads. [lock or project file in the directory]"
+)
 @with_common_options
 def pkg(face: CommandContext, action: str, packages: tuple[str, ...], session: str, path: str | None) -> int:
-    """Do something with the PACKAGES of a session's environment, through uv when it is there, else pip.
+    """Manage PACKAGES of a session's environment, with uv if available, else pip.
 
-    It runs as an eval of the session does: Ctrl-C of another client, `interrupt` and `read` work on it.
+    The tool runs as an eval of the session: other clients can interrupt and read it.
     """
     face.empty_result = empty_eval_json(session)
     with face.client() as client:

@@ -1,4 +1,4 @@
-"""`replctl eval` and `replctl read`: run code, and fetch what it gave."""
+"""`replctl eval` and `replctl read`: run code and fetch results."""
 
 from __future__ import annotations
 
@@ -23,20 +23,24 @@ from replctl.commands.session_defaults import directory_for_new, parse_env, runt
 
 @click.command()
 @click.argument("code", required=False)
-@click.option("-f", "--file", type=click.Path(), help="Run this file; - is stdin.")
+@click.option("-f", "--file", type=click.Path(), help="Run this file; - for stdin.")
 @session_option
-@click.option("--ephemeral", is_flag=True, help="Run it in a throw-away session.")
-@click.option("--timeout", type=Duration(), help="How long the code may run.")
-@click.option("--wait", type=Duration(), help="How long to wait for its end; it can be read later.")
-@click.option("--runtime", metavar="NAME|PATH", help="What a session that is created runs.")
-@click.option("--cwd", metavar="DIR", help="Folder of a session that is created. [this one]")
-@click.option("--env", multiple=True, metavar="K=V", help="Environment of a session that is created.")
+@click.option("--ephemeral", is_flag=True, help="Run in an ephemeral session, deleted afterwards.")
+@click.option("--timeout", type=Duration(), help="Limit of the run time.")
+@click.option("--wait", type=Duration(), help="How long to wait; the eval continues and `replctl read` shows the rest.")
+@click.option("--runtime", metavar="NAME|PATH", help="Runtime of a new session.")
+@click.option("--cwd", metavar="DIR", help="Working directory of a new session. [the current one]")
+@click.option("--env", multiple=True, metavar="K=V", help="Environment variable of a new session; repeatable.")
 @click.option("--silent", is_flag=True, help="Do not send the value.")
-@click.option("--no-create", is_flag=True, help="Fail when there is no such session.")
-@click.option("--idempotency-key", metavar="KEY", help="A repeat with this key never runs the code twice.")
-@click.option("--expect-epoch", type=click.IntRange(min=0), metavar="N", help="Fail when the session was reset since.")
-@click.option("--stdin", "feed", metavar="TEXT", help="Answer to input(); a newline is added.")
-@click.option("--traceparent", envvar="TRACEPARENT", metavar="ID", help="The span that calls; also $TRACEPARENT.")
+@click.option("--no-create", is_flag=True, help="Fail if the session does not exist.")
+@click.option("--idempotency-key", metavar="KEY", help="Never run the code twice for the same key.")
+@click.option(
+    "--expect-epoch", type=click.IntRange(min=0), metavar="N", help="Fail if the session was reset since epoch N."
+)
+@click.option("--stdin", "feed", metavar="TEXT", help="Input for input(); a newline is added.")
+@click.option(
+    "--traceparent", envvar="TRACEPARENT", metavar="ID", help="Trace context of the caller; also $TRACEPARENT."
+)
 @with_common_options
 def eval_(
     face: CommandContext,
@@ -56,13 +60,13 @@ def eval_(
     feed: str | None,
     traceparent: str | None,
 ) -> int:
-    """Run CODE in a session that keeps its state; - reads the code from stdin.
+    """Run CODE in a persistent session; - reads the code from stdin.
 
-    What the code prints comes live, its last value is printed at the end.
+    Output is shown live, the value of the last expression at the end.
     """
     text, from_stdin = _read_code(code, file)
     if timeout is not None and timeout <= 0:
-        raise click.UsageError("--timeout must be longer than nothing")
+        raise click.UsageError("--timeout must be positive")
     answers = [] if feed is None else [single_input(feed + "\n")]
     if os.isatty(0) and not from_stdin:
         answers.append(TERMINAL)
@@ -84,7 +88,7 @@ def eval_(
             expect_epoch=expect_epoch,
             idempotency_key=idempotency_key,
             traceparent=traceparent,
-            allow_stdin=bool(answers) or not ephemeral,  # nobody else knows a throw-away session, to send it input
+            allow_stdin=bool(answers) or not ephemeral,  # no other client can send input to an ephemeral session
         )
         return ForegroundEval(face, client, fields, answers, decide).run()
 
@@ -92,12 +96,14 @@ def eval_(
 @click.command()
 @session_argument
 @click.argument("eval_id", type=click.IntRange(min=0))
-@click.option("--wait", type=Duration(), help="How long to wait for its end.")
-@click.option("--offset", type=click.IntRange(min=0), default=0, help="Skip this much; `offset` of the last read.")
+@click.option("--wait", type=Duration(), help="How long to wait for the end of the eval.")
+@click.option(
+    "--offset", type=click.IntRange(min=0), default=0, help="Skip this many bytes; see `offset` of the last read."
+)
 @click.option("--stream", type=click.Choice(["out", "err", "both"]), default="both", show_default=True)
-@click.option("--max-bytes", type=click.IntRange(min=1), help="At most this much text.")
-@click.option("--grep", metavar="TEXT", help="Only lines with this text.")
-@click.option("--raw", is_flag=True, help="To a terminal too: every byte as it was printed.")
+@click.option("--max-bytes", type=click.IntRange(min=1), help="Limit of the output in bytes.")
+@click.option("--grep", metavar="TEXT", help="Only lines that contain TEXT.")
+@click.option("--raw", is_flag=True, help="Print the output unchanged, even to a terminal.")
 @with_common_options
 def read(
     face: CommandContext,
@@ -110,10 +116,10 @@ def read(
     grep: str | None,
     raw: bool,
 ) -> int:
-    """Output and answer of eval EVAL_ID of SESSION. 0 is what the session printed between evals.
+    """Show the output and result of eval EVAL_ID of SESSION. EVAL_ID 0 is output printed between evals.
 
-    Whoever may use the session may have printed it: a terminal is given lines, tabs and colours of it, and no other
-    control sequence unless with --raw. A pipe or file gets it as it is.
+    The output may come from anyone who may use the session: on a terminal only line breaks, tabs and colours are shown,
+    and all other control sequences are removed unless --raw is given. A pipe or file gets the output unchanged.
     """
     face.empty_result = empty_eval_json(session)
     with face.client() as client:
@@ -127,9 +133,9 @@ def read(
 
 
 def _read_code(code: str | None, file: str | None) -> tuple[str, bool]:
-    """The code, and whether it came from stdin."""
+    """Return the code, and True if it came from stdin."""
     if (code is None) == (file is None):
-        raise click.UsageError("give the code, or -f FILE, or - for stdin")
+        raise click.UsageError("pass either CODE, -f FILE, or - for stdin")
     if file is None and code != "-":
         assert code is not None
         return code, False

@@ -1,4 +1,4 @@
-"""`replctl extensions`: what is loaded, and the commands that extensions bring."""
+"""`replctl extensions`: contributions of extensions, and their commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from replctl.commands.context import CommandContext, session_option, with_common
 @click.command()
 @with_common_options
 def extensions(face: CommandContext) -> None:
-    """What the extensions of the config contribute, here and to the broker that runs."""
+    """List what the configured extensions contribute, here and in the running broker."""
     named = configured_extensions()
     here = ext.load_all(named).listing()
     rows = [{**each, "loaded": "here"} for each in here] + _broker_extensions(face)
@@ -27,7 +27,7 @@ def extensions(face: CommandContext) -> None:
 
 
 def _broker_extensions(face: CommandContext) -> list[dict[str, str]]:
-    """What the broker says that it has; nothing when there is none, or it does not tell us."""
+    """Return the broker's list of contributions; empty without a broker or without permission."""
     try:
         with face.client(start=False) as client:
             found = (client.request("introspect", name="extensions").snapshots or {})["extensions"]
@@ -37,7 +37,7 @@ def _broker_extensions(face: CommandContext) -> list[dict[str, str]]:
 
 
 def find_command(name: str) -> click.Command | None:
-    """The command of this name that an extension brings, or None."""
+    """Return the extension command with this name, or None."""
     registry = ext.load_all(configured_extensions())
     found = ext.commands_by_name(registry).get(name)
     if found is None:
@@ -59,6 +59,6 @@ def find_command(name: str) -> click.Command | None:
 
 
 def list_commands() -> list[tuple[str, str]]:
-    """Name and summary of each command that extensions bring."""
+    """Return name and summary of each extension command."""
     some = ext.commands_by_name(ext.load_all(configured_extensions())).values()
     return [(each.name, each.summary) for each in some]

@@ -1,4 +1,4 @@
-"""One eval in the foreground: live output, input for the code, Ctrl-C, and how it ended."""
+"""One eval in the foreground: live output, input for the code, Ctrl-C, and its outcome."""
 
 from __future__ import annotations
 
@@ -23,19 +23,22 @@ from replwire.replies import Approval, Reply
 
 
 class InputSource(NamedTuple):
-    """Where input for the code comes from: `read` gives it, None at its end. It is called when `watch` can be read."""
+    """A source of input for the code. `read` returns a text, or None at the end.
+
+    `read` is called when `descriptor` is readable, or at any time if `descriptor` is None.
+    """
 
     read: Callable[[], str | None]
     descriptor: int | None = None  # None: `read` may be called at any time
 
 
 def read_typed_line() -> str | None:
-    """What was typed at our terminal: a line, as the terminal hands it over."""
+    """Return a line typed at the terminal."""
     return os.read(0, 65536).decode("utf-8", "replace") or None
 
 
 def single_input(text: str) -> InputSource:
-    """This text, and then no more."""
+    """Return an input source that gives this text once."""
     texts = [text]
     return InputSource(lambda: texts.pop() if texts else None)
 
@@ -44,7 +47,7 @@ TERMINAL = InputSource(read_typed_line, descriptor=0)
 
 
 def confirm_at_terminal(approval: Approval) -> bool:
-    """Ask who sits at the terminal. Anything but a clear yes is a no."""
+    """Ask the user at the terminal. Anything but a clear yes is a no."""
     CommandOutput().block(f"{approval.title} {approval.reason} (hook {approval.hook})", "err")
     try:
         return click.confirm("Run it?", default=False, err=True)
@@ -53,13 +56,19 @@ def confirm_at_terminal(approval: Approval) -> bool:
 
 
 def empty_eval_json(session: str | None) -> dict[str, Any]:
-    """An eval's JSON without an answer: every field, none of them set."""
+    """Return an eval's JSON output with every field unset, for errors."""
     data: dict[str, Any] = msgspec.to_builtins(Result(session=session))
     return data
 
 
 def show_result(face: CommandContext, result: Result, show_value: Callable[[str], None] | None = None) -> int:
-    """Show how an eval ended, its output having been shown; the exit code. `show_value`: not as the value's text is."""
+    """Print the outcome of an eval after its output, and return the exit code.
+
+    Args:
+        face: The command.
+        result: The eval's result.
+        show_value: Prints the value; None to print it unchanged.
+    """
     if face.json:
         face.screen.json({**msgspec.to_builtins(result), "word": result.code, "exit": result.exit})
         return result.exit
@@ -77,8 +86,15 @@ def show_result(face: CommandContext, result: Result, show_value: Callable[[str]
 
 
 class ForegroundEval:
-    """Sends an eval and sees it through. `answers` are asked, each to its end, when the code waits for input, `decide`
-    when a hook wants a person's word."""
+    """Sends an eval and follows it to its end.
+
+    Args:
+        face: The command.
+        client: A connected client.
+        fields: Fields of the eval.
+        answers: Input sources, used one after the other when the code waits for input.
+        decide: Decides when a hook asks for a person's approval.
+    """
 
     def __init__(
         self,
@@ -94,11 +110,11 @@ class ForegroundEval:
         self._session: str | None = fields["session"]
         self._gathering: PendingRequest | None = None
         self._interrupt_count = 0
-        self._notice_shown = False  # a notice, as it came
-        self._input_session: str | None = None  # the session whose code waits for input that we can give
+        self._notice_shown = False  # the notice was shown live
+        self._input_session: str | None = None  # the session whose code waits for input
 
     def run(self) -> int:
-        """Send it, show it, return the exit code."""
+        """Run the eval and return the exit code."""
         live = None if self._face.json else self._face.screen.live
         before = signal.signal(signal.SIGINT, self._on_sigint)
         try:
@@ -115,7 +131,7 @@ class ForegroundEval:
             signal.signal(signal.SIGINT, before)
 
     def _attempt(self, live: OnOutput | None) -> Result | None:
-        """How it ended; None when it is to be sent again, because a person said yes to a hook's question."""
+        """Return the result; None if the eval must be sent again because a person approved it."""
         gathering = self._gathering = self._client.send("eval", self._fields, live, self._on_status)
         while not self._client.wait(gathering, watch=self._input_descriptor):
             self._send_input()
@@ -124,7 +140,7 @@ class ForegroundEval:
         try:
             result = protocol.eval_result(gathering)
         except ReplError as error:
-            self._gathering = None  # nothing runs while somebody is asked: Ctrl-C is a no
+            self._gathering = None  # nothing runs while the user is asked: Ctrl-C means no
             if error.approval is None or self._decide is None or not self._decide(error.approval):
                 raise
             self._fields["approval"] = error.approval.id
@@ -134,7 +150,7 @@ class ForegroundEval:
         return result
 
     def _on_sigint(self, _number: int, _frame: FrameType | None) -> None:
-        """The first Ctrl-C interrupts the eval and its end is awaited; the second leaves at once."""
+        """Handle Ctrl-C: the first interrupts the eval and waits for its end, the second leaves at once."""
         self._interrupt_count += 1
         self._face.screen.note_terminal_echo(line=False)
         if self._interrupt_count > 1 or self._gathering is None:
@@ -144,7 +160,7 @@ class ForegroundEval:
     def _report_detached(self) -> int:
         gathering = self._gathering
         where = f" in session {self._session!r}" if self._session else ""
-        self._face.screen.notice(f"left; the eval goes on{where}")
+        self._face.screen.notice(f"left; the eval keeps running{where}")
         if self._face.json:
             result = gathering.finalize() if gathering is not None else Result(session=self._session)
             self._face.screen.json({**msgspec.to_builtins(result), "word": None, "exit": ExitCode.INTERRUPTED})
@@ -177,7 +193,7 @@ class ForegroundEval:
             self._notice_shown = self._notice_shown or reply.notice is not None
 
     def _send_input(self) -> None:
-        """Send the first answer's input; at its end the next one's turn has come."""
+        """Send input from the first source; at its end switch to the next."""
         if (text := self._inputs[0].read()) is None:
             self._inputs.pop(0)
             return

@@ -1,4 +1,4 @@
-"""Commands that ask a session about its names and its past: complete, lookup, vars, history, stack."""
+"""Commands that inspect a session: complete, lookup, vars, history, stack."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from replctl.commands.durations import format_duration
 from replctl.commands.listing import format_variable
 from replwire.replies import StackFrame
 
-_DOC_LINES = 20  # of a text that `lookup` shows
+_DOC_LINES = 20  # lines of documentation that `lookup` shows
 
 
 @click.command()
 @click.argument("code")
 @session_option
-@click.option("--pos", type=click.IntRange(min=0), metavar="N", help="Where the cursor is, in characters. [the end]")
-@click.option("--runtime", metavar="NAME", help="Ask a throw-away session of this runtime.")
+@click.option("--pos", type=click.IntRange(min=0), metavar="N", help="Cursor position in characters. [the end]")
+@click.option("--runtime", metavar="NAME", help="Use an ephemeral session of this runtime.")
 @with_common_options
 def complete(face: CommandContext, code: str, session: str, pos: int | None, runtime: str | None) -> None:
-    """Ways to go on with CODE, one on a line. Nothing of the session's is run to find them."""
+    """List completions for CODE, one per line, without running session code."""
     with face.client() as client:
         reply = client.complete(code, pos, None if runtime else session, runtime)
     found = reply.completions or []
@@ -31,10 +31,10 @@ def complete(face: CommandContext, code: str, session: str, pos: int | None, run
 @click.command()
 @click.argument("symbol")
 @session_option
-@click.option("--module", metavar="NAME", help="Where to look. [the session's own names]")
+@click.option("--module", metavar="NAME", help="Module to look in. [the session's variables]")
 @with_common_options
 def lookup(face: CommandContext, symbol: str, session: str, module: str | None) -> int:
-    """What SYMBOL means: type, signature, text, place. Exit code 4 when it means nothing."""
+    """Show signature, type and docs of SYMBOL (like `?` in IPython). The exit code is 4 if it is not defined."""
     with face.client() as client:
         reply = client.lookup(symbol, session, module)
     keys = ("found", "name", "type", "signature", "doc", "methods", "file", "line")
@@ -46,7 +46,7 @@ def lookup(face: CommandContext, symbol: str, session: str, module: str | None) 
     lines = [head, *place, *doc[:_DOC_LINES], *(["…"] if len(doc) > _DOC_LINES else []), *(reply.methods or [])]
     face.show({"status": ["done"], **{key: data.get(key) for key in keys}}, *(lines if reply.found else []))
     if not reply.found and not face.json:
-        face.screen.notice(f"{symbol} means nothing in session {session!r}")
+        face.screen.notice(f"name {symbol!r} is not defined in session {session!r}")
     return 0 if reply.found else 4
 
 
@@ -54,34 +54,38 @@ def lookup(face: CommandContext, symbol: str, session: str, module: str | None) 
 @session_argument
 @with_common_options
 def vars_(face: CommandContext, session: str) -> None:
-    """Names that SESSION's code bound, with type, size and a preview."""
+    """List SESSION's variables with type, size and a preview."""
     with face.client() as client:
         facts = client.info(session)
     rows = facts.get("variables")
     total = facts.get("variables-total", 0)
     face.show({"status": ["done"], "variables": rows, "count": total}, *map(format_variable, rows or []))
     if rows is None and not face.json:
-        face.screen.notice(f"{session} cannot be asked now: it runs an eval, has no worker, or its runtime has no list")
+        face.screen.notice(
+            f"the variables of {session} are not available: it is running an eval, has no worker, or cannot list them"
+        )
     elif total > len(rows or []) and not face.json:
         face.screen.notice(f"{total - len(rows or [])} more are not shown")
 
 
 @click.command()
 @click.argument("session", type=SessionName(), required=False)
-@click.option("-n", "--limit", type=click.IntRange(min=1), metavar="N", help="The last N.")
-@click.option("--grep", metavar="TEXT", help="Those with this text.")
-@click.option("--search", metavar="TEXT", help="In the transcripts: code, output, values, errors; sessions gone too.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), metavar="N", help="Show the last N.")
+@click.option("--grep", metavar="TEXT", help="Only entries that contain TEXT.")
+@click.option(
+    "--search", metavar="TEXT", help="Search transcripts, also of closed sessions: code, output, values, errors."
+)
 @with_common_options
 def history(
     face: CommandContext, session: str | None, limit: int | None, grep: str | None, search: str | None
 ) -> int | None:
-    """Code that SESSION was given, oldest first, across resets. With --search SESSION may be left out: all of them."""
+    """Show the code sent to SESSION, oldest first, across resets. With --search, SESSION is optional."""
     if search is not None:
-        from replctl.commands.transcripts import search as search_past  # it needs no broker, and reads files
+        from replctl.commands.transcripts import search as search_past  # needs no broker
 
         return search_past(face, session, search, limit)
     if session is None:
-        raise click.UsageError("which session? (with --search it may be left out)")
+        raise click.UsageError("SESSION is required without --search")
     with face.client() as client:
         reply = client.history(session, limit, grep)
     entries = reply.history or []
@@ -89,7 +93,7 @@ def history(
         face.screen.json({"status": ["done"], "session": session, "history": entries, "count": reply.count})
         return None
     for entry in entries:
-        end = " ".join(word for word in entry.status if word != "done") or ("ok" if entry.status else "not ended")
+        end = " ".join(word for word in entry.status if word != "done") or ("ok" if entry.status else "unfinished")
         took = "" if entry.duration_ms is None else f", {format_duration(entry.duration_ms)}"
         face.screen.line(f"# {entry.eval_id} ({end}{took}, epoch {entry.epoch})")
         face.screen.block(entry.code)
@@ -100,7 +104,7 @@ def history(
 @session_argument
 @with_common_options
 def stack(face: CommandContext, session: str) -> None:
-    """Where SESSION's code is at this moment, without stopping it, and its processes."""
+    """Show the current stack of SESSION without stopping it, and its processes."""
     with face.client() as client:
         reply = client.stack(session)
     threads, processes = reply.threads or [], reply.processes or []

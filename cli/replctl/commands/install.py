@@ -1,4 +1,4 @@
-"""`replctl install`: tell an MCP client how to start `replctl mcp`."""
+"""`replctl install`: add `replctl mcp` to the configuration of an MCP client."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from replwire.identifiers import name_error
 
 
 @click.command()
-@click.option("--client", type=click.Choice(list(CLIENTS)), required=True, help="Which client.")
+@click.option("--client", type=click.Choice(list(CLIENTS)), required=True, help="Client to configure.")
 @click.option(
     "--scope",
     type=click.Choice(["user", "project"]),
     default="user",
-    help="For you everywhere, or for everybody in this folder. [user]",
+    help="For you everywhere, or for everyone in this directory. [user]",
 )
-@click.option("--print", "show", is_flag=True, help="Print the entry, and write nothing.")
-@click.option("--name", default="replctl", metavar="NAME", help="What the client calls the server. [replctl]")
-@click.option("--agent", metavar="NAME", help="Its --agent.")
-@click.option("--tools", "set_name", type=click.Choice(list(SETS)), help="Its --tools.")
-@click.option("--endpoint", metavar="URL", help="Its --endpoint.")
+@click.option("--print", "show", is_flag=True, help="Print the entry without writing it.")
+@click.option("--name", default="replctl", metavar="NAME", help="Name of the server in the client. [replctl]")
+@click.option("--agent", metavar="NAME", help="Pass --agent NAME to the server.")
+@click.option("--tools", "set_name", type=click.Choice(list(SETS)), help="Pass --tools to the server.")
+@click.option("--endpoint", metavar="URL", help="Pass --endpoint URL to the server.")
 def install(
     client: str, scope: str, show: bool, name: str, agent: str | None, set_name: str | None, endpoint: str | None
 ) -> int:
-    """Write the server into a client's configuration: a diff is shown, the file before is kept beside it.
+    """Add the server to an MCP client's configuration. Shows a diff and keeps a backup of the file.
 
-    Nothing changes when it is there already.
+    Nothing changes if the entry already exists.
     """
     for label, text in (("server", name), ("agent", agent)):
         if text is not None and (why := name_error(label, text)) is not None:
@@ -46,7 +46,7 @@ def install(
     place = CLIENTS[client]
     path = place.path(scope, os.environ, os.getcwd())
     if path is None:
-        raise click.UsageError(f"{client} has no configuration of a project")
+        raise click.UsageError(f"{client} has no project configuration")
     path = os.path.realpath(path)
     entry, screen = place.entry(command), CommandOutput()
     if show:
@@ -57,19 +57,19 @@ def install(
         after = place.edit(before, name, entry)
     except CannotEdit as error:
         snippet = place.edit("", name, entry)
-        raise click.ClickException(f"{path} is left as it is: {error}. Add this by hand:\n{snippet}") from None
+        raise click.ClickException(f"{path} was not changed: {error}. Add this by hand:\n{snippet}") from None
     if after == before:
         screen.notice(f"already in {path}")
         return ExitCode.OK
     for line in difflib.unified_diff(before.splitlines(), after.splitlines(), path, path, lineterm=""):
         screen.block(line)
     kept = _write(path, before, after)
-    screen.notice(f"wrote {path}" + (f"; as it was before: {kept}" if kept else ""))
+    screen.notice(f"wrote {path}" + (f"; backup: {kept}" if kept else ""))
     return ExitCode.OK
 
 
 def _program(scope: str) -> list[str]:
-    """How to start us: by path, for a user whose client may not have our folder in its PATH; else by name."""
+    """Return the command that starts replctl: an absolute path for a user, since clients may lack PATH; else a name."""
     if scope == "project":
         return ["replctl"]
     beside = os.path.join(os.path.dirname(sys.executable), "replctl")
@@ -83,11 +83,11 @@ def _read(path: str) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise click.ClickException(f"{path} cannot be read: {error}") from None
+        raise click.ClickException(f"cannot read {path}: {error}") from None
 
 
 def _write(path: str, before: str, after: str) -> str | None:
-    """Put the new file in place at once, with the mode of the old one; where that was kept, if there was one."""
+    """Replace the file atomically, keeping its mode. Returns the path of the backup, if the file existed."""
     folder = os.path.dirname(path)
     kept = f"{path}.{time.strftime('%Y%m%d-%H%M%S')}.bak" if os.path.exists(path) else None
     try:
@@ -101,5 +101,5 @@ def _write(path: str, before: str, after: str) -> str | None:
                 os.fchmod(file.fileno(), mode)
             os.replace(file.name, target)
     except OSError as error:
-        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
+        raise click.ClickException(f"cannot write {path}: {error.strerror}") from None
     return kept

@@ -1,4 +1,4 @@
-"""`replctl keys`: who may come to the broker from elsewhere. Secrets go into files of mode 0600, never to a screen."""
+"""`replctl keys`: keys and tokens of remote clients. Secrets go into files of mode 0600, never to the terminal."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from replctl.commands.output import CommandOutput
 from replwire.keys import ClientKey, InvalidKey, KeyPair, KeyStore, write_secret
 from replwire.paths import state_dir
 
-_json = click.option("--json", "as_json", is_flag=True, help="One JSON object on one line.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on one line.")
 
 
 @click.group()
 def keys() -> None:
-    """Who may come to the broker from elsewhere.
+    """Manage keys and tokens for remote clients.
 
-    A ZeroMQ client over tcp:// comes with a key (CURVE, encrypted), a line client over TCP shows a token (not
-    encrypted: for loopback, or inside a tunnel). A broker that runs takes changes in within seconds.
+    A ZeroMQ client over tcp:// authenticates with a key (CURVE, encrypted), a JSON-lines client over TCP with a token
+    (not encrypted: for loopback or a tunnel). A running broker picks up changes within seconds.
     """
 
 
 @keys.command()
 @click.argument("name")
-@click.option("--out", type=click.Path(), help="Where the client's file is written. [NAME.key]")
+@click.option("--out", type=click.Path(), help="File to write the client's key to. [NAME.key]")
 @_json
 def new(name: str, out: str | None, as_json: bool) -> None:
-    """Make a key for the client NAME, let it in, and write its file: give that to the client, as REPLCTL_KEY_FILE."""
+    """Create and authorize a key for the client NAME, and write its key file, for the client's REPLCTL_KEY_FILE."""
     folder = _key_store()
     path = Path(out or f"{name}.key").absolute()
     server = folder.server() or _new_server(folder)
@@ -46,7 +46,7 @@ def new(name: str, out: str | None, as_json: bool) -> None:
 @click.argument("public")
 @_json
 def allow(name: str, public: str, as_json: bool) -> None:
-    """Let a client in that made its own key: NAME, and its PUBLIC key in Z85. Prints the broker's public key."""
+    """Authorize a client's existing public key: NAME and PUBLIC, in Z85. Prints the broker's public key."""
     folder = _key_store()
     server = folder.server() or _new_server(folder)
     _apply(folder.allow, name, public)
@@ -55,10 +55,10 @@ def allow(name: str, public: str, as_json: bool) -> None:
 
 @keys.command()
 @click.argument("name")
-@click.option("--out", type=click.Path(), help="Where the token is written. [NAME.token]")
+@click.option("--out", type=click.Path(), help="File to write the token to. [NAME.token]")
 @_json
 def token(name: str, out: str | None, as_json: bool) -> None:
-    """Make a token for the line client NAME: it sends {"op": "hello", "token": …} first."""
+    """Create a token for the JSON-lines client NAME, who sends {"op": "hello", "token": …} first."""
     path = Path(out or f"{name}.token").absolute()
     text = secrets.token_urlsafe(32)
     _issue(path, lambda: _write(path, text + "\n"), lambda: _apply(_key_store().add_token, name, text))
@@ -66,11 +66,11 @@ def token(name: str, out: str | None, as_json: bool) -> None:
 
 
 def _issue(path: Path, write: Callable[[], None], let_in: Callable[[], None]) -> None:
-    """Write a client's file and let the client in: both, or neither."""
+    """Write a client's file and authorize the client: both, or neither."""
     try:
         write()
     except FileExistsError:
-        raise click.ClickException(f"{path} is there already") from None
+        raise click.ClickException(f"{path} already exists") from None
     except OSError as error:
         raise click.ClickException(f"cannot write {path}: {error.strerror}") from None
     try:
@@ -89,7 +89,7 @@ def _write(path: Path, text: str) -> None:
 @keys.command("list")
 @_json
 def list_(as_json: bool) -> None:
-    """Keys and tokens that may come in."""
+    """List authorized keys and tokens."""
     known = _key_store().list_keys()
     screen = CommandOutput()
     if as_json:
@@ -106,9 +106,9 @@ def list_(as_json: bool) -> None:
 @click.argument("name")
 @_json
 def revoke(name: str, as_json: bool) -> None:
-    """Take back the key and the token of NAME. Who is connected with them is refused within seconds."""
+    """Revoke the key and the token of NAME. Connected clients are refused within seconds."""
     if not _key_store().revoke(name):
-        raise click.ClickException(f"no key or token of the name {name}")
+        raise click.ClickException(f"no key or token named {name}")
     _show(as_json, {"name": name}, f"revoked {name}")
 
 

@@ -1,4 +1,4 @@
-"""Commands that show what there is: ls, jobs, info."""
+"""Commands that list sessions and evals: ls, jobs, info."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LINE = 60  # characters of an eval's code that `jobs` shows
 @click.command()
 @with_common_options
 def ls(face: CommandContext) -> None:
-    """List the sessions."""
+    """List sessions."""
     with face.client() as client:
         sessions = client.sessions()
     if face.json:
@@ -51,7 +51,7 @@ def ls(face: CommandContext) -> None:
 
 
 def display_name(entry: SessionEntry) -> str:
-    """What to call a session: what means it here, or `default` for that of another project, which its folder tells."""
+    """Return a session's name for this caller; `default` for another project's, which its directory identifies."""
     return entry.name if entry.name == DEFAULT_SESSION and "/" not in entry.ref else entry.ref
 
 
@@ -59,7 +59,7 @@ def display_name(entry: SessionEntry) -> str:
 @session_argument
 @with_common_options
 def jobs(face: CommandContext, session: str) -> None:
-    """SESSION's queued, running and recent evals."""
+    """List SESSION's queued, running and recent evals."""
     with face.client() as client:
         entries = client.jobs(session)
     if face.json:
@@ -69,7 +69,7 @@ def jobs(face: CommandContext, session: str) -> None:
 
 
 def show_jobs(screen: CommandOutput, entries: Sequence[JobEntry]) -> None:
-    """The evals of a session as a table."""
+    """Print the evals of a session as a table."""
     if entries:
         screen.table(("ID", "STATE", "END", "EPOCH", "AGENT", "TOOK", "CODE"), map(_job, entries))
     else:
@@ -86,10 +86,10 @@ def _job(entry: JobEntry) -> tuple[Any, ...]:
 
 @click.command()
 @session_argument
-@click.option("--no-variables", is_flag=True, help="Leave the variables out.")
+@click.option("--no-variables", is_flag=True, help="Do not list variables.")
 @with_common_options
 def info(face: CommandContext, session: str, no_variables: bool) -> None:
-    """All there is to know of SESSION."""
+    """Show details of SESSION."""
     with face.client() as client:
         facts = client.info(session, variables=not no_variables)
     if face.json:
@@ -100,12 +100,12 @@ def info(face: CommandContext, session: str, no_variables: bool) -> None:
 
 
 def format_facts(facts: Mapping[str, Any]) -> Iterator[str]:
-    """The answer of `info` as lines: facts first, then the variables. Of the limits, those that are not the default."""
+    """Yield the reply of `info` as lines: facts, then variables; of the limits only those that are not the default."""
     facts = dict(facts)
     variables = facts.pop("variables", None)
     if isinstance(limits := facts.get("limits"), dict):
         usual = {bound.name: bound.default for bound in limit_rows()}
-        facts["limits"] = {k: v for k, v in limits.items() if v != usual.get(k)} or "the defaults"
+        facts["limits"] = {k: v for k, v in limits.items() if v != usual.get(k)} or "defaults"
     width = max((len(key) for key in facts), default=0)
     for key, value in facts.items():
         yield f"{key.ljust(width)}  {format_value(value)}"
@@ -115,7 +115,7 @@ def format_facts(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def format_value(value: Any) -> str:
-    """A fact on one line."""
+    """Return a value on one line."""
     if value is None:
         return "-"
     if isinstance(value, Mapping):
@@ -126,7 +126,7 @@ def format_value(value: Any) -> str:
 
 
 def format_variable(entry: Mapping[str, Any]) -> str:
-    """One of a session's variables on a line."""
+    """Return a variable on one line."""
     shape = entry.get("shape")
     measure = f" {'x'.join(map(str, shape))}" if shape else f" {entry['size']}" if entry.get("size") is not None else ""
     preview = f" = {entry['preview']}" if entry.get("preview") is not None else ""

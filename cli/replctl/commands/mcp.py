@@ -1,4 +1,4 @@
-"""`replctl mcp`: the sessions as an MCP server, on stdin and stdout or over HTTP."""
+"""`replctl mcp`: sessions as an MCP server, on stdin and stdout or over HTTP."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ DEFAULT_HTTP = "127.0.0.1:8931"
 
 
 @click.command()
-@click.option("--tools", "set_name", type=click.Choice(list(SETS)), default="default", help="Which tools. [default]")
-@click.option("--agent", metavar="NAME", help="Who asks; for fairness between agents. [REPLCTL_AGENT, or mcp-PID]")
+@click.option("--tools", "set_name", type=click.Choice(list(SETS)), default="default", help="Tool set. [default]")
+@click.option("--agent", metavar="NAME", help="Agent label used for fair scheduling. [REPLCTL_AGENT, or mcp-PID]")
 @click.option("--endpoint", metavar="URL", help="Address of the broker.")
-@click.option("--no-start", is_flag=True, help="Do not start a broker when none answers.")
+@click.option("--no-start", is_flag=True, help="Do not start a broker if none is running.")
 @click.option(
     "--http",
     is_flag=False,
@@ -37,9 +37,18 @@ DEFAULT_HTTP = "127.0.0.1:8931"
     metavar="[HOST:PORT]",
     help=f"Serve HTTP on loopback instead of stdin and stdout. [{DEFAULT_HTTP}]",
 )
-@click.option("--wait", type=Duration(), metavar="DURATION", help="How long a call waits for code. [45s]")
-@click.option("--budget", type=click.IntRange(500, 1_000_000), metavar="N", help="Characters of one answer. [4000]")
-@click.option("--structured", is_flag=True, help="Structured content from tools that run code too, for programs.")
+@click.option(
+    "--wait",
+    type=Duration(),
+    metavar="DURATION",
+    help="How long a call waits for code before returning `running`. [45s]",
+)
+@click.option(
+    "--budget", type=click.IntRange(500, 1_000_000), metavar="N", help="Size limit of one result in characters. [4000]"
+)
+@click.option(
+    "--structured", is_flag=True, help="Return structured content from tools that run code as well, for programs."
+)
 def mcp(
     set_name: str,
     agent: str | None,
@@ -50,7 +59,7 @@ def mcp(
     budget: int | None,
     structured: bool,
 ) -> int:
-    """Serve MCP: give an agent sessions as tools. Ends when stdin does."""
+    """Serve MCP: sessions as tools for an agent. Ends at the end of stdin."""
     find_runtime_dir(os.environ, os.getuid())
     agent = agent or os.environ.get("REPLCTL_AGENT") or f"mcp-{os.getpid()}"
     if (why := name_error("agent", agent)) is not None:
@@ -60,7 +69,7 @@ def mcp(
     except ReplError as error:
         raise click.UsageError(error.message) from None
 
-    gc.disable()  # while the SDK makes its classes: to look through them again and again is a tenth of the start
+    gc.disable()  # while the SDK creates its classes: collections would take a tenth of the startup
 
     from replctl.tools.base import ToolSettings
     from replctl.tools.catalog import ToolSet
@@ -92,7 +101,7 @@ def mcp(
     _resume_gc()
     if os.isatty(0):
         print(
-            "replctl: an MCP server on this terminal; Ctrl-D ends it. Clients start it themselves: "
+            "replctl: MCP server on this terminal; press Ctrl-D to exit. Clients normally start it: "
             "replctl install --client NAME",
             file=sys.stderr,
         )
@@ -101,13 +110,13 @@ def mcp(
 
 
 def _resume_gc() -> None:
-    """Collect garbage from now on, and never look at what is there already: it stays."""
+    """Enable garbage collection, and exempt all objects that exist now."""
     gc.freeze()
     gc.enable()
 
 
 def extension_tools() -> list[ToolDefinition]:
-    """What extensions add; they are looked for only where the config names some."""
+    """Return the tools of extensions; nothing is loaded unless the config names extensions."""
     named = configured_extensions()
     if not named:
         return []
@@ -117,7 +126,7 @@ def extension_tools() -> list[ToolDefinition]:
 
 
 def find_runtime_dir(environ: MutableMapping[str, str], uid: int, users: str = "/run/user") -> None:
-    """Many clients start a server with few variables; without this one it would miss the user's own broker."""
+    """Set XDG_RUNTIME_DIR if the client did not pass it on; without it the user's broker would not be found."""
     usual = os.path.join(users, str(uid))
     if "XDG_RUNTIME_DIR" not in environ and os.path.isdir(usual) and os.stat(usual).st_uid == uid:
         environ["XDG_RUNTIME_DIR"] = usual

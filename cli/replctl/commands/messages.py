@@ -1,4 +1,4 @@
-"""What people are told of an eval besides its output: nothing is silently queued, cut, lost or left running."""
+"""Messages about an eval besides its output: queued, truncated, lost, still running."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from replctl.commands.durations import format_duration
 from replwire.faults import ExitCode
 from replwire.replies import Reply
 
-# The broker's hints speak of fields of the wire; at a shell the same advice is an option or a command.
+# The broker's hints name wire fields; at a shell the same advice is an option or a command.
 _WORDS = {"send `wait-ms`": "use --wait", "`timeout-ms`": "--timeout", "`wait-ms`": "--wait"}
 _MILLISECONDS = re.compile(r"(`timeout-ms` )(\d+)|\b(\d+) ms\b")  # a plain number is seconds at a shell
 _HINTS = {
-    "session-not-found": "replctl ls lists the sessions, replctl new NAME opens one",
-    "session-already-exists": "replctl new --reuse takes the one there is",
-    "approval-needed": "a person has to allow it: replctl eval asks at a terminal",
-    "plan-mode": "look and ask; replctl mode SESSION normal lets a session change again",
+    "session-not-found": "replctl ls lists sessions, replctl new NAME opens one",
+    "session-already-exists": "use replctl new --reuse for the existing session",
+    "approval-needed": "a person must approve it: replctl eval asks at a terminal",
+    "plan-mode": "only read-only requests are allowed; replctl mode SESSION normal ends plan mode",
 }
 
 
 def hint_for(word: str | None, hint: str | None) -> str | None:
-    """What to do about a fault, for someone at a shell; None when nobody has advice."""
+    """Return the advice for a fault in terms of the command line, or None."""
     return _HINTS.get(word or "", for_shell(hint)) if hint else None
 
 
 def for_shell(text: str) -> str:
-    """What the broker says of fields, with the options that a shell has for them."""
+    """Replace field names in the broker's text by command-line options."""
     text = _MILLISECONDS.sub(lambda found: f"{found[1] or ''}{format_duration(int(found[2] or found[3]))}", text)
     for field, option in _WORDS.items():
         text = text.replace(field, option)
@@ -35,54 +35,59 @@ def for_shell(text: str) -> str:
 
 
 def plan_notice(reply: Reply | None) -> str | None:
-    """Since when and why a session is in plan mode; None for a refusal that says nothing of it."""
+    """Describe since when and why a session is in plan mode; None for other refusals."""
     if reply is None or reply.entered_at is None:
         return None
     return f"in plan mode since {reply.entered_at}" + (f": {reply.entered_reason}" if reply.entered_reason else "")
 
 
 def input_needed_notice(session: str) -> str:
-    """What is told when the code asks for input and nobody here has any."""
+    """Return the message for code that waits for input when no input is available."""
     return f'the code waits for input: replctl stdin {session} "text"'
 
 
 def status_notice(reply: Reply) -> str | None:
-    """A notice for a status that comes while the eval is under way, or None."""
+    """Return the message for a status that arrives while the eval is in progress, or None."""
     status = reply.status or []
     if "queued" in status:
         ahead = reply.queue_position or 0
-        return f"waiting, {ahead} {'eval goes' if ahead == 1 else 'evals go'} first" if ahead else "waiting for a turn"
+        return f"queued behind {ahead} {'eval' if ahead == 1 else 'evals'}" if ahead else "queued for a slot"
     if reply.notice is not None:
         return for_shell(reply.notice)
     if "output-dropped" in status:
-        return f"{reply.dropped_bytes or 0} bytes of live output came too fast to be shown here; replctl read has them"
+        dropped = reply.dropped_bytes or 0
+        return f"{dropped} bytes of live output came too fast and were skipped; replctl read shows them"
     return None
 
 
 def opening_notices(result: Result) -> Iterator[str]:
-    """What is told before the value or the traceback, which are to be the last that is read."""
+    """Yield messages to print before the value or the traceback, which should be read last."""
     if result.notice:
         yield for_shell(result.notice)
     if result.created and not result.ephemeral:
-        earlier = f"; the one before it was lost: {result.cause}" if result.cause and result.state != "lost" else ""
+        earlier = (
+            f"; the previous session of this name was lost: {result.cause}"
+            if result.cause and result.state != "lost"
+            else ""
+        )
         where = f" in {result.cwd}" if result.cwd else ""
         yield f"new session {result.session!r}{where}{earlier}"
 
 
 def end_notices(result: Result) -> Iterator[str]:
-    """Notices for the end of an eval, in the order of their weight."""
+    """Yield messages for the end of an eval, most important first."""
     name = result.session
     if result.exit_status:
         yield result.exit_status
     if result.repr_error:
-        yield f"the value cannot be shown, its repr raised: {result.repr_error}"
+        yield f"the value cannot be shown because its repr raised {result.repr_error}"
     yield from _outcome_notices(result, name)
     if (result.ok or result.exit is ExitCode.RAISED) and result.state == "lost":
         yield f"earlier state was lost: {result.cause or 'unknown cause'}; this ran in a fresh worker" + _epoch(result)
     if result.ignored_fields:
-        yield f"the broker does not know, and ignored: {', '.join(result.ignored_fields)}"
+        yield f"ignored by the broker as unknown: {', '.join(result.ignored_fields)}"
     if result.truncated and not result.dropped_bytes and result.offset is not None:
-        yield f"there is more: --offset {result.offset}"
+        yield f"more output: --offset {result.offset}"
     elif result.truncated:
         yield f"output truncated, {result.dropped_bytes or 0} bytes dropped"
     if result.background_bytes:
@@ -93,7 +98,7 @@ def _outcome_notices(result: Result, name: str | None) -> Iterator[str]:
     kept = "state kept" if result.state == "kept" else f"state lost{_because(result)}{_epoch(result)}"
     if result.exit is ExitCode.TIMED_OUT:
         if result.duration_ms is None and result.error:
-            yield result.error  # it never ran
+            yield result.error  # it did not run
         else:
             limit = result.max_eval_time_ms or result.duration_ms or 0
             yield f"{'interrupted' if result.state == 'kept' else 'killed'} after {format_duration(limit)}, {kept}"

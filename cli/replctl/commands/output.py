@@ -1,8 +1,8 @@
-"""What a command writes: the code's text as it comes, values and tables to stdout, notices to stderr, or one JSON line.
+"""Output of a command: live text, values and tables to stdout, notices to stderr, or one JSON line.
 
-Two methods write text as it is, `live` and `value`: they are for what the caller's own code printed and returned. In
-all others what a terminal would obey is escaped, so that no name, folder, preview or error of somebody else can reach
-one. Everything goes to the descriptors at once, all of it: a pipe takes 65 536 bytes at a time and no more.
+Two methods print text unchanged, `live` and `value`: for output and values of the caller's own code. All others escape
+control sequences, so no name, directory, preview or error of another user can control the terminal. Output is written
+to the descriptors at once and completely: a pipe takes at most 65 536 bytes at a time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from replwire.terminal import escape_control, escape_json, escape_lines
 if TYPE_CHECKING:
     from replctl.top.terminal_sequences import TerminalSanitizer
 
-EXIT_SIGPIPE = 141  # as a shell tells of a program that SIGPIPE ended
-EXIT_WRITE_FAILED = 1  # what cat says of a full disk
+EXIT_SIGPIPE = 141  # a shell's exit code for a program killed by SIGPIPE
+EXIT_WRITE_FAILED = 1  # same as cat for a full disk
 
 
 def has_colours(fd: int) -> bool:
-    """Whether colours belong there: a terminal that takes them, of a user who wants them."""
+    """Return True if colours are wanted: a capable terminal, and no NO_COLOR."""
     return os.isatty(fd) and os.environ.get("TERM", "dumb") != "dumb" and "NO_COLOR" not in os.environ
 
 
@@ -36,26 +36,24 @@ class CommandOutput:
     def __init__(self, out: int = 1, err: int = 2) -> None:
         self._files = {"out": out, "err": err}
         self._sanitizers: dict[str, TerminalSanitizer] = {}
-        self._at_line_start = {"out": True, "err": True}  # whether the last thing written ended its line
-        self._same_terminal = os.isatty(out) and os.isatty(
-            err
-        )  # both are one terminal: a line begun on one is begun on both
+        self._at_line_start = {"out": True, "err": True}  # the last output ended with a newline
+        self._same_terminal = os.isatty(out) and os.isatty(err)  # both are the same terminal and share the cursor
 
     def live(self, stream: str, text: str) -> None:
-        """Text of the code, as it came. Ends the process, quietly, when nobody reads stdout any more."""
+        """Print live output of the code. Ends the process silently if the reader of stdout is gone."""
         if not text:
             return
         self._write(stream, text.encode("utf-8", "backslashreplace"))
         self._set_at_line_start(stream, text.endswith("\n"))
 
     def exit_on_broken_pipe(self) -> None:
-        """From here on the process ends when nobody reads stdout any more, also while there is nothing to write."""
+        """From now on end the process when the reader of stdout is gone, even without anything to write."""
         gone = select.poll()
-        gone.register(self._files["out"], 0)  # an error is told unasked
+        gone.register(self._files["out"], 0)  # errors are reported without being requested
         threading.Thread(target=lambda: gone.poll() and os._exit(EXIT_SIGPIPE), daemon=True).start()
 
     def note_terminal_echo(self, line: bool) -> None:
-        """The terminal has shown what a person typed: a line, or something that did not end it (`^C`)."""
+        """Record that the terminal echoed typed text: a line, or text that did not end one (`^C`)."""
         for stream in self._at_line_start if self._same_terminal else ():
             self._at_line_start[stream] = line
 
@@ -64,41 +62,40 @@ class CommandOutput:
             self._at_line_start[each] = fresh
 
     def write_stored(self, stream: str, text: str) -> None:
-        """Text that a session printed at some time, for anybody: to a terminal its lines, tabs and colours; elsewhere
-        as it is."""
+        """Print stored output of a session: on a terminal only lines, tabs and colours; elsewhere unchanged."""
         if os.isatty(self._files[stream]):
-            from replctl.top.terminal_sequences import TerminalSanitizer  # few commands show such text
+            from replctl.top.terminal_sequences import TerminalSanitizer  # rarely needed
 
             harmless = self._sanitizers.setdefault(stream, TerminalSanitizer(has_colours(self._files[stream])))
             text = harmless.text(text) + harmless.end()
         self.live(stream, text)
 
     def value(self, text: str) -> None:
-        """A value of the caller's own code, as its text is, on a fresh line."""
+        """Print a value of the caller's own code, unchanged, on a fresh line."""
         self._write_line("out", text)
 
     def line(self, text: str, stream: str = "out") -> None:
-        """A line of our own, on a fresh line; newlines in it are escaped too."""
+        """Print a line of replctl's own on a fresh line; newlines in it are escaped."""
         self._write_line(stream, escape_control(text))
 
     def block(self, text: str, stream: str = "out") -> None:
-        """Several lines: code, a traceback, a text of help."""
+        """Print several lines: code, a traceback, a help text."""
         self._write_line(stream, escape_lines(text))
 
     def write_coloured(self, *pieces: tuple[str, str | None]) -> None:
-        """A line of our own in pieces, each with an SGR colour or none."""
+        """Print a line of replctl's own in pieces, each with an SGR colour or None."""
         painted = ((escape_control(text), colour) for text, colour in pieces)
         self._write_line("out", "".join(f"\x1b[{colour}m{text}\x1b[0m" if colour else text for text, colour in painted))
 
     def notice(self, text: str) -> None:
-        """Something that replctl itself has to say. Further lines are indented: none can look like one of ours."""
+        """Print a message of replctl to stderr. Further lines are indented, so none can look like another message."""
         self._write_line("err", f"replctl: {escape_lines(text, '  ')}")
 
     def json(self, data: Any) -> None:
-        """One object on one line."""
+        """Print one object as a line of JSON."""
         try:
             text = escape_json(msgspec.json.encode(data, enc_hook=str).decode())
-        except UnicodeEncodeError:  # a lone surrogate, of a file name that is no UTF-8
+        except UnicodeEncodeError:  # a lone surrogate, from a file name that is not UTF-8
             text = json.dumps(msgspec.to_builtins(data, enc_hook=str))
         self._write("out", text.encode() + b"\n")
 
@@ -117,12 +114,12 @@ class CommandOutput:
         retry_after_ms: int | None = None,
         blank: dict[str, Any] | None = None,
     ) -> None:
-        """An error as one JSON object; the same keys whatever failed."""
+        """Print an error as one JSON object, with the same keys for every error."""
         said = {"err": err, "error": err, "status": list(status), "word": word, "exit": exit, "hint": hint}
         self.json({**(blank or {}), **said, "retry-after-ms": retry_after_ms})
 
     def table(self, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Columns, aligned."""
+        """Print aligned columns."""
         cells = [list(head)] + [["-" if cell is None else escape_control(str(cell)) for cell in row] for row in rows]
         widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
         for row in cells:
@@ -135,12 +132,12 @@ class CommandOutput:
             while view:
                 try:
                     view = view[os.write(fd, view) :]
-                except BlockingIOError:  # a descriptor that we share with a program that made it non-blocking
+                except BlockingIOError:  # another program made the shared descriptor non-blocking
                     select.select([], [fd], [])
         except BrokenPipeError:
             if stream == "out":
                 raise SystemExit(EXIT_SIGPIPE) from None
-        except OSError as error:  # a full disk behind stderr is no reason to lose the value on stdout
+        except OSError as error:  # a full disk behind stderr must not lose the value on stdout
             if stream == "out":
                 self.notice(f"cannot write to stdout: {error.strerror}")
                 raise SystemExit(EXIT_WRITE_FAILED) from None

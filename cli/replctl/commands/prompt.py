@@ -1,4 +1,4 @@
-"""A prompt's talk with one session, without the terminal: what a block of text does, and when it is a block."""
+"""Interactive prompt logic without the terminal: blocks of input and what they do."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from replctl.commands.listing import format_facts, show_jobs
 from replwire.faults import ExitCode
 
 HELP = """\
-/reset      a fresh worker; all names are gone
-/info       runtime, folder, process, memory, variables
+/reset      restart the session; all variables are lost
+/info       runtime, directory, process, memory, variables
 /jobs       running, queued and recent evals
-/interrupt  interrupt what the session runs (for another caller's eval; Ctrl-C is for your own)
-/help       this
-/quit       leave; the session lives on (Ctrl-D does the same)"""
+/interrupt  interrupt the running eval (of another client; Ctrl-C interrupts your own)
+/help       show this help
+/quit       leave (also Ctrl-D); the session keeps running"""
 
 
 def is_complete(text: str) -> bool:
-    """Whether a block of python may run as it stands; an unfinished one, or one that may go on, is not.
+    """Return True if a block of Python can be run as it is.
 
-    A block with an indented last line may go on: an empty line, or one at the margin, ends it. Text that is no python
-    is complete: the session says what is wrong with it.
+    A block with an indented last line may continue; an empty or unindented line ends it. Text that is not valid Python
+    is complete: the session reports the error.
     """
     lines = text.split("\n")
     if text.startswith("/") or not text.strip():
@@ -35,7 +35,7 @@ def is_complete(text: str) -> bool:
     if len(lines) > 1 and lines[-1][:1] in (" ", "\t") and lines[-1].strip():
         return False
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the session's own compiler will warn
+        warnings.simplefilter("ignore")  # the session's compiler warns
         try:
             return codeop.compile_command(text, symbol="exec") is not None
         except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
@@ -43,9 +43,9 @@ def is_complete(text: str) -> bool:
 
 
 def split_blocks(lines: Callable[[], str]) -> Iterator[str]:
-    """The blocks that a script of lines falls into. `lines` gives the next one with its newline, "" at the end.
+    """Yield the blocks of a script. `lines` returns the next line with its newline, or "" at the end.
 
-    It may be called by others in between: lines that the code reads as its input are taken from the same place.
+    Others may call `lines` in between: input that the code reads comes from the same source.
     """
     block = ""
     while line := lines():
@@ -60,12 +60,12 @@ def split_blocks(lines: Callable[[], str]) -> Iterator[str]:
 
 
 class SessionPrompt:
-    """Blocks of text in, effects on the session out; shows everything on the face's screen."""
+    """Runs blocks of input in a session and prints the results."""
 
     def __init__(self, face: CommandContext, client: Client, session: str, answer: InputSource) -> None:
         self._face, self._client, self._answer = face, client, answer
         self.session = session
-        self.exit: int = ExitCode.OK  # of the last eval
+        self.exit: int = ExitCode.OK  # exit code of the last eval
         self._slash_commands: dict[str, Callable[[], None]] = {
             "/reset": self._reset,
             "/info": self._info,
@@ -75,7 +75,7 @@ class SessionPrompt:
         }
 
     def handle_block(self, block: str) -> bool:
-        """Do what a block says; False when it says to leave. Errors are shown, not raised."""
+        """Run a block; errors are printed. Returns False if the block asks to leave."""
         self._face.screen.note_terminal_echo(line=True)
         word = block.strip()
         if word in ("/quit", "/exit"):
@@ -100,13 +100,13 @@ class SessionPrompt:
     def _run_slash_command(self, word: str) -> None:
         action = self._slash_commands.get(word)
         if action is None:
-            self._face.screen.notice(f"no command {word.split()[0]}; /help lists them")
+            self._face.screen.notice(f"unknown command {word.split()[0]}; /help lists the commands")
         else:
             action()
 
     def _reset(self) -> None:
         reply = self._client.reset(self.session)
-        self._face.screen.notice(f"a fresh worker (epoch {reply.epoch}); all names are gone")
+        self._face.screen.notice(f"session restarted (epoch {reply.epoch}); all variables are lost")
 
     def _info(self) -> None:
         for line in format_facts(self._client.info(self.session)):

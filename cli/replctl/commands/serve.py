@@ -1,4 +1,4 @@
-"""`replctl serve`: run a broker. The one file of this package that knows the broker's."""
+"""`replctl serve`: run a broker. The only module of this package that imports the broker."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ from replwire.paths import default_endpoint, state_dir
     "endpoints",
     multiple=True,
     metavar="URL",
-    help="Address to listen at; may be given again. [REPLCTL_ENDPOINT, config, the user's socket]",
+    help="Address to listen on; repeatable. [REPLCTL_ENDPOINT, config, the user's socket]",
 )
 @click.option(
     "--tcp",
     multiple=True,
     metavar="HOST:PORT",
-    help="JSON lines over TCP, too; may be given again. 127.0.0.1:5555 is usual.",
+    help="Also serve JSON lines over TCP; repeatable. 127.0.0.1:5555 is conventional.",
 )
-@click.option("--unix", multiple=True, metavar="PATH", help="JSON lines over a Unix socket, too; may be given again.")
-@click.option("--config", "path", type=click.Path(), metavar="FILE", help="Instead of the user's own file.")
-@click.option("--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="One setting, over file and env.")
-@click.option("--idle-exit", type=Duration(), help="End after this long without sessions; 0 is never.")
-@click.option("--json", "as_json", is_flag=True, help="Say what it listens on as one JSON object on one line.")
+@click.option("--unix", multiple=True, metavar="PATH", help="Also serve JSON lines on a Unix socket; repeatable.")
+@click.option("--config", "path", type=click.Path(), metavar="FILE", help="Config file instead of the user's own.")
+@click.option(
+    "--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a setting of file and environment."
+)
+@click.option("--idle-exit", type=Duration(), help="Exit after this long without sessions; 0: never.")
+@click.option("--json", "as_json", is_flag=True, help="Print the addresses as one JSON object on one line.")
 @click.option("--background", is_flag=True, hidden=True)
 def serve(
     endpoints: tuple[str, ...],
@@ -47,7 +49,7 @@ def serve(
     as_json: bool,
     background: bool,
 ) -> int:
-    """Run a broker until SIGTERM, SIGINT or `replctl shutdown`."""
+    """Run a broker in the foreground until SIGTERM, SIGINT or `replctl shutdown`."""
     flags = parse_set(pairs)
     if idle_exit is not None:
         flags["broker.idle-exit-ms"] = str(round(idle_exit * 1000))
@@ -63,7 +65,7 @@ def serve(
 
     try:
         from replbroker.app import StartError, run
-    except OSError as error:  # what it stands on looks for a directory for temporary files when it is loaded
+    except OSError as error:  # an import of the broker looks for a directory for temporary files
         return _report_start_error(error)
 
     listener = _take_ready_pipe() if background or as_json else None
@@ -74,7 +76,7 @@ def serve(
         ready.update(told)
         if listener is not None:
             CommandOutput(listener).json(ready)
-            os.close(listener)  # who started us stops listening here
+            os.close(listener)  # signals the end of the message to the caller
         else:
             _show_ready(ready)
 
@@ -104,24 +106,24 @@ def serve(
 
 def _report_start_error(error: OSError) -> int:
     where = f"{error.filename}: " if error.filename else ""
-    CommandOutput().notice(f"no broker can be started: {where}{error.strerror}")
+    CommandOutput().notice(f"cannot start a broker: {where}{error.strerror}")
     return ExitCode.NO_BROKER
 
 
 def _toml_value(given: tuple[str, ...]) -> str:
-    """A list as TOML has it, which for plain text is how JSON does."""
+    """Return a list as TOML, which for plain strings is the same as JSON."""
     return given[0] if len(given) == 1 else json.dumps(given)
 
 
 def _take_ready_pipe() -> int:
-    """Whoever listens on stdout, for one line of ours; what extensions print goes to stderr, which is the log."""
+    """Return stdout as a private descriptor for the ready message; later prints go to stderr, the log."""
     listener = os.dup(1)
     os.dup2(2, 1)
     return listener
 
 
 def _detach() -> None:
-    """Become nobody's child: the caller that started us ends, or lives on without having to reap us."""
+    """Detach from the caller by forking, so the caller does not have to reap the broker."""
     if os.fork():
         os._exit(0)
 

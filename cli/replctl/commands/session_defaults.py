@@ -1,4 +1,4 @@
-"""What a session that is created gets from the place it was asked for: its folder and its environment."""
+"""Defaults for a new session: working directory, runtime and environment variables."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import click
 
 
 def directory_for_new(flag: str | None, endpoint: str) -> str | None:
-    """The folder for a new session: the one asked for, else the caller's own. A broker elsewhere has its own."""
+    """Return the directory for a new session: the flag, else the caller's; None for a remote broker."""
     if flag is not None:
         return os.path.abspath(flag)
     if not endpoint.startswith("ipc://"):
         return None
     try:
         return os.getcwd()
-    except FileNotFoundError:  # it was removed under us
+    except FileNotFoundError:  # the current directory was deleted
         return None
 
 
 def runtime_for_new(flag: str | None, folder: str | None) -> tuple[str | None, str | None]:
-    """What a new session is to run, and the environment that was found for it in its folder, if that is why."""
+    """Return the runtime for a new session, and the environment found in its directory if that determined it."""
     if flag is not None:
         return (os.path.abspath(flag) if "/" in flag else flag), None
     found = None if folder is None else os.path.join(folder, ".venv")
@@ -31,11 +31,11 @@ def runtime_for_new(flag: str | None, folder: str | None) -> tuple[str | None, s
 
 
 def parse_env(pairs: Iterable[str]) -> dict[str, str]:
-    """`K=V` as given; a usage error for anything else."""
+    """Parse `K=V`; raises a usage error for anything else."""
     env = {}
     for pair in pairs:
         name, sign, value = pair.partition("=")
         if not sign or not name:
-            raise click.UsageError(f"--env wants K=V: {pair!r}")
+            raise click.UsageError(f"--env needs K=V, not {pair!r}")
         env[name] = value
     return env

@@ -1,4 +1,4 @@
-"""Commands that do one thing to a session: new, reset, close, interrupt, stdin."""
+"""Commands on sessions: new, reset, close, interrupt, stdin."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from replctl.commands.session_defaults import directory_for_new, parse_env, runt
 from replwire.faults import ExitCode
 from replwire.replies import Reply
 
-_MANY = 20_000  # bytes of stdin sent in one message: far below any message limit, whatever the characters
+_MANY = 20_000  # characters of stdin sent in one message; far below any limit
 
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--runtime", metavar="NAME|PATH", help="python, node, bash, or the path of a python environment.")
-@click.option("--cwd", metavar="DIR", help="Its folder. [this one]")
-@click.option("--env", multiple=True, metavar="K=V", help="Its environment, beside the usual.")
-@click.option("--reuse", is_flag=True, help="A session of this name is fine.")
-@click.option("--share", type=click.Choice(["read", "write"]), help="Let everybody see it, or use it.")
+@click.option("--runtime", metavar="NAME|PATH", help="python, node, bash, or the path of a Python environment.")
+@click.option("--cwd", metavar="DIR", help="Working directory. [the current one]")
+@click.option("--env", multiple=True, metavar="K=V", help="Environment variable; repeatable.")
+@click.option("--reuse", is_flag=True, help="Use the session if it already exists.")
+@click.option("--share", type=click.Choice(["read", "write"]), help="Share it with everyone, to read or to use.")
 @with_common_options
 def new(
     face: CommandContext,
@@ -32,7 +32,7 @@ def new(
     reuse: bool,
     share: str | None,
 ) -> None:
-    """Open a session, and print its name (or its id, when it has none)."""
+    """Open a session and print its name (or its id if it has none)."""
     with face.client() as client:
         folder = directory_for_new(cwd, client.address.endpoint)
         wanted, found = runtime_for_new(runtime, folder)
@@ -44,22 +44,22 @@ def new(
         reply.name or reply.session or "",
     )
     if reply.cause:
-        _notice(face, f"the session of this name before it was lost: {reply.cause}")
+        _notice(face, f"the previous session of this name was lost: {reply.cause}")
     if reply.notice:
         _notice(face, reply.notice)
     if found and reply.created:
-        _notice(face, f"runs in {found}, which is here (--runtime python does not)")
+        _notice(face, f"uses the environment {found} found here (--runtime python ignores it)")
 
 
 @click.command()
 @session_argument
 @with_common_options
 def reset(face: CommandContext, session: str) -> None:
-    """Kill SESSION's worker and give it a fresh one. Name, folder and environment stay."""
+    """Restart SESSION with a fresh worker. Variables are lost; name, directory and environment stay."""
     with face.client() as client:
         reply = client.reset(session)
     face.show(_reply_fields(reply, "session", "name", "epoch", "state", "notice"))
-    _notice(face, f"session {session!r} has a fresh worker (epoch {reply.epoch}); its state is gone")
+    _notice(face, f"session {session!r} was reset (epoch {reply.epoch}); its variables are lost")
     if reply.notice:
         _notice(face, reply.notice)
 
@@ -68,7 +68,7 @@ def reset(face: CommandContext, session: str) -> None:
 @click.argument("sessions", nargs=-1, required=True, metavar="SESSION...", type=SessionName())
 @with_common_options
 def close(face: CommandContext, sessions: tuple[str, ...]) -> int:
-    """End sessions, with all that they started. With several, one that fails does not keep the others."""
+    """Close sessions and end everything they started. If one fails, the others are still closed."""
     failed: list[ReplError] = []
     closed: list[str] = []
     with face.client() as client:
@@ -92,11 +92,13 @@ def close(face: CommandContext, sessions: tuple[str, ...]) -> int:
 
 @click.command()
 @session_argument
-@click.option("--id", "eval_id", type=click.IntRange(min=0), metavar="N", help="This eval, running or queued.")
-@click.option("--all", "everything", is_flag=True, help="The running eval and all that wait.")
+@click.option(
+    "--id", "eval_id", type=click.IntRange(min=0), metavar="N", help="Interrupt this eval, running or queued."
+)
+@click.option("--all", "everything", is_flag=True, help="Interrupt the running eval and clear the queue.")
 @with_common_options
 def interrupt(face: CommandContext, session: str, eval_id: int | None, everything: bool) -> None:
-    """Interrupt what SESSION runs. Nothing to interrupt is no error."""
+    """Interrupt the eval that SESSION runs. It is not an error if nothing runs."""
     with face.client() as client:
         reply = client.interrupt(session, eval_id, everything)
     face.show(_reply_fields(reply, "interrupted", "interrupted-id"))
@@ -110,7 +112,7 @@ def interrupt(face: CommandContext, session: str, eval_id: int | None, everythin
 @click.option("-n", "bare", is_flag=True, help="Do not add a newline.")
 @with_common_options
 def stdin(face: CommandContext, session: str, text: str, bare: bool) -> None:
-    """Give TEXT and a newline to what SESSION runs, or to the next that reads; - sends stdin as it is."""
+    """Send TEXT and a newline to the eval that SESSION runs, or to the next one that reads; - sends stdin unchanged."""
     if text == "-":
         with open(0, "rb", closefd=False) as piped:
             text = piped.read().decode("utf-8", "replace")
@@ -121,11 +123,11 @@ def stdin(face: CommandContext, session: str, text: str, bare: bool) -> None:
             reply = client.stdin(session, text[begin : begin + _MANY])
     face.show(_reply_fields(reply, "delivered", "buffered"))
     if reply.buffered:
-        _notice(face, f"{session} reads nothing now; kept for later")
+        _notice(face, f"{session} is not reading input now; buffered for later")
 
 
 def _reply_fields(reply: Reply, *keys: str) -> dict[str, object]:
-    """These keys of a reply, null where absent, and its status."""
+    """Return these fields of a reply, null if absent, and its status."""
     data = msgspec.to_builtins(reply)
     return {"status": data.get("status"), **{key: data.get(key) for key in keys}}
 

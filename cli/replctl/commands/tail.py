@@ -1,4 +1,4 @@
-"""`replctl tail`: what happens, as it happens."""
+"""`replctl tail`: live events."""
 
 from __future__ import annotations
 
@@ -42,12 +42,19 @@ _ENVELOPE = frozenset(
 
 @click.command()
 @click.argument("session", type=SessionName(), required=False)
-@click.option("--types", metavar="TYPE", multiple=True, help="Only this one, or with a / at its end all that begin so.")
-@click.option("--output", is_flag=True, help="What evals print as well, live.")
-@click.option("--since", type=click.IntRange(min=0), metavar="SEQ", help="First what came after this number.")
+@click.option(
+    "--types",
+    metavar="TYPE",
+    multiple=True,
+    help="Only this event type; a trailing / matches a prefix (e.g. eval/). Repeatable.",
+)
+@click.option("--output", is_flag=True, help="Include live output.")
+@click.option(
+    "--since", type=click.IntRange(min=0), metavar="SEQ", help="Start after this event number; needs SESSION."
+)
 @with_common_options
 def tail(face: CommandContext, session: str | None, types: tuple[str, ...], output: bool, since: int | None) -> int:
-    """Events of SESSION, or of all sessions, until Ctrl-C or the end of the session."""
+    """Follow events of SESSION, or of all sessions, until Ctrl-C or the end of the session."""
     with face.client() as client:
         face.screen.exit_on_broken_pipe()
         teller = EventPrinter(face, has_colours(1))
@@ -63,12 +70,12 @@ def tail(face: CommandContext, session: str | None, types: tuple[str, ...], outp
         except ReplError as error:
             if error.code != "shutdown":
                 raise
-            face.screen.notice("the broker ends")
+            face.screen.notice("the broker is shutting down")
     return 0
 
 
 class EventPrinter:
-    """Events as lines."""
+    """Prints events as lines."""
 
     def __init__(self, face: CommandContext, coloured: bool) -> None:
         self._face = face
@@ -77,12 +84,12 @@ class EventPrinter:
         self._texts: dict[tuple[str | None, str], TerminalSanitizer] = {}  # by session and stream
 
     def learn_name(self, event: dict[str, Any]) -> None:
-        """What a new session is called."""
+        """Remember the name of a new session."""
         if event["type"] == _CREATED:
             self.names[event["session"]] = event.get("name") or event["session"]
 
     def print_event(self, event: dict[str, Any]) -> None:
-        """Show one."""
+        """Print one event."""
         kind, session = event["type"], event.get("session")
         if self._face.json:
             self._face.screen.json(event)
@@ -97,7 +104,7 @@ class EventPrinter:
             self.names.pop(session, None)
 
     def _output(self, session: str | None, reply: dict[str, Any]) -> None:
-        """What a session prints is not for our terminal to obey; colours apart, which end with each message."""
+        """Print session output without control sequences; colours end with each message."""
         for stream in ("out", "err"):
             if text := reply.get(stream):
                 harmless = self._texts.setdefault((session, stream), TerminalSanitizer(self._coloured))

@@ -1,4 +1,4 @@
-"""`replctl tools`: the schemas of a tool set, for people who write their own agent loop."""
+"""`replctl tools`: schemas of a tool set, for custom agent loops."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from replwire.faults import ExitCode
 
 
 @click.command()
-@click.option("--format", "form", type=click.Choice(list(FORMATS)), default="mcp", help="Whose API. [mcp]")
-@click.option("--set", "set_name", type=click.Choice(list(SETS)), default="default", help="Which tools. [default]")
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), default="mcp", help="Schema format. [mcp]")
+@click.option("--set", "set_name", type=click.Choice(list(SETS)), default="default", help="Tool set. [default]")
 def tools(form: str, set_name: str) -> int:
-    """Print a tool set's schemas as JSON. `replctl.tools` executes the calls."""
+    """Print a tool set's schemas as JSON. The Python module `replctl.tools` executes the calls."""
     text = msgspec.json.format(msgspec.json.encode(schemas(ToolSet(set_name, more=extension_tools()), form)), indent=2)
     click.echo(text.decode())
     return ExitCode.OK

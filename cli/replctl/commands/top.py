@@ -21,21 +21,21 @@ INSTALL = "pip install 'replctl[tui]'"
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print how it is now, as plain text, and end.")
+@click.option("--once", is_flag=True, help="Print one snapshot as plain text and exit.")
 @click.option(
     "--interval",
     type=Duration(),
     default="2s",
     show_default=True,
     metavar="DURATION",
-    help="Between two looks at processor time and memory; events come at once.",
+    help="Polling interval of processor time and memory; events are live.",
 )
-@click.option("--presenter", metavar="NAME", help="Another screen, of an extension.")
+@click.option("--presenter", metavar="NAME", help="Screen of an extension.")
 @with_common_options
 def top(face: CommandContext, once: bool, interval: float, presenter: str | None) -> int:
-    """Sessions, agents, queue and live output on one screen. Keys: ? shows them, q quits.
+    """Show sessions, agents, queue and live output on one screen. Press ? for the keys, q to quit.
 
-    Where there is no terminal for a screen (a pipe, TERM=dumb), one snapshot is printed, as with --once.
+    Without a terminal (a pipe, TERM=dumb) one snapshot is printed, as with --once.
     """
     if interval < MIN_INTERVAL_SECONDS:
         raise click.BadParameter(f"at least {MIN_INTERVAL_SECONDS} seconds", param_hint="--interval")
@@ -57,15 +57,15 @@ def top(face: CommandContext, once: bool, interval: float, presenter: str | None
             for line in snapshot.format_text(model, now):
                 face.screen.line(line)
             if why:
-                face.screen.notice(f"{why}: this is one snapshot; replctl tail follows")
+                face.screen.notice(f"{why}: this is one snapshot; replctl tail follows events live")
             return ExitCode.OK
-    from replctl.top.run import run_screen  # brings textual
+    from replctl.top.run import run_screen  # imports textual
 
     return run_screen(face.screen, endpoint, face.agent, interval, _load_extensions())
 
 
 def _load_extensions() -> ScreenExtensions:
-    """What extensions add; they are looked for only where the config names some."""
+    """Return the screen extensions; nothing is loaded unless the config names extensions."""
     named = configured_extensions()
     if not named:
         return ScreenExtensions()
@@ -89,11 +89,11 @@ def _run_extension_screen(face: CommandContext, name: str) -> int:
 
 
 def _no_terminal_reason() -> str | None:
-    """Why there can be no live screen here; "" where nobody would want one, None where there can be."""
+    """Return why there is no live screen: "" if none was expected, None if there is one."""
     if not os.isatty(1):
         return ""
     if os.environ.get("TERM", "dumb") in ("", "dumb"):
         return "this terminal cannot show a screen (TERM=dumb)"
     if not (os.isatty(0) and os.isatty(2)):
-        return "a screen needs stdin and stderr to be the terminal, too"
+        return "the live screen needs stdin and stderr at the terminal as well"
     return None

@@ -1,4 +1,4 @@
-"""Commands about what was: search in transcripts, export one, run one again. They ask no broker, but for the last."""
+"""Commands on transcripts: search, export, replay. Only replay needs a broker."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from replwire.terminal import escape_json
 
 @contextmanager
 def _transcripts() -> Iterator[TranscriptReader]:
-    """This user's. What cannot be read is told in a line."""
+    """Open this user's transcripts; a read error becomes a click error."""
     try:
         yield TranscriptReader()
     except OSError as error:
-        raise click.ClickException(f"transcripts cannot be read: {error}") from None
+        raise click.ClickException(f"cannot read transcripts: {error}") from None
 
 
 def search(face: CommandContext, session: str | None, text: str, limit: int | None) -> int:
-    """Turns with this text in code, output, value or error: of all transcripts of a session's name, or of all."""
+    """Print evals with this text in code, output, value or error; all sessions if `session` is None."""
     wanted: dict[str, set[int]] = {}
     with _transcripts() as store:
         heads = store.heads(session)
@@ -65,17 +65,17 @@ def search(face: CommandContext, session: str | None, text: str, limit: int | No
         for line in _matching_lines(turn, text):
             face.screen.line(f"#   {line}")
     if not found and not face.json:
-        face.screen.notice(f"no transcript{'' if session is None else f' of {session!r}'} has this text")
+        face.screen.notice(f"no transcript{'' if session is None else f' of {session!r}'} contains this text")
     return ExitCode.OK if found else ExitCode.NAME
 
 
 def _describe_end(turn: TranscriptEntry) -> str:
     took = "" if turn.duration_ms is None else f", {format_duration(turn.duration_ms)}"
-    return (turn.status or "not ended") + took
+    return (turn.status or "unfinished") + took
 
 
 def _matching_lines(turn: TranscriptEntry, text: str) -> list[str]:
-    """The lines of what came of it that have the text."""
+    """Return lines of the outcome that contain the text."""
     came = "\n".join(part for part in (turn.out, turn.err, turn.value, turn.error) if part)
     return [line[:200] for line in came.splitlines() if text.casefold() in line.casefold()][:5]
 
@@ -87,18 +87,20 @@ class _UnknownTranscript(click.ClickException):
 def _find_head(store: TranscriptReader, session: str) -> TranscriptInfo:
     heads = store.heads(session)
     if not heads:
-        raise _UnknownTranscript(f"no transcript of a session {session!r} (replctl history --search looks in all)")
+        raise _UnknownTranscript(
+            f"no transcript of session {session!r} (replctl history --search searches all transcripts)"
+        )
     return heads[0]
 
 
 @click.command()
 @click.argument("session")
 @click.option(
-    "--format", "kind", type=click.Choice(formats.FORMATS), default="ipynb", show_default=True, help="Of what."
+    "--format", "kind", type=click.Choice(formats.FORMATS), default="ipynb", show_default=True, help="Output format."
 )
-@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Where to. [stdout]")
+@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write to FILE instead of stdout.")
 def export(session: str, kind: str, out: Path | None) -> int:
-    """The transcript of SESSION (name or id; of several the newest) as a notebook, script, page or its events."""
+    """Export the transcript of SESSION (name or id, newest first) as notebook, script, page or events."""
     with _transcripts() as store:
         head = _find_head(store, session)
         entries = list(store.load(head))
@@ -124,19 +126,21 @@ def export(session: str, kind: str, out: Path | None) -> int:
 
 @click.command()
 @click.argument("file")
-@click.option("--into", required=True, metavar="NAME", help="A session, opened when it is not there.")
-@click.option("--exact", is_flag=True, help="Memory addresses count as well.")
-@click.option("--timeout", type=Duration(), metavar="DURATION", help="For each eval.")
+@click.option("--into", required=True, metavar="NAME", help="Session to run in, created if it does not exist.")
+@click.option("--exact", is_flag=True, help="Compare memory addresses as well.")
+@click.option("--timeout", type=Duration(), metavar="DURATION", help="Time limit of each eval.")
 @with_common_options
 def replay(face: CommandContext, file: str, into: str, exact: bool, timeout: float | None) -> int:
-    """Run the evals of FILE, a transcript exported as jsonl (or the name of a session), again, and tell what came out
-    differently. Exit code 1 when anything did."""
+    """Run the evals of a transcript again and report differences. The exit code is 1 if there are any.
+
+    FILE is a transcript exported as jsonl, or the name of a session.
+    """
     then = _read_transcript(file)
     with face.client() as client:
         client.new(into, then.runtime or None, reuse=True)
         runtime = client.info(into)["runtime"]
         if then.runtime not in ("", runtime):
-            raise click.UsageError(f"session {into!r} runs {runtime}, and the transcript is of {then.runtime}")
+            raise click.UsageError(f"session {into!r} runs {runtime}, but the transcript is for {then.runtime}")
         report = run_again(
             then.parts,
             lambda code: _run_eval(client, code, into, timeout),
@@ -153,7 +157,7 @@ def _run_eval(client: Client, code: str, into: str, timeout: float | None) -> Re
 
 
 def discard_result(_: object) -> None:
-    """For a lambda that is to return nothing."""
+    """Discard a value, for a lambda that must return None."""
 
 
 def _read_transcript(file: str) -> SessionTranscript:
@@ -166,7 +170,7 @@ def _read_transcript(file: str) -> SessionTranscript:
             head = _find_head(store, file)
             return read_transcript([header_entry(head), *store.load(head)])
     except ValueError:
-        raise click.UsageError(f"{file} is no transcript: make one with replctl export --format jsonl") from None
+        raise click.UsageError(f"{file} is not a transcript: create one with replctl export --format jsonl") from None
 
 
 def _show_report(face: CommandContext, report: ReplayReport, into: str) -> None:
@@ -182,8 +186,8 @@ def _show_report(face: CommandContext, report: ReplayReport, into: str) -> None:
         face.screen.line(f"eval {drift.eval_id}: {', '.join(drift.what)} differ")
         face.screen.block("\n".join(drift.diff))
     for number, why in report.skipped:
-        face.screen.notice(f"eval {number} was not run again: {why}")
+        face.screen.notice(f"eval {number} skipped: {why}")
     if report.missing:
-        face.screen.notice(f"{report.missing} events are missing in the transcript: what they ran was not run again")
+        face.screen.notice(f"{report.missing} events are missing from the transcript, and their code was not run again")
     count = len(report.drifts)
-    face.screen.line(f"{report.run_count} evals run again in {into!r}: {count or 'none'} came out differently")
+    face.screen.line(f"{report.run_count} evals run again in {into!r}: {count or 'none'} differed")

@@ -1,1 +1,1 @@
-"""What `replctl doctor` looks at. Each check takes facts and gives findings; none starts a broker or mends anything."""
+"""Checks of `replctl doctor`. Each check takes facts and returns findings; none starts a broker or changes anything."""

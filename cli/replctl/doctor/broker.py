@@ -1,4 +1,4 @@
-"""Is there a broker, is it one that works, and what did one leave that is gone?"""
+"""Checks of the broker: running, responsive, and leftovers of a crashed one."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from replctl.doctor.finding import Finding, fail, ok, warn
 from replwire.paths import ipc_path
 from replwire.replies import Reply
 
-ANSWER_TIMEOUT_S = 3.0  # a broker answers `describe` in a millisecond, whatever its sessions do
+ANSWER_TIMEOUT_S = 3.0  # a healthy broker replies to `describe` within a millisecond
 _PROTOCOL = "1"
 
 
 class _SessionListHead(msgspec.Struct):
-    """The first line of a session list file: who wrote it."""
+    """First line of a session list file: the process that wrote it."""
 
     pid: int
 
 
 class _SessionListRecord(msgspec.Struct):
-    """A further line, as far as it matters here."""
+    """A further line of a session list file, reduced to the fields needed here."""
 
     id: str
     name: str | None
@@ -38,19 +38,19 @@ class _SessionListRecord(msgspec.Struct):
 
 
 def broker(endpoint: str, state_dir: str) -> Iterator[Finding]:
-    """Whoever listens there; else what is left of one."""
+    """Check the broker at this endpoint, or the leftovers of one."""
     path = ipc_path(endpoint)
     try:
         listening = is_listening(endpoint)
     except ReplError as error:
         yield fail(
-            "broker", error.message, "it cannot be reached from here", "see the address, its folder, and who you are"
+            "broker", error.message, "it cannot be reached from here", "check the address, its directory, and your user"
         )
         return
     if listening:
         yield from _check_listening(endpoint, path)
     elif path is None:
-        yield ok("broker", f"none at {endpoint}; commands do not start one there")
+        yield ok("broker", f"none at {endpoint}; commands do not start remote brokers")
     else:
         yield from _check_leftovers(endpoint, path, state_dir)
     yield from find_orphan_brokers(os.getuid())
@@ -65,18 +65,21 @@ def _check_listening(endpoint: str, path: str | None) -> Iterator[Finding]:
     except ReplError as error:
         if error.code in ("unauthorized", "forbidden"):
             yield warn(
-                "broker", f"one at {endpoint} refuses us", error.message, "see `replctl keys` and docs/agents.md"
+                "broker",
+                f"the broker at {endpoint} refuses this client",
+                error.message,
+                "see `replctl keys` and docs/agents.md",
             )
             return
-        mend = f"kill {holder}; the next command starts a fresh one" if holder else "end whatever listens there"
-        cause = "it hangs, or is no broker of replctl's"
-        seen = f"something listens at {endpoint}{who} and does not answer in {ANSWER_TIMEOUT_S:g} s"
+        mend = f"kill {holder}; the next command starts a fresh one" if holder else "stop whatever is listening there"
+        cause = "it hangs, or is not a replctl broker"
+        seen = f"something listens at {endpoint}{who} and does not reply within {ANSWER_TIMEOUT_S:g} s"
         yield fail("broker", seen, cause, mend)
         return
-    yield _describe(said, f"one answers at {endpoint}{who}")
+    yield _describe(said, f"running at {endpoint}{who}")
     for trouble in (stats.stats or {}).get("troubles", ()):
-        cause = "what lies there is the broker's own, and it cannot make it anew"
-        yield fail("broker", trouble, cause, "make room there; the broker tries again every two seconds")
+        cause = "the broker needs this file and cannot recreate it"
+        yield fail("broker", trouble, cause, "free the path; the broker retries every two seconds")
 
 
 def _request(client: Client, op: str) -> Reply:
@@ -88,20 +91,20 @@ def _request(client: Client, op: str) -> Reply:
 def _describe(said: Reply, seen: str) -> Finding:
     versions = said.versions or {}
     its = versions.get("replctl", "unknown")
-    restart = "replctl shutdown (its sessions end), or systemctl restart replctl; the next start is of the new version"
+    restart = "run `replctl shutdown` (sessions end) or `systemctl restart replctl` to start the new version"
     if versions.get("protocol") != _PROTOCOL:
-        cause = f"it speaks protocol {versions.get('protocol')}, replctl here {_PROTOCOL}"
+        cause = f"it speaks protocol {versions.get('protocol')}, this replctl {_PROTOCOL}"
         return fail("broker", f"{seen}, version {its}", cause, restart)
     if its != __version__:
         return warn(
             "broker",
             f"{seen}, version {its}",
-            f"replctl here is {__version__}: it was started before an upgrade",
+            f"this replctl is {__version__}: the broker was started before an upgrade",
             restart,
         )
     if said.acts_as == "nobody":
-        cause = f"{said.identity} is no user of that machine, so sessions get no directory, environment or file there"
-        return warn("broker", f"{seen}, version {its}", cause, "have its operator name a user in [[identities]]")
+        cause = f"{said.identity} is not a user of that machine: sessions get no directory, environment or files there"
+        return warn("broker", f"{seen}, version {its}", cause, "ask the operator to map it to a user in [[identities]]")
     seen += f", where you are {said.identity} and sessions act as {said.acts_as}" if said.acts_as else ""
     return ok(
         "broker", f"{seen}, version {its}, {_describe_sandbox(said.sandbox if isinstance(said.sandbox, dict) else {})}"
@@ -109,7 +112,7 @@ def _describe(said: Reply, seen: str) -> Finding:
 
 
 def _describe_sandbox(sandbox: dict[str, Any]) -> str:
-    """What the broker saw at its start, which may be less than we see: a service has its unit around it."""
+    """Describe the sandbox that the broker saw at startup; a service unit may restrict it further."""
     if not sandbox.get("layers"):
         return "sessions without a sandbox"
     without = f", without {', '.join(sandbox['missing'])}" if sandbox.get("missing") else ""
@@ -117,32 +120,34 @@ def _describe_sandbox(sandbox: dict[str, Any]) -> str:
 
 
 def _check_leftovers(endpoint: str, path: str, state_dir: str) -> Iterator[Finding]:
-    """Nobody listens: is somebody about to, and what did the last one leave?"""
+    """Check for a broker that is starting, and for leftovers of the last one."""
     left = is_socket(path)
     lost = _lost_sessions(state_dir)
     starter = lock_holder(path + ".start.lock")
     if (pid := lock_holder(path + ".lock")) is not None:
-        cause = "it starts or ends at this moment, or it hangs"
+        cause = "it is starting or stopping, or it hangs"
         yield warn(
-            "broker", f"pid {pid} holds {path}.lock and does not listen", cause, f"look again in 10 s; then kill {pid}"
+            "broker", f"pid {pid} holds {path}.lock and does not listen", cause, f"check again in 10 s, then kill {pid}"
         )
     elif starter is not None:
         yield warn(
             "broker",
-            f"pid {starter} is starting one",
+            f"pid {starter} is starting a broker",
             "a start takes a second",
-            f"look again in 20 s; then kill {starter}",
+            f"check again in 20 s, then kill {starter}",
         )
     elif left or lost:
-        seen = "; ".join([f"nobody listens at {path}"] * left + [f"sessions lost: {', '.join(lost)}"] * bool(lost))
-        mend = "nothing need be done: the next broker replaces them and says what was lost"
-        yield warn("broker", seen, "a broker was killed and could not tidy up", mend)
+        seen = "; ".join(
+            [f"nothing is listening at {path}"] * left + [f"sessions lost: {', '.join(lost)}"] * bool(lost)
+        )
+        mend = "nothing to do: the next broker cleans up and reports the lost sessions"
+        yield warn("broker", seen, "a broker was killed and could not clean up", mend)
     else:
         yield ok("broker", f"none at {endpoint}; the first command starts one")
 
 
 def is_socket(path: str) -> bool:
-    """Whether a socket's file is there."""
+    """Return True if the path is a socket."""
     try:
         return stat.S_ISSOCK(os.lstat(path).st_mode)
     except OSError:
@@ -150,7 +155,7 @@ def is_socket(path: str) -> bool:
 
 
 def _lost_sessions(state_dir: str) -> list[str]:
-    """Sessions that were open when their broker was killed."""
+    """Return the sessions that were open when their broker was killed."""
     lost = []
     for path in sorted(Path(state_dir).glob("sessions-*.ndjson")):
         try:
@@ -165,7 +170,7 @@ def _lost_sessions(state_dir: str) -> list[str]:
 
 
 def _is_running(pid: int) -> bool:
-    """Whether there is such a process: one that nobody reaped is none."""
+    """Return True if the process exists; zombies do not count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -173,7 +178,7 @@ def _is_running(pid: int) -> bool:
 
 
 def lock_holder(path: str, locks: str = "/proc/locks") -> int | None:
-    """Who holds a lock file, by the kernel's list (proc(5)): to try the lock would be to hold it for a moment."""
+    """Return the pid that holds a lock file, from the kernel's list (proc(5)); testing the lock would take it."""
     try:
         inode = os.stat(path).st_ino
         lines = Path(locks).read_text().splitlines()
@@ -189,21 +194,23 @@ def lock_holder(path: str, locks: str = "/proc/locks") -> int | None:
 
 
 def find_orphan_brokers(uid: int, proc: str = "/proc") -> Iterator[Finding]:
-    """Brokers of this user whose lock file was deleted: nobody finds them, and they hold their sessions."""
+    """Find brokers of this user whose lock file was deleted: unreachable, but still holding their sessions."""
     for entry in filter(str.isdigit, os.listdir(proc)):
         try:
             if os.stat(f"{proc}/{entry}").st_uid != uid or b"replctl" not in Path(proc, entry, "cmdline").read_bytes():
                 continue
-        except OSError:  # it ended
+        except OSError:  # the process has exited
             continue
         gone = [link for link in _open_files(int(entry), proc=proc) if link.endswith(".sock.lock (deleted)")]
         if gone:
-            seen = f"pid {entry} serves {gone[0].removesuffix('.lock (deleted)')}, whose folder was cleared"
-            yield warn("broker", seen, "nobody reaches it any more; it and its sessions live on", f"kill {entry}")
+            seen = f"pid {entry} serves {gone[0].removesuffix('.lock (deleted)')}, whose directory was cleared"
+            yield warn(
+                "broker", seen, "it can no longer be reached, but it and its sessions keep running", f"kill {entry}"
+            )
 
 
 def _open_files(pid: int, default: str = "", proc: str = "/proc") -> list[str]:
-    """What a process has open; only `default` where we may not look."""
+    """Return the open files of a process; only `default` without permission to look."""
     try:
         names = os.listdir(f"{proc}/{pid}/fd")
     except OSError:

@@ -1,4 +1,4 @@
-"""All checks, in the order in which a reader wants them: what others depend on first."""
+"""All checks, in reading order: prerequisites of others first."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from replctl.settings import salvage_settings
 from replwire.config import Config, as_list
 from replwire.paths import default_endpoint, state_dir
 
-# What an interpreter is given of a broker's environment; the canary has no need of more.
+# Variables that an interpreter gets from the broker; the self-test needs no more.
 _ENV = ("PATH", "HOME", "LANG", "TMPDIR")
 
 
 def run_checks(endpoint: str | None, path: str | None, environ: Mapping[str, str], uid: int) -> list[Finding]:
-    """Look at everything. Each check has a deadline of its own; together they take about half a second."""
+    """Run all checks. Each has its own timeout; together they take about half a second."""
     loaded, problems = salvage_settings(path, {})
     config = loaded.config
     state = state_dir(environ)
@@ -41,15 +41,18 @@ def run_checks(endpoint: str | None, path: str | None, environ: Mapping[str, str
 
 
 def _run_check(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """A check that cannot be made is a finding too."""
+    """Run a check; an error in the check becomes a finding."""
     try:
         return list(check())
     except (OSError, ValueError) as error:
-        return [fail(name, str(error), "it could not be looked at", "see the message; are you the broker's user?")]
+        return [fail(name, str(error), "the check failed", "see the message; run this as the broker's user")]
     except ReplError as error:
         return [
             fail(
-                name, error.message, "it cannot be used", "correct it: --endpoint, REPLCTL_ENDPOINT or the config file"
+                name,
+                error.message,
+                "the setting is invalid",
+                "correct it: --endpoint, REPLCTL_ENDPOINT or the config file",
             )
         ]
 

@@ -1,4 +1,4 @@
-"""What a check found."""
+"""Findings of a check."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Level = Literal["ok", "warn", "fail"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One line of the doctor's. `cause` says what follows from what was seen, `mend` what to do; null when all is well.
+    """A finding of one check. `cause` and `fix` are null if all is well.
 
-    `fail`: a broker does not start, or sessions do not open. `warn`: it works, with something less than it could have.
+    `fail`: a broker does not start, or sessions cannot be opened. `warn`: it works, with restrictions.
     """
 
     name: str
@@ -23,15 +23,15 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def ok(name: str, seen: str) -> Finding:
-    """All is well."""
+    """Return a finding without a problem."""
     return Finding(name, "ok", seen)
 
 
 def warn(name: str, seen: str, cause: str, fix: str) -> Finding:
-    """It works, with less."""
+    """Return a finding about a restriction."""
     return Finding(name, "warn", seen, cause, fix)
 
 
 def fail(name: str, seen: str, cause: str, fix: str) -> Finding:
-    """It does not work."""
+    """Return a finding about a failure."""
     return Finding(name, "fail", seen, cause, fix)

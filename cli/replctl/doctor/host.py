@@ -1,4 +1,4 @@
-"""Python, libzmq, disk and clock."""
+"""Checks of Python, libzmq, disk and clock."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ from replwire.config import Config
 from replwire.descriptors import clamp_limits, descriptors_needed
 
 PYTHON = (3, 11)
-LIBZMQ = (4, 2)  # has heartbeats, by which a host that vanished is noticed
-DISK_FLOOR = 16 * 1024 * 1024  # bytes; below that not even a log is certain
+LIBZMQ = (4, 2)  # has heartbeats, which detect a vanished host
+DISK_FLOOR = 16 * 1024 * 1024  # bytes; below this even logging may fail
 _INODES_FLOOR = 100
-_SKEW_S = 300.0  # files on another machine's disk have that machine's time
+_SKEW_S = 300.0  # files on a network disk have that server's time
 _TIME_ERROR = 5  # adjtimex(2): the clock is not synchronised
-_TIMEX_BYTES = 512  # more than a struct timex has
+_TIMEX_BYTES = 512  # larger than struct timex
 
 
 def python(version: tuple[int, ...] = sys.version_info[:3], system: str = sys.platform) -> Iterator[Finding]:
-    """The python that runs replctl, and whether what replctl needs is installed in it."""
+    """Check the Python that runs replctl and the packages that replctl needs."""
     seen = f"{'.'.join(map(str, version))} at {sys.executable}"
     if system != "linux":
-        yield fail("python", f"{seen}, on {system}", "replctl uses what only Linux has", "run it on Linux")
+        yield fail("python", f"{seen}, on {system}", "replctl needs Linux", "run it on Linux")
     elif version < PYTHON:
-        yield fail("python", seen, "replctl needs 3.11", "install it into a newer python; sessions may run older ones")
+        yield fail(
+            "python", seen, "replctl needs 3.11", "install replctl into a newer Python; sessions may use older ones"
+        )
     elif missing := _missing_packages():
         mend = f"{sys.executable} -m pip install --force-reinstall replctl"
-        yield fail("python", seen, f"not installed, or only in part: {', '.join(missing)}", mend)
+        yield fail("python", seen, f"missing or incomplete: {', '.join(missing)}", mend)
     else:
         yield ok("python", f"{seen}, replctl {metadata.version('replctl')}")
 
 
 def descriptors(config: Config, most: int | None = None) -> Iterator[Finding]:
-    """Whether as many files may be open as sessions and connections need."""
+    """Check that enough files may be open for the configured sessions and connections."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if most is None else most
     limits, warm = config.limits, config.broker.warm_workers
     found, seen = clamp_limits(limits, warm, most), f"{most} open files at most"
@@ -62,7 +64,7 @@ def _missing_packages() -> list[str]:
 
 
 def _package_names(requirements: list[str]) -> Iterator[str]:
-    """The packages that are always needed."""
+    """Yield the packages that are always required."""
     for requirement in requirements:
         name = re.match(r"[A-Za-z0-9._-]+", requirement)
         if name is not None and "extra ==" not in requirement:
@@ -78,7 +80,7 @@ def _is_installed(name: str) -> bool:
 
 
 def libzmq() -> Iterator[Finding]:
-    """The message library, and what it was built with."""
+    """Check the version and features of libzmq."""
     mend = f"{sys.executable} -m pip install --force-reinstall pyzmq"
     try:
         import zmq
@@ -91,13 +93,13 @@ def libzmq() -> Iterator[Finding]:
     elif not zmq.has("ipc"):
         yield fail("libzmq", f"{seen}, without ipc", "a broker cannot listen at the user's own socket", mend)
     elif not zmq.has("curve"):
-        yield warn("libzmq", f"{seen}, without CURVE", "clients from other machines cannot come with keys", mend)
+        yield warn("libzmq", f"{seen}, without CURVE", "remote clients cannot use keys", mend)
     else:
         yield ok("libzmq", seen)
 
 
 def disk(config: Config, state_dir: str, scratch: str) -> Iterator[Finding]:
-    """Room for what a broker writes itself: audit, snapshots of clones, logs; and for temporary files."""
+    """Check the free space for audit log, snapshots, logs and temporary files."""
     own = 2 * config.broker.audit_bytes if config.broker.audit else 0
     yield _check_space("disk", state_dir, own + config.limits.max_snapshot_bytes)
     if os.path.realpath(scratch) != os.path.realpath(state_dir):
@@ -111,10 +113,13 @@ def _check_space(name: str, folder: str, wanted: int) -> Finding:
     found = os.statvfs(place)
     free = found.f_bavail * found.f_frsize
     seen = f"{free // 1024**2} MiB free for {folder}"
-    mend = f"free some of `df {place}`, or have another folder: REPLCTL_STATE_DIR, TMPDIR"
+    mend = f"free space on `df {place}`, or use another directory: REPLCTL_STATE_DIR, TMPDIR"
     if not os.access(place, os.W_OK | os.X_OK):
         return fail(
-            name, f"{place} cannot be written", f"{folder} is to be in it", f"chown or chmod {place}, or mount it rw"
+            name,
+            f"{place} is not writable",
+            f"{folder} must be created in it",
+            f"chown or chmod {place}, or mount it read-write",
         )
     if free < DISK_FLOOR or (found.f_files and found.f_favail < _INODES_FLOOR):
         return fail(name, f"{seen}, {found.f_favail} more files", "the disk is full", mend)
@@ -125,29 +130,29 @@ def _check_space(name: str, folder: str, wanted: int) -> Finding:
 
 
 def clock(state_dir: str, now: float | None = None, synchronised: bool | None = None) -> Iterator[Finding]:
-    """Wall time, which the audit is written with. Time limits go by another clock, which cannot be set."""
+    """Check the wall clock, used for the audit log. Time limits use another clock, which cannot be set."""
     now = time.time() if now is None else now
     seen = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now))
-    mend = "have it set: timedatectl set-ntp true, or chrony; a container has the clock of its host"
+    mend = "run `timedatectl set-ntp true` or install chrony (containers use the host's clock)"
     for path in (Path(__file__), Path(state_dir, "audit.ndjson")):
         if path.exists() and path.stat().st_mtime > now + _SKEW_S:
-            why = f"{path} is from later than that: audit and `--since` go wrong"
+            why = f"{path} has a later time: audit times and `--since` are wrong"
             yield warn("clock", seen, why, mend)
             return
     if (_is_synchronised() if synchronised is None else synchronised) is False:
         yield warn(
-            "clock", f"{seen}, not synchronised", "times in the audit may be off; nothing else depends on it", mend
+            "clock", f"{seen}, not synchronised", "audit times may be wrong; nothing else depends on the clock", mend
         )
     else:
         yield ok("clock", seen)
 
 
 def _is_synchronised() -> bool | None:
-    """What the kernel says; None where it may not be asked. With `modes` 0 the call only reads: adjtimex(2)."""
+    """Return the kernel's answer, None without permission. With `modes` 0 the call only reads: adjtimex(2)."""
     said: int = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     return None if said < 0 else said != _TIME_ERROR
 
 
 def machine() -> Iterator[Finding]:
-    """Kernel and processor."""
+    """Report kernel and processor."""
     yield ok("machine", f"Linux {platform.release()}, {platform.machine()}, {os.cpu_count()} processors")

@@ -1,4 +1,4 @@
-"""The sandbox: what this machine has for it, and what a canary inside observed. As a broker does it at its start."""
+"""Checks of the sandbox: prerequisites, and a self-test as at a broker's start."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from replworker.sandbox.report import HostSettings, SandboxReport
 _BWRAP = "apt-get install bubblewrap, or dnf install bubblewrap (0.7 or later)"
 _LANDLOCK = "Linux 5.13 or later with `landlock` in the lsm= boot parameter"
 _DELEGATE = "run the broker as a service with Delegate=yes (systemd), or as root"
-_OF_NAMESPACES = ("namespace", "/proc is masked", "bubblewrap")  # in what a probe says of its failure
+_OF_NAMESPACES = ("namespace", "/proc is masked", "bubblewrap")  # words in the cause of a failed self-test
 _IN_UNIT = "in a systemd unit: neither ProtectKernelTunables= nor ProtectKernelLogs= nor ProcSubset="
 _BOUNDS = ("memory", "pids", "cpu")
-_PROFILE_FIX = "set sandbox.profile, or allow-unsandboxed = true if sessions are to run without"
+_PROFILE_FIX = "set sandbox.profile, or allow-unsandboxed = true if sessions may run without a sandbox"
 
 
 def sandbox(section: SandboxSection, state_dir: str, env: dict[str, str]) -> list[Finding]:
-    """All checks of it. Takes about 0.2 s, and no longer than a broker's start.
+    """Run all sandbox checks, in about 0.2 s.
 
-    The canary leaves nothing: its folder in TMPDIR and its control group go with it.
+    The self-test leaves nothing behind: its directory in TMPDIR and its control group are deleted.
     """
     if section.profile == "off":
         return [_check_profile_off(section)]
@@ -39,7 +39,7 @@ def sandbox(section: SandboxSection, state_dir: str, env: dict[str, str]) -> lis
 
 
 def judge(machine: Machine, report: SandboxReport, host: HostSettings, level: Level) -> Iterator[Finding]:
-    """What was seen, part by part. `level` is that of a sandbox that cannot be had."""
+    """Yield findings for each part. `level` is the level of an unavailable sandbox."""
     yield bubblewrap(machine, level)
     yield namespaces(machine, report, host, level)
     yield landlock(machine, report)
@@ -48,16 +48,16 @@ def judge(machine: Machine, report: SandboxReport, host: HostSettings, level: Le
 
 
 def bubblewrap(machine: Machine, level: Level) -> Finding:
-    """The program that makes the sandbox."""
+    """Check bubblewrap, the program that creates the sandbox."""
     if machine.bwrap is None:
-        return Finding("bubblewrap", level, machine.bwrap_problem or "none", "no sandbox can be made", _BWRAP)
+        return Finding("bubblewrap", level, machine.bwrap_problem or "none", "sandboxing is not possible", _BWRAP)
     return ok("bubblewrap", f"{'.'.join(map(str, machine.bwrap_version))} at {machine.bwrap}")
 
 
 def namespaces(machine: Machine, report: SandboxReport, host: HostSettings, level: Level) -> Finding:
-    """Whether they can be made: the canary was in some. What the kernel's settings say counts when it never came in."""
+    """Check namespaces: the self-test ran in some. Kernel settings count only if it did not."""
     if report.layers:
-        return ok("namespaces", "made: a canary was inside of them")
+        return ok("namespaces", "the self-test ran inside them")
     if machine.bwrap is None:
         off = [
             name
@@ -72,36 +72,40 @@ def namespaces(machine: Machine, report: SandboxReport, host: HostSettings, leve
             return Finding(
                 "namespaces", level, f"{off[0]} is 0", cause, f"sysctl {off[0]}={10000 if 'max' in off[0] else 1}"
             )
-        return warn("namespaces", "not tried", "there is no bubblewrap to try them with", _BWRAP)
+        return warn("namespaces", "not tried", "bubblewrap is missing", _BWRAP)
     gap = report.missing[0]
     if not any(word in gap.cause for word in _OF_NAMESPACES):
-        return warn("namespaces", "not tried", f"a canary was not started: {gap.cause}", gap.fix or "see its message")
+        return warn(
+            "namespaces", "not tried", f"the self-test could not start: {gap.cause}", gap.fix or "see the message"
+        )
     in_unit = f"; {_IN_UNIT}" if "/proc" in gap.cause else ""
-    mend = (gap.fix or "see its message") + in_unit
-    return Finding("namespaces", level, "a canary did not get into any", gap.cause, mend)
+    mend = (gap.fix or "see the message") + in_unit
+    return Finding("namespaces", level, "the self-test could not enter any", gap.cause, mend)
 
 
 def landlock(machine: Machine, report: SandboxReport) -> Finding:
-    """A layer beside the mounts."""
+    """Check Landlock, the layer beside the mounts."""
     if not machine.landlock_abi:
-        return warn("landlock", "the kernel has none", "mounts alone hold a descriptor that leads outside", _LANDLOCK)
+        return warn(
+            "landlock", "the kernel has none", "only mounts protect against descriptors that lead outside", _LANDLOCK
+        )
     if report.layers.get("landlock") is False:
-        return warn("landlock", f"version {machine.landlock_abi}", "it did not stop a walk out", _LANDLOCK)
+        return warn("landlock", f"version {machine.landlock_abi}", "it did not prevent an escape", _LANDLOCK)
     return ok("landlock", f"version {machine.landlock_abi}")
 
 
 def cgroups(machine: Machine, report: SandboxReport) -> Finding:
-    """What bounds all of a session's processes together."""
+    """Check control groups, which limit all processes of a session together."""
     home = machine.cgroups
     lacking = [name for name in _BOUNDS if report.layers.get(name, name in home.folders) is False]
     if not lacking:
         return ok("cgroups", f"version {home.version}: {', '.join(sorted(home.folders))}")
-    cause = f"nothing bounds {', '.join(lacking)} of a session's processes together"
+    cause = f"nothing limits {', '.join(lacking)} of all of a session's processes together"
     return warn("cgroups", home.problem or f"not usable: {', '.join(lacking)}", cause, _DELEGATE)
 
 
 def layers(report: SandboxReport, level: Level) -> Finding:
-    """What sessions would be promised."""
+    """Check the layers that sessions would get."""
     held = [name for name, seen in report.layers.items() if seen]
     if report.ok:
         lost = [gap for gap in report.missing if gap.layer == "late-workspace"]
@@ -109,11 +113,11 @@ def layers(report: SandboxReport, level: Level) -> Finding:
             return warn(
                 "sandbox",
                 f"{len(held)} layers; late-workspace: {lost[0].cause}",
-                "sessions with a folder start cold, in 0.1 s and not from the pool",
+                "sessions with a directory start without a warm worker, in 0.1 s",
                 lost[0].fix,
             )
-        return ok("sandbox", f"{len(held)} of {len(report.layers)} layers were observed")
-    without = "sessions run unsandboxed, as the config allows" if level == "warn" else "no session is opened"
+        return ok("sandbox", f"{len(held)} of {len(report.layers)} layers passed the self-test")
+    without = "sessions run without a sandbox, as the config allows" if level == "warn" else "no session can be opened"
     mends = dict.fromkeys(gap.fix for gap in report.missing_required if gap.fix)
     seen = "; ".join(f"{gap.layer}: {gap.cause}" for gap in report.missing_required)
     return Finding("sandbox", level, seen, without, "; ".join(mends) or "see docs/security.md")
@@ -123,13 +127,13 @@ def _check_profile_off(section: SandboxSection) -> Finding:
     if section.allow_unsandboxed:
         return warn("sandbox", "profile is off", "sessions can do what the broker's user can", "set sandbox.profile")
     return Finding(
-        "sandbox", "fail", "profile is off", "and allow-unsandboxed is not set: no session is opened", _PROFILE_FIX
+        "sandbox", "fail", "profile is off", "and allow-unsandboxed is not set: no session can be opened", _PROFILE_FIX
     )
 
 
 def _check_allow_unsandboxed(section: SandboxSection) -> Iterator[Finding]:
     if section.allow_unsandboxed:
-        cause = "when the sandbox fails one day, sessions run without one instead of being refused"
+        cause = "if the sandbox ever fails, sessions run without one instead of being refused"
         yield warn(
-            "sandbox", "allow-unsandboxed is true", cause, "take sandbox.allow-unsandboxed out of the config file"
+            "sandbox", "allow-unsandboxed is true", cause, "remove sandbox.allow-unsandboxed from the config file"
         )

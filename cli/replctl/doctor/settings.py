@@ -1,4 +1,4 @@
-"""The config file, and what it names."""
+"""Checks of the config file and the paths it names."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from replwire.config import Config, LoadedConfig
 from replwire.identities import Identity
 from replwire.paths import config_file
 
-_FIX = "correct it; `replctl config show` prints every setting and where it came from"
+_FIX = "correct it; `replctl config show` prints every setting and its source"
 
 
 def config(
     path: str | None, loaded: LoadedConfig, problems: list[str], environ: Mapping[str, str], uid: int
 ) -> Iterator[Finding]:
-    """Whether it can be used, and who else could write it: it can switch the sandbox off."""
+    """Check that the config file is valid and not writable by others, since it can disable the sandbox."""
     place = path or config_file(environ)
     for problem in problems:
-        yield fail("config", problem, "no broker starts with it (the checks below leave it out)", _FIX)
+        yield fail("config", problem, "no broker can start with it (the checks below ignore it)", _FIX)
     if problems:
         return
     try:
@@ -32,7 +32,7 @@ def config(
         return
     if found.st_uid not in (uid, 0) or found.st_mode & 0o022:
         seen = f"{place} has mode {stat.S_IMODE(found.st_mode):04o} and owner {found.st_uid}"
-        cause = "others may change it, and it can switch the sandbox off"
+        cause = "others may change it, and it can disable the sandbox"
         yield fail("config", seen, cause, f"chmod go-w {place}; chown {uid} {place}")
         return
     yield ok("config", f"{place}; {_describe_settings(loaded)}")
@@ -46,7 +46,7 @@ def _describe_settings(loaded: LoadedConfig) -> str:
 
 
 def _check_paths(config: Config) -> Iterator[Finding]:
-    """Folders that the settings name."""
+    """Check the directories that the settings name."""
     sandbox = config.sandbox
     folders = {
         "sandbox.workspaces": sandbox.workspaces,
@@ -57,27 +57,29 @@ def _check_paths(config: Config) -> Iterator[Finding]:
     for key, paths in folders.items():
         for path in paths:
             if not os.path.exists(os.path.expanduser(path)):
-                yield warn("config", f"{key} names {path}", "it is not there", f"make it, or take it out of {key}")
+                yield warn("config", f"{key} names {path}", "it does not exist", f"create it, or remove it from {key}")
     for each in config.identities:
         yield from _check_identity(each)
 
 
 def _check_identity(entry: Identity) -> Iterator[Finding]:
-    """The host user and the directories of an identity."""
+    """Check the host user and the directories of an identity."""
     key = f"identities: {entry.name}"
     if entry.user is not None:
         try:
             pwd.getpwnam(entry.user)
         except KeyError:
-            cause = "there is no such user, so its sessions get no directory, environment or file on a root broker"
-            yield warn("config", f"{key}: user {entry.user}", cause, "make the user, or correct `user`")
+            cause = "there is no such user, so its sessions get no directory, environment or files on a root broker"
+            yield warn("config", f"{key}: user {entry.user}", cause, "create the user, or correct `user`")
     for path in entry.workspaces:
         if not os.path.isdir(path):
-            yield warn("config", f"{key}: workspaces names {path}", "it is not there", "make it, or take it out")
+            yield warn(
+                "config", f"{key}: workspaces names {path}", "it does not exist", "create it, or remove the entry"
+            )
 
 
 def interpreters(config: Config, search: str | None) -> Iterator[Finding]:
-    """What sessions of each runtime would run."""
+    """Check the interpreters that sessions of each runtime would use."""
     for runtime, named in (
         ("python", config.python.interpreter),
         ("node", config.node.interpreter),
@@ -90,7 +92,7 @@ def interpreters(config: Config, search: str | None) -> Iterator[Finding]:
                 "there is no such program",
                 f"install it, or correct {runtime}.interpreter",
             )
-    yield ok("runtimes", f"python, {', '.join(_find_interpreters(config, search)) or 'and neither node nor bash'}")
+    yield ok("runtimes", f"python, {', '.join(_find_interpreters(config, search)) or 'no node or bash'}")
 
 
 def _find_interpreters(config: Config, search: str | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Folders and sockets: who may come to them, and who listens."""
+"""Checks of directories and sockets: access, and listeners."""
 
 from __future__ import annotations
 
@@ -16,21 +16,19 @@ _LOOPBACK = ("127.", "localhost", "[::1]")
 
 
 def directory(name: str, path: str, uid: int) -> Iterator[Finding]:
-    """A folder that must be ours alone; a broker refuses another."""
+    """Check a directory that must be private; a broker refuses any other."""
     if (fault := directory_problem(path, uid)) is not None:
-        yield fail(
-            name, fault, "others could put their own socket or files there", f"chown {uid} {path}; chmod 700 {path}"
-        )
+        yield fail(name, fault, "others could create sockets or files there", f"chown {uid} {path}; chmod 700 {path}")
         return
     try:
         found = os.stat(path)
     except FileNotFoundError:
-        yield ok(name, f"{path} is not there yet; a broker makes it")
+        yield ok(name, f"{path} does not exist yet; a broker creates it")
         return
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077:
-        cause = "others may enter it: a broker refuses to start"
-        mend = f"chmod 700 {path}, when it is replctl's alone; else name a place in a directory that is"
+        cause = "others may enter it, so a broker refuses to start"
+        mend = f"chmod 700 {path} if only replctl uses it, else choose a private directory"
         yield fail(name, f"{path} has mode {mode:04o}", cause, mend)
     elif found.st_uid != uid:
         yield warn(
@@ -44,23 +42,23 @@ def directory(name: str, path: str, uid: int) -> Iterator[Finding]:
 
 
 def listener(endpoint: str, state_dir: str, uid: int) -> Iterator[Finding]:
-    """The place where a broker would listen, by its kind."""
+    """Check the place where a broker would listen."""
     path = ipc_path(endpoint)
     if path is None:
         yield from _check_tcp(endpoint, state_dir)
         return
     if path.startswith("@"):
-        yield warn("sockets", endpoint, "any user of this machine may connect to an abstract socket", "give it a path")
+        yield warn("sockets", endpoint, "any user of this machine may connect to an abstract socket", "use a path")
         return
     if _is_shared(endpoint, os.path.dirname(path), uid):
-        yield ok("sockets", f"{path}, which is shared: a broker listens there, and others may enter its directory")
+        yield ok("sockets", f"{path}, shared: a broker listens there, and others may enter its directory")
     else:
         yield from directory("sockets", os.path.dirname(path), uid)
     yield from _check_file(path, uid)
 
 
 def _is_shared(endpoint: str, directory: str, uid: int) -> bool:
-    """Whether it is a service's socket: one in a directory like /run, which a broker is passed and does not make."""
+    """Return True for a service's socket in a directory like /run, which a broker receives and does not create."""
     try:
         mode = os.stat(directory).st_mode
         return bool(mode & 0o077) and directory_problem(directory, uid) is None and is_listening(endpoint)
@@ -74,12 +72,12 @@ def _check_file(path: str, uid: int) -> Iterator[Finding]:
     except (FileNotFoundError, NotADirectoryError):
         return
     if not stat.S_ISSOCK(found.st_mode):
-        yield fail("sockets", f"{path} is no socket", "a broker cannot listen there", f"move {path} away")
+        yield fail("sockets", f"{path} is not a socket", "a broker cannot listen there", f"move {path} away")
     elif found.st_uid not in (uid, 0):
         yield fail(
             "sockets",
             f"{path} belongs to uid {found.st_uid}",
-            "it is not your broker's",
+            "it is not your broker's socket",
             f"ask that user, or rm {path}",
         )
 
@@ -91,21 +89,21 @@ def _check_tcp(endpoint: str, state_dir: str) -> Iterator[Finding]:
         yield fail(
             "sockets",
             str(error),
-            "a broker does not start at tcp:// with such a key",
-            "make a new one: replctl keys new NAME",
+            "a broker cannot start at tcp:// with this key",
+            "create a new one: replctl keys new NAME",
         )
         return
     if pair is not None or endpoint.removeprefix("tcp://").startswith(_LOOPBACK):
-        yield ok("sockets", f"{endpoint}, {'clients come with keys' if pair else 'this machine alone'}")
+        yield ok("sockets", f"{endpoint}, {'clients need keys' if pair else 'this machine only'}")
     else:
-        cause = "beyond loopback clients need keys; a broker does not start there without"
+        cause = "beyond loopback clients need keys, and a broker refuses to start without any"
         yield fail(
             "sockets", f"{endpoint}, no keys in {state_dir}", cause, "replctl keys new NAME, or listen on 127.0.0.1"
         )
 
 
 def secrets(state_dir: str) -> Iterator[Finding]:
-    """Files with secrets in them that others could read, if the folders above ever let them."""
+    """Check files with secrets that others could read."""
     for name in ("keys/server.toml", "audit.ndjson", "history"):
         path = os.path.join(state_dir, name)
         try:

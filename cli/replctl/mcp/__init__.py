@@ -1,1 +1,1 @@
-"""The MCP server: tool sets, resources and prompts over stdio or HTTP. Needs the `mcp` package, and loads it late."""
+"""The MCP server: tool sets, resources and prompts over stdio or HTTP. Imports the `mcp` package lazily."""

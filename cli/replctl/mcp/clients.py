@@ -1,4 +1,4 @@
-"""Where each MCP client keeps its servers, and how an entry looks there."""
+"""Configuration files of MCP clients and the form of their entries."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Environ = Mapping[str, str]
 
 
 class ClientConfig(NamedTuple):
-    """How one client is configured. Paths are templates: `~` is the home folder; None: the client has no such scope."""
+    """Configuration of one client. In paths `~` is the home directory; None: the client has no such scope."""
 
     user: str
     project: str | None
-    keys: tuple[str, ...]  # where servers stand in the file
+    keys: tuple[str, ...]  # path of the servers in the file
     toml: bool = False
-    typed: bool = False  # an entry says that it is `stdio`
-    base: tuple[str, str] | None = None  # a variable that moves a folder of the user's path
+    typed: bool = False  # entries have a type, `stdio`
+    base: tuple[str, str] | None = None  # variable that replaces a directory of the user's path
     more: Mapping[str, Any] = {}
 
     def path(self, scope: str, environ: Environ, folder: str) -> str | None:
-        """The file for a scope, in this project folder."""
+        """Return the file for a scope, in this project directory, or None."""
         if scope == "project":
             return None if self.project is None else os.path.join(folder, self.project)
         if self.base is not None and (moved := environ.get(self.base[0])):
@@ -32,18 +32,18 @@ class ClientConfig(NamedTuple):
         return self.user.replace("~", environ.get("HOME", "/"), 1)
 
     def entry(self, command: list[str]) -> dict[str, Any]:
-        """What stands under the server's name."""
+        """Return the entry under the server's name."""
         kind = {"type": "stdio"} if self.typed else {}
         return {**kind, "command": command[0], "args": command[1:], **self.more}
 
     def edit(self, text: str, name: str, entry: Mapping[str, Any]) -> str:
-        """The file's text with the entry in it. Raises CannotEdit."""
+        """Return the file's text with the entry in it. Raises CannotEdit."""
         if self.toml:
             return into_toml(text, ".".join(self.keys), name, entry)
         return into_json(text, self.keys, name, entry)
 
 
-# Codex hands few variables on to a server, and waits a minute for a tool.
+# Codex passes few variables to a server, and waits a minute for a tool.
 _CODEX = {
     "env_vars": ["XDG_RUNTIME_DIR", "REPLCTL_STATE_DIR", "REPLCTL_ENDPOINT", "REPLCTL_CONFIG"],
     "startup_timeout_sec": 20,

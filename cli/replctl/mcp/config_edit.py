@@ -1,4 +1,4 @@
-"""Put one entry into somebody's configuration file and leave all else as it is. Pure: text in, text out."""
+"""Edits of one entry in a configuration file that leave everything else unchanged. No I/O."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ Entry = Mapping[str, Any]
 
 
 class CannotEdit(ValueError):
-    """The file is written in a way that cannot be changed without loss; the text says why."""
+    """The file cannot be changed without loss; the text says why."""
 
 
 def into_json(text: str, path: Sequence[str], name: str, entry: Entry) -> str:
-    """The file with `entry` under `path` and `name`; keys that somebody added to an entry of this name stay.
+    """Return the JSON file with `entry` under `path` and `name`; other keys of that entry are kept.
 
-    Raises CannotEdit for what is no JSON: comments would be lost.
+    Raises:
+        CannotEdit: The file is not plain JSON; comments would be lost.
     """
     try:
         root = json.loads(text, object_pairs_hook=_reject_duplicates) if text.strip() else {}
@@ -30,7 +31,7 @@ def into_json(text: str, path: Sequence[str], name: str, entry: Entry) -> str:
             break
         node = node.setdefault(key, {})
     if not isinstance(node, dict) or not isinstance(node.get(name, {}), dict):
-        raise CannotEdit(f"{'.'.join(path)} holds something else than servers by name")
+        raise CannotEdit(f"{'.'.join(path)} does not hold servers by name")
     merged = {**node.get(name, {}), **entry}
     if node.get(name) == merged:
         return text
@@ -39,10 +40,12 @@ def into_json(text: str, path: Sequence[str], name: str, entry: Entry) -> str:
 
 
 def into_toml(text: str, table: str, name: str, entry: Entry) -> str:
-    """The file with `entry` in the table `[table.name]`, or with that table at its end. Keys that somebody added to it,
-    comments and all other tables stay as they are.
+    """Return the TOML file with `entry` in the table `[table.name]`, which is appended if it is missing.
 
-    Raises CannotEdit when the file is no TOML, or has the entry in another form than a table of its own.
+    Other keys of that table, comments and all other tables are kept.
+
+    Raises:
+        CannotEdit: The file is not TOML, or has the entry in another form than a table of its own.
     """
     before = _toml(text)
     mine = before.get(table, {}).get(name) if isinstance(before.get(table, {}), dict) else None
@@ -58,7 +61,7 @@ def into_toml(text: str, table: str, name: str, entry: Entry) -> str:
     else:
         end = next((n for n in range(begin + 1, len(lines)) if lines[n].lstrip().startswith("[")), len(lines))
         while end > begin + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
-            end -= 1  # a comment above the next table is that table's
+            end -= 1  # a comment above the next table belongs to it
         others = (text for keys, text in _statements(lines[begin + 1 : end]) if not keys & entry.keys())
         after = "".join([*lines[:begin], block, *others, *lines[end:]])
     _check(before, _toml(after), table, name, entry)
@@ -66,26 +69,26 @@ def into_toml(text: str, table: str, name: str, entry: Entry) -> str:
 
 
 def _statements(lines: Sequence[str]) -> Iterator[tuple[set[str], str]]:
-    """The lines of a table in pieces that are TOML by themselves, each with its keys: a comment has none."""
+    """Yield the lines of a table in pieces that are valid TOML, each with its keys; a comment has none."""
     piece = ""
     for line in lines:
         piece += line
         try:
             keys = set(tomllib.loads(piece))
-        except tomllib.TOMLDecodeError:  # a value over several lines
+        except tomllib.TOMLDecodeError:  # a multi-line value
             continue
         yield keys, piece
         piece = ""
     if piece:
-        raise CannotEdit("where the entry ends cannot be told")
+        raise CannotEdit("the end of the entry cannot be determined")
 
 
 def _check(before: dict[str, Any], after: dict[str, Any], table: str, name: str, entry: Entry) -> None:
-    """Nothing but our keys may have changed."""
+    """Raise CannotEdit if anything but the entry's keys has changed."""
     servers = before.get(table, {})
     mine = servers.get(name, {}) if isinstance(servers, dict) else {}
     if not isinstance(mine, dict) or after.get(table, {}).get(name) != {**mine, **entry}:
-        raise CannotEdit("the entry did not come out as it should")
+        raise CannotEdit("the edited entry is wrong")
     for each in (before, after):
         servers = each.get(table)
         if isinstance(servers, dict):
@@ -104,7 +107,7 @@ def _toml(text: str) -> dict[str, Any]:
 
 
 def _value(value: Any) -> str:
-    """Strings, numbers and lists of strings; a JSON string is a TOML basic string."""
+    """Return a string, number or list of strings as TOML; a JSON string is a TOML basic string."""
     if isinstance(value, list):
         return "[" + ", ".join(map(_value, value)) + "]"
     return json.dumps(value)
@@ -120,5 +123,5 @@ def _indent(text: str) -> int | str:
 def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("duplicate key")
     return found

@@ -1,7 +1,7 @@
-"""What a hook wants a person to decide, asked of a client that can ask its user (elicitation).
+"""Approval requests of hooks, put to the user of an MCP client (elicitation).
 
-In the older era of the protocol the client is asked while the call waits. In the current one the call ends with the
-question, and the client sends it again with its user's answer.
+In older protocol versions the client is asked while the call waits. In the current one the call ends with the question,
+and the client sends the call again with its user's answer.
 """
 
 from __future__ import annotations
@@ -17,22 +17,26 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from replwire.replies import Approval
 
-_ANSWER_TIMEOUT_S = 120.0  # for a person's answer while the call waits for it
+_ANSWER_TIMEOUT_S = 120.0  # time limit of a person's answer
 _KEY = "approval"
 
 
 class InputRequired(Exception):
-    """The call ends with a question."""
+    """The call ends with a question to the user."""
 
     def __init__(self, result: types.InputRequiredResult) -> None:
-        super().__init__("a person is asked")
+        super().__init__("the user is asked")
         self.result = result
 
 
 async def ask_approval(
     ctx: ServerRequestContext[Any, Any], params: types.CallToolRequestParams, approval: Approval
 ) -> bool:
-    """Whether the client's user says yes. Who cannot ask, fails or is too slow has said no. Raises Asks."""
+    """Return True if the client's user approves. A client that cannot ask, fails or is too slow counts as a no.
+
+    Raises:
+        InputRequired: The call must end with the question.
+    """
     can = types.ClientCapabilities(elicitation=types.ElicitationCapability())
     if not ctx.session.check_client_capability(can):
         return False
@@ -48,10 +52,10 @@ async def ask_approval(
 
 
 def _answer_in_call(params: types.CallToolRequestParams, message: str, form: dict[str, Any]) -> bool:
-    """The answer that came with the call; to a question that has none, the call ends with it.
+    """Return the answer that came with the call; raises InputRequired if there is none.
 
-    The state that goes to and fro names the questions of this call, the one that is open last: all before it have had a
-    yes, since each no ends the call.
+    The request state names the questions of this call, the open one last: all before it were approved, since each no
+    ends the call.
     """
     question = hashlib.sha256(message.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     *allowed, latest = (params.request_state or "").split() or [""]

@@ -1,4 +1,4 @@
-"""Streamable HTTP on loopback, behind a bearer token that is kept in a file of the user's own."""
+"""Streamable HTTP on loopback, protected by a bearer token in a private file."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from replwire.private_directories import make_private_directory
 
 PATH = "/mcp"
 TOKEN_FILE = "mcp-http.token"
-CLOSE_SECONDS = 2  # how long open streams get when the server ends
+CLOSE_SECONDS = 2  # time for open streams when the server stops
 MAX_TOKEN_BYTES = 1024
 
 
 def serve_http(server: Server[Any], where: str) -> int:
-    """Serve at HOST:PORT until a signal ends it. Raises ReplError when that cannot be bound or trusted."""
+    """Serve at HOST:PORT until a signal. Raises ReplError if the address or the token cannot be used."""
     listener = bind(where)
     try:
         path = os.path.join(state_dir(os.environ), TOKEN_FILE)
@@ -43,7 +43,7 @@ def serve_http(server: Server[Any], where: str) -> int:
         )
         serving = uvicorn.Server(config)
         serving.run(sockets=[listener])
-    except KeyboardInterrupt:  # uvicorn has ended in good order, and says so with the signal it got
+    except KeyboardInterrupt:  # uvicorn shut down cleanly and re-raises the signal
         pass
     finally:
         listener.close()
@@ -51,7 +51,7 @@ def serve_http(server: Server[Any], where: str) -> int:
 
 
 def bind(where: str) -> socket.socket:
-    """A socket that listens on loopback; port 0 takes a free one. Raises ReplError."""
+    """Return a listening socket on loopback; port 0 takes a free one. Raises ReplError."""
     host, _, port = where.rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdecimal() or int(port) > 65535:
@@ -67,12 +67,12 @@ def bind(where: str) -> socket.socket:
 
 
 def load_token(path: str) -> str:
-    """The token in this file, which is made when it is not there. Raises ReplError when others might know it."""
+    """Return the token in this file, which is created if missing. Raises ReplError if others could read it."""
     folder = os.path.dirname(path)
     try:
         make_private_directory(folder)
         if (why := directory_problem(folder, os.getuid())) is not None:
-            raise ReplError("invalid-request", f"no token is kept there: {why}")
+            raise ReplError("invalid-request", f"the token's directory cannot be used: {why}")
         try:
             made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except FileExistsError:
@@ -87,14 +87,14 @@ def load_token(path: str) -> str:
                 raise ReplError("invalid-request", f"others may read the token: chmod 600 {path}")
             text = file.read(MAX_TOKEN_BYTES).decode("ascii", "replace").strip()
     except OSError as error:
-        raise ReplError("invalid-request", f"cannot keep a token at {path}: {error.strerror}") from None
+        raise ReplError("invalid-request", f"cannot store a token at {path}: {error.strerror}") from None
     if len(text) < 32:
-        raise ReplError("invalid-request", f"no token in {path}; delete the file, and a new one is made")
+        raise ReplError("invalid-request", f"no token in {path}; delete the file to create a new one")
     return text
 
 
 class TokenGuard:
-    """Lets requests through that carry the token. `state.ending` tells them whether the server is about to end."""
+    """Rejects requests without the token. `state.ending` tells handlers whether the server is about to stop."""
 
     def __init__(self, app: ASGIApp, token: str, ending: Callable[[], bool]) -> None:
         self._app = app
@@ -102,7 +102,7 @@ class TokenGuard:
         self._ending = ending
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request. A comparison takes as long whatever was sent."""
+        """Handle one request. Tokens are compared in constant time."""
         if scope["type"] == "http":
             given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
             if not hmac.compare_digest(given, self._expected):
@@ -114,11 +114,11 @@ class TokenGuard:
             await self._app(scope, receive, send)
         except asyncio.CancelledError:
             if not self._ending():
-                raise  # else it was still open when the server had waited long enough: no fault of anything
+                raise  # else the stream was still open at the end of the grace period
 
 
 def build_app(server: Server[Any], listener: socket.socket) -> ASGIApp:
-    """The SDK's endpoint; Host and Origin must be ours, or a web page could reach it by a name of its own."""
+    """Return the SDK's endpoint with Host and Origin checks, which protect against DNS rebinding by a web page."""
     port = listener.getsockname()[1]
     names = {f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}", _authority(listener)}
     security = TransportSecuritySettings(

@@ -1,4 +1,4 @@
-"""Progress notifications while code runs: the last line it printed, and a sign of life when it prints nothing."""
+"""Progress notifications while code runs: the last printed line, or a keep-alive."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from replctl.client.result import OnOutput
 from replctl.tools.text_budget import clean
 
 REPORT_INTERVAL_SECONDS = 0.5  # at most two notifications a second
-KEEPALIVE_SECONDS = 5.0  # clients that extend their own time limit at each notification do so well before a minute
+KEEPALIVE_SECONDS = 5.0  # some clients extend their time limit, often a minute, with each notification
 MAX_TEXT = 200
 
 
 class ProgressReporter:
-    """What to say of one call, and when."""
+    """Text and timing of one call's notifications."""
 
     def __init__(self) -> None:
         self._begin = time.monotonic()
@@ -28,14 +28,14 @@ class ProgressReporter:
         self._fresh = False
 
     def output(self, _stream: str, text: str) -> None:
-        """Live text: its last line that is not blank is kept."""
+        """Keep the last line of live output that is not blank."""
         for line in reversed(text[-4 * MAX_TEXT :].replace("\r", "\n").split("\n")):
             if shown := clean(line).text.strip():
                 self._line, self._fresh = shown[-MAX_TEXT:], True
                 return
 
     def due(self, now: float) -> tuple[float, str] | None:
-        """Seconds since the call began and the text to send, or None when nothing is to be said now."""
+        """Return the seconds since the call began and the text to send, or None if nothing is due."""
         if not self._fresh and now - self._reported_at < KEEPALIVE_SECONDS:
             return None
         self._fresh, self._reported_at = False, now
@@ -44,7 +44,7 @@ class ProgressReporter:
 
 @asynccontextmanager
 async def report_progress(ctx: ServerRequestContext[Any, Any]) -> AsyncIterator[OnOutput | None]:
-    """Send progress while the block runs, if the client asked for it; gives what hears the output."""
+    """Send progress inside the block if the client asked for it. Yields the callback for live output, or None."""
     if not (ctx.meta and ctx.meta.get("progress_token") is not None):
         yield None
         return

@@ -1,4 +1,4 @@
-"""Prompts: two routines that a person may start."""
+"""Prompts: two workflows that a user can start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
 _DEBUG = """\
-Find out why this goes wrong, in the REPL session `{session}`:
+Find out why this fails, in the REPL session `{session}`:
 
 {problem}
 
@@ -18,7 +18,7 @@ Find out why this goes wrong, in the REPL session `{session}`:
 2. Reproduce it with the smallest code that still fails. Print little.
 3. Check one assumption at a time: types, shapes, a value before and after each step. Keep results in names.
 4. Before changes that could spoil the state, clone it: sessions(action="clone", session="{session}", to="try").
-5. Say the cause in one sentence, show the line that proves it, then the smallest change that mends it, and run that.
+5. Say the cause in one sentence, show the line that proves it, then the smallest change that fixes it, and run that.
 """
 
 _BENCHMARK = """\
@@ -35,7 +35,7 @@ Measure this, in a session of its own (`{session}`), so that nothing else runs i
 
 
 class _PromptTemplate(NamedTuple):
-    """A prompt: its one needed argument, the session it is for unless another is named, and its text."""
+    """A prompt: its required argument, its default session, and its text."""
 
     title: str
     description: str
@@ -44,7 +44,7 @@ class _PromptTemplate(NamedTuple):
     text: str
 
     def prompt(self, name: str) -> types.Prompt:
-        """As clients are told of it."""
+        """Return the prompt's description for clients."""
         needed, what = self.needed
         return types.Prompt(
             name=name,
@@ -60,8 +60,8 @@ class _PromptTemplate(NamedTuple):
 _PROMPTS = {
     "debug": _PromptTemplate(
         "Debug in a session",
-        "Find a fault without losing the state that shows it",
-        ("problem", "What goes wrong"),
+        "Find a fault without losing the failing state",
+        ("problem", "The problem"),
         "default",
         _DEBUG,
     ),
@@ -74,14 +74,14 @@ _PROMPTS = {
 async def list_prompts(
     _ctx: ServerRequestContext[Any, Any], _params: types.PaginatedRequestParams | None
 ) -> types.ListPromptsResult:
-    """All prompts."""
+    """List all prompts."""
     return types.ListPromptsResult(prompts=[routine.prompt(name) for name, routine in _PROMPTS.items()])
 
 
 async def get_prompt(
     _ctx: ServerRequestContext[Any, Any], params: types.GetPromptRequestParams
 ) -> types.GetPromptResult:
-    """One prompt with its arguments filled in."""
+    """Return one prompt with its arguments filled in."""
     routine = _PROMPTS.get(params.name)
     if routine is None:
         raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {params.name}")

@@ -1,4 +1,4 @@
-"""Resources: sessions as things to look at. Reading one runs no code; listing them starts no broker."""
+"""Sessions as MCP resources. Reading one runs no code; listing them starts no broker."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from replctl.tools.text_budget import fold
 _URI = re.compile(r"repl://sessions(?:/(?P<name>[^/]+)/(?P<part>variables|transcript|info))?\Z")
 _NOT_FOUND = -32002  # up to 2025-11-25; later revisions say "invalid params" instead
 _PARTS = {
-    "variables": ("application/json", "Names that the session's code bound"),
-    "transcript": ("text/plain", "The code that the session ran, and how each ended"),
-    "info": ("application/json", "Runtime, folder, process, memory, limits"),
+    "variables": ("application/json", "Variables of the session"),
+    "transcript": ("text/plain", "Code that the session ran, with outcomes"),
+    "info": ("application/json", "Runtime, directory, process, memory, limits"),
 }
 MAX_TRANSCRIPT = 100  # evals
 
 
 class SessionResources:
-    """What can be listed and read. Larger than a tool's answer: a person asked for it."""
+    """Resources for all sessions. Larger than a tool's result, because a person asked."""
 
     def __init__(self, tools: ToolSet, client: AsyncClient) -> None:
         self._budget = 10 * tools.settings.budget
@@ -41,7 +41,7 @@ class SessionResources:
     async def list(
         self, _ctx: ServerRequestContext[Any, Any], _params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        """The list of sessions, and for each live one what it has."""
+        """List the session list, and for each session its resources."""
         found = [
             types.Resource(
                 uri="repl://sessions", name="sessions", description="All sessions", mime_type="application/json"
@@ -67,7 +67,7 @@ class SessionResources:
     async def templates(
         self, _ctx: ServerRequestContext[Any, Any], _params: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
-        """What every session has."""
+        """List the resource templates of a session."""
         return types.ListResourceTemplatesResult(
             resource_templates=[
                 types.ResourceTemplate(
@@ -80,7 +80,7 @@ class SessionResources:
     async def read(
         self, ctx: ServerRequestContext[Any, Any], params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        """One resource."""
+        """Read one resource."""
         uri = str(params.uri)
         match = _URI.match(uri)
         steps = None if match is None else self._steps(match["name"] and unquote(match["name"]), match["part"])
@@ -116,4 +116,4 @@ def _transcript(name: str, budget: int) -> Generator[ToolRequest, ToolResponse, 
     for each in entries:
         words = [word for word in each.get("status") or [] if word != "done"]
         lines.append(f"[{each['eval-id']}] epoch {each['epoch']}, {' '.join(words) or 'ok'}\n{each['code']}\n")
-    return ToolResult(text=fold("\n".join(lines) or "nothing was run", budget, budget).text)
+    return ToolResult(text=fold("\n".join(lines) or "no evals", budget, budget).text)

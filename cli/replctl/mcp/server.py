@@ -1,4 +1,4 @@
-"""The server itself: calls of one tool set, driven over one client of the broker, whatever the transport."""
+"""MCP handlers: calls of one tool set over one client of the broker, for any transport."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ from replwire.identifiers import MAX_NAME_BYTES
 
 McpRequestContext = ServerRequestContext[Any, Any]
 
-_CANCEL_REASON_WAIT_S = 0.05  # seconds in which the notification that cancelled a call is looked at
+_CANCEL_REASON_WAIT_S = 0.05  # time for the cancelling notification to arrive
 _HOUR_MS = 3_600_000
 
 
 class McpHandlers:
-    """One MCP server's own state: its tools, its client, and the calls that were given up a moment ago."""
+    """State of one MCP server: its tools, its client, and recently abandoned calls."""
 
     def __init__(self, tools: ToolSet, client: AsyncClient) -> None:
         self.tools = tools
         self.client = client
-        self._known_connections = 0  # of the client, as far as it is known which broker they are to
-        self._last_seen: float | None = None  # when that broker was last known to be there
-        self._lost_sessions: list[str] = []  # sessions of the one before it
-        self._mismatch: str | None = None  # that the broker is of another version, as long as it is not told
-        self._abandoned_calls: dict[str, str | None] = {}  # call to the reason its client gave
+        self._known_connections = 0  # the client's connection count when its broker was last checked
+        self._last_seen: float | None = None  # when that broker was last known to run
+        self._lost_sessions: list[str] = []  # sessions lost with the previous broker
+        self._mismatch: str | None = None  # version mismatch that has not been reported yet
+        self._abandoned_calls: dict[str, str | None] = {}  # call key to the reason the client gave
 
     def on_start(self, started: BrokerReady) -> None:
-        """A broker had to be started: what the one before it took along is told with the next answer."""
+        """Remember the sessions lost with the previous broker, for the next result."""
         self._lost_sessions = started.lost
 
     def on_mismatch(self, text: str) -> None:
-        """The broker is of another version: told with the next answer."""
+        """Remember the version mismatch, for the next result."""
         self._mismatch = text
 
     async def list_tools(
         self, _ctx: McpRequestContext, _params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        """All tools; the same for everybody, always."""
+        """List all tools; the list never changes."""
         settings = self.tools.settings
         return types.ListToolsResult(
             tools=[types.Tool.model_validate(described(tool, settings)) for tool in self.tools.tools.values()]
@@ -68,7 +68,7 @@ class McpHandlers:
     async def call_tool(
         self, ctx: McpRequestContext, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
-        """One call. What the code or the broker does wrong is in its result."""
+        """Run one call. Failures of the code or the broker are part of its result."""
         tool = self.tools.tools.get(params.name)
         if tool is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}")
@@ -93,7 +93,7 @@ class McpHandlers:
         return self._result(tool, answer)
 
     async def _restart_notice(self) -> str | None:
-        """That another broker serves than before, whoever started it; once."""
+        """Return a one-time notice that the broker was restarted, or None."""
         if self._known_connections == self.client.connection_count:
             return None
         self._known_connections = self.client.connection_count
@@ -106,8 +106,8 @@ class McpHandlers:
         another = before is not None and up_ms is not None and up_ms / 1000 < now - before
         if not lost and not another:
             return None
-        how = f"ended unexpectedly, and sessions {', '.join(lost)}" if lost else "ended, and its sessions"
-        return f"a new broker was started; the one before it {how} with it"
+        how = f"ended unexpectedly, losing sessions {', '.join(lost)}" if lost else "ended with its sessions"
+        return f"a new broker was started; the previous one {how}"
 
     def _result(self, tool: ToolDefinition, answer: ToolResult) -> types.CallToolResult:
         content: list[types.ContentBlock] = [types.TextContent(type="text", text=answer.text)]
@@ -120,11 +120,11 @@ class McpHandlers:
             result.meta = {"replctl/eval": facts}
         return result
 
-    # A call that is cancelled: by the user, who wants the code to stop; or because its client stopped waiting, or
-    # went away, and then the code goes on. Which of the two it was, the notification says that comes with it.
+    # A call is cancelled either by the user, who wants the code to stop, or because its client timed out or
+    # disconnected, and then the code keeps running. The accompanying notification says which.
 
     async def note_cancellation(self, ctx: McpRequestContext, call_next: CallNext) -> HandlerResult:
-        """Middleware: note why a call was cancelled."""
+        """Record why a call was cancelled (middleware)."""
         if ctx.method == "notifications/cancelled" and ctx.params is not None:
             call = _call_key(ctx, ctx.params.get("requestId"))
             if call in self._abandoned_calls:
@@ -133,7 +133,7 @@ class McpHandlers:
 
     def _on_abandoned(self, ctx: McpRequestContext, gathering: PendingRequest) -> None:
         if (ending := getattr(ctx.request and ctx.request.state, "ending", None)) is not None and ending():
-            return  # it is we who go, and nobody has cancelled anything
+            return  # the server is stopping, the call was not cancelled
         interrupt = {"request_id": gathering.request_id}
         if ctx.request is not None and ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
             self.client.send_nowait("interrupt", interrupt)  # over HTTP, closing the stream is how a call is cancelled
@@ -153,13 +153,13 @@ _META_KEYS = ("status", "session", "eval_id", "epoch", "state")
 
 
 def _call_key(ctx: McpRequestContext, request_id: Any) -> str:
-    """A name for a call: its id, and over HTTP the connection it counts in."""
+    """Return a key for a call: its id, and over HTTP its connection."""
     where = ctx.request.headers.get("mcp-session-id", "") if ctx.request is not None else ""
     return f"{where}/{request_id}"
 
 
 def _traceparent(ctx: McpRequestContext) -> str | None:
-    """The span that the call belongs to, as MCP has it."""
+    """Return the call's trace context, or None."""
     found = ctx.meta.get("traceparent") if ctx.meta else None
     return found if isinstance(found, str) and len(found) <= MAX_NAME_BYTES else None
 
@@ -167,8 +167,15 @@ def _traceparent(ctx: McpRequestContext) -> str | None:
 def build_server(
     tools: ToolSet, endpoint: str | None, agent: str, directory: str | None = ".", *, start: bool = True
 ) -> Server[Any]:
-    """A server for any number of connections. The broker is looked for, or started, by the first call. The default
-    session is that of the project of `directory`, or without one that of the agent."""
+    """Build a server for any number of connections. The first call connects to the broker, or starts it.
+
+    Args:
+        tools: The tool set to serve.
+        endpoint: Address of the broker; None for the default.
+        agent: Agent label.
+        directory: The session `default` is that of this directory's project; None for that of the agent.
+        start: Start a broker if none is running.
+    """
     client = AsyncClient(
         endpoint,
         agent,

@@ -1,4 +1,4 @@
-"""Standard input and output: the SDK's transport, with an answer for lines that are no messages."""
+"""Standard input and output: the SDK's transport, plus error responses for invalid lines."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from pydantic import ValidationError
 
 
 async def serve(server: Server[Any]) -> None:
-    """Serve until stdin ends, or nobody reads stdout. Nothing but the protocol is written to it."""
+    """Serve until stdin ends or the reader of stdout is gone. Only the protocol is written to stdout."""
     try:
         async with stdio_server() as (incoming, outgoing), _reject_invalid(incoming, outgoing) as messages:
             await server.run(messages, outgoing, server.create_initialization_options())
     except* BrokenPipeError:
-        pass  # the client has gone; what it asked to run goes on
+        pass  # the client is gone; its evals keep running
 
 
 @asynccontextmanager
 async def _reject_invalid(incoming: Any, outgoing: Any) -> AsyncIterator[Any]:
-    """Hand messages on; what could not be read as one is refused, where the SDK would let its sender wait."""
+    """Pass messages on, and reject invalid ones, for which the SDK sends no response."""
     send, receive = anyio.create_memory_object_stream[Any]()
 
     async def sort() -> None:
@@ -44,11 +44,11 @@ async def _reject_invalid(incoming: Any, outgoing: Any) -> AsyncIterator[Any]:
 
 
 def invalid_message_error(error: ValidationError) -> types.JSONRPCError:
-    """JSON-RPC's answer to a line that is no message, under its id where it has a usable one (JSON-RPC 2.0, 5)."""
+    """Return the error response for an invalid line, with its id if usable (JSON-RPC 2.0, section 5)."""
     flaws = error.errors(include_url=False, include_context=False)
     if (broken := next((flaw for flaw in flaws if flaw["type"] == "json_invalid"), None)) is not None:
         sent = _parse_leniently(broken["input"])
-        why = "Parse error: " + ("not one line of JSON" if sent is None else "half of a surrogate pair is no text")
+        why = "Parse error: " + ("not one line of JSON" if sent is None else "lone surrogate")
         data = types.ErrorData(code=types.PARSE_ERROR, message=why)
         return types.JSONRPCError(jsonrpc="2.0", id=_usable_id(sent), error=data)
     sent = next((flaw["input"] for flaw in flaws if isinstance(flaw["input"], dict) and "id" in flaw["input"]), None)
@@ -57,7 +57,7 @@ def invalid_message_error(error: ValidationError) -> types.JSONRPCError:
 
 
 def _parse_leniently(line: str) -> Any:
-    """The line as a reader takes it that lets lone surrogates pass: models write them, and JSON's grammar has them."""
+    """Parse a line that may contain lone surrogates, which models write and JSON's grammar allows."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):

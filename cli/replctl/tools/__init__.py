@@ -1,9 +1,9 @@
-"""Tool sets for models, for people who write their own agent loops: `from replctl.tools import toolset`.
+"""Tool sets for models, for custom agent loops: `from replctl.tools import toolset`.
 
 with toolset("default", agent="ada") as tools:
     schemas = tools.schemas("anthropic")
-    answer = tools.call("eval", {"code": "6 * 7"})
-    print(answer.text, answer.facts, answer.images, answer.error)
+    result = tools.call("eval", {"code": "6 * 7"})
+    print(result.text, result.structured, result.images, result.error)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["SETS", "ToolImage", "ToolResult", "ToolSettings", "Tools", "toolset"
 
 
 class Tools:
-    """A tool set with a client of its own, which is connected by the first call. For one thread."""
+    """A tool set with its own client, which connects with the first call. Not thread-safe."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class Tools:
 
     @property
     def names(self) -> list[str]:
-        """The tools' names."""
+        """Names of the tools."""
         return list(self.set.tools)
 
     def schemas(self, format: str = "anthropic") -> list[dict[str, Any]]:
-        """What a model is to be given: `mcp`, `openai` or `anthropic`."""
+        """Return the tool schemas in a provider's format: `mcp`, `openai` or `anthropic`."""
         return schemas(self.set, format)
 
     def call(
@@ -57,10 +57,18 @@ class Tools:
         arguments: Mapping[str, Any] | None = None,
         on_output: OnOutput | None = None,
     ) -> ToolResult:
-        """Do one tool call as a model asked for it. In a set of one tool the arguments alone will do.
+        """Run one tool call as requested by a model.
 
-        What goes wrong with the call, the code, the session or the broker is in the answer. Raises ValueError for an
-        endpoint that is none. Ctrl-C interrupts the code and raises KeyboardInterrupt.
+        Failures of the call, the code, the session or the broker are part of the result. Ctrl-C interrupts the code and
+        raises KeyboardInterrupt.
+
+        Args:
+            name: Name of the tool; in a set with one tool, the arguments alone.
+            arguments: Arguments of the call.
+            on_output: Called with the stream and the text as it arrives.
+
+        Raises:
+            ValueError: The endpoint is invalid, or a name is needed.
         """
         if not isinstance(name, str):
             if len(self.names) != 1:
@@ -74,7 +82,7 @@ class Tools:
         return run_tool(self.set.start_call(name, arguments), self._client, on_output)
 
     def disconnect(self) -> None:
-        """End the connection. Sessions live on."""
+        """Close the connection. Sessions keep running."""
         if self._own and self._client is not None:
             self._client.disconnect()
             self._client = None
@@ -93,5 +101,16 @@ def toolset(
     settings: ToolSettings | None = None,
     client: Client | None = None,
 ) -> Tools:
-    """A tool set by name: `default`, `reply`, `agentrepl` or `nexo`. Raises ValueError for another."""
+    """Return a tool set by name.
+
+    Args:
+        set: `default`, `reply`, `agentrepl` or `nexo`.
+        agent: Agent label.
+        endpoint: Address of the broker; None for the default.
+        settings: Sizes and times.
+        client: A client to use; None for one that connects with the first call.
+
+    Raises:
+        ValueError: There is no such set.
+    """
     return Tools(set, agent, endpoint, settings, client)

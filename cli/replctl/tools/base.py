@@ -1,4 +1,4 @@
-"""What a tool is, and what it gives back. A tool asks a broker by yielding; it knows no socket and no event loop."""
+"""Tools, their requests and results. A tool yields requests and does no I/O of its own."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from replwire.replies import Reply
 
 
 class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a tool set behaves. Sizes in characters, times in seconds.
+    """Settings of a tool set. Sizes in characters, times in seconds.
 
-    `wait` is how long a call waits for code before it answers that it runs; `budget` bounds the text of one answer,
-    `line` one line of it; `images` and `image_bytes` (base64) bound the pictures, as the broker does before, which puts
-    those that are over its bounds into files. `cwd` is the folder of sessions that
-    are opened. `structured` gives the tools that run code an output schema too.
+    Attributes:
+        wait: Time that a call waits for code before it returns `running`.
+        budget: Size of one result's text.
+        line: Size of one line of it.
+        images: Number of images; the broker has limits too, and saves larger forms to files.
+        image_bytes: Size of one image in base64.
+        cwd: Directory of new sessions.
+        structured: Give tools that run code an output schema as well.
     """
 
     wait: float = 45.0
@@ -32,19 +36,22 @@ class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):
     structured: bool = False
 
     def directory_fields(self, wanted: str | None = None) -> dict[str, Any]:
-        """Fields for a session that is opened: the folder it is to have, or else ours, which it may do without."""
+        """Return the fields for a new session's directory: `wanted`, or the caller's own, which is optional."""
         return {"cwd": self.cwd, "cwd_needed": False} if wanted is None else {"cwd": wanted}
 
 
 class ToolImage(NamedTuple):
-    """A picture: its MIME type and its bytes in base64."""
+    """An image: MIME type and base64 data."""
 
     mime: str
     data: str
 
 
 class ToolResult(msgspec.Struct, kw_only=True):
-    """What a call gave: `text` for a model, `facts` for a program, and pictures. `error`: it did not go well."""
+    """The result of a call: `text` for a model, `structured` data for a program, and images.
+
+    `error` is true if the call failed.
+    """
 
     text: str
     structured: dict[str, Any] = {}
@@ -56,10 +63,14 @@ class ToolResult(msgspec.Struct, kw_only=True):
 
 
 class ToolRequest(NamedTuple):
-    """One request to a broker: what a tool yields, and a driver sends.
+    """A request that a tool yields and a runner sends.
 
-    `patience` seconds are waited for its end. `code`: it runs code, which is interrupted when the caller gives up.
-    `until_input`: it is not waited for any longer when the code asks for input.
+    Attributes:
+        op: The operation.
+        fields: Its fields.
+        timeout: Seconds to wait for the end.
+        runs_code: True if the request runs code, which is interrupted when the caller gives up.
+        until_input: Stop waiting when the code asks for input.
     """
 
     op: str
@@ -70,7 +81,7 @@ class ToolRequest(NamedTuple):
 
 
 class ToolResponse(NamedTuple):
-    """What came of an Ask. `asking`: the code waits for input, and its end has not been waited for."""
+    """The outcome of a ToolRequest. `input_request` is set if the code waits for input instead of having ended."""
 
     pending: PendingRequest
     input_request: Reply | None = None
@@ -80,16 +91,16 @@ ToolCall = Generator[ToolRequest, ToolResponse, ToolResult]
 
 
 class ToolContext(msgspec.Struct):
-    """What a call knows besides its arguments. `memory` outlives the call: it belongs to the tool set."""
+    """Settings and memory of a tool set, passed to each call. `memory` outlives the call."""
 
     settings: ToolSettings
     memory: dict[str, Any]
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool: what models are told of it, and what it does.
+    """A tool: its description for models and its function.
 
-    `output` is the schema of `Answer.facts`. `runs_code`: its answer is text and pictures that the user's code made.
+    `output` is the schema of `ToolResult.structured`. `runs_code` is true if the result is output of the user's code.
     """
 
     name: str
@@ -110,22 +121,22 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
         return schema_of(self.args)
 
     def declared_output(self, settings: ToolSettings) -> dict[str, Any] | None:
-        """The output schema that a client is told, or None.
+        """Return the output schema that a client is told, or None.
 
-        Clients that are given structured content show a model that alone, neither text nor pictures. So tools that run
-        code have none, unless the settings say that programs are on the other side.
+        Clients that receive structured content show only that to a model, neither text nor images. So tools that run
+        code declare none, unless the settings say that the client is a program.
         """
         return self.output if settings.structured or not self.runs_code else None
 
 
 def bad_arguments(text: str) -> ToolCall:
-    """The steps of a call whose arguments cannot be used: none, and `text`, which says why."""
+    """Return the result of a call with unusable arguments; `text` says why."""
     return ToolResult(text=text, structured={"status": "bad-arguments"}, error=True)
-    yield  # a generator, as all steps are
+    yield  # makes this a generator, like all tool calls
 
 
 def request(op: str, **fields: Any) -> Generator[ToolRequest, ToolResponse, dict[str, Any]]:
-    """Ask, and give the last reply as a dict with the keys of the wire. Raises ReplError when it says `error`."""
+    """Send an operation and return the final reply as a dict with wire keys. Raises ReplError for an error status."""
     got = yield ToolRequest(op, fields)
     reply: dict[str, Any] = msgspec.to_builtins(final_reply(got.pending))
     return reply

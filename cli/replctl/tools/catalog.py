@@ -1,4 +1,4 @@
-"""The tool sets by name, and what a set is."""
+"""The tool sets by name, and their schemas in the formats of different APIs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from replctl.tools.compat import agentrepl, nexo, reply
 from replctl.tools.render import error_result
 from replctl.tools.schema import BadArguments, read_arguments
 
-# Name to its module's table of tools and the words for a model that has them.
+# Name of a set to its tools and its instructions for a model.
 SETS: dict[str, tuple[tuple[ToolDefinition, ...], str]] = {
     "default": (default.TOOLS, default.INSTRUCTIONS),
     "reply": (reply.TOOLS, reply.INSTRUCTIONS),
@@ -22,8 +22,7 @@ SETS: dict[str, tuple[tuple[ToolDefinition, ...], str]] = {
 
 
 class ToolSet:
-    """The tools of one set and `more`, with their settings and what they remember. No connection. KeyError: no such
-    set."""
+    """The tools of one set plus `more`, with settings and memory. No connection. Raises KeyError for an unknown set."""
 
     def __init__(
         self, name: str = "default", settings: ToolSettings | None = None, more: Iterable[ToolDefinition] = ()
@@ -36,7 +35,7 @@ class ToolSet:
         self._context = ToolContext(self.settings, {})
 
     def start_call(self, name: str, arguments: Mapping[str, Any] | None) -> ToolCall:
-        """One call, to be driven. What is wrong with it, or refused by the broker, is an answer that says so."""
+        """Start one call. Invalid arguments and refusals of the broker become results that say so."""
         tool = self.tools.get(name)
         if tool is None:
             return ToolResult(text=f"no such tool: {name}. There are: {', '.join(self.tools)}", error=True)

@@ -1,4 +1,4 @@
-"""The default set: nine tools, as few as serve, each doing all there is to its matter."""
+"""The default set: nine tools covering all operations."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class EvalArgs(msgspec.Struct, forbid_unknown_fields=True):
     wait: Annotated[Seconds | None, Meta(description="Seconds to wait here; then it runs on and `read` gets it.")] = (
         None
     )
-    ephemeral: Annotated[bool, Meta(description="Run in a throw-away session.")] = False
+    ephemeral: Annotated[bool, Meta(description="Run in an ephemeral session.")] = False
 
 
 class ReadArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `read`."""
 
-    eval_id: Annotated[Natural, Meta(description="0: what was printed between evals.")]
+    eval_id: Annotated[Natural, Meta(description="0: output printed between evals.")]
     session: Session = DEFAULT_SESSION
     wait: Annotated[Seconds | None, Meta(description="Seconds to wait for the end.")] = None
     offset: Annotated[Natural | None, Meta(description="Byte to read a page from; without it: begin and end.")] = None
@@ -47,8 +47,8 @@ class InterruptArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `interrupt`."""
 
     session: Session = DEFAULT_SESSION
-    eval_id: Annotated[Natural | None, Meta(description="This eval, running or queued.")] = None
-    all: Annotated[bool, Meta(description="Also those that wait.")] = False
+    eval_id: Annotated[Natural | None, Meta(description="Interrupt this eval, running or queued.")] = None
+    all: Annotated[bool, Meta(description="Also queued evals.")] = False
 
 
 class ResetArgs(msgspec.Struct, forbid_unknown_fields=True):
@@ -64,7 +64,7 @@ class SessionsArgs(msgspec.Struct, forbid_unknown_fields=True):
     session: Annotated[str | None, Meta(description="Its name; for clone, the one to copy.")] = None
     to: Annotated[str | None, Meta(description="clone: name of the copy.")] = None
     runtime: Annotated[str | None, Meta(description="new: as for eval.")] = None
-    cwd: Annotated[str | None, Meta(description="new: its folder.")] = None
+    cwd: Annotated[str | None, Meta(description="new: its directory.")] = None
 
 
 class InfoArgs(msgspec.Struct, forbid_unknown_fields=True):
@@ -82,7 +82,7 @@ class EnvArgs(msgspec.Struct, forbid_unknown_fields=True):
 
     action: Literal["show", "activate", "deactivate", "add", "remove", "list", "install", "test"] = "show"
     session: Session = DEFAULT_SESSION
-    path: Annotated[str | None, Meta(description="activate: folder of the environment or project.")] = None
+    path: Annotated[str | None, Meta(description="activate: directory of the environment or project.")] = None
     packages: Annotated[list[str], Meta(description="add, remove: their names.")] = []
     wait: Seconds | None = None
 
@@ -92,7 +92,7 @@ class LoadFileArgs(msgspec.Struct, forbid_unknown_fields=True):
 
     file: str
     session: Session = DEFAULT_SESSION
-    reload: Annotated[bool, Meta(description="Forget first what its last load defined.")] = False
+    reload: Annotated[bool, Meta(description="First delete what its last load defined.")] = False
     timeout: Seconds | None = None
     wait: Seconds | None = None
 
@@ -113,32 +113,32 @@ def eval_(a: EvalArgs, at: ToolContext) -> ToolCall:
 
 
 def read(a: ReadArgs, at: ToolContext) -> ToolCall:
-    """Wait for code, page or search its output."""
+    """Wait for code, or page or search its output."""
     return read_eval(at, a.session, a.eval_id, at.settings.wait if a.wait is None else a.wait, a.offset, a.grep)
 
 
 def interrupt(a: InterruptArgs, at: ToolContext) -> ToolCall:  # noqa: ARG001
-    """Stop code, keep state."""
+    """Interrupt code and keep the state."""
     reply = yield from request("interrupt", session=a.session, interrupt_id=a.eval_id, all=a.all or None)
     hit = bool(reply.get("interrupted"))
     which = f"eval {reply['interrupted-id']} of session {a.session}" if reply.get("interrupted-id") else a.session
-    rest = " and all that waited" if a.all else ""
-    nothing = "nothing runs" if a.eval_id is None else f"eval {a.eval_id} neither runs nor waits"
-    text = f"interrupted {which}{rest}; its variables stay" if hit else f"{nothing} in session {a.session}"
+    rest = " and all queued evals" if a.all else ""
+    nothing = "nothing is running" if a.eval_id is None else f"eval {a.eval_id} is neither running nor queued"
+    text = f"interrupted {which}{rest}; its variables are kept" if hit else f"{nothing} in session {a.session}"
     return ToolResult(text=text, structured={"status": "ok", "session": a.session, "interrupted": hit})
 
 
 def reset(a: ResetArgs, at: ToolContext) -> ToolCall:  # noqa: ARG001
-    """A fresh worker."""
+    """Replace the worker."""
     reply = yield from request("reset", session=a.session)
     return reset_result(reply, a.session)
 
 
 def reset_result(reply: dict[str, Any], session: str) -> ToolResult:
-    """What is told of a reset."""
+    """Return the result of a reset."""
     epoch = reply.get("epoch")
-    stay = f"its name stays; {reply['notice']}" if reply.get("notice") else "name and folder stay"
-    text = f"session {session} has a fresh worker (epoch {epoch}); variables and imports are gone, {stay}"
+    stay = f"its name is kept; {reply['notice']}" if reply.get("notice") else "name and directory are kept"
+    text = f"session {session} has a fresh worker (epoch {epoch}); variables and imports are lost, {stay}"
     return ToolResult(text=text, structured={"status": "ok", "session": session, "epoch": epoch, "state": "lost"})
 
 
@@ -172,12 +172,12 @@ def sessions(a: SessionsArgs, at: ToolContext) -> ToolCall:
 
 
 def info(a: InfoArgs, at: ToolContext) -> ToolCall:
-    """Look, and change nothing."""
+    """Inspect a session without changing it."""
     return inspection.INFO_QUERIES[a.what](inspection.InfoQuery(a.session, a.name, a.code, a.pos), at)
 
 
 def env(a: EnvArgs, at: ToolContext) -> ToolCall:
-    """Environment and packages."""
+    """Manage environment and packages."""
     fields = {"session": a.session, "action": a.action, "path": a.path, "packages": a.packages or None}
     if a.action in ("show", "activate", "deactivate"):
         return with_session(a.session, at.settings, lambda: inspection.environment(fields))
@@ -197,7 +197,7 @@ def stdin(a: StdinArgs, at: ToolContext) -> ToolCall:
     reply = yield from request("stdin", session=a.session, input=text)
     if not reply.get("delivered"):
         return ToolResult(
-            text=f"nothing reads in session {a.session} now; kept for the next that does",
+            text=f"session {a.session} is not reading input now; buffered for the next read",
             structured={"status": "buffered", "session": a.session},
         )
     running = yield from inspection.current_eval(a.session)
@@ -207,7 +207,7 @@ def stdin(a: StdinArgs, at: ToolContext) -> ToolCall:
 
 
 def _output(**facts: str) -> dict[str, Any]:
-    """A small open object schema: what is there besides is told as well."""
+    """Return an object schema that allows further properties."""
     kinds = {"status": "string", "session": "string", **facts}
     return {
         "type": "object",
@@ -250,7 +250,7 @@ TOOLS = (
         run=interrupt,
         destructive=False,
         idempotent=True,
-        text="Stop the code that a session runs; its variables stay.",
+        text="Interrupt a session's running code; its variables are kept.",
         output=_output(interrupted="boolean"),
     ),
     ToolDefinition(
@@ -259,7 +259,7 @@ TOOLS = (
         args=ResetArgs,
         run=reset,
         idempotent=True,
-        text="Give a session a fresh process, whatever it does; its variables are gone.",
+        text="Restart a session in a fresh process, even if it hangs; its variables are lost.",
         output=_output(epoch="integer"),
     ),
     ToolDefinition(
@@ -299,7 +299,7 @@ TOOLS = (
         open_world=True,
         runs_code=True,
         output=_RUN,
-        text="Run a file in a session; its names stay.",
+        text="Run a file in a session; its definitions are kept.",
     ),
     ToolDefinition(
         name="stdin",
@@ -314,7 +314,7 @@ TOOLS = (
 
 INSTRUCTIONS = """\
 Persistent REPL sessions, each an isolated process. State stays between calls until an answer says `state lost`.
-Use a session of your own name for work that others must not touch; `default` is shared by all who name none.
+Use a session of your own name for work that others must not touch; `default` is shared by all calls without a session.
 Code that takes long answers `running` with an eval id: read() waits for it, interrupt() stops it, nothing is lost.
 If a call was cut off, info(what="jobs") lists what ran. Print little: long output is cut in the middle and counted,
 and read() pages or searches it."""

@@ -1,4 +1,4 @@
-"""A tool set's schemas as each kind of API wants them."""
+"""Schemas of a tool set in the formats of different APIs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from replctl.tools.catalog import ToolSet
 
 
 def mcp(tool: ToolDefinition, settings: ToolSettings) -> dict[str, Any]:
-    """As in the answer to MCP's `tools/list`. A hint that is MCP's default is left out."""
+    """Return a tool as in MCP's `tools/list`. Hints at MCP's default are left out."""
     hints = (
         {"readOnlyHint": True}
         if tool.read_only
@@ -29,12 +29,12 @@ def mcp(tool: ToolDefinition, settings: ToolSettings) -> dict[str, Any]:
 
 
 def openai(tool: ToolDefinition, settings: ToolSettings) -> dict[str, Any]:  # noqa: ARG001
-    """As in `tools` of OpenAI's chat completions; a function, not strict: arguments may be left out."""
+    """Return a tool as in OpenAI's chat completions; not strict, because arguments may be left out."""
     return {"type": "function", "function": {"name": tool.name, "description": tool.text, "parameters": tool.schema}}
 
 
 def anthropic(tool: ToolDefinition, settings: ToolSettings) -> dict[str, Any]:  # noqa: ARG001
-    """As in `tools` of Anthropic's messages."""
+    """Return a tool as in Anthropic's messages."""
     return {"name": tool.name, "description": tool.text, "input_schema": tool.schema}
 
 
@@ -46,6 +46,6 @@ FORMATS: dict[str, Callable[[ToolDefinition, ToolSettings], dict[str, Any]]] = {
 
 
 def schemas(tools: ToolSet, format: str) -> list[dict[str, Any]]:
-    """The whole set. Raises KeyError for a format that is not known."""
+    """Return the schemas of the whole set. Raises KeyError for an unknown format."""
     form = FORMATS[format]
     return [form(tool, tools.settings) for tool in tools.tools.values()]

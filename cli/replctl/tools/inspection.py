@@ -1,4 +1,4 @@
-"""What there is to know: sessions, variables, documentation, completions, jobs, stacks, environments."""
+"""Read-only queries: sessions, variables, documentation, completions, jobs, stacks, environments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CODE = 80  # characters of an eval's code in a list
 
 
 class InfoQuery(NamedTuple):
-    """What `info` was asked."""
+    """Arguments of an `info` query."""
 
     session: str = DEFAULT_SESSION
     name: str | None = None
@@ -23,7 +23,7 @@ class InfoQuery(NamedTuple):
 
 
 def sessions(at: ToolContext) -> ToolCall:
-    """All sessions."""
+    """List all sessions."""
     entries = (yield from request("ls-sessions")).get("sessions") or []
     lines = [
         f"{each['ref']}: {each['state']}, {each['runtime']}, epoch {each['epoch']}, "
@@ -39,19 +39,19 @@ def sessions(at: ToolContext) -> ToolCall:
 
 
 def clone(session: str, to: str) -> ToolCall:
-    """A copy of a session."""
+    """Clone a session."""
     reply = yield from request("clone", session=session, name=to)
     name = reply.get("name") or reply.get("new-session")
     left = reply.get("left-behind") or []
     text = f"session {name} is a copy of {session}: {reply.get('count') or 0} names"
     if left:
-        text += "; left behind: " + ", ".join(f"{each['name']} ({each['why']})" for each in left)
+        text += "; not copied: " + ", ".join(f"{each['name']} ({each['why']})" for each in left)
     facts = {"status": "ok", "session": name, "count": reply.get("count"), "left_behind": left}
     return ToolResult(text=text, structured=facts)
 
 
 def session_info(q: InfoQuery, at: ToolContext) -> ToolCall:
-    """The session and its variables."""
+    """Describe the session and its variables."""
     facts = (yield from request("info", session=q.session)).get("info") or {}
     rows = [
         f"session {q.session}: {facts.get('state')}, {facts.get('runtime')} {facts.get('version') or ''}".rstrip(),
@@ -59,7 +59,7 @@ def session_info(q: InfoQuery, at: ToolContext) -> ToolCall:
     ]
     if facts.get("memory-bytes"):
         rows.append(f"memory {facts['memory-bytes'] / 1e6:.1f} MB, cpu {facts.get('cpu-seconds')} s")
-    rows += [f"folder {facts.get('cwd') or 'not set'}", f"interpreter {facts.get('executable') or 'not started'}"]
+    rows += [f"directory {facts.get('cwd') or 'not set'}", f"interpreter {facts.get('executable') or 'not started'}"]
     told = _variables(at, facts)
     keys = ("state", "runtime", "version", "epoch", "eval-count", "queued", "cwd", "executable", "memory-bytes")
     some = {key.replace("-", "_"): facts[key] for key in keys if facts.get(key) is not None}
@@ -67,18 +67,18 @@ def session_info(q: InfoQuery, at: ToolContext) -> ToolCall:
 
 
 def variables(q: InfoQuery, at: ToolContext) -> ToolCall:
-    """The variables alone."""
+    """List the variables."""
     return _variables(at, (yield from request("info", session=q.session)).get("info") or {})
 
 
 def lookup(q: InfoQuery, at: ToolContext) -> ToolCall:
-    """What a name means."""
+    """Look up a name."""
     if not q.name:
         return _missing_argument("lookup", "name")
     reply = yield from request("lookup", symbol=q.name, session=q.session)
     if not reply.get("found"):
         return ToolResult(
-            text=f"no {q.name} in session {q.session}", structured={"status": "not-found", "name": q.name}
+            text=f"{q.name} is not defined in session {q.session}", structured={"status": "not-found", "name": q.name}
         )
     where = f" ({reply['file']}:{reply.get('line')})" if reply.get("file") else ""
     doc = fold(clean(reply.get("doc") or "").text, at.settings.budget - 500, at.settings.line).text
@@ -91,7 +91,7 @@ def lookup(q: InfoQuery, at: ToolContext) -> ToolCall:
 
 
 def complete(q: InfoQuery, at: ToolContext) -> ToolCall:
-    """Ways to go on."""
+    """List completions."""
     if q.code is None:
         return _missing_argument("complete", "code")
     pos = len(q.code) if q.pos is None else q.pos
@@ -102,7 +102,7 @@ def complete(q: InfoQuery, at: ToolContext) -> ToolCall:
 
 
 def jobs(q: InfoQuery, at: ToolContext) -> ToolCall:
-    """Queued, running and recent evals."""
+    """List queued, running and recent evals."""
     entries = (yield from request("jobs", session=q.session)).get("jobs") or []
     lines, facts = [], []
     for each in entries:
@@ -116,7 +116,7 @@ def jobs(q: InfoQuery, at: ToolContext) -> ToolCall:
 
 
 def stack(q: InfoQuery, at: ToolContext) -> ToolCall:
-    """Where the code is."""
+    """Show the current stacks."""
     threads = (yield from request("stack", session=q.session)).get("threads") or []
     lines = []
     for thread in threads:
@@ -143,7 +143,7 @@ def environment(fields: dict[str, Any]) -> ToolCall:
     which = f"{now or 'no environment of its own'}, {reply.get('executable') or 'not started'}"
     text = f"session {fields['session']}: {which}"
     if reply.get("state") == "lost" or fields["action"] != "show":
-        text += f"; a fresh worker serves it (epoch {reply.get('epoch')}), its variables are gone"
+        text += f"; fresh worker (epoch {reply.get('epoch')}), its variables are lost"
     facts = {
         "status": "ok",
         "session": fields["session"],
@@ -155,7 +155,7 @@ def environment(fields: dict[str, Any]) -> ToolCall:
 
 
 def current_eval(session: str) -> Generator[ToolRequest, ToolResponse, int | None]:
-    """The eval that a session runs, or the last one."""
+    """Return the id of the running eval, or of the last one."""
     entries = (yield from request("jobs", session=session)).get("jobs") or []
     ids = [each["eval-id"] for each in entries if each["state"] == "running"] or [
         each["eval-id"] for each in entries if each["state"] == "done"
@@ -166,8 +166,8 @@ def current_eval(session: str) -> Generator[ToolRequest, ToolResponse, int | Non
 def _variables(at: ToolContext, facts: dict[str, Any]) -> ToolResult:
     found = facts.get("variables")
     if found is None:
-        why = "an eval runs" if facts.get("running") is not None else "no worker yet"
-        return ToolResult(text=f"variables: not known now ({why})", structured={"status": "ok"})
+        why = "an eval is running" if facts.get("running") is not None else "no worker yet"
+        return ToolResult(text=f"variables: not available now ({why})", structured={"status": "ok"})
     lines = []
     for each in found:
         shape = each.get("shape")
@@ -180,7 +180,7 @@ def _variables(at: ToolContext, facts: dict[str, Any]) -> ToolResult:
 
 
 def _listing(at: ToolContext, nothing: str, lines: list[str], key: str, facts: list[dict[str, Any]]) -> ToolResult:
-    """Lines for a model, and the entries for a program as far as they fit the budget."""
+    """Build a result with lines for a model, and entries for a program within the text budget."""
     text = fold("\n".join(lines) or nothing, at.settings.budget, at.settings.line).text
     room, some = at.settings.budget, []
     for each in facts:

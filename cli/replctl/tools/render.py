@@ -1,4 +1,4 @@
-"""What a model is told of an eval, or of a refusal: the result first, then the output, then the state."""
+"""Results and refusals as text for a model: value first, then output, then state."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ from replctl.tools.text_budget import clean, fold, split_budget
 from replwire.faults import ExitCode
 from replwire.replies import TRUNCATED, Reply
 
-# The broker's hints speak of fields of the wire; a model has tools.
+# The broker's hints name wire fields; a model has tools.
 _TOOL_HINTS = {
-    "session-not-found": "code that is sent to a session opens it; the list of sessions has those there are",
+    "session-not-found": "sending code to a session creates it; the list of sessions shows existing ones",
     "path-not-allowed": "code reads what its session sees: eval exec(open(path).read()); or set session.load-paths",
-    "eval-not-found": "the list of jobs has the evals there are; what one printed goes with its worker",
-    "broker-lost": "if it has ended, all sessions and variables are gone; the list of sessions has those there are",
-    "unknown-op": "the broker that runs is older than this tool: `replctl shutdown` lets a new one start",
+    "eval-not-found": "the list of jobs shows existing evals; output is lost with its worker",
+    "broker-lost": "if it ended, all sessions and variables are lost; the list of sessions shows existing ones",
+    "unknown-op": "the running broker is older than this tool: `replctl shutdown` lets a new one start",
 }
 _IMAGE_MIMES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-_TEXT_MIMES = ("text/markdown", "text/plain")  # shown in place of the repr of a value
+_TEXT_MIMES = ("text/markdown", "text/plain")  # shown instead of a value's repr
 MIMES = ["image/png", "image/jpeg", "text/markdown", "text/plain"]
 
 
 class EvalRenderer:
-    """How an eval is told: its session as the caller named it, how long was waited, and what its end is called.
+    """Renders an eval's result as text for a model.
 
-    `silent` is said when no output is there to be shown.
+    Args:
+        result: The eval's result.
+        settings: Sizes.
+        waited: Seconds that the call waited.
+        tail: End of an output that was truncated live.
+        silent: Text for an eval without output.
     """
 
     def __init__(
@@ -37,10 +42,10 @@ class EvalRenderer:
         self._result, self._settings, self._waited, self._tail = result, settings, waited, tail
         self._silent = silent
         self._folded = 0
-        self._truncated = False  # somewhere, and the text there does not say how to get the rest
+        self._truncated = False  # truncated somewhere without a note on how to get the rest
 
     def render(self, asking: Reply | None = None) -> ToolResult:
-        """The text for a model, the facts for a program, the pictures."""
+        """Return the text for a model, the structured data for a program, and the images."""
         result = self._result
         if asking is not None:
             result.eval_id, result.session = asking.eval_id, result.session or asking.name or asking.session
@@ -64,7 +69,7 @@ class EvalRenderer:
         )
 
     def _parts(self) -> list[tuple[str, str]]:
-        """What the code made, cleaned: the value or the error under "", and each stream under its name."""
+        """Return the cleaned parts: the value or the error under "", and each stream under its name."""
         result = self._result
         parts = []
         head = result.traceback or (result.error if result.error and not result.ok else None) or _value(result)
@@ -81,9 +86,9 @@ class EvalRenderer:
         return parts
 
     def _fold(self, label: str, text: str, room: int) -> str:
-        more = self._paging_note() if label else ""  # a value has no pages of its own
+        more = self._paging_note() if label else ""  # a value cannot be paged
         if label and self._result.dropped_bytes and (self._tail or TRUNCATED in text):
-            more = f", and {self._result.dropped_bytes} bytes beside them that were not kept{more}"
+            more = f", and {self._result.dropped_bytes} further bytes that were not kept{more}"
         folded = fold(text, room, self._settings.line, more)
         self._truncated = self._truncated or (folded.cut_chars > 0 and not (more and more in folded.text))
         return folded.text
@@ -91,7 +96,7 @@ class EvalRenderer:
     def _paging_note(self) -> str:
         result = self._result
         if result.ephemeral:
-            return "; a throw-away session keeps nothing"
+            return "; an ephemeral session keeps nothing"
         if result.eval_id is None or result.state == "lost":
             return ""
         return f"; page or search it: read(session={result.session!r}, eval_id={result.eval_id}, offset=0 or grep=…)"
@@ -100,36 +105,36 @@ class EvalRenderer:
         result = self._result
         name = result.session
         if result.created and not result.ephemeral:
-            before = result.cause if result.state != "lost" else None  # else it is how this one went
-            yield f"new session {name}" + (f"; the one before it was lost: {before}" if before else "")
+            before = result.cause if result.state != "lost" else None  # else the cause is that of this eval's end
+            yield f"new session {name}" + (f"; the previous session of this name was lost: {before}" if before else "")
         if result.notice:
             yield for_tools(result.notice)
         if result.repr_error:
-            yield f"the value has no text: its repr raised {result.repr_error}"
+            yield f"the value cannot be shown: its repr raised {result.repr_error}"
         if self._truncated and (more := self._paging_note()):
-            yield f"some was cut{more}"
+            yield f"truncated{more}"
         if self._folded:
             yield f"progress bar updates folded: {self._folded}"
         yield from (f"picture: {note}" for note in result.notes)
         if left:
-            yield f"{left} picture(s) more were too large or too many"
+            yield f"{left} more picture(s) were too large or too many"
         if status == "running":
             after = f" after {self._waited:g} s" if self._waited else ""
             offset = f", offset={result.offset}" if result.offset else ""
             more = f"read(session={name!r}, eval_id={result.eval_id}{offset})"
             if result.queue_position is None:
-                yield f"still running{after} as eval {result.eval_id}, it goes on; wait for more: {more}"
+                yield f"still running{after} as eval {result.eval_id}; wait for more: {more}"
             else:
-                yield f"eval {result.eval_id} is queued, {result.queue_position} before it; it will run; wait: {more}"
+                yield f"eval {result.eval_id} is queued, {result.queue_position} before it; wait: {more}"
         elif status == "waiting-for-input":
             yield f"eval {result.eval_id} waits for input: stdin(session={name!r}, text=…)"
         if result.ignored_fields:
-            yield f"the broker does not know, and ignored: {', '.join(result.ignored_fields)}"
+            yield f"ignored by the broker as unknown: {', '.join(result.ignored_fields)}"
         if result.background_bytes:
             yield f"{result.background_bytes} bytes were printed between evals: read(session={name!r}, eval_id=0)"
         if result.truncated:
-            least = "at least " if (result.value or "").endswith(TRUNCATED) else ""  # the rest was never made
-            yield f"{least}{result.dropped_bytes or 0} bytes of it were not kept"
+            least = "at least " if (result.value or "").endswith(TRUNCATED) else ""  # the rest was never rendered
+            yield f"{least}{result.dropped_bytes or 0} bytes of output were not kept"
         if not result.ok and result.hint and status not in ("running", "waiting-for-input"):
             yield f"hint: {_TOOL_HINTS.get(result.code or '', for_tools(result.hint))}"
         yield ", ".join(self._footer(status))
@@ -139,16 +144,16 @@ class EvalRenderer:
         if status in ("timeout", "interrupted", "lost", "reset"):
             yield status
         where = f" in {result.cwd}" if result.cwd else ""
-        yield "throw-away session" if result.ephemeral else f"session {result.session}{where}"
+        yield "ephemeral session" if result.ephemeral else f"session {result.session}{where}"
         if result.eval_id is not None and not result.ephemeral:
             yield f"eval {result.eval_id}"
         if result.duration_ms is not None:
             yield f"{result.duration_ms:.0f} ms" if result.duration_ms < 1000 else f"{result.duration_ms / 1000:.1f} s"
         if result.state == "lost":
             closed = "session-closed" in result.status
-            now = "the session is closed" if closed else f"a fresh worker serves the session (epoch {result.epoch})"
+            now = "the session is closed" if closed else f"the session has a fresh worker (epoch {result.epoch})"
             yield (
-                f"state lost: {result.cause or 'the worker is gone'}; variables and imports from before are gone, {now}"
+                f"state lost: {result.cause or 'the worker was lost'}; earlier variables and imports are lost, {now}"
             )
         elif result.state is not None and not result.ephemeral:
             yield f"state {result.state}"
@@ -177,12 +182,12 @@ class EvalRenderer:
 
 
 def for_tools(text: str) -> str:
-    """What the broker says of fields, with the arguments that tools have for them."""
+    """Replace field names in the broker's text by tool arguments."""
     return text.replace("`timeout-ms`", "`timeout`").replace("`wait-ms`", "a wait")
 
 
 def status_of(result: Result) -> str:
-    """How an eval ended, in one word."""
+    """Return the outcome of an eval in one word."""
     if result.exit is ExitCode.WORKER_LOST:
         return "reset" if result.code == "session-reset" else "lost"
     words = {
@@ -195,7 +200,7 @@ def status_of(result: Result) -> str:
 
 
 def error_result(error: ReplError) -> ToolResult:
-    """What a model is told when a request was refused, or when the broker went away."""
+    """Return the result for a refused request, or a lost broker."""
     reply = error.reply
     parts = [error.message if error.code == "error" else f"{error.code}: {error.message}"]
     if reply is not None and reply.cause and reply.cause not in error.message:
@@ -211,17 +216,17 @@ def error_result(error: ReplError) -> ToolResult:
 
 
 def _value(result: Result) -> str | None:
-    """The value's best text: a table in Markdown is worth more to a model than one drawn with spaces."""
+    """Return the best text of the value: a Markdown table is more useful to a model than one drawn with spaces."""
     kind, text = next(iter((result.mime or {}).items()), ("", None))
     if (
         len(result.mime or {}) == 1 and kind in _TEXT_MIMES and isinstance(text, str)
-    ):  # with more, a text is a note on them
+    ):  # with several, the text is a note about the others
         return text
     return result.display_value or result.exit_status
 
 
 def _images(result: Result, settings: ToolSettings) -> tuple[list[ToolImage], int]:
-    """The pictures within the bounds, one a bundle, and how many more there were."""
+    """Return the images within the limits, one per bundle, and the number of others."""
     dropped = result.images_dropped or 0
     taken: list[ToolImage] = []
     for bundle in ([result.mime] if result.mime else []) + (result.images or []):

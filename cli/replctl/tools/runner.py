@@ -1,4 +1,4 @@
-"""Two drivers for a tool's steps: over `Client`, and over `AsyncClient`. All I/O of tools is here."""
+"""Runners of tool calls over `Client` and `AsyncClient`. All I/O of tools is here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OnAbandoned = Callable[[PendingRequest], None]
 
 
 def run_tool(steps: ToolCall, client: Client, on_output: OnOutput | None = None) -> ToolResult:
-    """One call to its end. Ctrl-C interrupts the code it waits for."""
+    """Run one call to its end. Ctrl-C interrupts the code."""
     step: Callable[[], ToolRequest] = partial(next, steps)
     while True:
         try:
@@ -40,8 +40,16 @@ async def run_tool_async(
     on_approval: OnApproval | None = None,
     traceparent: str | None = None,
 ) -> ToolResult:
-    """The same in an event loop. When its task is cancelled, `gone_away` is told which request was under way. When a
-    hook wants a person's word, `on_approval` gets it. `traceparent` goes along with the code."""
+    """Run one call to its end in an event loop.
+
+    Args:
+        steps: The call.
+        client: A connected client.
+        on_output: Called with the stream and the text as it arrives.
+        gone_away: Called with the pending request if the task is cancelled.
+        on_approval: Decides when a hook asks for a person's approval.
+        traceparent: Trace context, sent along with code.
+    """
     step: Callable[[], ToolRequest] = partial(next, steps)
     while True:
         try:
@@ -93,7 +101,7 @@ async def _aexchange(
             client.abandon(gathering)
 
     gathering = await client.send(ask.op, ask.fields, on_output, _input_watcher(ask, asks))
-    if asking:  # it came while the request was being sent
+    if asking:  # it arrived while the request was being sent
         client.abandon(gathering)
     try:
         await client.wait(gathering, ask.timeout)
@@ -105,7 +113,7 @@ async def _aexchange(
 
 
 def _build_response(gathering: PendingRequest, asking: list[Reply]) -> ToolResponse:
-    """What came of it. An eval that has ended since waits no more; one that runs on does."""
+    """Return the outcome. An eval that has ended since does not wait for input any more."""
     last = gathering.final
     return ToolResponse(gathering, asking[0] if asking and (last is None or "running" in (last.status or ())) else None)
 

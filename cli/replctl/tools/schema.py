@@ -1,4 +1,4 @@
-"""A tool's arguments: a struct, the JSON Schema that models are shown, and how a call's arguments become one."""
+"""Tool arguments: structs, their JSON Schema for models, and parsing."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Args = TypeVar("Args", bound=msgspec.Struct)
 
 
 class BadArguments(ValueError):
-    """The arguments are not what the tool takes; the text is for the model that sent them."""
+    """The arguments are invalid; the text is for the model that sent them."""
 
 
 def schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The struct as a small closed object schema: no references, no titles, no nulls."""
+    """Return a struct's JSON Schema as a closed object without references, titles or nulls."""
     (raw,), parts = msgspec.json.schema_components([kind], ref_template="{name}")
     shape = _plain(parts[raw["$ref"]])
     schema = {"type": "object", "properties": shape.get("properties", {}), "additionalProperties": False}
@@ -26,9 +26,10 @@ def schema_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def read_arguments(kind: type[Args], given: Mapping[str, Any] | None) -> Args:
-    """The struct that these arguments are. Null is the same as absent; `"5"` does where a number is wanted.
+    """Parse the arguments into a struct. Null counts as absent, and `"5"` is accepted as a number.
 
-    Raises BadArguments.
+    Raises:
+        BadArguments: The arguments do not fit.
     """
     present = {name: value for name, value in (given or {}).items() if value is not None}
     try:
@@ -42,7 +43,7 @@ def read_arguments(kind: type[Args], given: Mapping[str, Any] | None) -> Args:
 
 
 def _plain(node: Any) -> Any:
-    """A schema without what a model needs not read: titles, null alternatives and null defaults."""
+    """Return a schema without parts that a model need not read: titles, null alternatives, null defaults."""
     if isinstance(node, list):
         return [_plain(each) for each in node]
     if not isinstance(node, dict):

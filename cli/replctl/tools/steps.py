@@ -1,4 +1,4 @@
-"""Steps that several sets share: run code, follow it, read its pages."""
+"""Steps shared by tool sets: run code, follow it, page its output."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from replctl.tools.base import ToolCall, ToolContext, ToolRequest, ToolResponse,
 from replctl.tools.render import MIMES, EvalRenderer
 from replwire.replies import TRUNCATED, Reply
 
-MAX_READS = 16  # of one answer, each of at most `max-output-bytes`
+MAX_READS = 16  # reads for one result, each of at most `max-output-bytes`
 
 
 def model_eval_fields(settings: ToolSettings, code: str, session: str | None, **more: Any) -> dict[str, Any]:
-    """Fields of an eval for a model: its session is opened when it is not there, in the caller's folder."""
+    """Return the fields of an eval; a missing session is created in the caller's directory."""
     opening = {"if_missing": "create"} if session is not None else {}
     return {"code": code, "session": session, **settings.directory_fields(), "mime": MIMES, **opening, **more}
 
 
 def ensure_session(session: str, settings: ToolSettings) -> Generator[ToolRequest, ToolResponse, dict[str, Any]]:
-    """See to it that a session is there; the broker's reply."""
+    """Create a session if it does not exist, and return the broker's reply."""
     return (yield from request("new-session", name=session, if_exists="reuse", **settings.directory_fields()))
 
 
 def with_session(session: str, settings: ToolSettings, steps: Callable[[], ToolCall]) -> ToolCall:
-    """These steps; when there is no such session, it is opened as an eval would, and they are taken again."""
+    """Run steps; if the session does not exist, create it and run them again."""
     try:
         return (yield from steps())
     except ReplError as error:
@@ -46,7 +46,7 @@ def with_session(session: str, settings: ToolSettings, steps: Callable[[], ToolC
 def run_code(
     op: str, fields: dict[str, Any], wait: float
 ) -> Generator[ToolRequest, ToolResponse, tuple[Result, Reply | None]]:
-    """Run code and wait for its end at most `wait` seconds: its result, and what it said when it waits for input."""
+    """Run code and wait up to `wait` seconds. Returns the result, and the input request if the code waits for input."""
     wait_ms = milliseconds(wait) or 0
     got = yield ToolRequest(
         op, {**fields, "wait_ms": wait_ms}, DEFAULT_TIMEOUT + wait_ms / 1000, runs_code=True, until_input=True
@@ -57,7 +57,7 @@ def run_code(
 def run_and_render(
     op: str, fields: dict[str, Any], context: ToolContext, wait: float | None = None
 ) -> Generator[ToolRequest, ToolResponse, ToolResult]:
-    """The same as an answer for a model."""
+    """Run code and render the result for a model."""
     wait = context.settings.wait if wait is None else wait
     result, asking = yield from run_code(op, fields, wait)
     tail = yield from _fetch_tail(result, context.settings)
@@ -67,7 +67,7 @@ def run_and_render(
 def read_eval(
     context: ToolContext, session: str, eval_id: int, wait: float, offset: int | None = None, grep: str | None = None
 ) -> Generator[ToolRequest, ToolResponse, ToolResult]:
-    """An eval's output and answer now or at its end. With an offset: the page that begins there, whole."""
+    """Return an eval's output and result, now or at its end; with an offset, one full page from there."""
     fields = {"session": session, "eval_id": eval_id, "grep": grep}
     if offset is not None and grep is None:
         return (yield from _read_page(context.settings, fields, wait, offset))
@@ -76,7 +76,7 @@ def read_eval(
         return EvalRenderer(result, context.settings, wait).render(asking)
     whole = OutputPages()
     more = whole.add(result)
-    for _ in range(MAX_READS):  # one read gives, or searches, at most what one answer may have
+    for _ in range(MAX_READS):  # one read returns or searches a limited amount
         if more:
             result, _ = yield from _read({**fields, "offset": whole.offset}, 0)
             more = whole.add(result)
@@ -91,8 +91,8 @@ def _read_page(
 ) -> Generator[ToolRequest, ToolResponse, ToolResult]:
     result, asking = yield from _read({**fields, "offset": offset, "max_bytes": settings.budget}, wait)
     more = bool(result.truncated)
-    result.truncated = None  # what follows is on the next page, not lost
-    # The page was bounded when it was asked for; nothing more is left out of it.
+    result.truncated = None  # the rest is on the next page, not lost
+    # The page was requested with a limit, so nothing more is left out of it.
     whole = structs.replace(settings, budget=10 * settings.budget, line=10 * settings.budget)
     silent = f"[no output from byte {offset} on]"
     answer = EvalRenderer(result, whole, wait, silent=silent).render(None if more else asking)
@@ -100,13 +100,13 @@ def _read_page(
 
 
 def _add_more_note(answer: ToolResult, more: bool, result: Result) -> ToolResult:
-    if more and not result.running:  # that it goes on has been said
+    if more and not result.running:  # `running` already says so
         answer.text += f"\n[more: read(session={result.session!r}, eval_id={result.eval_id}, offset={result.offset})]"
     return answer
 
 
 def _read(fields: dict[str, Any], wait: float) -> Generator[ToolRequest, ToolResponse, tuple[Result, Reply | None]]:
-    """One read, and what its eval said when it waits for input."""
+    """Read once. Returns the result, and the input request if the code waits for input."""
     wait_ms = milliseconds(wait) or 0
     got = yield ToolRequest(
         "read", {**fields, "wait_ms": wait_ms or None}, DEFAULT_TIMEOUT + wait_ms / 1000, until_input=True
@@ -121,7 +121,7 @@ def _partial_result(got: ToolResponse) -> tuple[Result, Reply | None]:
 
 
 def _fetch_tail(result: Result, settings: ToolSettings) -> Generator[ToolRequest, ToolResponse, str]:
-    """The end of an output that was too long to be sent live; it is kept for `read`."""
+    """Fetch the end of an output that was too long to be sent live."""
     if not result.out.endswith(TRUNCATED) or result.ephemeral or result.eval_id is None or result.state == "lost":
         return ""
     size = len(result.out.encode()) + len(result.err.encode()) + (result.dropped_bytes or 0)
@@ -134,5 +134,5 @@ def _fetch_tail(result: Result, settings: ToolSettings) -> Generator[ToolRequest
     try:
         got = yield ToolRequest("read", fields)
         return protocol.eval_result(got.pending).out
-    except ReplError:  # it has gone since; what came live is there
+    except ReplError:  # the session is gone; the live output is still shown
         return ""

@@ -1,4 +1,4 @@
-"""Text for a model: clean, short, and with what was left out counted. Pure."""
+"""Text for a model: cleaned and shortened, with omissions counted. No I/O."""
 
 from __future__ import annotations
 
@@ -6,24 +6,31 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-# What terminals obey and a reader should not see (ECMA-48): CSI, OSC and the other strings, two-character escapes.
+# Terminal control sequences (ECMA-48): CSI, OSC and other strings, two-character escapes.
 _ESCAPE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
     r"|\x9b[0-?]*[ -/]*[@-~]"
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_SMALLEST_LINE = 40  # characters; a cap below this leaves nothing to read
+_SMALLEST_LINE = 40  # characters; shorter lines would be unreadable
 
 
 class CleanText(NamedTuple):
-    """Text without terminal control, and how many updates of a progress bar were folded away."""
+    """Text without terminal control sequences, and the number of progress bar updates removed."""
 
     text: str
     folded: int
 
 
 class FoldedText(NamedTuple):
-    """Text within a budget. `kept` characters of the original are in it, `cut` are not; `head` of them come first."""
+    """Text within a budget.
+
+    Attributes:
+        text: The shortened text.
+        kept_chars: Characters of the original in it.
+        cut_chars: Characters of the original left out.
+        intact_head: Characters at the start of which nothing is missing.
+    """
 
     text: str
     kept_chars: int
@@ -32,7 +39,7 @@ class FoldedText(NamedTuple):
 
 
 def clean(text: str) -> CleanText:
-    """Text as a screen would show it in the end: no escapes; of a line that was drawn over, the last drawing."""
+    """Return the text as a screen would finally show it: no escapes, overwritten lines in their last version."""
     folded = 0
     if "\x1b" in text or "\x9b" in text:
         text = _ESCAPE.sub("", text)
@@ -60,9 +67,9 @@ def _apply_backspaces(text: str) -> str:
 
 
 def fold(text: str, budget: int, line: int, more: str = "") -> FoldedText:
-    """`text` in at most `budget` characters: its begin and its end, lines of at most `line` characters.
+    """Shorten `text` to `budget` characters: its beginning and end, with lines of at most `line` characters.
 
-    What is left out is counted where it is missing; `more` says there how to get it.
+    Omissions are counted in place; `more` says there how to get the rest.
     """
     if len(text) <= budget and len(text) <= line:
         return FoldedText(text, len(text), 0, len(text))
@@ -89,7 +96,7 @@ def fold(text: str, budget: int, line: int, more: str = "") -> FoldedText:
 
 
 def split_budget(sizes: Sequence[int], budget: int) -> list[int]:
-    """`budget` divided among texts of these sizes: none gets more than it has, the long ones share what is left."""
+    """Divide `budget` among texts of these sizes: none gets more than its size, long ones share the rest."""
     parts = [0] * len(sizes)
     left = budget
     for rank, index in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
@@ -119,7 +126,7 @@ def _join_lines(text: str, lines: Sequence[str], shown: Sequence[_CappedLine]) -
 
 
 def _fit(lines: Iterable[_CappedLine], room: int) -> int:
-    """How many lines, each with its newline, fit into `room` characters."""
+    """Return how many lines, each with its newline, fit into `room` characters."""
     count = 0
     for each in lines:
         room -= len(each.text) + 1
@@ -130,7 +137,7 @@ def _fit(lines: Iterable[_CappedLine], room: int) -> int:
 
 
 def _intact_prefix(lines: Sequence[str], shown: Sequence[_CappedLine]) -> int:
-    """Characters at the begin of the original of which nothing is missing."""
+    """Return the number of characters at the start of the original of which nothing is missing."""
     count = 0
     for line, each in zip(lines, shown, strict=False):
         if each.cut_chars:

@@ -1,4 +1,4 @@
-"""The live screen. Everything that is shown comes from the model; everything that is done goes through the client."""
+"""The live screen. It shows the model, and acts through the client."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from replctl.top.screen_extensions import ScreenExtensions
 from replctl.top.snapshot import snapshot_data
 from replwire.replies import Reply
 
-DRAW_SECONDS = 0.25  # how often something new is drawn
-NOTICE_SECONDS = 8.0  # how long a notice stays
+DRAW_SECONDS = 0.25  # redraw interval
+NOTICE_SECONDS = 8.0  # display time of a notice
 _KEYS = (
     ("i", "interrupt"),
     ("r", "reset"),
@@ -46,7 +46,7 @@ _OTHERS = {"output": "3 Jobs  4 Agents", "jobs": "2 Output  4 Agents", "agents":
 
 
 class TopApp(App[int]):
-    """One broker's agents, sessions, jobs and output. `return_value` is the exit code."""
+    """Screen with one broker's agents, sessions, jobs and output. `return_value` is the exit code."""
 
     TITLE = "replctl top"
     CSS_PATH = "app.tcss"
@@ -86,9 +86,17 @@ class TopApp(App[int]):
         environ: Mapping[str, str] | None = None,
         parts: ScreenExtensions | None = None,
     ) -> None:
-        """`agent` and `environ` are what `attach` gets, `parts` what extensions add. Without `connect` the model is
-        shown as it is."""
-        super().__init__(ansi_color=True)  # the terminal's own colours; with NO_COLOR none
+        """Create the screen.
+
+        Args:
+            model: The model to show.
+            connect: Creates a client; None to show the model without a connection.
+            interval: Seconds between polls.
+            agent: Agent label, also for `attach`.
+            environ: Environment for `attach`.
+            parts: Screen extensions.
+        """
+        super().__init__(ansi_color=True)  # the terminal's own colours; none with NO_COLOR
         self.theme = "ansi-dark"
         self.model = model
         self.now = clock
@@ -103,13 +111,13 @@ class TopApp(App[int]):
         self._filter = ""
         self._footer_notice: tuple[str, str, float] = ("", "", 0.0)
         self._shown_warning = ""
-        self._drawn_state = (-1, 0.0)  # changes of the model until then, and when
+        self._drawn_state = (-1, 0.0)  # the model's revision at the last redraw, and its time
         self.exit_error: ReplError | None = None
 
     # --- what there is to see ---
 
     def compose(self) -> ComposeResult:
-        """The panes, in the order that Tab goes."""
+        """Create the panes, in Tab order."""
         yield Bar("broker")
         if self.screen_extensions.has_statuses:
             yield Bar("statuses")
@@ -124,7 +132,7 @@ class TopApp(App[int]):
         yield Bar("keys")
 
     def on_mount(self) -> None:
-        """Begin to listen and to draw."""
+        """Start the feed and the redraw timer."""
         self.query_one("#filter").display = False
         self.action_pane("output")
         self.action_pane("sessions")
@@ -145,7 +153,7 @@ class TopApp(App[int]):
             self.exit(int(error.exit))
 
     async def _pause_feed(self) -> None:
-        """Listen to nobody while the terminal is another's: nothing is to pile up here."""
+        """Stop the feed while another program uses the terminal."""
         if self._feed_worker is not None:
             self._feed_worker.cancel()
             try:
@@ -154,7 +162,7 @@ class TopApp(App[int]):
                 pass
 
     def request_exit(self, code: int) -> None:
-        """For signal handlers."""
+        """Exit with this code; for signal handlers."""
         if self._loop is None:
             raise SystemExit(code)
         self._loop.call_soon_threadsafe(self.exit, code)
@@ -165,19 +173,19 @@ class TopApp(App[int]):
         return self.model.sessions.get(self.query_one("#sessions", TablePane).selected or "")
 
     def _tick(self) -> None:
-        """Draw what is new, and each second what only grows older."""
+        """Redraw after a change, and once a second for elapsed times."""
         if self.model.revision != self._drawn_state[0] or self.now() - self._drawn_state[1] >= 1.0:
             self.draw()
 
     def draw(self) -> None:
-        """Bring all panes up to date."""
+        """Redraw all panes."""
         self._drawn_state = self.model.revision, self.now()
         if len(self.screen_stack) != 1 or not self.is_running:
             return
         model, now = self.model, self.now()
         sessions = self.query_one("#sessions", TablePane)
         whose = "" if model.may_introspect else f"  that {one_line(model.identity) or 'you'} may see"
-        sessions.note = f"by {self._sort}" + (", backwards" if self._descending else "") + whose + self._filter_note()
+        sessions.note = f"by {self._sort}" + (", reversed" if self._descending else "") + whose + self._filter_note()
         sessions.show(tables.session_rows(model, now, self._sort, self._descending, self._filter))
         jobs = self.query_one("#jobs", TablePane)
         jobs.note = self._filter_note().strip()
@@ -222,24 +230,24 @@ class TopApp(App[int]):
         return line
 
     def notify_footer(self, text: str, style: str = "bold") -> None:
-        """Say something in the place of the keys, for a moment."""
+        """Show a message in the footer for a few seconds."""
         self._footer_notice = one_line(text), style, self.now() + NOTICE_SECONDS
 
     # --- keys: looking ---
 
     def action_move(self, lines: int) -> None:
-        """The cursor, or the output."""
+        """Move the cursor, or scroll the output."""
         if isinstance(self.focused, Pane):
             self.focused.scroll_by(lines)
             self.draw()
 
     def action_page(self, pages: int) -> None:
-        """The same, by what is seen at once."""
+        """Move by a page."""
         if isinstance(self.focused, Pane):
             self.action_move(pages * max(1, self.focused.room - 2))
 
     def action_pane(self, name: str) -> None:
-        """Go to a pane. In a small terminal output, jobs and agents share one place."""
+        """Focus a pane. In a small terminal output, jobs and agents share one place."""
         if name != "sessions":
             for each in ("output", "jobs", "agents"):
                 self.query_one(f"#{each}").set_class(each == name, "-shown")
@@ -248,18 +256,18 @@ class TopApp(App[int]):
         self.call_after_refresh(self.draw)
 
     def action_sort(self, by: int) -> None:
-        """By the next column."""
+        """Sort by the next column."""
         names = list(tables.SORTS)
         self._sort = names[(names.index(self._sort) + by) % len(names)]
         self.draw()
 
     def action_reverse(self) -> None:
-        """The other way round."""
+        """Reverse the order."""
         self._descending = not self._descending
         self.draw()
 
     def action_filter(self) -> None:
-        """Ask for words."""
+        """Open the filter input."""
         field = self.query_one("#filter", Input)
         field.value = self._filter
         field.display = True
@@ -267,12 +275,12 @@ class TopApp(App[int]):
         field.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter while it is typed."""
+        """Filter while typing."""
         self._filter = event.value
         self.draw()
 
     def on_input_submitted(self) -> None:
-        """Keep it."""
+        """Close the filter input and keep the filter."""
         self._close_filter()
 
     def _close_filter(self) -> None:
@@ -282,12 +290,12 @@ class TopApp(App[int]):
         self.call_after_refresh(self.draw)
 
     def action_escape(self) -> None:
-        """No filter any more; or back to the sessions."""
+        """Clear the filter, or go back to the sessions."""
         self._filter = ""
         self._close_filter()
 
     def action_help(self) -> None:
-        """All keys."""
+        """Show all keys."""
         self.push_screen(HelpDialog(self.screen_extensions.keys()))
 
     # --- keys: doing ---
@@ -297,7 +305,7 @@ class TopApp(App[int]):
     ) -> None:
         client = self._feed.client if self._feed is not None else None
         if client is None:
-            self.notify_footer("there is no connection to the broker", "bold red")
+            self.notify_footer("not connected to the broker", "bold red")
             return
 
         async def run() -> None:
@@ -311,13 +319,13 @@ class TopApp(App[int]):
         self.run_worker(run(), group="do")
 
     def on_key(self, event: Key) -> None:
-        """A key that nobody here has: an extension's, perhaps."""
+        """Run an extension's key."""
         if len(self.screen_stack) == 1 and event.character in self.screen_extensions.controls:
             event.stop()
             self._run_control(event.character)
 
     def _run_control(self, key: str) -> None:
-        """In a thread, over a connection of its own; one that does not come back keeps nobody from quitting."""
+        """Run an extension's key in a thread with its own connection; a stuck one does not block quitting."""
         session = self.selected_session
         label = session.label if session is not None else None
         loop = asyncio.get_running_loop()
@@ -335,13 +343,13 @@ class TopApp(App[int]):
                     what = (self.screen_extensions.run(key, client, label),)
             except ReplError as error:
                 what = (error.message, "bold red")
-            with contextlib.suppress(RuntimeError):  # the screen has ended
+            with contextlib.suppress(RuntimeError):  # the screen was closed
                 loop.call_soon_threadsafe(told, *what)
 
         threading.Thread(target=work, name=f"key {key}", daemon=True).start()
 
     def action_interrupt(self) -> None:
-        """What the session runs, or the eval under the cursor."""
+        """Interrupt the session's running eval, or the eval under the cursor."""
         jobs = self.query_one("#jobs", TablePane)
         job = self.model.active.get(jobs.selected or "") if jobs.has_focus else None
         session = self.model.sessions.get(job.session) if job is not None else self.selected_session
@@ -352,24 +360,24 @@ class TopApp(App[int]):
 
         def told(reply: Reply) -> str:
             which = f"eval {number or reply.interrupted_id} of {label}"
-            return f"{which} was asked to stop" if reply.interrupted else f"nothing to interrupt in {label}"
+            return f"interrupting {which}" if reply.interrupted else f"nothing to interrupt in {label}"
 
         self._run_action_on(session, lambda client: client.interrupt(session.id, number), told)
 
     def action_reset(self) -> None:
-        """After a question."""
+        """Reset the selected session (asks for confirmation)."""
         self._confirm_then(
             "Reset",
             "Its worker is killed, and its variables are lost.",
             lambda client, key: client.reset(key),
-            "has a fresh worker; its state is gone",
+            "was reset; its variables are lost",
         )
 
     def action_close(self) -> None:
-        """After a question."""
+        """Close the selected session (asks for confirmation)."""
         self._confirm_then(
             "Close",
-            "It ends, with its variables and all that it started.",
+            "Its variables are lost, and everything it started ends.",
             lambda client, key: client.close(key),
             "is closed",
         )
@@ -388,11 +396,11 @@ class TopApp(App[int]):
                     session, lambda client: what(client, session.id), lambda _: f"{session.label} {told}"
                 )
 
-        running = f"\nIt runs eval {session.running}." if session.running is not None else ""
+        running = f"\nIt is running eval {session.running}." if session.running is not None else ""
         self.push_screen(ConfirmDialog(f"{verb} session {session.label}?", consequence + running), decided)
 
     async def action_enter(self) -> None:
-        """Attach; among jobs: show what this one prints."""
+        """Attach to the session; among jobs, show the output of its session."""
         jobs = self.query_one("#jobs", TablePane)
         if not jobs.has_focus:
             await self.action_attach()

@@ -1,4 +1,4 @@
-"""Text in cells of a terminal: how wide it is, how it is cut, folded and aligned. No I/O."""
+"""Text in terminal cells: width, truncation, folding, alignment. No I/O."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ GAP = 1
 
 
 def one_line(text: str) -> str:
-    """Text of several lines as one."""
+    """Return the text on one line."""
     return escape_control(" ".join(text.split()))
 
 
 def width_of(text: str) -> int:
-    """How many cells it takes."""
+    """Return the width in cells."""
     return len(text) if text.isascii() else sum(map(_cell, text))
 
 
@@ -29,7 +29,7 @@ def _cell(char: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """At most `width` cells of it; what was cut ends in `…`."""
+    """Truncate to `width` cells; truncated text ends in `…`."""
     if width_of(text) <= width:
         return text
     kept, room = "", width - 1
@@ -42,14 +42,14 @@ def cut(text: str, width: int) -> str:
 
 
 def pad(text: str, width: int, right: bool = False) -> str:
-    """Exactly `width` cells."""
+    """Truncate or pad to exactly `width` cells."""
     text = cut(text, width)
     blank = " " * (width - width_of(text))
     return blank + text if right else text + blank
 
 
 def fold(line: Line, width: int) -> list[Line]:
-    """A line as lines of at most `width` cells."""
+    """Fold a line into lines of at most `width` cells."""
     folded: list[Line] = [[]]
     room = width
     for text, style in line:
@@ -76,24 +76,24 @@ def _fitting_prefix(text: str, room: int) -> str:
 
 
 class Column(NamedTuple):
-    """One column of a table. What has the highest `rank` goes first where there is not room for all."""
+    """A table column. Columns with the highest `rank` are dropped first if there is not enough room."""
 
     head: str
     width: int
     right: bool = False
-    most: int = 0  # it may grow to as many cells, if its text needs them
+    most: int = 0  # maximum width
     rank: int = 0
 
 
 class TableRow(NamedTuple):
-    """One row: what it is about, and its cells, each with a style."""
+    """A table row: its key, and its cells, each with a style."""
 
     key: str
     cells: Sequence[tuple[str, str]]
 
 
 def table(columns: Sequence[Column], rows: Sequence[TableRow], width: int) -> list[Line]:
-    """The head and the rows, aligned, each at most `width` cells wide."""
+    """Return header and rows, aligned, each at most `width` cells wide."""
     kept = _fitting_columns(columns, width)
     widths = {at: columns[at].width for at in kept}
     spare = width - sum(widths.values()) - GAP * (len(kept) - 1)
@@ -122,5 +122,5 @@ def _fitting_columns(columns: Sequence[Column], width: int) -> list[int]:
 
 
 def plain_text(line: Line) -> str:
-    """Without styles."""
+    """Return the line without styles."""
     return "".join(text for text, _ in line).rstrip()

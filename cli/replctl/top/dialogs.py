@@ -1,4 +1,4 @@
-"""What comes over the screen: a question before something is lost, and the help."""
+"""Dialogs: confirmation and help."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from textual.widgets import Static
 from replctl.top.cell_text import pad
 
 KEYS = (
-    ("up down j k", "another row; PgUp PgDn Home End, too"),
-    ("Tab 1 2 3 4", "another pane: sessions, output, jobs, agents"),
-    ("Enter a", "attach: a prompt on the session; Ctrl-D comes back here"),
-    ("i", "interrupt what runs; among jobs: this eval"),
-    ("r", "reset: a fresh worker, variables are lost"),
-    ("c", "close the session, with all that it started"),
-    ("/", "filter sessions and jobs; Esc ends it"),
-    ("s S", "sort by another column; the other way round"),
-    ("G", "in the output: the end, and follow"),
-    ("? q", "this help; quit. The sessions live on"),
+    ("up down j k", "move between rows; also PgUp PgDn Home End"),
+    ("Tab 1 2 3 4", "switch pane: sessions, output, jobs, agents"),
+    ("Enter a", "attach: a prompt on the session; Ctrl-D returns here"),
+    ("i", "interrupt the running eval; in jobs: this eval"),
+    ("r", "reset the session; variables are lost"),
+    ("c", "close the session and everything it started"),
+    ("/", "filter sessions and jobs; Esc clears it"),
+    ("s S", "sort by the next column; reverse the order"),
+    ("G", "in the output: jump to the end and follow"),
+    ("? q", "this help; quit. Sessions keep running"),
 )
 
 
 class ConfirmDialog(ModalScreen[bool]):
-    """Yes or no."""
+    """Yes-or-no question."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)"),
@@ -43,29 +43,29 @@ class ConfirmDialog(ModalScreen[bool]):
         )
 
     def compose(self) -> ComposeResult:
-        """One box."""
+        """Create the box."""
         yield Vertical(Static(self._text), classes="dialog")
 
     def action_answer(self, yes: bool) -> None:
-        """It is decided."""
+        """Close with the decision."""
         self.dismiss(yes)
 
 
 class HelpDialog(ModalScreen[None]):
-    """All keys."""
+    """List of all keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter,ctrl+c", "dismiss")]
 
     def __init__(self, more: Sequence[tuple[str, str]] = ()) -> None:
-        """`more` are keys of extensions."""
+        """Create the dialog. `more` are keys of extensions."""
         super().__init__()
         self._keys = [*KEYS, *more]
 
     def compose(self) -> ComposeResult:
-        """One box."""
+        """Create the box."""
         text = Text.assemble(("Keys\n", "bold"))
         for keys, told in self._keys:
             text.append(f"\n{pad(keys, 13)}", "bold cyan")
             text.append(told, "")
-        text.append("\n\nEsc closes this", "dim")
+        text.append("\n\nEsc to close", "dim")
         yield Vertical(Static(text), classes="dialog")

@@ -1,4 +1,4 @@
-"""What there is in a broker: sessions and evals, as the screen knows them. No I/O."""
+"""Sessions and evals as the screen knows them. No I/O."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ _ENDS = {
 
 @dataclass
 class EvalRow:
-    """One eval, or what else takes its turn in a session."""
+    """An eval, or another task in a session's queue."""
 
     session: str
     eval_id: int
-    name: str  # its session's, for when that has gone
+    name: str  # the session's name, kept for when it is closed
     code: str = ""
     agent: str | None = None
     state: str = "queued"  # queued, running, done
-    end: str | None = None  # the word of `eval/finished`
+    end: str | None = None  # status in `eval/finished`
     submitted: float = 0.0  # Unix seconds, by the broker's clock
     started: float | None = None
     duration: float | None = None  # seconds
     position: int | None = None
-    stopping: bool = False  # an interrupt was asked for
-    header_shown: bool = False  # its first line stands in its session's output
-    end_shown: bool = False  # its last one does
+    stopping: bool = False  # an interrupt was requested
+    header_shown: bool = False  # its first line is in the session's output
+    end_shown: bool = False  # its last line is in the session's output
 
     @property
     def key(self) -> str:
-        """Its own among all."""
+        """A key unique among all evals."""
         return f"{self.session}:{self.eval_id}"
 
     @property
     def ended_at(self) -> float:
-        """When it ended, by the broker's clock."""
+        """Time of the end, on the broker's clock."""
         return (self.started or self.submitted) + (self.duration or 0.0)
 
 
 @dataclass
 class SessionRow:
-    """One session."""
+    """A session."""
 
     id: str
     name: str | None = None
@@ -62,7 +62,7 @@ class SessionRow:
     evals: int = 0
     agent: str | None = None
     owner: str = ""
-    is_foreign: bool = False  # somebody else's
+    is_foreign: bool = False  # owned by another user
     mode: str = "normal"
     cwd: str | None = None
     ephemeral: bool = False
@@ -70,27 +70,27 @@ class SessionRow:
     usage: SessionUsage = field(default_factory=SessionUsage)
     output: Scrollback = field(default_factory=Scrollback)
     jobs_known: bool = False
-    usage_due: bool = True  # its worker is to be asked
-    output_known: bool = False  # what it showed before we came was asked for, or is not worth it
+    usage_due: bool = True  # the worker must be polled
+    output_known: bool = False  # earlier output was loaded, or is not needed
 
     @property
     def label(self) -> str:
-        """Its name, with that of its owner if it is somebody else's, or the beginning of its id."""
+        """The session's name, with its owner if it is another user's, or the beginning of its id."""
         return f"{self.owner}/{self.name}" if self.is_foreign and self.name else self.name or self.id[:8]
 
 
 def end_of(status: Iterable[str]) -> str:
-    """How an eval ended, in the words of `eval/finished`, from the status of its answer."""
+    """Return the outcome of an eval, in the words of `eval/finished`, from the status of its reply."""
     words = set(status)
     found = next((told for word, told in _ENDS.items() if word in words), None)
     return found or ("error" if "error" in words else "ok")
 
 
 def shorten_code(code: str, most: int) -> str:
-    """The beginning of the code on one line; where more may follow it says so."""
+    """Return the beginning of the code on one line, marked if more may follow."""
     return one_line(code[:most]) + ("…" if len(code) >= most else "")
 
 
 def unix_time(time: str) -> float:
-    """Unix seconds of a time as the broker writes it."""
+    """Return the Unix seconds of a time in the broker's format."""
     return datetime.fromisoformat(time).timestamp()

@@ -1,4 +1,4 @@
-"""Keeps the model up to date over one connection at a time: events as they come, a survey now and then."""
+"""Keeps the model up to date over one connection at a time: live events plus regular polls."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from replctl.top.model import Event, TopModel
 from replctl.top.polling import CONNECTION_FAULTS, PollRequest, PollSteps, identify, poll_broker
 from replwire.replies import Reply
 
-SESSIONS_A_ROUND = 5  # that are asked for their jobs, and for their processor time
-GIVE_UP_SECONDS = 60.0  # for a broker that went away to come back
+SESSIONS_A_ROUND = 5  # sessions polled for jobs and processor time per round
+GIVE_UP_SECONDS = 60.0  # time for a broker to come back
 _RETRY_SECONDS = 1.0
-_EVENTS_PER_TURN = 200  # events after which others get their turn
-_OUTPUT_BYTES = 65_536  # of what an eval has shown before we came
+_EVENTS_PER_TURN = 200  # events before other tasks get a turn
+_OUTPUT_BYTES = 65_536  # bytes of an eval's earlier output
 
 clock = time.monotonic
 
 
 class BrokerFeed:
-    """A broker's news, until cancelled. `interval` is the time between surveys in seconds."""
+    """Feeds a broker's events and figures to the model. `interval` is the time between polls in seconds."""
 
     def __init__(self, model: TopModel, connect: Callable[[], AsyncClient], interval: float) -> None:
         self.model = model
         self.client: AsyncClient | None = None
         self._connect = connect
-        self._since = clock()  # without a connection
+        self._since = clock()  # start of the time without a connection
         self._interval = interval
 
     async def run(self) -> None:
-        """Raises ReplError when the broker stays away, or does not let us in."""
+        """Run until cancelled. Raises ReplError if the broker stays away or refuses access."""
         while True:
             try:
                 async with self._connect() as client:
@@ -57,10 +57,10 @@ class BrokerFeed:
         self.model.connected = False
         self.model.revision += 1
         why = "the broker ended" if error.code == "shutdown" else error.message
-        self.model.warning = f"{why}; trying again"
+        self.model.warning = f"{why}; reconnecting"
 
     async def _follow(self, client: AsyncClient) -> None:
-        """Until one of both ends, which is with an error."""
+        """Follow events and poll until one of the two ends, which is always with an error."""
         tasks = [asyncio.create_task(self._listen(client)), asyncio.create_task(self._poll(client))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -84,7 +84,7 @@ class BrokerFeed:
             if error.code in CONNECTION_FAULTS or error.code == "unauthorized":
                 raise
             self.model.warning = f"no events: {error.message}"
-            await asyncio.Event().wait()  # surveys alone have to do
+            await asyncio.Event().wait()  # continue with polling only
 
     async def _poll(self, client: AsyncClient) -> None:
         while True:
@@ -92,7 +92,7 @@ class BrokerFeed:
             await asyncio.sleep(self._interval)
 
     async def _drive(self, client: AsyncClient, steps: PollSteps) -> None:
-        """Ask what the steps want, one after the other."""
+        """Send the requests one after the other."""
         try:
             ask = next(steps)
             while True:
@@ -123,26 +123,26 @@ class BrokerFeed:
         )
 
     def earlier_output_of(self, session: SessionRow) -> EvalRow | None:
-        """The last eval of a session, if what it has shown before we listened is still to be asked for."""
+        """Return the session's last eval if its earlier output has yet to be loaded, else None."""
         known = session.output_known or session.state == "vacant" or self.client is None
         return None if known else self.model.last_job(session.id)
 
     async def load_earlier_output(self, session: SessionRow, job: EvalRow) -> None:
-        """Ask for what an eval has shown until now, once."""
+        """Load an eval's earlier output, once."""
         if session.output_known or self.client is None:
             return
         session.output_known = True
         pieces: list[tuple[str, str]] = []
         try:
-            # What came live in the meantime is part of the answer: it went the same way, before it.
+            # The reply includes live output that arrived meanwhile, since it came over the same connection.
             result = await self._read_output(self.client, session, job, pieces)
-            if result.running and job.key not in self.model.active:  # its end was heard before this answer
+            if result.running and job.key not in self.model.active:  # the end arrived before this reply
                 pieces.clear()
                 result = await self._read_output(self.client, session, job, pieces)
         except ReplError:
-            return  # its worker has gone, or the connection: there is nothing to look back at
+            return  # worker or connection lost: no earlier output
         if (last := self.model.last_job(session.id)) is not None and last.key != job.key:
-            return  # another one has begun, and what it shows stands there
+            return  # another eval has begun and its output is shown
         end: Event | None = None
         if not result.running:
             end = {

@@ -1,4 +1,4 @@
-"""Figures for people, narrow enough for a column, and what is measured over time. No I/O."""
+"""Numbers formatted for narrow columns, and figures measured over time. No I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _DAY = 86_400
 
 
 def format_span(seconds: float) -> str:
-    """`350ms`, `1.4s`, `12s`, `3m20s`, `2h05m`, `3d04h`."""
+    """Format a duration: `350ms`, `1.4s`, `12s`, `3m20s`, `2h05m`, `3d04h`."""
     if seconds < 0.9995:
         return f"{max(0.0, seconds) * 1000:.0f}ms"
     if seconds < 9.95:
@@ -24,7 +24,7 @@ def format_span(seconds: float) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Bytes: `0`, `812`, `9.5K`, `104M`, `1.2G`."""
+    """Format bytes: `0`, `812`, `9.5K`, `104M`, `1.2G`."""
     for unit in ("", "K", "M", "G"):
         if count < 1000:
             return f"{count:.0f}{unit}" if not unit or count >= 9.95 else f"{count:.1f}{unit}"
@@ -33,19 +33,19 @@ def format_bytes(count: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """A rate or a count of seconds: two digits that count."""
+    """Format a rate or a number of seconds with two significant digits."""
     return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
 class Rate:
-    """How fast a counter grows, over the last `window` seconds."""
+    """Growth rate of a counter over the last `window` seconds."""
 
     def __init__(self, window: float) -> None:
         self._window = window
         self._samples: deque[tuple[float, float]] = deque(maxlen=200)
 
     def record(self, now: float, total: float) -> None:
-        """The counter at a moment. One that fell began anew."""
+        """Record the counter. A counter that fell has been restarted."""
         if self._samples and total < self._samples[-1][1]:
             self._samples.clear()
         self._samples.append((now, total))
@@ -53,7 +53,7 @@ class Rate:
             self._samples.popleft()
 
     def per_second(self) -> float:
-        """0.0 while there is too little to tell."""
+        """Return the rate per second; 0.0 with too few samples."""
         if len(self._samples) < 2:
             return 0.0
         (begin, first), (end, last) = self._samples[0], self._samples[-1]
@@ -66,11 +66,11 @@ class SessionUsage:
     def __init__(self) -> None:
         self.cpu_seconds: float | None = None
         self.memory_bytes: int | None = None
-        self.percent: float | None = None  # of one processor, between the last two looks
+        self.percent: float | None = None  # of one processor, between the last two samples
         self._updated_at = 0.0
 
     def update(self, now: float, cpu: float | None, memory: int | None) -> None:
-        """What the worker says at a moment."""
+        """Record the worker's report."""
         if memory:
             self.memory_bytes = memory
         if cpu is None:
@@ -81,16 +81,18 @@ class SessionUsage:
         self.cpu_seconds, self._updated_at = cpu, now
 
     def update_from_heartbeat(self, now: float, cpu: float, memory: int) -> None:
-        """The same from a beat, which may be older than what is known."""
+        """Record a heartbeat's figures, which may be older than those known."""
         if self.cpu_seconds is None or cpu > self.cpu_seconds:
             self.update(now, cpu, memory)
-        elif memory and (self.memory_bytes is None or cpu == self.cpu_seconds):  # it rests: the first beat, which came
-            self.memory_bytes = memory  # while it was starting, is not to stay
+        elif memory and (
+            self.memory_bytes is None or cpu == self.cpu_seconds
+        ):  # idle: do not keep the figure of the first
+            self.memory_bytes = memory  # heartbeat, sent during startup
 
     def set_idle(self) -> None:
-        """Nothing runs any more."""
+        """Set the processor usage to zero."""
         self.percent = 0.0 if self.cpu_seconds is not None else None
 
     def reset(self) -> None:
-        """Another worker."""
+        """Forget all figures, for a new worker."""
         self.cpu_seconds = self.memory_bytes = self.percent = None

@@ -1,4 +1,4 @@
-"""What is known of a broker: fed with its events and its answers, read by the tables. No I/O, no clock."""
+"""Model of a broker, fed with events and replies and read by the tables. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -12,53 +12,54 @@ from replctl.top.formatting import Rate, format_span
 from replctl.top.scrollback import Scrollback
 from replwire.replies import JobEntry, SessionEntry
 
-MAX_RECENT = 200  # evals that have ended
-MAX_OUTPUTS = 100  # sessions whose output is kept; of the others it is read again when it is looked at
-_CODE_CHARS = 400  # of an eval's code, for its line
-_JOBS_CHARS = 80  # of it that `jobs` tells
-_NOTE_CHARS = 4000  # of an eval's value or error, in its session's output
+MAX_RECENT = 200  # finished evals
+MAX_OUTPUTS = 100  # sessions with kept output; that of others is loaded again when shown
+_CODE_CHARS = 400  # characters of an eval's code
+_JOBS_CHARS = 80  # characters of code in `jobs`
+_NOTE_CHARS = 4000  # characters of an eval's value or error in the output
 
 Event = dict[str, Any]
 
 
 class TopModel:
-    """Everything. Times that go in are the broker's own, as it writes them; `now` is any clock that does not jump."""
+    """Sessions, evals and figures of a broker.
+
+    Times in events and replies are the broker's; `now` is any monotonic clock.
+    """
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.sessions: dict[str, SessionRow] = {}
         self.active: dict[str, EvalRow] = {}
-        self.recent: deque[EvalRow] = deque(maxlen=MAX_RECENT)  # the newest first
+        self.recent: deque[EvalRow] = deque(maxlen=MAX_RECENT)  # newest first
         self.stats: dict[str, Any] = {}
-        self.agent_cpu: dict[str, float] | None = None  # seconds by agent, of workers that are gone too
-        self.may_introspect = True  # until the broker says that we may not look into it
+        self.agent_cpu: dict[str, float] | None = None  # seconds by agent, including exited workers
+        self.may_introspect = True  # until the broker denies `introspect`
         self.version = ""
         self.identity = ""
         self.connected = True
-        self.warning = ""  # the last that the broker refused or failed at
+        self.warning = ""  # the last refusal or failure
         self.evals = Rate(60)
         self.refusals = Rate(60)
         self.output = Rate(5)
         self.revision = 0
         self._printed_chars = 0
-        self._printing: OrderedDict[str, None] = OrderedDict()  # sessions that have output, the last to print last
-        self._clock_offset = 0.0  # the broker's clock minus ours
+        self._printing: OrderedDict[str, None] = OrderedDict()  # sessions with output, the last to print at the end
+        self._clock_offset = 0.0  # the broker's clock minus the local one
 
     def on_reconnect(self, seconds: float) -> None:
-        """Nothing was heard for so long: what was known of evals may have passed."""
+        """Mark everything known as outdated after `seconds` without a connection."""
         self.connected, self.warning = True, ""
         self.revision += 1
         for session in self.sessions.values():
             session.jobs_known = False
             if session.output:
-                session.output.note(
-                    f"-- not followed for {format_span(seconds)}: replctl read has what was printed", "dim"
-                )
+                session.output.note(f"-- disconnected for {format_span(seconds)}: replctl read shows the output", "dim")
 
     # --- events ---
 
     def apply_event(self, event: Event, now: float) -> None:
-        """Something happened."""
+        """Apply an event."""
         self.revision += 1
         kind = event["type"]
         family, _, what = kind.partition("/")
@@ -75,7 +76,7 @@ class TopModel:
             text = event.get("err") or event.get("reason") or event.get("word", "")
             self.warning = f"{event.get('agent') or 'a client'} was refused: {one_line(text)}"
         elif kind == "log/error":
-            self.warning = f"the broker has a defect: {one_line(event.get('summary', ''))}"
+            self.warning = f"internal error of the broker: {one_line(event.get('summary', ''))}"
 
     def _on_created(self, event: Event) -> None:
         self.sessions[event["session"]] = SessionRow(
@@ -97,11 +98,11 @@ class TopModel:
         return bool(self.identity) and owner != self.identity
 
     def _on_lagged(self, event: Event) -> None:
-        self.warning = f"too much at once: {event.get('missed', 0)} events were not seen here"
+        self.warning = f"too many events at once: {event.get('missed', 0)} were missed"
         for session in self.sessions.values():
             session.jobs_known = False
         for key in [key for key, session in self.sessions.items() if session.ephemeral]:
-            self._drop(key)  # its end may be among what was missed, and no list tells
+            self._drop(key)  # its end may have been missed, and no list shows it
 
     def _on_session_event(self, session: SessionRow, what: str, event: Event) -> None:
         if what == "busy":
@@ -141,8 +142,8 @@ class TopModel:
             session.evals = max(session.evals, event["eval"])
             return
         job = self.active.get(key)
-        if what in ("started", "finished") and job is None:  # it was accepted before we listened
-            if (late := self._find_ended(key)) is not None:  # an answer has told its end before
+        if what in ("started", "finished") and job is None:  # accepted before the subscription
+            if (late := self._find_ended(key)) is not None:  # a reply already reported its end
                 self._note_begin(session, late)
                 if what == "finished":
                     self._note_end(session, late, event)
@@ -151,7 +152,7 @@ class TopModel:
             job.submitted = unix_time(event["time"])
         if what == "started" and job is not None:
             job.state, job.started, job.position = "running", unix_time(event["time"]), None
-            job.code = shorten_code(event.get("code", ""), _CODE_CHARS) or job.code  # hooks had to let it run first
+            job.code = shorten_code(event.get("code", ""), _CODE_CHARS) or job.code  # hooks had to allow it first
             session.running, session.state = job.eval_id, "busy"
             self._note_begin(session, job)
         elif what == "output":
@@ -164,7 +165,7 @@ class TopModel:
             job.stopping = True
 
     def _mark_printing(self, session: SessionRow) -> None:
-        """This one prints: of those that have not for the longest time the output goes."""
+        """Mark as recently printing; drop the output of the least recently printing sessions."""
         self._printing[session.id] = None
         self._printing.move_to_end(session.id)
         while len(self._printing) > MAX_OUTPUTS:
@@ -212,7 +213,7 @@ class TopModel:
     # --- answers ---
 
     def update_sessions(self, entries: Iterable[SessionEntry], *, include_ephemeral: bool) -> None:
-        """All sessions that there are; without the throw-away ones unless `throw_away`."""
+        """Set the list of sessions; ephemeral ones are missing from it unless `include_ephemeral`."""
         self.revision += 1
         listed = {entry.session: entry for entry in entries}
         for key in [
@@ -239,7 +240,7 @@ class TopModel:
             session.running = entry.running
 
     def update_jobs(self, session: str, entries: Iterable[JobEntry]) -> None:
-        """The evals of a session."""
+        """Set the evals of a session."""
         self.revision += 1
         known = {job.eval_id for job in self.recent if job.session == session}
         found = self.sessions.get(session)
@@ -262,7 +263,7 @@ class TopModel:
             found.jobs_known = True
 
     def update_stats(self, stats: dict[str, Any], now: float) -> None:
-        """Counters of the broker."""
+        """Set the broker's counters."""
         self.revision += 1
         self.stats = stats
         if "started" in stats:
@@ -273,13 +274,13 @@ class TopModel:
         self.output.record(now, self._printed_chars)
 
     def update_workers(self, rows: Iterable[dict[str, Any]], now: float) -> None:
-        """What the workers said of themselves at their last beat."""
+        """Record the figures of the workers' last heartbeats."""
         for row in rows:
             if (session := self.sessions.get(row.get("session") or "")) is not None:
                 session.usage.update_from_heartbeat(now, row.get("cpu-seconds") or 0.0, row.get("memory-bytes") or 0)
 
     def update_info(self, info: dict[str, Any], now: float) -> None:
-        """What a session's worker says of itself."""
+        """Record a worker's report about its session."""
         session = self.sessions.get(info.get("session", ""))
         if session is None or info.get("epoch") != session.epoch:
             return
@@ -291,18 +292,18 @@ class TopModel:
             session.usage.set_idle()
 
     def update_output(self, job: EvalRow, pieces: Iterable[tuple[str, str]], left_out: int, end: Event | None) -> None:
-        """All that an eval has shown until now, by stream, and how it ended; asked for because it began before us."""
+        """Set the output of an eval that began before the subscription, and its outcome."""
         session = self.sessions.get(job.session)
         if session is None:
             return
         self.revision += 1
         output = Scrollback()
         session.output = output
-        job = self.active.get(job.key) or self._find_ended(job.key) or job  # an answer makes them anew
+        job = self.active.get(job.key) or self._find_ended(job.key) or job  # a reply recreates the rows
         job.header_shown = job.end_shown = False
         self._note_begin(session, job)
         if left_out:
-            output.note(f"-- {left_out} bytes are not shown here: replctl read {session.label} {job.eval_id}", "dim")
+            output.note(f"-- {left_out} bytes not shown: replctl read {session.label} {job.eval_id}", "dim")
         for stream, text in pieces:
             output.text(text, stream, "yellow" if stream == "err" else "")
         if end is not None:
@@ -311,29 +312,29 @@ class TopModel:
     # --- what is asked of it ---
 
     def broker_time(self, now: float) -> float:
-        """Unix seconds by the broker's clock."""
+        """Return Unix seconds on the broker's clock."""
         return now + self._clock_offset
 
     def jobs_of(self, session: str) -> list[EvalRow]:
-        """Its running and queued evals."""
+        """Return the session's running and queued evals."""
         return [job for job in self.active.values() if job.session == session]
 
     def queued_counts(self) -> Counter[str]:
-        """How many evals wait, by session."""
+        """Return the number of queued evals by session."""
         return Counter(job.session for job in self.active.values() if job.state == "queued")
 
     def running_job(self, session: SessionRow) -> EvalRow | None:
-        """What it runs."""
+        """Return the session's running eval, or None."""
         return None if session.running is None else self.active.get(f"{session.id}:{session.running}")
 
     def last_job(self, session: str) -> EvalRow | None:
-        """What it runs, or ran last."""
+        """Return the session's running or last eval, or None."""
         running = next((job for job in self.jobs_of(session) if job.state == "running"), None)
         return running or next((job for job in self.recent if job.session == session), None)
 
 
 def _write_ending(output: Scrollback, event: Event) -> None:
-    """How an eval ended, as lines of its session's output."""
+    """Write an eval's outcome to its session's output."""
     output.reset_line()
     took = f" ({event['duration-ms'] / 1000:.3g} s)" if event.get("duration-ms") is not None else ""
     status = event.get("status")

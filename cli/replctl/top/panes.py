@@ -1,4 +1,4 @@
-"""The panes of the screen: lines that the tables and the scrollback make, with a title, a cursor and a place."""
+"""Panes of the screen: titled lines with a cursor or a scroll position."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from replctl.top.tables import clip
 
 
 class Pane(Widget):
-    """A title and lines below it; drawn again only when they have changed."""
+    """A title and lines below it; redrawn only when they change."""
 
     DEFAULT_CSS = "Pane { height: 1fr; }"
 
@@ -25,7 +25,7 @@ class Pane(Widget):
         self._number = number
         self._title = name
         self._drawn: Text | None = None
-        self.others = ""  # panes that stand in this one's place when their number is pressed
+        self.others = ""  # panes that share this place, by number
 
     @property
     def room(self) -> int:
@@ -33,18 +33,18 @@ class Pane(Widget):
         return max(0, self.size.height - 1)
 
     def title(self) -> str:
-        """What stands in the first line, after the number that chooses this pane."""
+        """Return the first line, after the pane's number."""
         return self._title
 
     def lines(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
-        """What stands below the title, at most `height` lines; nothing, unless a kind of pane says what."""
+        """Return the lines below the title, at most `height`; none by default."""
         return []
 
     def scroll_by(self, lines: int) -> None:
-        """Down, or up when it is negative."""
+        """Scroll down, or up if negative."""
 
     def draw(self) -> None:
-        """Take what there is now."""
+        """Redraw if the lines have changed."""
         width = self.size.width
         whole = [self._head(width), *self.lines(width, self.room)][: self.size.height]
         drawn = to_rich_text(whole)
@@ -60,24 +60,24 @@ class Pane(Widget):
         return clip([("──", "dim"), (text, style), ("─" * rule, "dim"), (others, "cyan"), ("──", "dim")], width)
 
     def render(self) -> Text:
-        """What was taken last."""
+        """Return the current text."""
         return self._drawn or Text("")
 
     def on_resize(self) -> None:
-        """Other lines fit."""
+        """Redraw for the new size."""
         self.draw()
 
     def on_focus(self) -> None:
-        """The title says so."""
+        """Redraw the title."""
         self.draw()
 
     def on_blur(self) -> None:
-        """The title says so."""
+        """Redraw the title."""
         self.draw()
 
 
 class ExtensionPane(Pane):
-    """A box of an extension: as high as it asks for, and not there in a low terminal."""
+    """A box of an extension with the height it asks for; hidden in a low terminal."""
 
     def __init__(self, number: int, title: str, height: int) -> None:
         super().__init__("", f"part-{number}")
@@ -87,22 +87,22 @@ class ExtensionPane(Pane):
         self.add_class("part")
 
     def show(self, lines: list[Line]) -> None:
-        """Take these lines."""
+        """Set the lines."""
         self._lines = lines
         self.draw()
 
     def lines(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
-        """As they were given."""
+        """Return the lines that fit."""
         return self._lines[:height]
 
 
 class TablePane(Pane):
-    """Rows with a cursor, which stays with its row whatever the order."""
+    """Rows with a cursor, which follows its row whatever the order."""
 
     def __init__(
         self, number: str, name: str, columns: Sequence[TableColumn], nothing: str, marks: bool = False
     ) -> None:
-        """`marks`: the cursor is seen from other panes, too."""
+        """Create the pane. `marks`: the cursor is visible from other panes as well."""
         super().__init__(number, name)
         self._columns = columns
         self._empty_text = nothing
@@ -113,7 +113,7 @@ class TablePane(Pane):
         self.note = ""
 
     def show(self, rows: list[TableRow]) -> None:
-        """Take these rows."""
+        """Set the rows."""
         key = self.selected
         self._rows = rows
         found = next((at for at, row in enumerate(rows) if row.key == key), None)
@@ -126,7 +126,7 @@ class TablePane(Pane):
         return self._rows[self._at].key if self._at < len(self._rows) else None
 
     def select(self, key: str) -> None:
-        """Move the cursor to a row, if it is there."""
+        """Move the cursor to a row, if it exists."""
         self._at = next((at for at, row in enumerate(self._rows) if row.key == key), self._at)
         self.draw()
 
@@ -136,11 +136,11 @@ class TablePane(Pane):
         self.draw()
 
     def title(self) -> str:
-        """How many there are, and how they are shown."""
+        """Return the name with the number of rows and a note."""
         return f"{self._title} ({len(self._rows)})" + (f"  {self.note}" if self.note else "")
 
     def lines(self, width: int, height: int) -> list[Line]:
-        """Head and rows around the cursor."""
+        """Return header and rows around the cursor."""
         if not self._rows:
             return [[(f"   {self._empty_text}", "dim")]]
         body = max(1, height - 1)
@@ -156,28 +156,28 @@ class TablePane(Pane):
 
 
 class OutputPane(Pane):
-    """The end of a session's output, or further up while somebody looks there."""
+    """The end of a session's output, or an earlier part while scrolled up."""
 
     def __init__(self, number: str, name: str) -> None:
         super().__init__(number, name)
         self._label = ""
         self._source: Scrollback | None = None
-        self._lines_below = 0  # lines below the last that is seen
+        self._lines_below = 0  # lines below the last visible one
 
     def show(self, label: str, source: Scrollback | None) -> None:
-        """Take what this session has printed."""
+        """Set the output to show."""
         if label != self._label:
             self._label, self._lines_below = label, 0
         self._source = source
         self.draw()
 
     def scroll_by(self, lines: int) -> None:
-        """Up, and the output stands still; down to the end, and it follows."""
+        """Scroll up and stop following, or down to the end and follow."""
         self._lines_below = max(0, self._lines_below - lines)
         self.draw()
 
     def title(self) -> str:
-        """Whose it is."""
+        """Return the name with the session's label."""
         if not self._label:
             return self._title
         return f"{self._title} of {self._label}" + (
@@ -185,35 +185,35 @@ class OutputPane(Pane):
         )
 
     def lines(self, width: int, height: int) -> list[Line]:
-        """The last that fit, from where one looks."""
+        """Return the last lines that fit, from the scroll position."""
         if not self._source:
-            return [[("   nothing to show yet", "dim")]] if self._label else []
+            return [[("   no output yet", "dim")]] if self._label else []
         some = list(islice(self._source.backwards(max(1, width - 2)), self._lines_below + height))
         self._lines_below = max(0, min(self._lines_below, len(some) - height))
         return [[(" ", ""), *line] for line in reversed(some[self._lines_below : self._lines_below + height])]
 
 
 class Bar(Widget):
-    """Lines without a title: the broker above, the keys below."""
+    """Lines without a title: the broker at the top, the keys at the bottom."""
 
     def __init__(self, name: str) -> None:
         super().__init__(id=name)
         self._drawn = Text("")
 
     def show(self, lines: Sequence[Line]) -> None:
-        """Take these."""
+        """Set the lines."""
         drawn = to_rich_text([[(" ", ""), *clip(line, self.size.width - 1)] for line in lines])
         if drawn != self._drawn or drawn.spans != self._drawn.spans:
             self._drawn = drawn
             self.refresh()
 
     def render(self) -> Text:
-        """What was taken last."""
+        """Return the current text."""
         return self._drawn
 
 
 def to_rich_text(lines: Sequence[Line]) -> Text:
-    """Lines as what textual draws."""
+    """Return lines as a textual text."""
     text = Text(no_wrap=True, end="")
     for at, line in enumerate(lines):
         if at:

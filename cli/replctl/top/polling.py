@@ -1,5 +1,4 @@
-"""What a broker is asked to fill the model: as a generator of requests, for a client that waits and for one that does
-not. No I/O."""
+"""Requests that fill the model, as a generator for synchronous and asynchronous clients. No I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ CONNECTION_FAULTS = ("broker-lost", "no-broker", "shutdown")  # faults of the co
 
 
 class PollRequest(NamedTuple):
-    """A request."""
+    """A request of a poll."""
 
     op: str
     fields: dict[str, Any]
@@ -26,7 +25,7 @@ PollSteps = Generator[PollRequest, "Reply | ReplError", None]
 
 
 def identify(model: TopModel) -> PollSteps:
-    """Once a connection: who answers, and who we are."""
+    """Ask once per connection for the broker's version and the caller's identity."""
     answer = yield PollRequest("describe", {})
     if isinstance(answer, Reply):
         model.version = (answer.versions or {}).get("replctl", "")
@@ -34,9 +33,9 @@ def identify(model: TopModel) -> PollSteps:
 
 
 def poll_broker(model: TopModel, clock: Callable[[], float], most: int) -> PollSteps:
-    """Sessions and figures in one request or two, then jobs and processor time of at most `most` sessions each.
+    """Poll sessions and figures in one or two requests, then jobs and usage of at most `most` sessions each.
 
-    A refusal is kept in `model.trouble`; who may not `introspect` is asked less.
+    A refusal is kept in `model.warning`; a client that may not `introspect` is shown less.
     """
     if model.may_introspect:
         answer = yield PollRequest("introspect", {})
@@ -78,7 +77,7 @@ def _details(model: TopModel, clock: Callable[[], float], most: int) -> PollStep
     for session in due[:most]:
         if model.sessions.pop(session.id, None) is None:
             continue
-        model.sessions[session.id] = session  # at the end: the next round begins with others
+        model.sessions[session.id] = session  # moved to the end: the next round starts with others
         answer = yield PollRequest("info", {"session": session.id, "variables": False})
         _use_reply(model, answer, lambda reply: model.update_info(reply.info or {}, clock()))
 
@@ -91,6 +90,6 @@ def _use_reply(model: TopModel, answer: Reply | ReplError, use: Callable[[Reply]
 
 
 def _note_refusal(model: TopModel, error: ReplError) -> None:
-    if error.code not in ("session-not-found", "forbidden"):  # it has gone, or was never ours, in the meantime
+    if error.code not in ("session-not-found", "forbidden"):  # closed in the meantime, or not visible
         model.warning = error.message
         model.revision += 1

@@ -1,4 +1,4 @@
-"""Runs the screen, and ends it whatever happens."""
+"""Runs the screen, and ends it in every case."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from replctl.top.polling import CONNECTION_FAULTS
 from replctl.top.screen_extensions import ScreenExtensions
 from replwire.faults import ExitCode
 
-END_SECONDS = 5  # for a screen that was told to end, before it is ended as it is
+END_SECONDS = 5  # grace for an orderly exit of the screen
 
 
 def run_screen(screen: CommandOutput, endpoint: str, agent: str, interval: float, parts: ScreenExtensions) -> int:
-    """Run the screen until somebody quits; the exit code."""
-    environ = dict(os.environ)  # textual takes NO_COLOR away
-    if isinstance(sys.__stderr__, io.TextIOWrapper):  # where textual writes: in UTF-8, as `Screen` does
+    """Run the screen until the user quits, and return the exit code."""
+    environ = dict(os.environ)  # textual removes NO_COLOR
+    if isinstance(sys.__stderr__, io.TextIOWrapper):  # textual writes there; use UTF-8
         sys.__stderr__.reconfigure(encoding="utf-8")
     app = TopApp(TopModel(endpoint), lambda: AsyncClient(endpoint, agent, start=False), interval, agent, environ, parts)
     before = {number: signal.signal(number, _exit_handler(app)) for number in (signal.SIGTERM, signal.SIGHUP)}
@@ -44,7 +44,7 @@ def run_screen(screen: CommandOutput, endpoint: str, agent: str, interval: float
 
 def _exit_handler(app: TopApp) -> Callable[[int, Any], None]:
     def end(number: int, _: Any) -> None:
-        signal.alarm(END_SECONDS)  # a terminal that takes nothing any more must not keep us
+        signal.alarm(END_SECONDS)  # a blocked terminal must not prevent the exit
         app.request_exit(128 + number)
 
     return end

@@ -1,4 +1,4 @@
-"""What extensions add to the screen: words in its header, boxes, keys. No I/O but what their own code does."""
+"""Screen extensions: status words, boxes, keys. No I/O of its own."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from replwire.ext.contracts import Contribution, Control, Panel, Screen, StatusI
 from replwire.ext.registry import ExtensionRegistry, Registration
 from replwire.terminal import escape_control
 
-RESERVED_KEYS = frozenset("qirca/s?SjkgG1234")  # keys that the screen has itself
-SLOW_SECONDS = 0.05  # the screen stood still for so long: worth a word
+RESERVED_KEYS = frozenset("qirca/s?SjkgG1234")  # keys of the screen itself
+SLOW_SECONDS = 0.05  # rendering time that is reported
 
 Shown = Mapping[str, Any]
 C = TypeVar("C", bound=Contribution)
 
 
 class ScreenExtensions:
-    """One screen's. What fails is left out; `trouble` has the last failure, for the footer."""
+    """Extensions of one screen. Failing ones are left out; `warning` has the last failure, for the footer."""
 
     def __init__(
         self, load: Callable[[Callable[[Registration, BaseException], None]], ExtensionRegistry] | None = None
     ) -> None:
-        """`load` fills a registry that tells us what fails."""
+        """Load the extensions. `load` receives an error callback and returns a registry."""
         self.warning = ""
         self._registry = load(self._on_failure) if load is not None else ExtensionRegistry(self._on_failure)
         self.controls: dict[str, tuple[Registration, Control]] = {}
         for record, control in self._of(Control):
             if control.key in RESERVED_KEYS:
-                self.warning = f"extension {record.label}: the key {control.key} is the screen's own"
+                self.warning = f"extension {record.label}: the key {control.key} is reserved"
             else:
                 self.controls[control.key] = record, control
 
     def _of(self, kind: type[C]) -> list[tuple[Registration, C]]:
-        """In their order; those of the same order by owner and name."""
+        """Return the contributions of a kind by order, then owner and name."""
         found = [
             (record, record.contribution)
             for record in self._registry.by_kind(kind)
@@ -49,16 +49,16 @@ class ScreenExtensions:
 
     @property
     def needs_snapshot(self) -> bool:
-        """Whether anything here wants to see the snapshot."""
+        """True if an extension needs the snapshot."""
         return bool(self._registry.by_kind(StatusItem) or self._registry.by_kind(Panel))
 
     @property
     def has_statuses(self) -> bool:
-        """Whether there is a line of them."""
+        """True if there is a line of status words."""
         return bool(self._registry.by_kind(StatusItem))
 
     def statuses(self, shown: Shown) -> Line:
-        """Their words, in one line."""
+        """Return the status words in one line."""
         line: Line = []
         for record, status in self._of(StatusItem):
             text = self._render(record, partial(status.render, shown))
@@ -67,25 +67,25 @@ class ScreenExtensions:
         return line
 
     def panels(self) -> list[tuple[Registration, Panel]]:
-        """The boxes."""
+        """Return the boxes."""
         return self._of(Panel)
 
     def lines(self, record: Registration, panel: Panel, shown_now: Shown, width: int) -> list[Line]:
-        """What stands in a box: at most its height, each line cut to the width, and harmless to a terminal."""
+        """Return the lines of a box, limited to its size and without control sequences."""
         text = self._render(record, partial(panel.render, shown_now, width))
         if text is None:
-            return [[("it failed", "bold red")]]
+            return [[("failed", "bold red")]]
         return [[(" " + cut(escape_control(line), width - 1), "")] for line in text.splitlines()[: panel.height]]
 
     def _render(self, record: Registration, render: Callable[[], str | None]) -> str | None:
         begun = time.monotonic()
         text = self._registry.call_safely(record, lambda: _text(render()), None)
         if (took := time.monotonic() - begun) > SLOW_SECONDS:
-            self.warning = f"extension {record.label} held the screen up for {took * 1000:.0f} ms"
+            self.warning = f"extension {record.label} blocked the screen for {took * 1000:.0f} ms"
         return text
 
     def run(self, key: str, client: Any, session: str | None) -> str:
-        """Do what a key stands for; text for the footer. Raises ReplError as the client does."""
+        """Run an extension's key and return text for the footer. Raises ReplError like the client."""
         from replctl.client.errors import ReplError
 
         record, control = self.controls[key]
@@ -97,16 +97,16 @@ class ScreenExtensions:
             return f"extension {record.label}: {type(error).__name__}: {error}"
 
     def keys(self) -> Sequence[tuple[str, str]]:
-        """Keys and what they do, for the help."""
+        """Return keys and their descriptions, for the help."""
         return [(key, control.summary or control.name) for key, (_, control) in self.controls.items()]
 
     def find_screen(self, name: str) -> Screen | None:
-        """Another screen."""
+        """Return the extension's screen with this name, or None."""
         found = self._registry.find(Screen, name)
         return None if found is None else found[1]
 
 
 def _text(made: object) -> str | None:
     if made is not None and not isinstance(made, str):
-        raise TypeError(f"gave {type(made).__name__}, no text")
+        raise TypeError(f"returned {type(made).__name__} instead of text")
     return made

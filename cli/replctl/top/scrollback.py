@@ -1,4 +1,4 @@
-"""What sessions print, as bounded lines for a screen. Nothing that a terminal would obey is left in them. No I/O."""
+"""Session output as bounded screen lines without control sequences. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from replwire.terminal import escape_control
 
 MAX_LINES = 2000  # of one session
 MAX_CHARS = 200_000  # of one session
-_LINE_CHARS = 4000  # a longer line goes on in the next
+_LINE_CHARS = 4000  # longer lines continue in the next
 _TAB = 8
 
 _PIECE = re.compile(r"[\n\r\b\t]|[\x1b\x80-\x9f]|[^\n\r\b\t\x1b\x80-\x9f]+")
@@ -24,38 +24,38 @@ _ATTRIBUTE_ENDS = {22: ("bold", "dim"), 23: ("italic",), 24: ("underline",), 27:
 
 class _PendingText(NamedTuple):
     text: str
-    stream: str | None  # None: a line of our own, and without text the end of the one that is open
+    stream: str | None  # None: a line of replctl's own; without text, the end of the open line
     style: str
 
 
 class Scrollback:
-    """The last lines of one session's output; the oldest go first.
+    """The last lines of one session's output; the oldest are dropped first.
 
-    What comes is only put aside, bounded, and made into lines when somebody looks: most sessions print unseen.
+    New output is only queued, bounded, and split into lines when shown: most output is never looked at.
     """
 
     def __init__(self) -> None:
         self._lines: deque[Line] = deque()
         self._chars = 0
         self._open: Line = []
-        self._column = 0  # where the next character goes in the open line
+        self._column = 0  # position of the next character in the open line
         self._parsers: dict[str, SequenceParser] = {}  # by stream
         self._colour = ""
         self._attributes: set[str] = set()
         self._pending: deque[_PendingText] = deque()
         self._pending_chars = 0
-        self.dropped_lines = 0  # lines that have gone
+        self.dropped_lines = 0  # lines dropped so far
 
     def text(self, text: str, stream: str = "out", style: str = "") -> None:
-        """Text as it came from the code; colours are kept, every other sequence is taken out."""
+        """Add output of the code; colours are kept, other sequences removed."""
         self._enqueue(_PendingText(text, stream, style))
 
     def note(self, text: str, style: str) -> None:
-        """A line of our own, on a fresh line."""
+        """Add a line of replctl's own, on a fresh line."""
         self._enqueue(_PendingText(escape_control(text) or " ", None, style))
 
     def reset_line(self) -> None:
-        """End the line that is open, and whatever colour it had."""
+        """End the open line and its colours."""
         self._enqueue(_PendingText("", None, ""))
 
     def __bool__(self) -> bool:
@@ -66,7 +66,7 @@ class Scrollback:
         return len(self._lines) + bool(self._open)
 
     def backwards(self, width: int) -> Iterator[Line]:
-        """Lines from the last to the first, each folded to `width` cells."""
+        """Yield lines from last to first, each folded to `width` cells."""
         self._process_pending()
         if self._open:
             yield from reversed(fold(self._open, width))
@@ -179,7 +179,7 @@ class Scrollback:
                 self._colour = ("bright_" if number >= 90 else "") + _COLOURS[number % 10]
             elif number == 39:
                 self._colour = ""
-            elif number in (38, 48):  # 256 colours and more: the text is what counts
+            elif number in (38, 48):  # 256 colours and more are ignored
                 for _ in range({5: 1, 2: 3}.get(next(rest, 0), 0)):
                     next(rest, 0)
 
@@ -189,7 +189,7 @@ def _size(line: Line) -> int:
 
 
 def _cut(line: Line, begin: int, end: int) -> Line:
-    """The characters from `begin` to `end` of a line."""
+    """Return the characters from `begin` to `end` of a line."""
     found, at = [], 0
     for text, style in line:
         if part := text[max(0, begin - at) : max(0, end - at)]:

@@ -1,4 +1,4 @@
-"""A broker at one moment: plain text without colour, or one JSON object. Needs no terminal and no textual."""
+"""One-time snapshot of a broker: plain text without colour, or one JSON object. Needs no textual."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from replctl.top.entities import EvalRow, SessionRow
 from replctl.top.model import TopModel
 from replctl.top.polling import CONNECTION_FAULTS, PollSteps, identify, poll_broker
 
-MAX_SESSIONS = 50  # that are asked for their jobs and their figures
-MAX_JOBS = 20  # lines of evals that have ended
-_WIDTH = 200  # no line is longer, whoever reads it
+MAX_SESSIONS = 50  # sessions polled for jobs and figures
+MAX_JOBS = 20  # finished evals to show
+_WIDTH = 200  # maximum width
 
 
 def take_snapshot(client: Client) -> TopModel:
-    """Ask all there is to ask, once."""
+    """Poll the broker once and return the model."""
     model = TopModel(client.address.endpoint)
     for steps in (identify(model), poll_broker(model, time.monotonic, MAX_SESSIONS)):
         _run(client, steps)
     left = sum(not session.jobs_known and session.evals > 0 for session in model.sessions.values())
     if left and not model.warning:
-        model.warning = f"the evals of {left} sessions were not asked for"
+        model.warning = f"the evals of {left} sessions were not fetched"
     return model
 
 
@@ -46,7 +46,7 @@ def _run(client: Client, steps: PollSteps) -> None:
 
 
 def format_text(model: TopModel, now: float) -> Iterator[str]:
-    """Tables. CPU% needs two looks, so there is the processor time alone."""
+    """Yield the tables. CPU% needs two samples, so only the processor time is shown."""
     yield from map(plain_text, tables.broker_lines(model, 100)[:2])
     counts = model.stats.get("counts", {})
     ended = {key.removeprefix("evals."): value for key, value in counts.items() if key.startswith("evals.")}
@@ -54,7 +54,7 @@ def format_text(model: TopModel, now: float) -> Iterator[str]:
     told = "  ".join(f"{key} {value}" for key, value in sorted(ended.items())) or "none"
     yield f"evals {told}   refused {refused}   connections {model.stats.get('connections', 0)}"
     if not model.may_introspect:
-        yield f"this is what {model.identity} may see"
+        yield f"showing what {model.identity} may see"
     if model.warning:
         yield f"incomplete: {model.warning}"
     rows = tables.session_rows(model, now)
@@ -74,7 +74,7 @@ def _table(title: str, columns: Sequence[Column], rows: list[TableRow]) -> Itera
 
 
 def snapshot_data(model: TopModel, now: float) -> dict[str, Any]:
-    """The same as data; what is not known is null. Times are ISO 8601, UTC."""
+    """Return the snapshot as data; unknown values are null. Times are ISO 8601, UTC."""
     return {
         "status": ["done"],
         "time": _iso(model.broker_time(now)),

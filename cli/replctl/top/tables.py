@@ -1,4 +1,4 @@
-"""The model as tables: which columns there are, how rows are ordered and filtered, what is coloured and why. No I/O."""
+"""Tables of the model: columns, order, filter and colours. No I/O."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _ENDS = {"ok": "", "error": "red", "died": "bold red", "timeout": "red", "cancel
 
 
 def elapsed(model: TopModel, job: EvalRow | None, now: float) -> float:
-    """How long it runs, waits, or ran; seconds."""
+    """Return how long an eval has been running or waiting, or ran, in seconds."""
     if job is None:
         return 0.0
     if job.state == "done":
@@ -70,7 +70,7 @@ SORTS: dict[str, Callable[[TopModel, SessionRow, float], Any]] = {
 
 
 def matches(text: str, *where: str | None) -> bool:
-    """Whether every word of the filter is somewhere in there, whatever its case."""
+    """Return True if every word of the filter occurs, ignoring case."""
     whole = " ".join(filter(None, where)).lower()
     return all(word in whole for word in text.lower().split())
 
@@ -78,7 +78,7 @@ def matches(text: str, *where: str | None) -> bool:
 def session_rows(
     model: TopModel, now: float, sort: str = "name", backwards: bool = False, filter: str = ""
 ) -> list[TableRow]:
-    """One row a session; its key is the id."""
+    """Return one row per session, keyed by id."""
     some = [
         each
         for each in model.sessions.values()
@@ -117,7 +117,7 @@ def _session(model: TopModel, session: SessionRow, queued: int, now: float) -> T
 
 
 def jobs(model: TopModel, filter: str = "") -> list[EvalRow]:
-    """What runs, the longest first; what waits, in its order; what has ended, the newest first."""
+    """Return running evals, longest first; queued ones in order; finished ones, newest first."""
     running = sorted((job for job in model.active.values() if job.state == "running"), key=lambda job: job.started or 0)
     queued = sorted((job for job in model.active.values() if job.state == "queued"), key=lambda job: job.submitted)
     return [
@@ -128,13 +128,13 @@ def jobs(model: TopModel, filter: str = "") -> list[EvalRow]:
 
 
 def label(model: TopModel, job: EvalRow) -> str:
-    """The name of an eval's session."""
+    """Return the name of an eval's session."""
     session = model.sessions.get(job.session)
     return session.label if session is not None else job.name
 
 
 def job_rows(model: TopModel, now: float, filter: str = "") -> list[TableRow]:
-    """One row an eval."""
+    """Return one row per eval."""
     return [_job(model, job, now) for job in jobs(model, filter)]
 
 
@@ -161,7 +161,7 @@ def _job(model: TopModel, job: EvalRow, now: float) -> TableRow:
 
 
 class AgentRow(NamedTuple):
-    """What an agent has. `cpu_seconds` includes workers that are gone, as far as the broker tells."""
+    """Totals of one agent. `cpu_seconds` includes workers that have exited, if the broker reports them."""
 
     name: str
     sessions: int
@@ -172,7 +172,7 @@ class AgentRow(NamedTuple):
 
 
 def agents(model: TopModel) -> list[AgentRow]:
-    """Agents that have sessions or evals, or have used processor time; the one without a name comes last."""
+    """Return agents with sessions, evals or processor time; the one without a name is last."""
     sessions, active = list(model.sessions.values()), list(model.active.values())
     cpu = model.agent_cpu or {}
     names = {session.agent or "" for session in sessions} | {job.agent or "" for job in active} | cpu.keys()
@@ -188,7 +188,7 @@ def _agent(name: str, sessions: list[SessionRow], active: list[EvalRow], cpu: di
 
 
 def agent_rows(model: TopModel) -> list[TableRow]:
-    """One row an agent."""
+    """Return one row per agent."""
     return [
         TableRow(
             each.name,
@@ -206,7 +206,7 @@ def agent_rows(model: TopModel) -> list[TableRow]:
 
 
 def broker_lines(model: TopModel, width: int) -> list[Line]:
-    """The broker in three lines."""
+    """Return three lines about the broker."""
     stats = model.stats
     up = f"up {format_span(stats['uptime-ms'] / 1000)}" if "uptime-ms" in stats else ""
     right = "  ".join(filter(None, (model.version, up))) if model.connected else "no connection"
@@ -221,7 +221,7 @@ def broker_lines(model: TopModel, width: int) -> list[Line]:
 
 
 def _endpoint(endpoint: str, room: int) -> str:
-    """Of a long path the end tells more."""
+    """Shorten a long path to its end."""
     return endpoint if width_of(endpoint) <= room else "…" + endpoint[len(endpoint) - room + 1 :] if room > 8 else ""
 
 
@@ -254,7 +254,7 @@ def _fact(name: str, value: str, style: str = "") -> Line:
 
 
 def clip(line: Line, width: int) -> Line:
-    """At most `width` cells of a line."""
+    """Return at most `width` cells of a line."""
     found: Line = []
     for text, style in line:
         if width <= 0:

@@ -1,5 +1,4 @@
-"""Terminal sequences in what a session prints: found, also when cut between two messages, so that none is obeyed by
-accident. No I/O."""
+"""Terminal control sequences in session output, including those split between two messages. No I/O."""
 
 from __future__ import annotations
 
@@ -9,12 +8,12 @@ from typing import NamedTuple
 
 from replwire.terminal import escape_control
 
-_PENDING_CHARS = 4096  # of a sequence whose end has not come; a longer one is none
+_PENDING_CHARS = 4096  # characters of an incomplete sequence; a longer one is text
 
 _SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)(?P<arguments>[0-?]*)[ -/]*(?P<final>[@-~])"  # CSI: colours, cursor, erasing
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # titles, links, device strings
-    r"|\x1b[ -/]*[0-Z\\^-~]"  # what has two characters
+    r"|\x1b[ -/]*[0-Z\\^-~]"  # two-character sequences
 )
 _UNFINISHED = re.compile(
     r"(?:(?:\x1b\[|\x9b)[ -?]*|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*\x1b?|\x1b[ -/]*)\Z"
@@ -22,7 +21,7 @@ _UNFINISHED = re.compile(
 
 
 class SequencePart(NamedTuple):
-    """A piece of text, or a sequence: then `final` is its last letter, `` for those that have no arguments."""
+    """A piece of text, or a sequence: then `final` is its last letter, or "" for those without arguments."""
 
     text: str
     final: str | None = None
@@ -30,13 +29,13 @@ class SequencePart(NamedTuple):
 
 
 class SequenceParser:
-    """One stream's text in parts."""
+    """Splits one stream into text and control sequences."""
 
     def __init__(self) -> None:
         self._pending = ""
 
     def parse(self, text: str) -> Iterator[SequencePart]:
-        """What has come, up to a sequence whose end has not; that is kept, bounded, for the next."""
+        """Yield the parts so far; an incomplete sequence is kept, bounded, for the next call."""
         text, self._pending = self._pending + text, ""
         if (cut := _UNFINISHED.search(text)) is not None and len(cut[0]) <= _PENDING_CHARS:
             text, self._pending = text[: cut.start()], cut[0]
@@ -51,7 +50,7 @@ class SequenceParser:
 
 
 class TerminalSanitizer:
-    """One stream's text for a terminal or a pipe: lines and tabs stay, colours if wished, nothing else is obeyed."""
+    """One stream's text for a terminal or a pipe: only lines, tabs and (if wanted) colours remain."""
 
     def __init__(self, colours: bool) -> None:
         self._parser = SequenceParser()
@@ -59,11 +58,11 @@ class TerminalSanitizer:
         self._colour_open = False
 
     def text(self, text: str) -> str:
-        """What may be written of it now."""
+        """Return the text that may be printed now."""
         return "".join(map(self._part, self._parser.parse(text)))
 
     def end(self) -> str:
-        """What ends its colours."""
+        """Return the sequence that ends open colours, or ""."""
         painted, self._colour_open = self._colour_open, False
         return "\x1b[0m" if painted else ""
 

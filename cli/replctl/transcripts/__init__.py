@@ -1,4 +1,4 @@
-"""What sessions were given and what they answered, from the transcripts of this user: also of sessions that are gone.
+"""Transcripts of this user's sessions, including closed ones: code and results.
 
-Nothing here speaks to a broker, and nothing here brings a variable back.
+Nothing in this package talks to a broker or restores variables.
 """

@@ -1,4 +1,4 @@
-"""From a transcript's entries to turns: what was run, and what came of it."""
+"""Parsed transcripts: evals with their results, state losses, missing events."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import msgspec
 
 from replctl.client.result import display_value, exit_status
 
-CODE_OPS = ("eval",)  # what can be run again as it stands; a file or a package tool is named only
+CODE_OPS = ("eval",)  # operations with code to run again; files and package tools are only named
 
 
 class TranscriptEntry(msgspec.Struct, rename="kebab"):
-    """One eval. `status` is empty when its end was never told: it ran when the broker was killed, or still runs."""
+    """One eval. `status` is empty if its end is unknown: the broker was killed, or the eval still runs."""
 
     eval_id: int
     code: str
@@ -32,47 +32,47 @@ class TranscriptEntry(msgspec.Struct, rename="kebab"):
     error: str | None = None
     traceback: str | None = None
     duration_ms: float | None = None
-    truncated: bool = False  # something of what came of it is missing
+    truncated: bool = False  # part of the result is missing
     code_truncated: bool = False
 
     @property
     def display_value(self) -> str | None:
-        """The value when there is one to show, or how a shell's command failed."""
+        """The value to display, or a shell's exit status."""
         return display_value(self.value, self.ns) or exit_status(self.value, self.ns)
 
     @property
     def marks(self) -> list[str]:
-        """What there is to say where it did not end, or is not whole here."""
-        found = [] if self.status else ["not ended"]
-        found += ["code cut"] if self.code_truncated else []
-        return found + (["output cut"] if self.truncated else [])
+        """Notes on an eval that did not end or is incomplete."""
+        found = [] if self.status else ["unfinished"]
+        found += ["code truncated"] if self.code_truncated else []
+        return found + (["output truncated"] if self.truncated else [])
 
 
 @dataclass(slots=True)
 class StateLoss:
-    """The variables from before are gone: a reset, a loss, another environment."""
+    """The variables were lost: a reset, a lost worker, another environment."""
 
     why: str
 
     def __str__(self) -> str:
-        return f"variables from above are gone: {self.why}"
+        return f"variables from above are lost: {self.why}"
 
 
 @dataclass(slots=True)
 class MissingEvents:
-    """Events that the transcript does not have: the older half went to make room, or they could not be written."""
+    """Events that are not in the transcript: pruned to make room, or not written."""
 
     events: int
 
     def __str__(self) -> str:
-        return f"{self.events} events are missing here: no room was left for them"
+        return f"{self.events} events are missing here"
 
 
 TranscriptPart = TranscriptEntry | StateLoss | MissingEvents
 
 
 class SessionTranscript(NamedTuple):
-    """A transcript: of which session, what it ran, and what. `label` and `runtime` are empty where nothing tells."""
+    """A parsed transcript. `label` and `runtime` are empty if unknown."""
 
     label: str
     runtime: str
@@ -80,7 +80,7 @@ class SessionTranscript(NamedTuple):
 
 
 def read_transcript(entries: Iterable[dict[str, Any]]) -> SessionTranscript:
-    """All of one session. Raises ValueError when there is no event among the entries."""
+    """Parse the entries of one session. Raises ValueError if there is no event among them."""
     kept = [entry for entry in entries if "/" in str(entry.get("type"))]
     if not kept:
         raise ValueError("no events")
@@ -90,7 +90,7 @@ def read_transcript(entries: Iterable[dict[str, Any]]) -> SessionTranscript:
 
 
 def to_entries(entries: Iterable[dict[str, Any]]) -> list[TranscriptPart]:
-    """Turns, and what is between them, in the order in which they began."""
+    """Return evals and the gaps between them, in starting order."""
     found: list[TranscriptPart] = []
     turns: dict[int, TranscriptEntry] = {}
     last = 0
@@ -110,15 +110,15 @@ def to_entries(entries: Iterable[dict[str, Any]]) -> list[TranscriptPart]:
                 code_truncated=entry.get("code-truncated", False),
             )
             found.append(turn)
-        elif kind == "eval/started" and "code" in entry and number in turns:  # hooks had to judge it first
+        elif kind == "eval/started" and "code" in entry and number in turns:  # hooks had to decide first
             turns[number].code, turns[number].code_truncated = entry["code"], entry.get("code-truncated", False)
         elif kind == "eval/finished":
-            if number not in turns:  # its beginning was given up to make room
+            if number not in turns:  # its beginning was pruned
                 turns[number] = TranscriptEntry(number, "", epoch=entry.get("epoch", 1), code_truncated=True)
                 found.append(turns[number])
             _finish(turns[number], entry)
         elif kind in ("session/reset", "session/lost", "session/moved"):
-            found.append(StateLoss(str(entry.get("reason") or entry.get("why") or "moved to another environment")))
+            found.append(StateLoss(str(entry.get("reason") or entry.get("why") or "switched to another environment")))
     return found
 
 
@@ -130,12 +130,12 @@ def _finish(turn: TranscriptEntry, entry: dict[str, Any]) -> None:
 
 
 def entries_only(found: Iterable[TranscriptPart]) -> Iterator[TranscriptEntry]:
-    """The turns alone."""
+    """Return the evals only."""
     return (each for each in found if isinstance(each, TranscriptEntry))
 
 
 def parse_lines(data: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Entries of a file of JSON lines. What is none is left out: the last line of a killed broker may be half."""
+    """Yield the entries of a file of JSON lines. Invalid lines are skipped: a killed broker may leave half a line."""
     for line in data:
         try:
             entry = msgspec.json.decode(line)

@@ -1,4 +1,4 @@
-"""A transcript in other people's formats: a notebook, a script, a page."""
+"""Transcripts in other formats: notebook, script, page."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _KERNELS = {
     "node": ("JavaScript", "javascript", "javascript"),
     "bash": ("Bash", "bash", "bash"),
 }
-_NOTE = "What is shown was true when it ran. Opening this brings no variable back."
+_NOTE = "Results as of the original run. Opening this file restores no variables."
 
 
 def notebook(found: Sequence[TranscriptPart], title: str, runtime: str) -> str:
-    """Jupyter's format, version 4.5: a cell for each eval, with its output, value and error."""
+    """Return a Jupyter notebook (format 4.5): a cell per eval, with output, value and error."""
     shown, name, language = _KERNELS.get(runtime, _KERNELS["python"])
     cells = [_markdown("head", f"# {title}\n\n{_NOTE}")]
     for at, each in enumerate(found):
@@ -83,7 +83,7 @@ def _outputs(turn: TranscriptEntry) -> list[dict[str, Any]]:
 
 
 def script(found: Sequence[TranscriptPart], title: str, runtime: str) -> str:
-    """The code alone, each eval a `# %%` cell, what came of it as comments; and code that would spoil the rest."""
+    """Return a script: each eval a `# %%` cell, results and code that would break the script as comments."""
     sign = "//" if runtime == "node" else "#"
     parts = [_comment(sign, f"{title}\n{_NOTE}")]
     begun = False
@@ -102,9 +102,9 @@ def script(found: Sequence[TranscriptPart], title: str, runtime: str) -> str:
 
 
 def _is_valid_python(code: str, begun: bool) -> bool:
-    """Whether python can read a script with this in it; from the future comes what stands at its beginning alone."""
+    """Return True if the code is valid in a script; `from __future__` is valid only at the beginning."""
     try:
-        with warnings.catch_warnings(action="ignore"):  # `"\d"` and the like are not ours to tell
+        with warnings.catch_warnings(action="ignore"):  # warnings about `"\d"` and the like are not relevant here
             tree = ast.parse(code)
             compile(tree, "", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -113,7 +113,7 @@ def _is_valid_python(code: str, begun: bool) -> bool:
 
 
 def _comment(sign: str, text: str) -> str:
-    """Each line of it, its control characters escaped: a NUL would end the script."""
+    """Return each line as a comment, with control characters escaped: a NUL would end the script."""
     return "\n".join(f"{sign} {escape_control(line)}".rstrip() for line in text.splitlines())
 
 
@@ -122,7 +122,7 @@ def _describe_end(turn: TranscriptEntry) -> str:
 
 
 def page(found: Sequence[TranscriptPart], title: str, runtime: str) -> str:
-    """Markdown: code, output, value."""
+    """Return a Markdown page: code, output, value."""
     parts = [f"# {title}", _NOTE]
     for each in found:
         if not isinstance(each, TranscriptEntry):
@@ -138,7 +138,7 @@ def page(found: Sequence[TranscriptPart], title: str, runtime: str) -> str:
             parts.append(_code_block(text, "text"))
         rich = [kind for data in (*each.images, each.mime or {}) for kind in data]
         if rich:
-            parts.append(_note(f"shown as {', '.join(rich)}: a notebook (ipynb) has it"))
+            parts.append(_note(f"shown as {', '.join(rich)}: included in a notebook (ipynb)"))
     return "\n\n".join(parts) + "\n"
 
 

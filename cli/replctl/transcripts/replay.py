@@ -1,4 +1,4 @@
-"""Runs a transcript's evals again in another session, and compares what comes of them."""
+"""Replay of a transcript's evals in another session, and comparison of the results."""
 
 from __future__ import annotations
 
@@ -11,22 +11,28 @@ from replctl.client.result import Result
 from replctl.transcripts.entries import CODE_OPS, MissingEvents, StateLoss, TranscriptEntry, TranscriptPart
 
 _ADDRESS = r"\b0x[0-9a-f]{6,}\b"
-_MAX_DIFF_LINES = 20  # of a difference that is shown
+_MAX_DIFF_LINES = 20  # lines of a diff to show
 _OUTCOMES = {0: "ok", 1: "error", 6: "timeout", 7: "cancelled", 8: "died"}
 
 
 class Drift(NamedTuple):
-    """One eval that did not do what it did before."""
+    """An eval with a different result than before."""
 
     eval_id: int
     code: str
-    what: list[str]  # of status, out, err, value
+    what: list[str]  # which of status, out, err, value, error differ
     diff: list[str]
 
 
 class ReplayReport(NamedTuple):
-    """What came of a replay. `skipped` are evals that could not be run again, with why; `missing` is how many events
-    the transcript has not."""
+    """Outcome of a replay.
+
+    Attributes:
+        run_count: Number of evals that were run again.
+        drifts: Evals with a different result.
+        skipped: Evals that could not be run again, each with the reason.
+        missing: Number of events that the transcript lacks.
+    """
 
     run_count: int
     drifts: list[Drift]
@@ -42,8 +48,15 @@ def replay(
     names: Sequence[str],
     exact: bool = False,
 ) -> ReplayReport:
-    """Run each again with `run(code)`, and `forget()` the variables where they were lost then. Memory addresses, and
-    what evals are called in errors (`<NAME:3>`, for the sessions' `names`) may differ unless `exact`."""
+    """Run each eval again and compare the results.
+
+    Args:
+        found: Parts of the transcript.
+        run: Runs code in the target session.
+        forget: Resets the target session, where the original lost its state.
+        names: Names of both sessions, which appear in errors as `<NAME:3>`.
+        exact: Compare memory addresses and eval names as well.
+    """
     anyway = None if exact else re.compile("|".join([_ADDRESS, *(rf"<{re.escape(name)}:\d+>" for name in names)]))
     drifted, skipped, ran, missing = [], [], 0, 0
     for turn in found:
@@ -65,11 +78,11 @@ def replay(
 
 def _skip_reason(turn: TranscriptEntry) -> str | None:
     if turn.op not in CODE_OPS:
-        return f"{turn.code.split(chr(10))[0][:60]}: a transcript has no files and no packages"
+        return f"{turn.code.split(chr(10))[0][:60]}: transcripts include no files or packages"
     if turn.code_truncated:
-        return "its code was too long to be kept"
+        return "its code was truncated"
     if turn.status in ("", "refused"):
-        return "it never ran to an end"
+        return "it did not finish"
     if turn.duration_ms is None:
         return "it never ran"
     return None
@@ -90,7 +103,7 @@ def _compare(turn: TranscriptEntry, result: Result, anyway: re.Pattern[str] | No
         "err": result.err,
         "error": result.error or "",
     }
-    if turn.truncated:  # the transcript has the ends alone
+    if turn.truncated:  # the transcript has only the end of the output
         for stream in ("out", "err"):
             after[stream] = after[stream][len(after[stream]) - len(before[stream]) :] if before[stream] else ""
     what = [key for key in before if _normalize(before[key], anyway) != _normalize(after[key], anyway)]

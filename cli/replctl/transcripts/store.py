@@ -1,4 +1,4 @@
-"""This user's transcripts, whichever way they are kept. The one file of the command line that reads the broker's."""
+"""This user's transcripts in either storage. The only module that reads the broker's transcripts."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from replwire.paths import state_dir
 
 __all__ = ["CorruptEntry", "Entry", "TranscriptInfo", "TranscriptReader", "header_entry"]
 
-_NO_BOUND = 1 << 40  # nothing is written
+_NO_BOUND = 1 << 40  # read-only: no size limit
 
 
 class TranscriptReader:
-    """Both kinds of storage as one. A setting that was changed hides nothing of what was kept before."""
+    """Reads both kinds of storage as one, so a changed setting hides no earlier transcript."""
 
     def __init__(self, folder: Path | None = None) -> None:
         folder = folder or Path(state_dir(os.environ)) / "transcripts"
         self._backends: list[TranscriptBackend] = [JsonlBackend(folder, _NO_BOUND)]
         if (folder / "transcripts.db").exists():
-            from replbroker.sinks.sqlite_backend import SqliteBackend  # few keep transcripts so
+            from replbroker.sinks.sqlite_backend import SqliteBackend  # rarely used
 
             self._backends.append(SqliteBackend(folder, _NO_BOUND))
 
     def heads(self, name: str | None = None) -> list[TranscriptInfo]:
-        """Transcripts of sessions with this name or id, or of all; the newest first."""
+        """Return transcripts of sessions with this name or id, or all; newest first."""
         found = [head for each in self._backends for head in (each.list() if name is None else each.find(name))]
         return sorted((head for head in found if head.session != BROKER), key=lambda head: head.updated, reverse=True)
 
     def load(self, head: TranscriptInfo) -> Iterator[Entry]:
-        """The entries of one."""
+        """Yield the entries of a transcript."""
         for each in self._backends:
             if each.get(head.session) is not None:
                 yield from each.load(head.session)
 
     def search(self, text: str, head: TranscriptInfo | None = None) -> Iterator[Entry]:
-        """Entries of one, or of all, with this text in code, output, value or error."""
+        """Yield entries of one transcript, or of all, with this text in code, output, value or error."""
         for each in self._backends:
             yield from each.search(text, None if head is None else head.session)

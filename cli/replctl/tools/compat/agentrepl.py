@@ -1,4 +1,4 @@
-"""AgentREPL's five tools, by its names and arguments: eval, reset, info, pkg, activate."""
+"""AgentREPL's five tools, with its names and arguments: eval, reset, info, pkg, activate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AgentReplEvalArgs(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class AgentReplSessionArgs(msgspec.Struct, forbid_unknown_fields=True):
-    """A session and nothing else."""
+    """Arguments of tools that take only a session."""
 
     session: Session = DEFAULT_SESSION
 
@@ -54,7 +54,7 @@ def eval_(a: AgentReplEvalArgs, at: ToolContext) -> ToolCall:
 
 
 def reset(a: AgentReplSessionArgs, at: ToolContext) -> ToolCall:
-    """Kill the worker; the environment stays active."""
+    """Replace the worker; the environment stays active."""
     yield from ensure_session(a.session, at.settings)
     reply = yield from request("reset", session=a.session)
     epoch = reply.get("epoch") or 1
@@ -70,13 +70,13 @@ def reset(a: AgentReplSessionArgs, at: ToolContext) -> ToolCall:
 
 
 def info(a: AgentReplSessionArgs, at: ToolContext) -> ToolCall:
-    """The session and its variables."""
+    """Describe the session and its variables."""
     yield from ensure_session(a.session, at.settings)
     return (yield from inspection.session_info(inspection.InfoQuery(a.session), at))
 
 
 def pkg(a: AgentReplPkgArgs, at: ToolContext) -> ToolCall:
-    """Packages of the session's environment."""
+    """Manage packages of the session's environment."""
     names = [name for name in re.split(r"[\s,]+", a.packages) if name]
     action = _PKG.get(a.action)
     if action is None:
@@ -87,7 +87,7 @@ def pkg(a: AgentReplPkgArgs, at: ToolContext) -> ToolCall:
 
 
 def activate(a: AgentReplActivateArgs, at: ToolContext) -> ToolCall:
-    """Switch the environment; it survives resets."""
+    """Switch the environment, which survives resets."""
     yield from ensure_session(a.session, at.settings)
     told = yield from inspection.environment({"session": a.session, "action": "activate", "path": a.path})
     told.text = f"Activated project: {told.structured.get('environment') or a.path}\n{told.text}"

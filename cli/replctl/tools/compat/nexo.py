@@ -20,9 +20,9 @@ from replwire.faults import ExitCode
 
 ACTIONS = ("spawn", "exec", "read", "kill", "list")
 RUNTIMES = ("python", "node", "bash")
-TIMEOUT_SECONDS = 30.0  # an exec that takes longer answers `timed_out`, and runs on
-MAX_OUTPUT = 65_536  # characters of one stream in one answer; the oldest go
-MAX_CURSORS = 1_000  # sessions whose place is remembered
+TIMEOUT_SECONDS = 30.0  # a longer exec returns `timed_out` and keeps running
+MAX_OUTPUT = 65_536  # characters of one stream in one result; the oldest are dropped
+MAX_CURSORS = 1_000  # sessions with a remembered read position
 _CODE = re.compile(r"exited with code (\d+)")
 _SIGNAL = re.compile(r"\(signal (\d+)\)")
 
@@ -38,14 +38,14 @@ class NexoArgs(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NexoCursor(NamedTuple):
-    """Where a session was read to."""
+    """Read position in a session."""
 
     eval_id: int
     offset: int
 
 
 def repl(a: NexoArgs, at: ToolContext) -> ToolCall:
-    """One action."""
+    """Run one action."""
     missing = {
         "spawn": [] if a.runtime else ["runtime"],
         "exec": [name for name in ("session_id", "code") if getattr(a, name) is None],
@@ -92,7 +92,7 @@ def _exec(a: NexoArgs, at: ToolContext) -> ToolCall:
 def _read(a: NexoArgs, at: ToolContext) -> ToolCall:
     assert a.session_id is not None
     cursor: NexoCursor | None = at.memory.get(a.session_id)
-    if cursor is None:  # nothing was run, or it has ended and all of it was told
+    if cursor is None:  # nothing was run, or everything has been read
         yield from request("jobs", session=a.session_id)
         return _json_result(_output("", ""))
     got = yield ToolRequest(
@@ -130,7 +130,7 @@ _ACTIONS = {"spawn": _spawn, "exec": _exec, "read": _read, "kill": _kill, "list"
 
 
 def _eval_result(a: NexoArgs, at: ToolContext, result: Result, running: bool, begin: int) -> ToolResult:
-    """New output, the value as its last line, and where the next read goes on."""
+    """Build the result: new output, the value as its last line, and the position of the next read."""
     assert a.session_id is not None
     at.memory.pop(a.session_id, None)
     if running and result.eval_id is not None:
@@ -158,7 +158,7 @@ def _output(out: str, err: str, timed_out: bool = False, exit_code: int | None =
 
 
 def _exit_code(result: Result) -> int | None:
-    """The interpreter's own, when it has ended: a code, or minus the signal that killed it."""
+    """Return the interpreter's exit code if it has exited, or minus the signal that killed it."""
     if result.exit is not ExitCode.WORKER_LOST:
         return None
     if match := _CODE.search(result.cause or ""):

@@ -1,4 +1,4 @@
-"""REPLy's eight tools, by its names, arguments and answers, for agents that were taught them."""
+"""REPLy's eight tools, with its names, arguments and replies, for agents trained on them."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from replctl.tools.render import EvalRenderer, status_of
 from replctl.tools.steps import ensure_session, model_eval_fields, run_code
 from replctl.tools.text_budget import clean, fold
 
-DEFAULT = "mcp-default"  # REPLy's alias for the session of a call that names none
-EPHEMERAL = "ephemeral"  # and for none at all
-WAIT_SECONDS = 30.0  # REPLy collects an answer for this long
+DEFAULT = "mcp-default"  # REPLy's name for the default session
+EPHEMERAL = "ephemeral"  # REPLy's name for an ephemeral session
+WAIT_SECONDS = 30.0  # REPLy's time limit of a call
 
 
 class ReplyEvalArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `julia_eval`."""
 
     code: str
-    session: Annotated[str, Meta(description="Name or id; `ephemeral` for a throw-away one.")] = DEFAULT
+    session: Annotated[str, Meta(description="Name or id; `ephemeral` for an ephemeral one.")] = DEFAULT
     module: str | None = None
     timeout_ms: Annotated[int, Meta(ge=1)] | None = None
     allow_unsafe: bool = False
@@ -81,7 +81,7 @@ class ReplyCloseArgs(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def eval_(a: ReplyEvalArgs, at: ToolContext) -> ToolCall:
-    """Run code. `allow_unsafe` is taken and changes nothing: what code may do is the sandbox's matter."""
+    """Run code. `allow_unsafe` is accepted and has no effect: the sandbox decides what code may do."""
     if a.module is not None:
         return (yield from bad_arguments("module is not supported: code runs in the session's own namespace"))
     session = None if a.session == EPHEMERAL else a.session
@@ -99,14 +99,14 @@ def load_file(a: ReplyLoadFileArgs, at: ToolContext) -> ToolCall:
 
 
 def complete(a: ReplyCompleteArgs, at: ToolContext) -> ToolCall:
-    """Ways to go on, as JSON."""
+    """Return completions as JSON."""
     yield from _ensure_default(a.session, at)
     reply = yield from request("complete", code=a.code, pos=a.pos, session=_session_name(a.session))
     return _json_result(at, {"completions": reply.get("completions") or []})
 
 
 def lookup(a: ReplyLookupArgs, at: ToolContext) -> ToolCall:
-    """What a name means, as JSON."""
+    """Look up a name and return it as JSON."""
     yield from _ensure_default(a.session, at)
     reply = yield from request("lookup", symbol=a.symbol, module=a.module, session=_session_name(a.session))
     keys = ("found", "name", "type", "doc", "signature", "methods", "file", "line")
@@ -114,35 +114,35 @@ def lookup(a: ReplyLookupArgs, at: ToolContext) -> ToolCall:
 
 
 def interrupt(a: ReplyInterruptArgs, at: ToolContext) -> ToolCall:
-    """Interrupt; what was hit, as JSON."""
+    """Interrupt an eval and return the interrupted ids as JSON."""
     if a.interrupt_id is not None and not a.interrupt_id.isdecimal():
-        return (yield from bad_arguments(f"interrupt_id is no number: {a.interrupt_id}"))
+        return (yield from bad_arguments(f"interrupt_id is not a number: {a.interrupt_id}"))
     number = None if a.interrupt_id is None else int(a.interrupt_id)
     reply = yield from request("interrupt", session=a.session, interrupt_id=number)
     return _json_result(at, {"interrupted": reply.get("interrupted") or []})
 
 
 def new(a: ReplyNoArgs, at: ToolContext) -> ToolCall:  # noqa: ARG001
-    """A session without a name."""
+    """Open a session without a name."""
     reply = yield from request("new-session", **at.settings.directory_fields())
     return ToolResult(text=f"Session: {reply['session']}", structured={"status": "ok", "session": reply["session"]})
 
 
 def sessions(a: ReplyNoArgs, at: ToolContext) -> ToolCall:  # noqa: ARG001
-    """A line a session."""
+    """List sessions, one per line."""
     entries = (yield from request("ls-sessions")).get("sessions") or []
     lines = [each["session"] + (f" ({each['name']})" if each["name"] else "") for each in entries]
     return ToolResult(text="\n".join(lines) or "[]", structured={"status": "ok", "sessions": lines})
 
 
 def close(a: ReplyCloseArgs, at: ToolContext) -> ToolCall:  # noqa: ARG001
-    """End a session."""
+    """Close a session."""
     yield from request("close", session=a.session)
     return ToolResult(text=f"Closed session: {a.session}", structured={"status": "ok", "session": a.session})
 
 
 def _run(op: str, fields: dict[str, Any], at: ToolContext) -> ToolCall:
-    """REPLy's order of what an end is called: timeout, interrupted, error, success."""
+    """Run code and render the result with REPLy's precedence: timeout, interrupted, error, success."""
     result, _ = yield from run_code(op, fields, at.settings.wait if at.settings.wait < WAIT_SECONDS else WAIT_SECONDS)
     status = status_of(result)
     told = EvalRenderer(result, at.settings).render()
@@ -161,7 +161,7 @@ def _run(op: str, fields: dict[str, Any], at: ToolContext) -> ToolCall:
 
 
 def _blocks(result: Result) -> Iterator[str]:
-    """In the order of arrival: output, errors of the stream, value; or the error and its stack."""
+    """Yield output, stderr and value, or the error and its stack."""
     for text in (result.out, result.err):
         if text:
             yield clean(text).text.rstrip("\n")
@@ -178,7 +178,7 @@ def _session_name(session: str) -> str:
 
 
 def _ensure_default(session: str, at: ToolContext) -> Generator[ToolRequest, ToolResponse, None]:
-    """REPLy's default session is always there."""
+    """Create REPLy's default session, which always exists there."""
     if _session_name(session) == DEFAULT:
         yield from ensure_session(DEFAULT, at.settings)
 
@@ -260,7 +260,7 @@ TOOLS = (
         args=ReplyCloseArgs,
         run=close,
         output=_ANY,
-        text="Close a session; its state is gone.",
+        text="Close a session; its state is lost.",
     ),
 )
 
