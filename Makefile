@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PARTS := wire worker broker cli
 
-.PHONY: install sandbox demo test-fast test test-all test-interop soak mutate check format docs bench clean
+.PHONY: install sandbox demo test-fast test test-all test-interop soak mutate check format docs site bench clean
 
 install: $(VENV)/.installed
 
@@ -72,6 +72,11 @@ format: install
 # The tables in docs/ that are made from wire/.
 docs: install
 	$(BIN)/python -m docs.generate
+
+# docs/ as a site in build/site. Every link is checked; nothing is fetched once the packages are there.
+site: install
+	$(BIN)/pip install --quiet --group docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 bench: install
 	$(BIN)/pip install --quiet --group bench
