@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from replctl import CodeError, ReplError, __version__
-from replctl.client.protocol import ClientProtocol, eval_result, final_reply
+from replctl.client.protocol import ClientProtocol, describe_mismatch, eval_result, final_reply
 from replctl.client.request_fields import eval_fields
 from replctl.client.result import PendingRequest
-from replctl.client.versions import describe_mismatch
 from replwire.faults import ExitCode
 
 

@@ -1,4 +1,4 @@
-"""Broker address and a check whether something listens there."""
+"""Broker address, a check whether something listens there, and the project that a directory belongs to."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import NamedTuple
 from replctl.client.errors import ReplError
 from replwire import paths
 
+PROJECT_MARKERS = (".git", "pyproject.toml", "package.json")
 PROBE_SECONDS = 2.0  # a listener accepts at once; this allows two very slow round trips
 
 
@@ -117,3 +118,27 @@ def _parse_host_port(endpoint: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ReplError("invalid-request", f"not tcp://HOST:PORT: {endpoint}")
     return host.strip("[]"), int(port)
+
+
+def project_of(directory: str) -> str | None:
+    """Return the nearest ancestor with a project marker, else the directory itself; None if it does not exist.
+
+    A home directory is never the project of its subdirectories: they would all share one session, without a working
+    directory, because the sandbox denies home directories.
+    """
+    try:
+        start = os.path.realpath(directory, strict=True)
+        home = os.path.realpath(os.path.expanduser("~"))
+    except OSError:
+        return None
+    at = start
+    while at not in (home, "/"):
+        if any(os.path.exists(os.path.join(at, marker)) for marker in PROJECT_MARKERS):
+            return at
+        at = os.path.dirname(at)
+    return start
+
+
+def project_at(address: Address, directory: str | None) -> str | None:
+    """Return the project to send to a broker; None for a broker that may run on another machine."""
+    return project_of(directory) if directory is not None and address.endpoint.startswith("ipc://") else None

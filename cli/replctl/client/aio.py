@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from replctl.client import protocol, request_fields
-from replctl.client.address import Address, resolve
+from replctl.client import flows, protocol
+from replctl.client.connect import connect
 from replctl.client.errors import ReplError
 from replctl.client.event_stream import events_in, subscribe_fields
-from replctl.client.operations import Operations
-from replctl.client.project import project_at
-from replctl.client.result import OnOutput, OnStatus, OutputPages, PendingRequest, Result
-from replctl.client.sync import DEFAULT_TIMEOUT, UNBOUNDED_OPS, connect
-from replctl.client.transport import Transport
+from replctl.client.operations import Operations, Stdin
+from replctl.client.request_fields import eval_fields
+from replctl.client.result import OnOutput, OnStatus, PendingRequest, Result
 from replwire.identifiers import DEFAULT_SESSION
 from replwire.replies import Approval, EnvironmentEntry, JobEntry, Reply, SessionEntry
 
 if TYPE_CHECKING:
     from replctl.client.start import BrokerReady
+    from replctl.client.transport import Transport
 
+T = TypeVar("T")
 OnRequest = Callable[[str], None]
 OnApproval = Callable[[Approval], Awaitable[bool]]
 MAX_QUEUED_EVENTS = 5000  # events queued for the iterating task; further ones are counted and dropped
@@ -30,12 +29,11 @@ MESSAGES_PER_TURN = 500  # messages processed before other tasks get a turn
 RESEND_SECONDS = 0.01  # delay after a send found the pipe full, with a thousand messages in transit
 
 
-class AsyncClient(Operations[Awaitable[Reply]]):
+class AsyncClient(Operations[Coroutine[Any, Any, Reply], Coroutine[Any, Any, Result]]):
     """Connection to one broker inside an event loop; open it with `async with`.
 
     Use it only in the event loop it was opened in. Cancelling a task that awaits `eval` does not end the eval: it keeps
-    running in its session, `jobs` lists it and `interrupt` ends it. Arguments, results and errors are those of
-    `Client`.
+    running in its session, `jobs` lists it and `interrupt` ends it. Arguments, results and errors are as in `Client`.
     """
 
     def __init__(
@@ -48,22 +46,11 @@ class AsyncClient(Operations[Awaitable[Reply]]):
         directory: str | None = ".",
         on_mismatch: Callable[[str], None] | None = None,
     ) -> None:
-        self.address: Address = resolve(endpoint, os.environ, os.getuid())
-        self.agent = agent
-        self._key = key
-        self._start = start
-        self._on_start = on_start
-        project = project_at(self.address, directory)
-        self._protocol = protocol.ClientProtocol(agent, os.urandom(4).hex() + "-", project, on_mismatch)
+        super().__init__(endpoint, agent, start, on_start, key, directory, on_mismatch)
         self._transport: Transport | None = None
         self.connection_count = 0  # connections so far; each may be to another broker
         self._connect_lock = asyncio.Lock()
         self._futures: dict[str, asyncio.Future[None]] = {}
-
-    @property
-    def broker_version(self) -> str | None:
-        """The broker's version if it differs from this client's; None before the first reply."""
-        return self._protocol.broker_version
 
     async def eval(
         self,
@@ -73,7 +60,7 @@ class AsyncClient(Operations[Awaitable[Reply]]):
         wait: float | None = None,
         on_output: OnOutput | None = None,
         silent: bool = False,
-        stdin: str | Callable[[], str | None] | None = None,
+        stdin: Stdin | None = None,
         on_status: OnStatus | None = None,
         on_request: OnRequest | None = None,
         on_approval: OnApproval | None = None,
@@ -84,71 +71,9 @@ class AsyncClient(Operations[Awaitable[Reply]]):
         `on_request` receives the request id just before the request is sent: `interrupt` with `request_id` ends that
         eval and no other. An exception it raises is raised here, and nothing is sent. `on_approval` is awaited.
         """
-        fields = request_fields.eval_fields(code, session, timeout=timeout, wait=wait, silent=silent, **options)
-        if stdin is not None:
-            on_status = self._stdin_feeder(session, stdin, on_status)
-        while True:
-            gathering = await self.exchange("eval", fields, None, on_output, on_status, on_request)
-            try:
-                result = protocol.eval_result(gathering)
-                break
-            except ReplError as error:
-                if error.approval is None or on_approval is None or not await on_approval(error.approval):
-                    raise
-                fields["approval"] = error.approval.id
-        if (
-            gathering.dropped_bytes
-            and result.session is not None
-            and result.eval_id is not None
-            and not result.ephemeral
-        ):
-            whole = OutputPages()
-            while whole.add(
-                await self.read(result.session, result.eval_id, offset=whole.offset, max_bytes=OutputPages.BYTES)
-            ):
-                pass
-            gathering.fill_gaps(whole)
-        return result
-
-    async def read(
-        self,
-        session: str,
-        eval_id: int,
-        wait: float | None = None,
-        offset: int = 0,
-        stream: str = "both",
-        max_bytes: int | None = None,
-        grep: str | None = None,
-        on_output: OnOutput | None = None,
-    ) -> Result:
-        """Return an eval's output and result, waiting up to `wait` seconds for its end; see `Client.read`."""
-        fields = request_fields.read_fields(session, eval_id, wait, offset, stream, max_bytes, grep)
-        return protocol.eval_result(await self.exchange("read", fields, DEFAULT_TIMEOUT + (wait or 0), on_output))
-
-    async def load(
-        self,
-        file: str,
-        session: str | None = DEFAULT_SESSION,
-        reload: bool = False,
-        timeout: float | None = None,
-        wait: float | None = None,
-        on_output: OnOutput | None = None,
-    ) -> Result:
-        """Run a file on the broker's machine; see `Client.load`."""
-        op, fields = request_fields.load_fields(file, session, reload, timeout, wait)
-        return protocol.eval_result(await self.exchange(op, fields, None, on_output))
-
-    async def packages(
-        self,
-        action: str,
-        packages: Sequence[str] = (),
-        session: str = DEFAULT_SESSION,
-        path: str | None = None,
-        on_output: OnOutput | None = None,
-    ) -> Result:
-        """Manage the packages of the session's environment; see `Client.packages`."""
-        fields = request_fields.package_fields(action, packages, session, path)
-        return protocol.eval_result(await self.exchange("env", fields, None, on_output))
+        fields = eval_fields(code, session, timeout=timeout, wait=wait, silent=silent, **options)
+        on_status = self._feed_stdin(fields["session"], stdin, on_status)
+        return await self._drive(flows.evaluate(fields, on_output, on_status), on_request, on_approval)
 
     async def sessions(self) -> list[SessionEntry]:
         """Return all visible sessions of the broker."""
@@ -174,7 +99,7 @@ class AsyncClient(Operations[Awaitable[Reply]]):
         self, session: str | None = None, types: Sequence[str] = (), since: int | None = None, output: bool = False
     ) -> AsyncIterator[dict[str, Any]]:
         """Yield events as they happen; see `Client.events`. Missed events are reported by `bus/lagged`, not fetched."""
-        heard: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        queued: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         ids: set[str] = set()
         missed = 0
 
@@ -182,49 +107,58 @@ class AsyncClient(Operations[Awaitable[Reply]]):
             nonlocal missed
             ids.add(reply.id)
             for event in events_in(reply):
-                if heard.qsize() >= MAX_QUEUED_EVENTS:
+                if queued.qsize() >= MAX_QUEUED_EVENTS:
                     missed += 1
                     continue
                 if missed:
-                    heard.put_nowait({"type": "bus/lagged", "missed": missed})
+                    queued.put_nowait({"type": "bus/lagged", "missed": missed})
                     missed = 0
-                heard.put_nowait(event)
+                queued.put_nowait(event)
 
-        asking = self.exchange("subscribe", subscribe_fields(session, types, since, output), None, None, on_status)
-        task = asyncio.create_task(asking)
-        task.add_done_callback(lambda _: heard.put_nowait(None))
+        fields = subscribe_fields(session, types, since, output)
+        task = asyncio.create_task(self._exchange(flows.Exchange("subscribe", fields, None, None, on_status)))
+        task.add_done_callback(lambda _: queued.put_nowait(None))
         try:
-            while (event := await heard.get()) is not None:
+            while (event := await queued.get()) is not None:
                 yield event
-                if missed and heard.empty():
-                    told, missed = missed, 0
-                    yield {"type": "bus/lagged", "missed": told}
+                if missed and queued.empty():
+                    lagged, missed = missed, 0
+                    yield {"type": "bus/lagged", "missed": lagged}
             protocol.final_reply(await task)
         finally:
-            if not task.done() and self._transport is not None:
+            if not task.done():
                 for request_id in ids:
-                    self._transport.send(self._protocol.send("unsubscribe", {"subscription": request_id})[1])
+                    self.send_nowait("unsubscribe", {"subscription": request_id})
             task.cancel()
 
     async def request(self, op: str, **fields: Any) -> Reply:
         """Send an operation and return its final reply. Raises ReplError if its status has `error`."""
-        return protocol.final_reply(await self.exchange(op, fields, None if op in UNBOUNDED_OPS else DEFAULT_TIMEOUT))
+        return await self._drive(flows.request(op, fields))
+
+    async def _run(self, flow: flows.Flow[Result]) -> Result:
+        return await self._drive(flow)
+
+    async def _drive(
+        self, flow: flows.Flow[T], on_request: OnRequest | None = None, on_approval: OnApproval | None = None
+    ) -> T:
+        answer: Any = None
+        while True:
+            try:
+                step = flow.send(answer)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            if isinstance(step, flows.Exchange):
+                answer = await self._exchange(step, on_request if step.op == "eval" else None)
+            else:
+                answer = on_approval is not None and await on_approval(step)
+
+    async def _exchange(self, step: flows.Exchange, on_request: OnRequest | None = None) -> PendingRequest:
+        pending = await self.send(step.op, step.fields, step.on_output, step.on_status, on_request)
+        await self.wait(pending, step.timeout)
+        return pending
 
     # Below: low-level requests, used by the tools.
-
-    async def exchange(
-        self,
-        op: str,
-        fields: dict[str, Any],
-        timeout: float | None,
-        on_output: OnOutput | None = None,
-        on_status: OnStatus | None = None,
-        on_request: OnRequest | None = None,
-    ) -> PendingRequest:
-        """Send an operation and wait for its end, at most `timeout` seconds (None: no limit)."""
-        gathering = await self.send(op, fields, on_output, on_status, on_request)
-        await self.wait(gathering, timeout)
-        return gathering
 
     async def send(
         self,
@@ -235,28 +169,28 @@ class AsyncClient(Operations[Awaitable[Reply]]):
         on_request: OnRequest | None = None,
     ) -> PendingRequest:
         """Send an operation and return the pending request; `wait` waits for its end."""
-        line = await self._connect()
-        gathering, body = self._protocol.send(op, fields, on_output, on_status)
+        transport = await self._connect()
+        pending, body = self._protocol.send(op, fields, on_output, on_status)
         if len(body) > protocol.ALWAYS_ACCEPTED_BYTES:
-            self._protocol.check_size(gathering, body, (await self.describe()).limits)
-            if gathering.error is not None:  # the connection broke meanwhile
-                raise gathering.error
-        self._futures[gathering.request_id] = asyncio.get_running_loop().create_future()
+            self._protocol.check_size(pending, body, (await self.describe()).limits)
+            if pending.error is not None:  # the connection broke meanwhile
+                raise pending.error
+        self._futures[pending.request_id] = asyncio.get_running_loop().create_future()
         try:
             if on_request is not None:
-                on_request(gathering.request_id)
-            while not line.send(body):
+                on_request(pending.request_id)
+            while not transport.send(body):
                 self._receive_available()
-                if gathering.error is not None:
+                if pending.error is not None:
                     break
                 await asyncio.sleep(RESEND_SECONDS)
         except BaseException:  # cancelled, or an exception of `on_request`
-            self._forget(gathering)
+            self._forget(pending)
             raise
         self._receive_available()  # a send may have consumed the edge that signals messages
-        return gathering
+        return pending
 
-    async def wait(self, gathering: PendingRequest, timeout: float | None = None) -> bool:
+    async def wait(self, pending: PendingRequest, timeout: float | None = None) -> bool:
         """Wait for the end of a request, at most `timeout` seconds. Returns False if it was abandoned.
 
         Raises:
@@ -264,30 +198,29 @@ class AsyncClient(Operations[Awaitable[Reply]]):
         """
         try:
             async with asyncio.timeout(timeout):
-                await self._futures[gathering.request_id]
+                await self._futures[pending.request_id]
         except TimeoutError:
-            raise protocol.with_partial_result(
-                gathering, protocol.no_answer_error(self.address.endpoint, timeout)
-            ) from None
+            error = protocol.no_answer_error(self.address.endpoint, timeout)
+            raise protocol.with_partial_result(pending, error) from None
         finally:
-            self._forget(gathering)
-        if gathering.error is not None:
-            raise protocol.with_partial_result(gathering, gathering.error)
-        return gathering.final is not None
+            self._forget(pending)
+        if pending.error is not None:
+            raise protocol.with_partial_result(pending, pending.error)
+        return pending.final is not None
 
-    def abandon(self, gathering: PendingRequest) -> None:
+    def abandon(self, pending: PendingRequest) -> None:
         """Make a `wait` for this request return; later replies are dropped."""
-        self._protocol.forget(gathering)
-        self._wake(gathering)
+        self._protocol.forget(pending)
+        self._wake(pending)
 
     def send_nowait(self, op: str, fields: dict[str, Any]) -> None:
         """Send an operation without waiting for its reply, if connected. Never blocks."""
         if self._transport is not None:
             self._transport.send(self._protocol.send(op, fields)[1])
 
-    def _forget(self, gathering: PendingRequest) -> None:
-        self._protocol.forget(gathering)
-        self._futures.pop(gathering.request_id, None)
+    def _forget(self, pending: PendingRequest) -> None:
+        self._protocol.forget(pending)
+        self._futures.pop(pending.request_id, None)
 
     async def _connect(self) -> Transport:
         async with self._connect_lock:
@@ -295,22 +228,24 @@ class AsyncClient(Operations[Awaitable[Reply]]):
                 self._receive_available()
             if self._transport is None:
                 loop = asyncio.get_running_loop()
-                line = await loop.run_in_executor(None, connect, self.address, self._start, self._on_start, self._key)
-                self._transport = line
+                transport = await loop.run_in_executor(
+                    None, connect, self.address, self._start, self._on_start, self._key
+                )
+                self._transport = transport
                 self.connection_count += 1
-                for descriptor in line.descriptors:
+                for descriptor in transport.descriptors:
                     loop.add_reader(descriptor, self._receive_available)
             return self._transport
 
     def _receive_available(self) -> None:
         """Process the messages that have arrived, and detect the end of the connection."""
-        line = self._transport
-        if line is None:
+        transport = self._transport
+        if transport is None:
             return
-        gone = line.is_closed()
+        closed = transport.is_closed()
         try:
             for _ in range(MESSAGES_PER_TURN):
-                if (body := line.receive_nowait()) is None:
+                if (body := transport.receive_nowait()) is None:
                     break
                 if (ended := self._protocol.receive(body)) is not None:
                     self._wake(ended)
@@ -320,41 +255,22 @@ class AsyncClient(Operations[Awaitable[Reply]]):
         except ReplError as error:
             self._close_transport(error)
             return
-        if gone:
-            word, what = ("broker-lost", "went away") if line.connected else ("no-broker", "does not reply")
-            if line.unauthorized:
-                word, what = (
-                    "unauthorized",
-                    "refused this client's key: set REPLCTL_KEY_FILE to the file of an authorized key",
-                )
-            self._close_transport(ReplError(word, f"the broker at {self.address.endpoint} {what}"))
+        if closed:
+            self._close_transport(transport.closed_error())
 
-    def _wake(self, gathering: PendingRequest) -> None:
-        done = self._futures.get(gathering.request_id)
-        if done is not None and not done.done():
-            done.set_result(None)
+    def _wake(self, pending: PendingRequest) -> None:
+        future = self._futures.get(pending.request_id)
+        if future is not None and not future.done():
+            future.set_result(None)
 
     def _close_transport(self, why: ReplError) -> None:
-        line, self._transport = self._transport, None
-        if line is not None:
-            for descriptor in line.descriptors:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            for descriptor in transport.descriptors:
                 asyncio.get_running_loop().remove_reader(descriptor)
-            line.close()
-        for gathering in self._protocol.connection_lost(why):
-            self._wake(gathering)
-
-    def _stdin_feeder(self, session: str, source: str | Callable[[], str | None], then: OnStatus | None) -> OnStatus:
-        texts = [source] if isinstance(source, str) else None
-
-        def on_status(reply: Reply) -> None:
-            if "need-input" in (reply.status or ()):
-                text = source() if callable(source) else texts.pop() if texts else None
-                if text is not None:
-                    self.send_nowait("stdin", {"session": reply.session or session, "input": text})
-            if then is not None:
-                then(reply)
-
-        return on_status
+            transport.close()
+        for pending in self._protocol.connection_lost(why):
+            self._wake(pending)
 
     async def disconnect(self) -> None:
         """Close the connection. Sessions keep running."""

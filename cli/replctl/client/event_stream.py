@@ -26,11 +26,11 @@ def iterate_events(
 ) -> Iterator[Event]:
     """Yield events as they happen; see `Client.events`."""
     waiting: deque[Reply] = deque()
-    gathering = client.send("subscribe", subscribe_fields(session, types, since, output), on_status=waiting.append)
+    pending = client.send("subscribe", subscribe_fields(session, types, since, output), on_status=waiting.append)
     last = since or 0  # the last number seen
     try:
-        while gathering.final is None:
-            _receive(client, gathering)
+        while pending.final is None:
+            _receive(client, pending)
             while waiting:
                 reply = waiting.popleft()
                 lagged = session is not None and reply.event is not None and reply.event["type"] == "bus/lagged"
@@ -43,33 +43,33 @@ def iterate_events(
                         yield event
                 last = max(last, reply.seq or 0)
     finally:
-        _unsubscribe(client, gathering)
-    protocol.final_reply(gathering)
+        _unsubscribe(client, pending)
+    protocol.final_reply(pending)
 
 
 def _missing_events(client: Client, fields: dict[str, Any], waiting: deque[Reply]) -> list[Event]:
     """Return the events after `since_seq` that are not among the waiting ones; the broker still keeps the newest."""
     got: deque[Reply] = deque()
-    gathering = client.send("subscribe", fields, on_status=got.append)
+    pending = client.send("subscribe", fields, on_status=got.append)
     try:
-        while not got and gathering.final is None:
-            _receive(client, gathering)
+        while not got and pending.final is None:
+            _receive(client, pending)
     finally:
-        _unsubscribe(client, gathering)
+        _unsubscribe(client, pending)
     numbers = [event["seq"] for reply in waiting for event in events_in(reply) if "seq" in event]
     return [event for event in events_in(got[0]) if event.get("seq", 0) < min(numbers, default=1 << 62)] if got else []
 
 
-def _receive(client: Client, gathering: PendingRequest) -> None:
-    if gathering.error is not None:
-        raise protocol.with_partial_result(gathering, gathering.error)
+def _receive(client: Client, pending: PendingRequest) -> None:
+    if pending.error is not None:
+        raise protocol.with_partial_result(pending, pending.error)
     client.poll(None)
 
 
-def _unsubscribe(client: Client, gathering: PendingRequest) -> None:
-    if gathering.final is None and gathering.error is None:
-        client.send_nowait("unsubscribe", {"subscription": gathering.request_id})
-        client.abandon(gathering)
+def _unsubscribe(client: Client, pending: PendingRequest) -> None:
+    if pending.final is None and pending.error is None:
+        client.send_nowait("unsubscribe", {"subscription": pending.request_id})
+        client.abandon(pending)
 
 
 def events_in(reply: Reply) -> Iterator[Event]:

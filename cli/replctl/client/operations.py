@@ -1,23 +1,147 @@
-"""Client operations and their request flows, shared by both clients."""
+"""Client operations, shared by both clients."""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from replctl.client import request_fields
+from replctl.client import flows, request_fields
+from replctl.client.address import Address, project_at, resolve
+from replctl.client.protocol import ClientProtocol
+from replctl.client.result import OnOutput, OnStatus, Result
 from replwire.identifiers import DEFAULT_SESSION
+from replwire.replies import Reply
 
-R = TypeVar("R")  # Reply, or an awaitable of one
+if TYPE_CHECKING:
+    from replctl.client.start import BrokerReady
+
+ReplyT = TypeVar("ReplyT")  # Reply, or a coroutine that returns one
+ResultT = TypeVar("ResultT")  # Result, or a coroutine that returns one
+Stdin = str | Callable[[], str | None]
 
 
-class Operations(ABC, Generic[R]):
+class Operations(ABC, Generic[ReplyT, ResultT]):
     """Operations shared by `Client` and `AsyncClient`. Each raises ReplError if the broker refuses."""
 
+    def __init__(
+        self,
+        endpoint: str | None,
+        agent: str | None,
+        start: bool,
+        on_start: Callable[[BrokerReady], None] | None,
+        key: str | None,
+        directory: str | None,
+        on_mismatch: Callable[[str], None] | None,
+    ) -> None:
+        self.address: Address = resolve(endpoint, os.environ, os.getuid())
+        self.agent = agent
+        self._start = start
+        self._on_start = on_start
+        self._key = key
+        project = project_at(self.address, directory)
+        self._protocol = ClientProtocol(agent, os.urandom(4).hex() + "-", project, on_mismatch)
+
+    @property
+    def broker_version(self) -> str | None:
+        """The broker's version if it differs from this client's; None before the first reply."""
+        return self._protocol.broker_version
+
     @abstractmethod
-    def request(self, op: str, **fields: Any) -> R:
+    def request(self, op: str, **fields: Any) -> ReplyT:
         """Send an operation and return its final reply."""
+
+    @abstractmethod
+    def send_nowait(self, op: str, fields: dict[str, Any]) -> None:
+        """Send an operation without waiting for its reply, if connected."""
+
+    @abstractmethod
+    def _run(self, flow: flows.Flow[Result]) -> ResultT: ...
+
+    def _feed_stdin(self, session: str | None, source: Stdin | None, then: OnStatus | None) -> OnStatus | None:
+        """Return a callback that answers `need-input` from `source` and passes every status on."""
+        if source is None:
+            return then
+        texts = [source] if isinstance(source, str) else None
+
+        def on_status(reply: Reply) -> None:
+            if "need-input" in (reply.status or ()):
+                text = source() if callable(source) else texts.pop() if texts else None
+                if text is not None:
+                    self.send_nowait("stdin", {"session": reply.session or session, "input": text})
+            if then is not None:
+                then(reply)
+
+        return on_status
+
+    def read(
+        self,
+        session: str,
+        eval_id: int,
+        wait: float | None = None,
+        offset: int = 0,
+        stream: str = "both",
+        max_bytes: int | None = None,
+        grep: str | None = None,
+        on_output: OnOutput | None = None,
+    ) -> ResultT:
+        """Return an eval's output and result, waiting up to `wait` seconds for its end.
+
+        Args:
+            session: Name or id of the session.
+            eval_id: Number of the eval; 0 for output printed between evals.
+            wait: Seconds to wait for the end.
+            offset: First byte of output to return.
+            stream: `out`, `err` or `both`.
+            max_bytes: Limit of the output's size.
+            grep: Return only lines with this text.
+            on_output: Called with the stream and the text as it arrives.
+        """
+        fields = request_fields.read_fields(session, eval_id, wait, offset, stream, max_bytes, grep)
+        return self._run(flows.run("read", fields, flows.DEFAULT_TIMEOUT + (wait or 0), on_output))
+
+    def load(
+        self,
+        file: str,
+        session: str | None = DEFAULT_SESSION,
+        reload: bool = False,
+        timeout: float | None = None,
+        wait: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> ResultT:
+        """Run a file on the broker's machine, below a directory that its config allows.
+
+        Args:
+            file: Absolute path of the file.
+            session: Name or id of the session.
+            reload: First delete what the file defined before.
+            timeout: Limit of the run time in seconds.
+            wait: Limit of the wait in seconds.
+            on_output: Called with the stream and the text as it arrives.
+        """
+        op, fields = request_fields.load_fields(file, session, reload, timeout, wait)
+        return self._run(flows.run(op, fields, None, on_output))
+
+    def packages(
+        self,
+        action: str,
+        packages: Sequence[str] = (),
+        session: str = DEFAULT_SESSION,
+        path: str | None = None,
+        on_output: OnOutput | None = None,
+    ) -> ResultT:
+        """Run a package tool in the session's environment; its output is the result's.
+
+        Args:
+            action: `add`, `remove`, `list`, `install` or `test`.
+            packages: Names of packages to add or remove.
+            session: Name or id of the session.
+            path: For `install`, the lock or project file.
+            on_output: Called with the stream and the text as it arrives.
+        """
+        fields = request_fields.package_fields(action, packages, session, path)
+        return self._run(flows.run("env", fields, None, on_output))
 
     def new(
         self,
@@ -27,7 +151,7 @@ class Operations(ABC, Generic[R]):
         env: Mapping[str, str] | None = None,
         reuse: bool = False,
         **options: Any,
-    ) -> R:
+    ) -> ReplyT:
         """Open a session: `session` in the reply is its id, `name` its name.
 
         Args:
@@ -41,33 +165,33 @@ class Operations(ABC, Generic[R]):
         """
         return self.request("new-session", **request_fields.new_fields(name, runtime, cwd, env, reuse), **options)
 
-    def reset(self, session: str = DEFAULT_SESSION) -> R:
+    def reset(self, session: str = DEFAULT_SESSION) -> ReplyT:
         """Replace the session's worker. All variables are lost and `epoch` increases."""
         return self.request("reset", session=session)
 
-    def interrupt(self, session: str = DEFAULT_SESSION, eval_id: int | None = None, all: bool = False) -> R:
+    def interrupt(self, session: str = DEFAULT_SESSION, eval_id: int | None = None, all: bool = False) -> ReplyT:
         """Interrupt the running eval, or the eval `eval_id`. `all` also clears the session's queue."""
         return self.request("interrupt", session=session, interrupt_id=eval_id, all=all or None)
 
-    def close(self, session: str) -> R:
+    def close(self, session: str) -> ReplyT:
         """Close a session and end everything it started. (`disconnect` closes the connection.)"""
         return self.request("close", session=session)
 
-    def clone(self, session: str, to: str) -> R:
+    def clone(self, session: str, to: str) -> ReplyT:
         """Copy a session's variables to a new session `to`; `left_behind` lists variables that could not be copied."""
         return self.request("clone", session=session, name=to)
 
-    def clear(self, session: str = DEFAULT_SESSION) -> R:
+    def clear(self, session: str = DEFAULT_SESSION) -> ReplyT:
         """Delete every variable of the session; its process keeps running."""
         return self.request("clear-bindings", session=session)
 
-    def stdin(self, session: str, text: str) -> R:
+    def stdin(self, session: str, text: str) -> ReplyT:
         """Send input to the session's running eval, or to the next one that reads. A line ends in a newline."""
         return self.request("stdin", session=session, input=text)
 
     def complete(
         self, code: str, pos: int | None = None, session: str | None = DEFAULT_SESSION, runtime: str | None = None
-    ) -> R:
+    ) -> ReplyT:
         """Return completions for `code` at `pos`.
 
         Args:
@@ -82,43 +206,43 @@ class Operations(ABC, Generic[R]):
         at = len((code if pos is None else code[:pos]).encode("utf-8", "surrogatepass"))
         return self.request("complete", code=code, pos=at, session=session, runtime=runtime)
 
-    def lookup(self, symbol: str, session: str | None = DEFAULT_SESSION, module: str | None = None) -> R:
+    def lookup(self, symbol: str, session: str | None = DEFAULT_SESSION, module: str | None = None) -> ReplyT:
         """Look up a dotted name: `found`, `type`, `doc`, `signature`, `methods`, `file`, `line`."""
         return self.request("lookup", symbol=symbol, session=session, module=module)
 
-    def bindings(self, session: str = DEFAULT_SESSION) -> R:
+    def bindings(self, session: str = DEFAULT_SESSION) -> ReplyT:
         """List the session's variables with their types."""
         return self.request("ls-bindings", session=session)
 
-    def history(self, session: str = DEFAULT_SESSION, limit: int | None = None, grep: str | None = None) -> R:
+    def history(self, session: str = DEFAULT_SESSION, limit: int | None = None, grep: str | None = None) -> ReplyT:
         """Return the code that was sent to the session, oldest first."""
         return self.request("history", session=session, limit=limit, grep=grep)
 
-    def stack(self, session: str = DEFAULT_SESSION) -> R:
+    def stack(self, session: str = DEFAULT_SESSION) -> ReplyT:
         """Return the session's current stacks: `threads` and `processes`."""
         return self.request("stack", session=session)
 
-    def env(self, session: str = DEFAULT_SESSION) -> R:
+    def env(self, session: str = DEFAULT_SESSION) -> ReplyT:
         """Return the session's Python environment: `environment`, `executable`."""
         return self.request("env", session=session, action="show")
 
-    def activate(self, session: str, path: str) -> R:
+    def activate(self, session: str, path: str) -> ReplyT:
         """Switch the session to a Python environment. The session gets a fresh worker; on failure nothing changes."""
         return self.request("env", session=session, action="activate", path=path)
 
-    def deactivate(self, session: str) -> R:
+    def deactivate(self, session: str) -> ReplyT:
         """Switch the session back to the broker's own Python."""
         return self.request("env", session=session, action="deactivate")
 
-    def remove_environment(self, environment: str) -> R:
+    def remove_environment(self, environment: str) -> ReplyT:
         """Delete a named environment, `@NAME`, that no session uses."""
         return self.request("remove-environment", environment=environment)
 
-    def set_mode(self, session: str, to: str, reason: str | None = None) -> R:
+    def set_mode(self, session: str, to: str, reason: str | None = None) -> ReplyT:
         """Set the session mode: `plan` refuses every change in the session, `normal` allows changes."""
         return self.request("set-mode", session=session, to=to, reason=reason)
 
-    def share(self, session: str, level: str, who: str = "*") -> R:
+    def share(self, session: str, level: str, who: str = "*") -> ReplyT:
         """Let `who` read or use the session. The reply's `shares` lists the resulting permissions.
 
         Args:
@@ -128,7 +252,7 @@ class Operations(ABC, Generic[R]):
         """
         return self.request("share", session=session, who=who, level=level)
 
-    def transfer(self, session: str, who: str) -> R:
+    def transfer(self, session: str, who: str) -> ReplyT:
         """Offer the session to another identity, or accept an offered one.
 
         The reply's `owner` is the current owner and `offered_to` the identity that may accept. An administrator changes
@@ -136,18 +260,18 @@ class Operations(ABC, Generic[R]):
         """
         return self.request("hand-over", session=session, who=who)
 
-    def describe(self) -> R:
+    def describe(self) -> ReplyT:
         """Return the broker's operations, runtimes, limits and versions."""
         return self.request("describe")
 
-    def ping(self) -> R:
+    def ping(self) -> ReplyT:
         """Check that the broker replies."""
         return self.request("ping")
 
-    def reload_config(self) -> R:
+    def reload_config(self) -> ReplyT:
         """Make the broker reload its config file: `reloaded` has changed, `needs_restart` has not."""
         return self.request("reload-config")
 
-    def shutdown(self) -> R:
+    def shutdown(self) -> ReplyT:
         """Stop the broker and close every session."""
         return self.request("shutdown")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -82,9 +83,9 @@ class ClientProtocol:
             body = _encode(message)
         except (TypeError, ValueError) as error:  # a lone surrogate, or an unsupported type
             raise ReplError("invalid-request", f"cannot be sent as JSON: {error}") from None
-        gathering = self.latest = PendingRequest(request_id, fields.get("session"), on_output, on_status)
-        self._pending[request_id] = gathering
-        return gathering, body
+        pending = self.latest = PendingRequest(request_id, fields.get("session"), on_output, on_status)
+        self._pending[request_id] = pending
+        return pending, body
 
     def _project_fields(self, op: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the fields that identify the project; a session that is created gets the project as its directory."""
@@ -92,7 +93,7 @@ class ClientProtocol:
         opens = op in ("eval", "new-session") and not named
         return {"project": self._project} | ({"cwd": self._project, "cwd_needed": False} if opens else {})
 
-    def check_size(self, gathering: PendingRequest, body: bytes, limits: dict[str, Any] | None) -> None:
+    def check_size(self, pending: PendingRequest, body: bytes, limits: dict[str, Any] | None) -> None:
         """Abandon a request over the broker's size limit, which would end the connection for all its users.
 
         Raises:
@@ -100,7 +101,7 @@ class ClientProtocol:
         """
         most = (limits or {}).get("max-message-bytes", len(body))
         if len(body) > most:
-            self.forget(gathering)
+            self.forget(pending)
             err = f"a request of {len(body)} bytes exceeds maximum size of {most} bytes (max-message-bytes = {most})"
             raise ReplError("message-too-large", err)
 
@@ -118,36 +119,34 @@ class ClientProtocol:
             raise ReplError("no-broker", f"the reply is not from a replctl broker: {error}") from None
         if not self._has_reply:
             self._on_first_reply(reply)
-        gathering = self._pending.get(reply.id)
-        if gathering is None:
+        pending = self._pending.get(reply.id)
+        if pending is None:
             if not reply.id and reply.status and "error" in reply.status:
                 raise error_from_reply(reply)  # the broker could not read the request's id
             return None
-        if not gathering.add(reply):
+        if not pending.add(reply):
             return None
         del self._pending[reply.id]
-        return gathering
+        return pending
 
     def _on_first_reply(self, first: Reply) -> None:
         """Read the broker's version from the first reply of a connection."""
         self._has_reply = True
         self.broker_version = first.broker_version
         if first.broker_version is not None and self._on_mismatch is not None:
-            from replctl.client.versions import describe_mismatch  # rarely needed
-
             self._on_mismatch(describe_mismatch(__version__, first.broker_version))
 
-    def forget(self, gathering: PendingRequest) -> None:
+    def forget(self, pending: PendingRequest) -> None:
         """Drop later replies to this request."""
-        self._pending.pop(gathering.request_id, None)
+        self._pending.pop(pending.request_id, None)
 
     def connection_lost(self, why: ReplError) -> list[PendingRequest]:
         """Mark every open request as failed after the connection was lost, and return them."""
         self._has_reply = False
         lost = list(self._pending.values())
         self._pending.clear()
-        for gathering in lost:
-            gathering.error = why
+        for pending in lost:
+            pending.error = why
         return lost
 
 
@@ -157,35 +156,56 @@ def _depends_on_project(op: str, fields: dict[str, Any]) -> bool:
     return op == "ls-sessions" or any(each and split_reference(each)[1] == DEFAULT_SESSION for each in references)
 
 
-def final_reply(gathering: PendingRequest) -> Reply:
+def final_reply(pending: PendingRequest) -> Reply:
     """Return the final reply of a finished request. Raises ReplError if its status has `error`."""
-    last = gathering.final
+    last = pending.final
     assert last is not None, "the request has not ended"
     if "error" in (last.status or ()):
         raise error_from_reply(last)
     return last
 
 
-def eval_result(gathering: PendingRequest) -> Result:
+def eval_result(pending: PendingRequest) -> Result:
     """Return the result of a finished eval or read, whatever the outcome of the code.
 
     Raises:
         ReplError: The request was refused, or the broker failed.
     """
-    last = gathering.final
+    last = pending.final
     assert last is not None, "the request has not ended"
     status = last.status or []
     if exit_code_for(status) not in _EVAL_OUTCOMES or last.correlation_id is not None:
-        raise error_from_reply(last, gathering.result)
-    return gathering.result
+        raise error_from_reply(last, pending.result)
+    return pending.result
 
 
-def with_partial_result(gathering: PendingRequest, error: ReplError) -> ReplError:
+def with_partial_result(pending: PendingRequest, error: ReplError) -> ReplError:
     """Return `error` with the output and result received so far."""
-    return ReplError(error.code, error.message, error.reply, error.exit, gathering.finalize())
+    return ReplError(error.code, error.message, error.reply, error.exit, pending.finalize())
 
 
 def no_answer_error(endpoint: str, seconds: float | None) -> ReplError:
     """Return the error for a broker that is connected but does not reply."""
     what = "it is stopped or overloaded, and may still execute the request"
     return ReplError("no-broker", f"no reply within {seconds or 0:g} s from the broker at {endpoint}: {what}")
+
+
+def describe_mismatch(ours: str, theirs: str) -> str:
+    """Describe which of the two versions is older and how to fix it."""
+    restart = "`replctl shutdown` stops it with its sessions, and the next command starts the new version"
+    here, there = _release(ours), _release(theirs)
+    if here > there:
+        return f"the broker (replctl {theirs}) is older than this client ({ours}): {restart}"
+    if here < there:
+        return f"this client ({ours}) is older than the broker (replctl {theirs}): upgrade it, or restart its program"
+    advice = f"upgrade the client or restart the broker ({restart})"
+    return f"the broker is replctl {theirs} and this client is {ours}: {advice}"
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return the numbers at the start of a version, without trailing zeros."""
+    found = re.match(r"\d{1,9}(?:\.\d{1,9})*", version)
+    numbers = [int(part) for part in found[0].split(".")] if found else []
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)

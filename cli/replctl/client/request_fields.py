@@ -78,7 +78,13 @@ def new_fields(
 
 
 def read_fields(
-    session: str, eval_id: int, wait: float | None, offset: int, stream: str, max_bytes: int | None, grep: str | None
+    session: str,
+    eval_id: int,
+    wait: float | None = None,
+    offset: int = 0,
+    stream: str = "both",
+    max_bytes: int | None = None,
+    grep: str | None = None,
 ) -> dict[str, Any]:
     """Return the fields of `read`."""
     return {

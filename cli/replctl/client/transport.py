@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
+from replctl.client.errors import ReplError
+
 if TYPE_CHECKING:
     from replwire.keys import ClientKey
 
@@ -52,6 +54,7 @@ class Transport:
     """Sends messages to one broker and receives its replies. Not thread-safe."""
 
     def __init__(self, endpoint: str, key: ClientKey | None = None) -> None:
+        self._endpoint = endpoint
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._monitor = self._context.socket(zmq.PAIR)
@@ -152,6 +155,13 @@ class Transport:
             else:
                 self.unauthorized = self.unauthorized or (self._uses_keys and event in _AUTH_FAILED_EVENTS)
                 self._closed = True
+
+    def closed_error(self) -> ReplError:
+        """Return the error for requests that were pending when the connection ended."""
+        code, what = ("broker-lost", "went away") if self.connected else ("no-broker", "does not reply")
+        if self.unauthorized:
+            code, what = "unauthorized", "refused this client's key: set REPLCTL_KEY_FILE to an authorized key's file"
+        return ReplError(code, f"the broker at {self._endpoint} {what}")
 
     def close(self) -> None:
         """Close the connection; messages just sent get a moment to leave."""

@@ -26,28 +26,28 @@ if TYPE_CHECKING:
 @click.argument("session", default=DEFAULT_SESSION)
 @click.option("--runtime", metavar="NAME", help="Runtime of a new session.")
 @with_common_options
-def attach(face: CommandContext, session: str, runtime: str | None) -> int:
+def attach(context: CommandContext, session: str, runtime: str | None) -> int:
     """Open an interactive prompt on SESSION, creating it if it does not exist.
 
     Enter runs a complete block, Alt-Enter adds a line. Ctrl-C clears the line, or interrupts running code. Ctrl-D
     leaves; the session keeps running.
     """
-    with face.client() as client:
+    with context.client() as client:
         cwd = directory_for_new(None, client.address.endpoint)
         opened = client.new(session, runtime, cwd, reuse=True, cwd_needed=False)
         if opened.created:
             where = f" in {opened.cwd}" if opened.cwd else ""
             lost = f"; the previous session of this name was lost: {opened.cause}" if opened.cause else ""
-            face.screen.notice(f"new session {session!r}{where}{lost}")
+            context.screen.notice(f"new session {session!r}{where}{lost}")
         if opened.notice:
-            face.screen.notice(opened.notice)
+            context.screen.notice(opened.notice)
         if not os.isatty(0):
             with open(0, encoding="utf-8", errors="replace", closefd=False) as lines:
                 answer = InputSource(lambda: lines.readline() or None)
-                return _run_piped(SessionPrompt(face, client, session, answer), lines.readline)
-        dialogue = SessionPrompt(face, client, session, TERMINAL)
+                return _run_piped(SessionPrompt(context, client, session, answer), lines.readline)
+        dialogue = SessionPrompt(context, client, session, TERMINAL)
         _run_interactive(dialogue)
-    face.screen.notice(f"detached; session {session!r} keeps running: replctl attach {session}")
+    context.screen.notice(f"detached; session {session!r} keeps running: replctl attach {session}")
     return ExitCode.OK
 
 

@@ -14,44 +14,44 @@ END_SECONDS = 30.0  # more than the usual close grace and the kills after it
 
 @click.command()
 @with_common_options
-def status(face: CommandContext) -> None:
+def status(context: CommandContext) -> None:
     """Show whether a broker is running, and its counters. The exit code is 3 if none is."""
-    with face.client(start=False) as client:
+    with context.client(start=False) as client:
         identity = client.describe().identity
         stats = client.stats()
         endpoint = client.address.endpoint
-    if face.json:
-        face.screen.json({"status": ["done"], "endpoint": endpoint, "identity": identity, "stats": stats})
+    if context.json:
+        context.screen.json({"status": ["done"], "endpoint": endpoint, "identity": identity, "stats": stats})
         return
-    face.screen.line(f"a broker is running at {endpoint}; you are {identity}")
+    context.screen.line(f"a broker is running at {endpoint}; you are {identity}")
     for line in format_facts(stats):
-        face.screen.line(line)
+        context.screen.line(line)
 
 
 @click.command()
 @with_common_options
-def shutdown(face: CommandContext) -> None:
+def shutdown(context: CommandContext) -> None:
     """Stop the broker and wait until it has exited. Running evals get some time to end."""
-    with face.client(start=False) as client:
+    with context.client(start=False) as client:
         reply = client.shutdown()
         ended = client.wait_for_shutdown(END_SECONDS)
         endpoint = client.address.endpoint
-    face.show({"status": reply.status, "endpoint": endpoint, "ended": ended})
-    if not face.json:
-        face.screen.notice(f"the broker at {endpoint} {'has exited' if ended else 'is still stopping'}")
+    context.show({"status": reply.status, "endpoint": endpoint, "ended": ended})
+    if not context.json:
+        context.screen.notice(f"the broker at {endpoint} {'has exited' if ended else 'is still stopping'}")
 
 
 @click.command()
 @with_common_options
-def version(face: CommandContext) -> None:
+def version(context: CommandContext) -> None:
     """Show the version of replctl, and of the broker if one is running."""
     versions = None
     try:
-        with face.client(start=False) as client:
+        with context.client(start=False) as client:
             versions = client.describe().versions
     except ReplError:
         pass  # the local version needs no broker
-    face.show(
+    context.show(
         {"status": ["done"], "replctl": __version__, "broker": versions},
         f"replctl {__version__}",
         *(f"broker: {name} {number}" for name, number in (versions or {}).items()),

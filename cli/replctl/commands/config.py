@@ -54,13 +54,13 @@ def _exit(problems: list[str]) -> int:
 
 @config.command()
 @with_common_options
-def reload(face: CommandContext) -> None:
+def reload(context: CommandContext) -> None:
     """Make the broker reload its config file and list settings that need a restart."""
-    with face.client(start=False) as client:
+    with context.client(start=False) as client:
         reply = client.reload_config()
     reloaded, restart = reply.reloaded or [], reply.needs_restart or []
-    face.show({"status": reply.status, "reloaded": reloaded, "needs-restart": restart})
-    if not face.json:
-        face.screen.line(f"reloaded: {', '.join(reloaded) or 'nothing'}")
+    context.show({"status": reply.status, "reloaded": reloaded, "needs-restart": restart})
+    if not context.json:
+        context.screen.line(f"reloaded: {', '.join(reloaded) or 'nothing'}")
         if restart:
-            face.screen.line(f"restart needed for: {', '.join(restart)}")
+            context.screen.line(f"restart needed for: {', '.join(restart)}")

@@ -109,10 +109,10 @@ def with_common_options(function: Command) -> Command:
     @click.option("--agent", metavar="NAME", help="Agent label used for fair scheduling. [REPLCTL_AGENT, or cli]")
     @functools.wraps(function)
     def command(endpoint: str | None, json: bool, no_start: bool, agent: str | None, **options: Any) -> int:
-        face = CommandContext(endpoint, json, no_start, agent)
+        context = CommandContext(endpoint, json, no_start, agent)
         try:
-            return int(function(face, **options) or ExitCode.OK)
+            return int(function(context, **options) or ExitCode.OK)
         except ReplError as error:
-            return face.fail(error)
+            return context.fail(error)
 
     return command

@@ -19,11 +19,11 @@ def env() -> None:
 @env.command()
 @session_option
 @with_common_options
-def show(face: CommandContext, session: str) -> None:
+def show(context: CommandContext, session: str) -> None:
     """Show a session's environment and interpreter."""
-    with face.client() as client:
+    with context.client() as client:
         reply = client.env(session)
-    face.show(
+    context.show(
         _reply_fields(reply), f"{reply.environment or 'the broker’s own Python'}: {reply.executable or 'not started'}"
     )
 
@@ -32,39 +32,39 @@ def show(face: CommandContext, session: str) -> None:
 @click.argument("path")
 @session_option
 @with_common_options
-def activate(face: CommandContext, path: str, session: str) -> None:
+def activate(context: CommandContext, path: str, session: str) -> None:
     """Switch a session to the environment at PATH.
 
     PATH is a virtual environment, an interpreter, a project directory with a .venv, or @NAME for an environment that
     the broker keeps (and creates if it is new). The session gets a fresh worker; on failure nothing changes.
     """
-    with face.client() as client:
+    with context.client() as client:
         reply = client.activate(session, path if path.startswith("@") else os.path.abspath(path))
-    _show_switch(face, session, reply)
+    _show_switch(context, session, reply)
 
 
 @env.command()
 @session_option
 @with_common_options
-def deactivate(face: CommandContext, session: str) -> None:
+def deactivate(context: CommandContext, session: str) -> None:
     """Switch a session back to the broker's own Python."""
-    with face.client() as client:
+    with context.client() as client:
         reply = client.deactivate(session)
-    _show_switch(face, session, reply)
+    _show_switch(context, session, reply)
 
 
 @env.command()
 @with_common_options
-def ls(face: CommandContext) -> None:
+def ls(context: CommandContext) -> None:
     """List named environments: your own, or everyone's for an administrator."""
-    with face.client() as client:
+    with context.client() as client:
         environments = client.environments()
-    if face.json:
-        face.screen.json({"status": ["done"], "environments": environments})
+    if context.json:
+        context.screen.json({"status": ["done"], "environments": environments})
     elif not environments:
-        face.screen.notice("no named environments")
+        context.screen.notice("no named environments")
     else:
-        face.screen.table(
+        context.screen.table(
             ("ENVIRONMENT", "OWNER", "SESSIONS"),
             ((each.environment, each.owner, _sessions(each)) for each in environments),
         )
@@ -78,18 +78,18 @@ def _sessions(entry: EnvironmentEntry) -> str | None:
 @env.command()
 @click.argument("environment", metavar="@NAME")
 @with_common_options
-def remove(face: CommandContext, environment: str) -> None:
+def remove(context: CommandContext, environment: str) -> None:
     """Delete the named environment @NAME, which must not be in use, from the broker's disk."""
-    with face.client() as client:
+    with context.client() as client:
         reply = client.remove_environment(environment)
-    face.show({"status": reply.status, "environment": reply.environment}, f"deleted {reply.environment}")
+    context.show({"status": reply.status, "environment": reply.environment}, f"deleted {reply.environment}")
 
 
-def _show_switch(face: CommandContext, session: str, reply: Reply) -> None:
-    face.show(_reply_fields(reply), reply.executable or "")
-    if not face.json:
+def _show_switch(context: CommandContext, session: str, reply: Reply) -> None:
+    context.show(_reply_fields(reply), reply.executable or "")
+    if not context.json:
         lost = "; its variables are lost" if reply.state == "lost" else ""
-        face.screen.notice(f"session {session!r} now runs there (epoch {reply.epoch}){lost}")
+        context.screen.notice(f"session {session!r} now runs there (epoch {reply.epoch}){lost}")
 
 
 @env.command()
@@ -100,15 +100,15 @@ def _show_switch(face: CommandContext, session: str, reply: Reply) -> None:
     "--from", "path", metavar="FILE", help="File that `install` reads. [lock or project file in the directory]"
 )
 @with_common_options
-def pkg(face: CommandContext, action: str, packages: tuple[str, ...], session: str, path: str | None) -> int:
+def pkg(context: CommandContext, action: str, packages: tuple[str, ...], session: str, path: str | None) -> int:
     """Manage PACKAGES of a session's environment, with uv if available, else pip.
 
     The tool runs as an eval of the session: other clients can interrupt and read it.
     """
-    face.empty_result = empty_eval_json(session)
-    with face.client() as client:
-        live = None if face.json else face.screen.live
-        return show_result(face, client.packages(action, packages, session, path, live))
+    context.empty_result = empty_eval_json(session)
+    with context.client() as client:
+        live = None if context.json else context.screen.live
+        return show_result(context, client.packages(action, packages, session, path, live))
 
 
 def _reply_fields(reply: Reply) -> dict[str, object]:

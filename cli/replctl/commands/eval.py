@@ -6,8 +6,7 @@ import os
 
 import click
 
-from replctl.client import protocol, request_fields
-from replctl.client.sync import DEFAULT_TIMEOUT
+from replctl.client import request_fields
 from replctl.commands.context import CommandContext, session_argument, session_option, with_common_options
 from replctl.commands.durations import Duration
 from replctl.commands.foreground import (
@@ -43,7 +42,7 @@ from replctl.commands.session_defaults import directory_for_new, parse_env, runt
 )
 @with_common_options
 def eval_(
-    face: CommandContext,
+    context: CommandContext,
     code: str | None,
     file: str | None,
     session: str,
@@ -70,9 +69,9 @@ def eval_(
     answers = [] if feed is None else [single_input(feed + "\n")]
     if os.isatty(0) and not from_stdin:
         answers.append(TERMINAL)
-    decide = confirm_at_terminal if TERMINAL in answers and os.isatty(2) and not face.json else None
-    face.empty_result = empty_eval_json(session)
-    with face.client() as client:
+    decide = confirm_at_terminal if TERMINAL in answers and os.isatty(2) and not context.json else None
+    context.empty_result = empty_eval_json(session)
+    with context.client() as client:
         fields = request_fields.eval_fields(
             text,
             session,
@@ -90,7 +89,7 @@ def eval_(
             traceparent=traceparent,
             allow_stdin=bool(answers) or not ephemeral,  # no other client can send input to an ephemeral session
         )
-        return ForegroundEval(face, client, fields, answers, decide).run()
+        return ForegroundEval(context, client, fields, answers, decide).run()
 
 
 @click.command()
@@ -106,7 +105,7 @@ def eval_(
 @click.option("--raw", is_flag=True, help="Print the output unchanged, even to a terminal.")
 @with_common_options
 def read(
-    face: CommandContext,
+    context: CommandContext,
     session: str,
     eval_id: int,
     wait: float | None,
@@ -121,15 +120,11 @@ def read(
     The output may come from anyone who may use the session: on a terminal only line breaks, tabs and colours are shown,
     and all other control sequences are removed unless --raw is given. A pipe or file gets the output unchanged.
     """
-    face.empty_result = empty_eval_json(session)
-    with face.client() as client:
-        fields = request_fields.read_fields(session, eval_id, wait, offset, stream, max_bytes, grep)
-        live = None if face.json else face.screen.live if raw else face.screen.write_stored
-        gathering = client.send("read", fields, live)
-        client.wait(gathering, DEFAULT_TIMEOUT + (wait or 0))
-        return show_result(
-            face, protocol.eval_result(gathering), None if raw or not os.isatty(1) else face.screen.block
-        )
+    context.empty_result = empty_eval_json(session)
+    with context.client() as client:
+        live = None if context.json else context.screen.live if raw else context.screen.write_stored
+        result = client.read(session, eval_id, wait, offset, stream, max_bytes, grep, live)
+    return show_result(context, result, None if raw or not os.isatty(1) else context.screen.block)
 
 
 def _read_code(code: str | None, file: str | None) -> tuple[str, bool]:

@@ -12,24 +12,24 @@ from replctl.commands.context import CommandContext, session_option, with_common
 
 @click.command()
 @with_common_options
-def extensions(face: CommandContext) -> None:
+def extensions(context: CommandContext) -> None:
     """List what the configured extensions contribute, here and in the running broker."""
     named = configured_extensions()
     here = ext.load_all(named).listing()
-    rows = [{**each, "loaded": "here"} for each in here] + _broker_extensions(face)
-    if face.json:
-        face.screen.json({"status": ["done"], "extensions": rows})
+    rows = [{**each, "loaded": "here"} for each in here] + _broker_extensions(context)
+    if context.json:
+        context.screen.json({"status": ["done"], "extensions": rows})
     elif not rows:
-        face.screen.notice("no extensions" if not named else "the extensions contribute nothing")
+        context.screen.notice("no extensions" if not named else "the extensions contribute nothing")
     else:
         columns = ("KIND", "NAME", "OWNER", "LOADED", "SUMMARY")
-        face.screen.table(columns, ([each[name.lower()] for name in columns] for each in rows))
+        context.screen.table(columns, ([each[name.lower()] for name in columns] for each in rows))
 
 
-def _broker_extensions(face: CommandContext) -> list[dict[str, str]]:
+def _broker_extensions(context: CommandContext) -> list[dict[str, str]]:
     """Return the broker's list of contributions; empty without a broker or without permission."""
     try:
-        with face.client(start=False) as client:
+        with context.client(start=False) as client:
             found = (client.request("introspect", name="extensions").snapshots or {})["extensions"]
     except ReplError:
         return []
@@ -47,13 +47,13 @@ def find_command(name: str) -> click.Command | None:
     @session_option
     @click.argument("arguments", nargs=-1, metavar=found.hint or "[ARGUMENTS]...")
     @with_common_options
-    def command(face: CommandContext, session: str, arguments: tuple[str, ...]) -> None:
-        with face.client() as client, ext.redirect_stdout_to_stderr():
+    def command(context: CommandContext, session: str, arguments: tuple[str, ...]) -> None:
+        with context.client() as client, ext.redirect_stdout_to_stderr():
             text = ext.run_command(registry, name, client, session, ext.join_arguments(arguments))
-        if face.json:
-            face.screen.json({"status": ["done"], "text": text})
+        if context.json:
+            context.screen.json({"status": ["done"], "text": text})
         else:
-            face.screen.block(text)
+            context.screen.block(text)
 
     return command
 

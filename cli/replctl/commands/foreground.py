@@ -61,27 +61,27 @@ def empty_eval_json(session: str | None) -> dict[str, Any]:
     return data
 
 
-def show_result(face: CommandContext, result: Result, show_value: Callable[[str], None] | None = None) -> int:
+def show_result(context: CommandContext, result: Result, show_value: Callable[[str], None] | None = None) -> int:
     """Print the outcome of an eval after its output, and return the exit code.
 
     Args:
-        face: The command.
+        context: The command.
         result: The eval's result.
         show_value: Prints the value; None to print it unchanged.
     """
-    if face.json:
-        face.screen.json({**msgspec.to_builtins(result), "word": result.code, "exit": result.exit})
+    if context.json:
+        context.screen.json({**msgspec.to_builtins(result), "word": result.code, "exit": result.exit})
         return result.exit
     for notice in opening_notices(result):
-        face.screen.notice(notice)
+        context.screen.notice(notice)
     if result.traceback:
-        face.screen.block(result.traceback.rstrip("\n"), "err")
+        context.screen.block(result.traceback.rstrip("\n"), "err")
     elif result.exit is ExitCode.RAISED and result.error:
-        face.screen.block(result.error, "err")
+        context.screen.block(result.error, "err")
     if result.display_value is not None:
-        (show_value or face.screen.value)(result.display_value)
+        (show_value or context.screen.value)(result.display_value)
     for notice in end_notices(result):
-        face.screen.notice(notice)
+        context.screen.notice(notice)
     return result.exit
 
 
@@ -89,7 +89,7 @@ class ForegroundEval:
     """Sends an eval and follows it to its end.
 
     Args:
-        face: The command.
+        context: The command.
         client: A connected client.
         fields: Fields of the eval.
         answers: Input sources, used one after the other when the code waits for input.
@@ -98,13 +98,13 @@ class ForegroundEval:
 
     def __init__(
         self,
-        face: CommandContext,
+        context: CommandContext,
         client: Client,
         fields: dict[str, Any],
         answers: Iterable[InputSource] = (),
         decide: Callable[[Approval], bool] | None = None,
     ) -> None:
-        self._face, self._client, self._fields = face, client, fields
+        self._context, self._client, self._fields = context, client, fields
         self._inputs = list(answers)
         self._decide = decide
         self._session: str | None = fields["session"]
@@ -115,14 +115,14 @@ class ForegroundEval:
 
     def run(self) -> int:
         """Run the eval and return the exit code."""
-        live = None if self._face.json else self._face.screen.live
+        live = None if self._context.json else self._context.screen.live
         before = signal.signal(signal.SIGINT, self._on_sigint)
         try:
             while (result := self._attempt(live)) is None:
                 pass
-            if self._notice_shown and not self._face.json:
+            if self._notice_shown and not self._context.json:
                 result.notice = None
-            return show_result(self._face, result)
+            return show_result(self._context, result)
         except KeyboardInterrupt:
             return self._report_detached()
         except ReplError as error:
@@ -132,49 +132,49 @@ class ForegroundEval:
 
     def _attempt(self, live: OnOutput | None) -> Result | None:
         """Return the result; None if the eval must be sent again because a person approved it."""
-        gathering = self._gathering = self._client.send("eval", self._fields, live, self._on_status)
-        while not self._client.wait(gathering, watch=self._input_descriptor):
+        pending = self._gathering = self._client.send("eval", self._fields, live, self._on_status)
+        while not self._client.wait(pending, watch=self._input_descriptor):
             self._send_input()
             if self._input_session and not self._inputs:
                 self._notice(input_needed_notice(self._input_session))
         try:
-            result = protocol.eval_result(gathering)
+            result = protocol.eval_result(pending)
         except ReplError as error:
             self._gathering = None  # nothing runs while the user is asked: Ctrl-C means no
             if error.approval is None or self._decide is None or not self._decide(error.approval):
                 raise
             self._fields["approval"] = error.approval.id
             return None
-        if self._face.json:
-            self._client.fetch_dropped(gathering)
+        if self._context.json:
+            self._client.fetch_dropped(pending)
         return result
 
     def _on_sigint(self, _number: int, _frame: FrameType | None) -> None:
         """Handle Ctrl-C: the first interrupts the eval and waits for its end, the second leaves at once."""
         self._interrupt_count += 1
-        self._face.screen.note_terminal_echo(line=False)
+        self._context.screen.note_terminal_echo(line=False)
         if self._interrupt_count > 1 or self._gathering is None:
             raise KeyboardInterrupt
         self._client.send_nowait("interrupt", {"request_id": self._gathering.request_id})
 
     def _report_detached(self) -> int:
-        gathering = self._gathering
+        pending = self._gathering
         where = f" in session {self._session!r}" if self._session else ""
-        self._face.screen.notice(f"left; the eval keeps running{where}")
-        if self._face.json:
-            result = gathering.finalize() if gathering is not None else Result(session=self._session)
-            self._face.screen.json({**msgspec.to_builtins(result), "word": None, "exit": ExitCode.INTERRUPTED})
+        self._context.screen.notice(f"left; the eval keeps running{where}")
+        if self._context.json:
+            result = pending.finalize() if pending is not None else Result(session=self._session)
+            self._context.screen.json({**msgspec.to_builtins(result), "word": None, "exit": ExitCode.INTERRUPTED})
         return ExitCode.INTERRUPTED
 
     def _report_error(self, error: ReplError) -> int:
-        if not self._face.json:
-            return self._face.fail(error)
+        if not self._context.json:
+            return self._context.fail(error)
         data = msgspec.to_builtins(error.result or Result(session=self._session))
         reply = error.reply
         data["status"] = (reply.status if reply is not None else None) or ["done", "error", error.code]
         data |= {"word": error.code, "exit": error.exit, "error": error.message, "err": data["err"] or error.message}
         data["retry-after-ms"] = error.retry_after_ms
-        self._face.screen.json(data)
+        self._context.screen.json(data)
         return error.exit
 
     def _input_descriptor(self) -> int | None:
@@ -197,10 +197,10 @@ class ForegroundEval:
         if (text := self._inputs[0].read()) is None:
             self._inputs.pop(0)
             return
-        self._face.screen.note_terminal_echo(line=True)
+        self._context.screen.note_terminal_echo(line=True)
         self._client.send_nowait("stdin", {"session": self._input_session, "input": text})
         self._input_session = None
 
     def _notice(self, text: str) -> None:
-        if not self._face.json:
-            self._face.screen.notice(text)
+        if not self._context.json:
+            self._context.screen.notice(text)

@@ -20,12 +20,12 @@ _DOC_LINES = 20  # lines of documentation that `lookup` shows
 @click.option("--pos", type=click.IntRange(min=0), metavar="N", help="Cursor position in characters. [the end]")
 @click.option("--runtime", metavar="NAME", help="Use an ephemeral session of this runtime.")
 @with_common_options
-def complete(face: CommandContext, code: str, session: str, pos: int | None, runtime: str | None) -> None:
+def complete(context: CommandContext, code: str, session: str, pos: int | None, runtime: str | None) -> None:
     """List completions for CODE, one per line, without running session code."""
-    with face.client() as client:
+    with context.client() as client:
         reply = client.complete(code, pos, None if runtime else session, runtime)
     found = reply.completions or []
-    face.show({"status": ["done"], "completions": found, "start": reply.start}, *(each.text for each in found))
+    context.show({"status": ["done"], "completions": found, "start": reply.start}, *(each.text for each in found))
 
 
 @click.command()
@@ -33,9 +33,9 @@ def complete(face: CommandContext, code: str, session: str, pos: int | None, run
 @session_option
 @click.option("--module", metavar="NAME", help="Module to look in. [the session's variables]")
 @with_common_options
-def lookup(face: CommandContext, symbol: str, session: str, module: str | None) -> int:
+def lookup(context: CommandContext, symbol: str, session: str, module: str | None) -> int:
     """Show signature, type and docs of SYMBOL (like `?` in IPython). The exit code is 4 if it is not defined."""
-    with face.client() as client:
+    with context.client() as client:
         reply = client.lookup(symbol, session, module)
     keys = ("found", "name", "type", "signature", "doc", "methods", "file", "line")
     data = msgspec.to_builtins(reply)
@@ -44,28 +44,28 @@ def lookup(face: CommandContext, symbol: str, session: str, module: str | None) 
     place = [f"{reply.file}:{reply.line}" if reply.line else reply.file] if reply.file else []
     doc = (reply.doc or "").splitlines()
     lines = [head, *place, *doc[:_DOC_LINES], *(["…"] if len(doc) > _DOC_LINES else []), *(reply.methods or [])]
-    face.show({"status": ["done"], **{key: data.get(key) for key in keys}}, *(lines if reply.found else []))
-    if not reply.found and not face.json:
-        face.screen.notice(f"name {symbol!r} is not defined in session {session!r}")
+    context.show({"status": ["done"], **{key: data.get(key) for key in keys}}, *(lines if reply.found else []))
+    if not reply.found and not context.json:
+        context.screen.notice(f"name {symbol!r} is not defined in session {session!r}")
     return 0 if reply.found else 4
 
 
 @click.command("vars")
 @session_argument
 @with_common_options
-def vars_(face: CommandContext, session: str) -> None:
+def vars_(context: CommandContext, session: str) -> None:
     """List SESSION's variables with type, size and a preview."""
-    with face.client() as client:
+    with context.client() as client:
         facts = client.info(session)
     rows = facts.get("variables")
     total = facts.get("variables-total", 0)
-    face.show({"status": ["done"], "variables": rows, "count": total}, *map(format_variable, rows or []))
-    if rows is None and not face.json:
-        face.screen.notice(
+    context.show({"status": ["done"], "variables": rows, "count": total}, *map(format_variable, rows or []))
+    if rows is None and not context.json:
+        context.screen.notice(
             f"the variables of {session} are not available: it is running an eval, has no worker, or cannot list them"
         )
-    elif total > len(rows or []) and not face.json:
-        face.screen.notice(f"{total - len(rows or [])} more are not shown")
+    elif total > len(rows or []) and not context.json:
+        context.screen.notice(f"{total - len(rows or [])} more are not shown")
 
 
 @click.command()
@@ -77,42 +77,42 @@ def vars_(face: CommandContext, session: str) -> None:
 )
 @with_common_options
 def history(
-    face: CommandContext, session: str | None, limit: int | None, grep: str | None, search: str | None
+    context: CommandContext, session: str | None, limit: int | None, grep: str | None, search: str | None
 ) -> int | None:
     """Show the code sent to SESSION, oldest first, across resets. With --search, SESSION is optional."""
     if search is not None:
         from replctl.commands.transcripts import search as search_past  # needs no broker
 
-        return search_past(face, session, search, limit)
+        return search_past(context, session, search, limit)
     if session is None:
         raise click.UsageError("SESSION is required without --search")
-    with face.client() as client:
+    with context.client() as client:
         reply = client.history(session, limit, grep)
     entries = reply.history or []
-    if face.json:
-        face.screen.json({"status": ["done"], "session": session, "history": entries, "count": reply.count})
+    if context.json:
+        context.screen.json({"status": ["done"], "session": session, "history": entries, "count": reply.count})
         return None
     for entry in entries:
         end = " ".join(word for word in entry.status if word != "done") or ("ok" if entry.status else "unfinished")
         took = "" if entry.duration_ms is None else f", {format_duration(entry.duration_ms)}"
-        face.screen.line(f"# {entry.eval_id} ({end}{took}, epoch {entry.epoch})")
-        face.screen.block(entry.code)
+        context.screen.line(f"# {entry.eval_id} ({end}{took}, epoch {entry.epoch})")
+        context.screen.block(entry.code)
     return None
 
 
 @click.command()
 @session_argument
 @with_common_options
-def stack(face: CommandContext, session: str) -> None:
+def stack(context: CommandContext, session: str) -> None:
     """Show the current stack of SESSION without stopping it, and its processes."""
-    with face.client() as client:
+    with context.client() as client:
         reply = client.stack(session)
     threads, processes = reply.threads or [], reply.processes or []
     lines = []
     for thread in threads:
         lines += [thread.name, *(f"  {_frame(frame)}" for frame in thread.frames)]
     lines += [f"process {each.pid}  {each.command}" for each in processes]
-    face.show({"status": ["done"], "threads": threads, "processes": processes}, *lines)
+    context.show({"status": ["done"], "threads": threads, "processes": processes}, *lines)
 
 
 def _frame(frame: StackFrame) -> str:

@@ -20,17 +20,17 @@ _LINE = 60  # characters of an eval's code that `jobs` shows
 
 @click.command()
 @with_common_options
-def ls(face: CommandContext) -> None:
+def ls(context: CommandContext) -> None:
     """List sessions."""
-    with face.client() as client:
+    with context.client() as client:
         sessions = client.sessions()
-    if face.json:
-        face.screen.json({"status": ["done"], "sessions": sessions})
+    if context.json:
+        context.screen.json({"status": ["done"], "sessions": sessions})
     elif not sessions:
-        face.screen.notice("no sessions")
+        context.screen.notice("no sessions")
     else:
         now = time.time()
-        face.screen.table(
+        context.screen.table(
             ("NAME", "STATE", "RUNTIME", "EPOCH", "EVALS", "QUEUED", "AGE", "OWNER", "AGENT", "FOLDER"),
             (
                 (
@@ -58,14 +58,14 @@ def display_name(entry: SessionEntry) -> str:
 @click.command()
 @session_argument
 @with_common_options
-def jobs(face: CommandContext, session: str) -> None:
+def jobs(context: CommandContext, session: str) -> None:
     """List SESSION's queued, running and recent evals."""
-    with face.client() as client:
+    with context.client() as client:
         entries = client.jobs(session)
-    if face.json:
-        face.screen.json({"status": ["done"], "session": session, "jobs": entries})
+    if context.json:
+        context.screen.json({"status": ["done"], "session": session, "jobs": entries})
     else:
-        show_jobs(face.screen, entries)
+        show_jobs(context.screen, entries)
 
 
 def show_jobs(screen: CommandOutput, entries: Sequence[JobEntry]) -> None:
@@ -88,15 +88,15 @@ def _job(entry: JobEntry) -> tuple[Any, ...]:
 @session_argument
 @click.option("--no-variables", is_flag=True, help="Do not list variables.")
 @with_common_options
-def info(face: CommandContext, session: str, no_variables: bool) -> None:
+def info(context: CommandContext, session: str, no_variables: bool) -> None:
     """Show details of SESSION."""
-    with face.client() as client:
+    with context.client() as client:
         facts = client.info(session, variables=not no_variables)
-    if face.json:
-        face.screen.json({"status": ["done"], "info": facts})
+    if context.json:
+        context.screen.json({"status": ["done"], "info": facts})
         return
     for line in format_facts(facts):
-        face.screen.line(line)
+        context.screen.line(line)
 
 
 def format_facts(facts: Mapping[str, Any]) -> Iterator[str]:

@@ -62,8 +62,8 @@ def split_blocks(lines: Callable[[], str]) -> Iterator[str]:
 class SessionPrompt:
     """Runs blocks of input in a session and prints the results."""
 
-    def __init__(self, face: CommandContext, client: Client, session: str, answer: InputSource) -> None:
-        self._face, self._client, self._answer = face, client, answer
+    def __init__(self, context: CommandContext, client: Client, session: str, answer: InputSource) -> None:
+        self._context, self._client, self._answer = context, client, answer
         self.session = session
         self.exit: int = ExitCode.OK  # exit code of the last eval
         self._slash_commands: dict[str, Callable[[], None]] = {
@@ -71,12 +71,12 @@ class SessionPrompt:
             "/info": self._info,
             "/jobs": self._jobs,
             "/interrupt": self._interrupt,
-            "/help": lambda: face.screen.block(HELP),
+            "/help": lambda: context.screen.block(HELP),
         }
 
     def handle_block(self, block: str) -> bool:
         """Run a block; errors are printed. Returns False if the block asks to leave."""
-        self._face.screen.note_terminal_echo(line=True)
+        self._context.screen.note_terminal_echo(line=True)
         word = block.strip()
         if word in ("/quit", "/exit"):
             return False
@@ -87,34 +87,34 @@ class SessionPrompt:
                 self._run_slash_command(word)
             else:
                 self.exit = ForegroundEval(
-                    self._face,
+                    self._context,
                     self._client,
                     request_fields.eval_fields(block, self.session),
                     [self._answer],
                     confirm_at_terminal,
                 ).run()
         except ReplError as error:
-            self._face.fail(error)
+            self._context.fail(error)
         return True
 
     def _run_slash_command(self, word: str) -> None:
         action = self._slash_commands.get(word)
         if action is None:
-            self._face.screen.notice(f"unknown command {word.split()[0]}; /help lists the commands")
+            self._context.screen.notice(f"unknown command {word.split()[0]}; /help lists the commands")
         else:
             action()
 
     def _reset(self) -> None:
         reply = self._client.reset(self.session)
-        self._face.screen.notice(f"session restarted (epoch {reply.epoch}); all variables are lost")
+        self._context.screen.notice(f"session restarted (epoch {reply.epoch}); all variables are lost")
 
     def _info(self) -> None:
         for line in format_facts(self._client.info(self.session)):
-            self._face.screen.line(line)
+            self._context.screen.line(line)
 
     def _jobs(self) -> None:
-        show_jobs(self._face.screen, self._client.jobs(self.session))
+        show_jobs(self._context.screen, self._client.jobs(self.session))
 
     def _interrupt(self) -> None:
         reply = self._client.interrupt(self.session)
-        self._face.screen.notice("interrupted" if reply.interrupted else "nothing to interrupt")
+        self._context.screen.notice("interrupted" if reply.interrupted else "nothing to interrupt")

@@ -24,7 +24,7 @@ _MANY = 20_000  # characters of stdin sent in one message; far below any limit
 @click.option("--share", type=click.Choice(["read", "write"]), help="Share it with everyone, to read or to use.")
 @with_common_options
 def new(
-    face: CommandContext,
+    context: CommandContext,
     name: str | None,
     runtime: str | None,
     cwd: str | None,
@@ -33,45 +33,45 @@ def new(
     share: str | None,
 ) -> None:
     """Open a session and print its name (or its id if it has none)."""
-    with face.client() as client:
+    with context.client() as client:
         folder = directory_for_new(cwd, client.address.endpoint)
         wanted, found = runtime_for_new(runtime, folder)
         reply = client.new(name, wanted, folder, parse_env(env), reuse, cwd_needed=cwd is not None)
         if share:
             client.share(reply.session or "", share)
-    face.show(
+    context.show(
         _reply_fields(reply, "session", "name", "cwd", "epoch", "created", "state", "cause", "notice"),
         reply.name or reply.session or "",
     )
     if reply.cause:
-        _notice(face, f"the previous session of this name was lost: {reply.cause}")
+        _notice(context, f"the previous session of this name was lost: {reply.cause}")
     if reply.notice:
-        _notice(face, reply.notice)
+        _notice(context, reply.notice)
     if found and reply.created:
-        _notice(face, f"uses the environment {found} found here (--runtime python ignores it)")
+        _notice(context, f"uses the environment {found} found here (--runtime python ignores it)")
 
 
 @click.command()
 @session_argument
 @with_common_options
-def reset(face: CommandContext, session: str) -> None:
+def reset(context: CommandContext, session: str) -> None:
     """Restart SESSION with a fresh worker. Variables are lost; name, directory and environment stay."""
-    with face.client() as client:
+    with context.client() as client:
         reply = client.reset(session)
-    face.show(_reply_fields(reply, "session", "name", "epoch", "state", "notice"))
-    _notice(face, f"session {session!r} was reset (epoch {reply.epoch}); its variables are lost")
+    context.show(_reply_fields(reply, "session", "name", "epoch", "state", "notice"))
+    _notice(context, f"session {session!r} was reset (epoch {reply.epoch}); its variables are lost")
     if reply.notice:
-        _notice(face, reply.notice)
+        _notice(context, reply.notice)
 
 
 @click.command()
 @click.argument("sessions", nargs=-1, required=True, metavar="SESSION...", type=SessionName())
 @with_common_options
-def close(face: CommandContext, sessions: tuple[str, ...]) -> int:
+def close(context: CommandContext, sessions: tuple[str, ...]) -> int:
     """Close sessions and end everything they started. If one fails, the others are still closed."""
     failed: list[ReplError] = []
     closed: list[str] = []
-    with face.client() as client:
+    with context.client() as client:
         for session in sessions:
             try:
                 client.close(session)
@@ -79,14 +79,14 @@ def close(face: CommandContext, sessions: tuple[str, ...]) -> int:
             except ReplError as error:
                 failed.append(error)
     if len(sessions) == len(failed) == 1:
-        return face.fail(failed[0])
+        return context.fail(failed[0])
     code = failed[0].exit if failed else ExitCode.OK
     errors = [{"word": each.code, "err": each.message} for each in failed]
-    face.show({"status": ["done"], "closed": closed, "failed": errors, "exit": code})
+    context.show({"status": ["done"], "closed": closed, "failed": errors, "exit": code})
     for each in failed:
-        _notice(face, each.message)
+        _notice(context, each.message)
     if closed:
-        _notice(face, "closed " + ", ".join(closed))
+        _notice(context, "closed " + ", ".join(closed))
     return code
 
 
@@ -97,13 +97,13 @@ def close(face: CommandContext, sessions: tuple[str, ...]) -> int:
 )
 @click.option("--all", "everything", is_flag=True, help="Interrupt the running eval and clear the queue.")
 @with_common_options
-def interrupt(face: CommandContext, session: str, eval_id: int | None, everything: bool) -> None:
+def interrupt(context: CommandContext, session: str, eval_id: int | None, everything: bool) -> None:
     """Interrupt the eval that SESSION runs. It is not an error if nothing runs."""
-    with face.client() as client:
+    with context.client() as client:
         reply = client.interrupt(session, eval_id, everything)
-    face.show(_reply_fields(reply, "interrupted", "interrupted-id"))
+    context.show(_reply_fields(reply, "interrupted", "interrupted-id"))
     which = f"eval {reply.interrupted_id} of {session}" if reply.interrupted_id else session
-    _notice(face, f"interrupted {which}" if reply.interrupted else f"nothing to interrupt in {session}")
+    _notice(context, f"interrupted {which}" if reply.interrupted else f"nothing to interrupt in {session}")
 
 
 @click.command()
@@ -111,19 +111,19 @@ def interrupt(face: CommandContext, session: str, eval_id: int | None, everythin
 @click.argument("text")
 @click.option("-n", "bare", is_flag=True, help="Do not add a newline.")
 @with_common_options
-def stdin(face: CommandContext, session: str, text: str, bare: bool) -> None:
+def stdin(context: CommandContext, session: str, text: str, bare: bool) -> None:
     """Send TEXT and a newline to the eval that SESSION runs, or to the next one that reads; - sends stdin unchanged."""
     if text == "-":
         with open(0, "rb", closefd=False) as piped:
             text = piped.read().decode("utf-8", "replace")
     elif not bare:
         text += "\n"
-    with face.client() as client:
+    with context.client() as client:
         for begin in range(0, max(1, len(text)), _MANY):
             reply = client.stdin(session, text[begin : begin + _MANY])
-    face.show(_reply_fields(reply, "delivered", "buffered"))
+    context.show(_reply_fields(reply, "delivered", "buffered"))
     if reply.buffered:
-        _notice(face, f"{session} is not reading input now; buffered for later")
+        _notice(context, f"{session} is not reading input now; buffered for later")
 
 
 def _reply_fields(reply: Reply, *keys: str) -> dict[str, object]:
@@ -132,6 +132,6 @@ def _reply_fields(reply: Reply, *keys: str) -> dict[str, object]:
     return {"status": data.get("status"), **{key: data.get(key) for key in keys}}
 
 
-def _notice(face: CommandContext, text: str) -> None:
-    if not face.json:
-        face.screen.notice(text)
+def _notice(context: CommandContext, text: str) -> None:
+    if not context.json:
+        context.screen.notice(text)

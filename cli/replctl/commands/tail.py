@@ -53,11 +53,11 @@ _ENVELOPE = frozenset(
     "--since", type=click.IntRange(min=0), metavar="SEQ", help="Start after this event number; needs SESSION."
 )
 @with_common_options
-def tail(face: CommandContext, session: str | None, types: tuple[str, ...], output: bool, since: int | None) -> int:
+def tail(context: CommandContext, session: str | None, types: tuple[str, ...], output: bool, since: int | None) -> int:
     """Follow events of SESSION, or of all sessions, until Ctrl-C or the end of the session."""
-    with face.client() as client:
-        face.screen.exit_on_broken_pipe()
-        teller = EventPrinter(face, has_colours(1))
+    with context.client() as client:
+        context.screen.exit_on_broken_pipe()
+        teller = EventPrinter(context, has_colours(1))
         teller.names = {entry.session: entry.ref for entry in client.sessions()}
         for_names = types and session is None and not {_CREATED, "session/"} & {*types}
         try:
@@ -70,15 +70,15 @@ def tail(face: CommandContext, session: str | None, types: tuple[str, ...], outp
         except ReplError as error:
             if error.code != "shutdown":
                 raise
-            face.screen.notice("the broker is shutting down")
+            context.screen.notice("the broker is shutting down")
     return 0
 
 
 class EventPrinter:
     """Prints events as lines."""
 
-    def __init__(self, face: CommandContext, coloured: bool) -> None:
-        self._face = face
+    def __init__(self, context: CommandContext, coloured: bool) -> None:
+        self._context = context
         self._coloured = coloured
         self.names: dict[str, str] = {}
         self._texts: dict[tuple[str | None, str], TerminalSanitizer] = {}  # by session and stream
@@ -91,12 +91,12 @@ class EventPrinter:
     def print_event(self, event: dict[str, Any]) -> None:
         """Print one event."""
         kind, session = event["type"], event.get("session")
-        if self._face.json:
-            self._face.screen.json(event)
+        if self._context.json:
+            self._context.screen.json(event)
         elif kind == "eval/output":
             self._output(session, event["reply"])
         elif kind != "eval/output-end":
-            self._face.screen.write_coloured(*self._line(kind, session, event))
+            self._context.screen.write_coloured(*self._line(kind, session, event))
         if kind in ("eval/finished", "session/closed"):
             for stream in ("out", "err"):
                 self._texts.pop((session, stream), None)
@@ -108,7 +108,7 @@ class EventPrinter:
         for stream in ("out", "err"):
             if text := reply.get(stream):
                 harmless = self._texts.setdefault((session, stream), TerminalSanitizer(self._coloured))
-                self._face.screen.live("out", harmless.text(text) + harmless.end())
+                self._context.screen.live("out", harmless.text(text) + harmless.end())
 
     def _line(self, kind: str, session: str | None, event: dict[str, Any]) -> list[tuple[str, str | None]]:
         bad = event.get("status") not in (None, "ok") or kind in (

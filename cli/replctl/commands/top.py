@@ -32,7 +32,7 @@ INSTALL = "pip install 'replctl[tui]'"
 )
 @click.option("--presenter", metavar="NAME", help="Screen of an extension.")
 @with_common_options
-def top(face: CommandContext, once: bool, interval: float, presenter: str | None) -> int:
+def top(context: CommandContext, once: bool, interval: float, presenter: str | None) -> int:
     """Show sessions, agents, queue and live output on one screen. Press ? for the keys, q to quit.
 
     Without a terminal (a pipe, TERM=dumb) one snapshot is printed, as with --once.
@@ -40,28 +40,28 @@ def top(face: CommandContext, once: bool, interval: float, presenter: str | None
     if interval < MIN_INTERVAL_SECONDS:
         raise click.BadParameter(f"at least {MIN_INTERVAL_SECONDS} seconds", param_hint="--interval")
     if presenter is not None:
-        return _run_extension_screen(face, presenter)
-    why = None if once or face.json else _no_terminal_reason()
-    if why is None and not once and not face.json and find_spec("textual") is None:
-        face.screen.notice(f"the live screen needs textual: {INSTALL}")
-        face.screen.notice("replctl top --once prints one snapshot without it")
+        return _run_extension_screen(context, presenter)
+    why = None if once or context.json else _no_terminal_reason()
+    if why is None and not once and not context.json and find_spec("textual") is None:
+        context.screen.notice(f"the live screen needs textual: {INSTALL}")
+        context.screen.notice("replctl top --once prints one snapshot without it")
         return ExitCode.USAGE
-    with face.client() as client:
+    with context.client() as client:
         endpoint = client.address.endpoint
-        if once or face.json or why is not None:
+        if once or context.json or why is not None:
             model = snapshot.take_snapshot(client)
             now = time.monotonic()
-            if face.json:
-                face.screen.json(snapshot.snapshot_data(model, now))
+            if context.json:
+                context.screen.json(snapshot.snapshot_data(model, now))
                 return ExitCode.OK
             for line in snapshot.format_text(model, now):
-                face.screen.line(line)
+                context.screen.line(line)
             if why:
-                face.screen.notice(f"{why}: this is one snapshot; replctl tail follows events live")
+                context.screen.notice(f"{why}: this is one snapshot; replctl tail follows events live")
             return ExitCode.OK
     from replctl.top.run import run_screen  # imports textual
 
-    return run_screen(face.screen, endpoint, face.agent, interval, _load_extensions())
+    return run_screen(context.screen, endpoint, context.agent, interval, _load_extensions())
 
 
 def _load_extensions() -> ScreenExtensions:
@@ -74,12 +74,12 @@ def _load_extensions() -> ScreenExtensions:
     return ScreenExtensions(lambda on_error: load_all(named, on_error))
 
 
-def _run_extension_screen(face: CommandContext, name: str) -> int:
+def _run_extension_screen(context: CommandContext, name: str) -> int:
     parts = _load_extensions()
     found = parts.find_screen(name)
     if found is None:
         raise click.BadParameter(f"no extension has a presenter {name}", param_hint="--presenter")
-    with face.client() as client:
+    with context.client() as client:
         try:
             return int(found.run(client) or ExitCode.OK)
         except ReplError:

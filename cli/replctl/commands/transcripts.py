@@ -40,7 +40,7 @@ def _transcripts() -> Iterator[TranscriptReader]:
         raise click.ClickException(f"cannot read transcripts: {error}") from None
 
 
-def search(face: CommandContext, session: str | None, text: str, limit: int | None) -> int:
+def search(context: CommandContext, session: str | None, text: str, limit: int | None) -> int:
     """Print evals with this text in code, output, value or error; all sessions if `session` is None."""
     wanted: dict[str, set[int]] = {}
     with _transcripts() as store:
@@ -56,16 +56,18 @@ def search(face: CommandContext, session: str | None, text: str, limit: int | No
             if turn.eval_id in wanted[head.session]
         ]
     shown = found[-limit:] if limit else found
-    if face.json:
+    if context.json:
         rows = [{"session": head.session, "name": head.name} | msgspec.to_builtins(turn) for head, turn in shown]
-        face.screen.json({"status": ["done"], "session": session, "found": rows, "count": len(found)})
-    for head, turn in shown if not face.json else ():
-        face.screen.line(f"# {head.label} {turn.eval_id} ({_describe_end(turn)}, {turn.time[:19].replace('T', ' ')})")
-        face.screen.block(turn.code)
+        context.screen.json({"status": ["done"], "session": session, "found": rows, "count": len(found)})
+    for head, turn in shown if not context.json else ():
+        context.screen.line(
+            f"# {head.label} {turn.eval_id} ({_describe_end(turn)}, {turn.time[:19].replace('T', ' ')})"
+        )
+        context.screen.block(turn.code)
         for line in _matching_lines(turn, text):
-            face.screen.line(f"#   {line}")
-    if not found and not face.json:
-        face.screen.notice(f"no transcript{'' if session is None else f' of {session!r}'} contains this text")
+            context.screen.line(f"#   {line}")
+    if not found and not context.json:
+        context.screen.notice(f"no transcript{'' if session is None else f' of {session!r}'} contains this text")
     return ExitCode.OK if found else ExitCode.NAME
 
 
@@ -130,13 +132,13 @@ def export(session: str, kind: str, out: Path | None) -> int:
 @click.option("--exact", is_flag=True, help="Compare memory addresses as well.")
 @click.option("--timeout", type=Duration(), metavar="DURATION", help="Time limit of each eval.")
 @with_common_options
-def replay(face: CommandContext, file: str, into: str, exact: bool, timeout: float | None) -> int:
+def replay(context: CommandContext, file: str, into: str, exact: bool, timeout: float | None) -> int:
     """Run the evals of a transcript again and report differences. The exit code is 1 if there are any.
 
     FILE is a transcript exported as jsonl, or the name of a session.
     """
     then = _read_transcript(file)
-    with face.client() as client:
+    with context.client() as client:
         client.new(into, then.runtime or None, reuse=True)
         runtime = client.info(into)["runtime"]
         if then.runtime not in ("", runtime):
@@ -148,7 +150,7 @@ def replay(face: CommandContext, file: str, into: str, exact: bool, timeout: flo
             names=[name for name in (then.label, into) if name],
             exact=exact,
         )
-    _show_report(face, report, into)
+    _show_report(context, report, into)
     return ExitCode.RAISED if report.drifts else ExitCode.OK
 
 
@@ -173,21 +175,23 @@ def _read_transcript(file: str) -> SessionTranscript:
         raise click.UsageError(f"{file} is not a transcript: create one with replctl export --format jsonl") from None
 
 
-def _show_report(face: CommandContext, report: ReplayReport, into: str) -> None:
-    if face.json:
+def _show_report(context: CommandContext, report: ReplayReport, into: str) -> None:
+    if context.json:
         drifted = [
             {"eval-id": each.eval_id, "code": each.code, "what": each.what, "diff": each.diff} for each in report.drifts
         ]
         skipped = [{"eval-id": number, "why": why} for number, why in report.skipped]
         facts = {"ran": report.run_count, "drifted": drifted, "skipped": skipped, "missing": report.missing}
-        face.screen.json({"status": ["done"], "into": into, **facts})
+        context.screen.json({"status": ["done"], "into": into, **facts})
         return
     for drift in report.drifts:
-        face.screen.line(f"eval {drift.eval_id}: {', '.join(drift.what)} differ")
-        face.screen.block("\n".join(drift.diff))
+        context.screen.line(f"eval {drift.eval_id}: {', '.join(drift.what)} differ")
+        context.screen.block("\n".join(drift.diff))
     for number, why in report.skipped:
-        face.screen.notice(f"eval {number} skipped: {why}")
+        context.screen.notice(f"eval {number} skipped: {why}")
     if report.missing:
-        face.screen.notice(f"{report.missing} events are missing from the transcript, and their code was not run again")
+        context.screen.notice(
+            f"{report.missing} events are missing from the transcript, and their code was not run again"
+        )
     count = len(report.drifts)
-    face.screen.line(f"{report.run_count} evals run again in {into!r}: {count or 'none'} differed")
+    context.screen.line(f"{report.run_count} evals run again in {into!r}: {count or 'none'} differed")

@@ -83,9 +83,9 @@ def _check_listening(endpoint: str, path: str | None) -> Iterator[Finding]:
 
 
 def _request(client: Client, op: str) -> Reply:
-    gathering = client.send(op, {})
-    client.wait(gathering, ANSWER_TIMEOUT_S)
-    return final_reply(gathering)
+    pending = client.send(op, {})
+    client.wait(pending, ANSWER_TIMEOUT_S)
+    return final_reply(pending)
 
 
 def _describe(said: Reply, seen: str) -> Finding:

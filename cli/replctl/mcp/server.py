@@ -131,10 +131,10 @@ class McpHandlers:
                 self._abandoned_calls[call] = str(ctx.params.get("reason") or "")
         return await call_next(ctx)
 
-    def _on_abandoned(self, ctx: McpRequestContext, gathering: PendingRequest) -> None:
+    def _on_abandoned(self, ctx: McpRequestContext, pending: PendingRequest) -> None:
         if (ending := getattr(ctx.request and ctx.request.state, "ending", None)) is not None and ending():
             return  # the server is stopping, the call was not cancelled
-        interrupt = {"request_id": gathering.request_id}
+        interrupt = {"request_id": pending.request_id}
         if ctx.request is not None and ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
             self.client.send_nowait("interrupt", interrupt)  # over HTTP, closing the stream is how a call is cancelled
             return

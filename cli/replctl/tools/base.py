@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from replctl.client.flows import DEFAULT_TIMEOUT
 from replctl.client.protocol import final_reply
 from replctl.client.result import PendingRequest
-from replctl.client.sync import DEFAULT_TIMEOUT
 from replctl.tools.schema import schema_of
 from replwire.replies import Reply
 

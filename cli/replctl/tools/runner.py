@@ -76,46 +76,46 @@ def _approval_in(got: ToolResponse) -> Approval | None:
 def _exchange(client: Client, ask: ToolRequest, on_output: OnOutput | None) -> ToolResponse:
     asking: list[Reply] = []
     deadline = time.monotonic() + ask.timeout
-    gathering = client.send(ask.op, ask.fields, on_output, _input_watcher(ask, asking.append))
+    pending = client.send(ask.op, ask.fields, on_output, _input_watcher(ask, asking.append))
     try:
-        while gathering.final is None and gathering.error is None and not asking and time.monotonic() < deadline:
+        while pending.final is None and pending.error is None and not asking and time.monotonic() < deadline:
             client.poll(deadline)
         if not asking:
-            client.wait(gathering, 0)
+            client.wait(pending, 0)
     except KeyboardInterrupt:
         if ask.runs_code:
-            client.send_nowait("interrupt", {"request_id": gathering.request_id})
+            client.send_nowait("interrupt", {"request_id": pending.request_id})
         raise
-    return _build_response(gathering, asking)
+    return _build_response(pending, asking)
 
 
 async def _aexchange(
     client: AsyncClient, ask: ToolRequest, on_output: OnOutput | None, gone_away: OnAbandoned | None
 ) -> ToolResponse:
     asking: list[Reply] = []
-    gathering: PendingRequest | None = None
+    pending: PendingRequest | None = None
 
     def asks(reply: Reply) -> None:
         asking.append(reply)
-        if gathering is not None:
-            client.abandon(gathering)
+        if pending is not None:
+            client.abandon(pending)
 
-    gathering = await client.send(ask.op, ask.fields, on_output, _input_watcher(ask, asks))
+    pending = await client.send(ask.op, ask.fields, on_output, _input_watcher(ask, asks))
     if asking:  # it arrived while the request was being sent
-        client.abandon(gathering)
+        client.abandon(pending)
     try:
-        await client.wait(gathering, ask.timeout)
+        await client.wait(pending, ask.timeout)
     except asyncio.CancelledError:
         if ask.runs_code and gone_away is not None:
-            gone_away(gathering)
+            gone_away(pending)
         raise
-    return _build_response(gathering, asking)
+    return _build_response(pending, asking)
 
 
-def _build_response(gathering: PendingRequest, asking: list[Reply]) -> ToolResponse:
+def _build_response(pending: PendingRequest, asking: list[Reply]) -> ToolResponse:
     """Return the outcome. An eval that has ended since does not wait for input any more."""
-    last = gathering.final
-    return ToolResponse(gathering, asking[0] if asking and (last is None or "running" in (last.status or ())) else None)
+    last = pending.final
+    return ToolResponse(pending, asking[0] if asking and (last is None or "running" in (last.status or ())) else None)
 
 
 def _input_watcher(ask: ToolRequest, asks: Callable[[Reply], None]) -> OnStatus | None:

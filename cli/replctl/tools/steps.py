@@ -9,9 +9,9 @@ from msgspec import structs
 
 from replctl.client import protocol
 from replctl.client.errors import ReplError
+from replctl.client.flows import DEFAULT_TIMEOUT
 from replctl.client.request_fields import milliseconds
 from replctl.client.result import OutputPages, Result
-from replctl.client.sync import DEFAULT_TIMEOUT
 from replctl.tools.base import ToolCall, ToolContext, ToolRequest, ToolResponse, ToolResult, ToolSettings, request
 from replctl.tools.render import MIMES, EvalRenderer
 from replwire.replies import TRUNCATED, Reply

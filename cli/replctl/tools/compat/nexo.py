@@ -10,9 +10,9 @@ import msgspec
 
 from replctl.client import protocol
 from replctl.client.errors import ReplError
+from replctl.client.flows import DEFAULT_TIMEOUT
 from replctl.client.request_fields import milliseconds
 from replctl.client.result import Result
-from replctl.client.sync import DEFAULT_TIMEOUT
 from replctl.tools.base import ToolCall, ToolContext, ToolDefinition, ToolRequest, ToolResult, request
 from replctl.tools.steps import model_eval_fields, run_code
 from replctl.tools.text_budget import clean
