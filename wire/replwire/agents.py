@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from replwire.documented import documented
 from replwire.identifiers import MAX_NAME_BYTES
 from replwire.limits import DAY_MS, MIB
 
@@ -19,17 +20,15 @@ Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES, pattern="^[a
 class AgentRule(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """Rules for one agent. A field left out keeps the broker's own limit."""
 
-    name: Annotated[Name, Meta(description="the `agent` of its requests")]
-    enabled: Annotated[bool, Meta(description="false: every request of this agent is refused")] = True
-    allowed_runtimes: Annotated[list[str], Meta(description="runtimes it may open sessions with; empty: all")] = []
-    max_sessions: Annotated[int, Meta(ge=0, le=100_000, description="sessions that it may have open at once")] = 100_000
-    timeout_ms: Annotated[int, Meta(ge=1, le=30 * DAY_MS, description="how long its code may run")] = 30 * DAY_MS
+    name: Annotated[Name, documented("the `agent` of its requests")]
+    enabled: Annotated[bool, documented("false: refuse all requests of this agent")] = True
+    allowed_runtimes: Annotated[list[str], documented("runtimes it may open sessions with; empty: all")] = []
+    max_sessions: Annotated[int, documented("sessions it may have open at once", low=0, high=100_000)] = 100_000
+    timeout_ms: Annotated[int, documented("run time of its code", low=1, high=30 * DAY_MS)] = 30 * DAY_MS
     max_output_bytes: Annotated[
-        int, Meta(ge=16, le=1024 * MIB, description="live output of one eval in its sessions, for each stream")
+        int, documented("live output of one eval in its sessions, per stream", low=16, high=1024 * MIB)
     ] = 1024 * MIB
-    mode: Annotated[Literal["normal", "plan"], Meta(description="`plan`: it may look and ask, and change nothing")] = (
-        "normal"
-    )
+    mode: Annotated[Literal["normal", "plan"], documented("`plan`: read-only, every change is refused")] = "normal"
 
 
 class AgentEntry(AgentRule, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
@@ -39,7 +38,7 @@ class AgentEntry(AgentRule, frozen=True, kw_only=True, rename="kebab", forbid_un
     broker's limit, not to the agent's.
     """
 
-    bindings: Annotated[list[AgentRule], Meta(description="rules by the `binding` of a request")] = []
+    bindings: Annotated[list[AgentRule], documented("rules by the `binding` of a request")] = []
 
 
 class AgentRules:

@@ -7,21 +7,20 @@ an error in every layer.
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta, field
 
-from replwire.agents import AgentEntry, AgentRules
+from replwire.agents import AgentRules
 from replwire.config_paths import located
-from replwire.extensions import Extension
-from replwire.identities import Identities, Identity
-from replwire.limits import DAY_MS, MINUTE_MS, Limits
-from replwire.policy import PROTECTED, Network, Policy, Profile, Read, SandboxLimits
+from replwire.config_schema import Config as Config
+from replwire.config_schema import SandboxSection as SandboxSection
+from replwire.config_schema import TraceSection as TraceSection
+from replwire.identities import Identities
+from replwire.limits import Limits
 
 FILE_ONLY = ("sandbox.allow-unsandboxed",)  # not by flags, environment or requests
 
@@ -49,221 +48,6 @@ class ConfigError(ValueError):
         super().__init__(text)
         self.source = source
         self.setting = setting
-
-
-class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    pass
-
-
-class BrokerSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """Addresses and lifetime of the broker."""
-
-    endpoint: Annotated[str, Meta(description="address of the broker; empty: the user's own ipc socket")] = ""
-    tcp: Annotated[
-        str | list[str],
-        Meta(description="HOST:PORT, or a list of them, for JSON lines over TCP; empty: none. 127.0.0.1:5555 is usual"),
-    ] = ""
-    unix: Annotated[
-        str | list[str], Meta(description="path, or a list of them, of Unix sockets for JSON lines; empty: none")
-    ] = ""
-    idle_exit_ms: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=30 * DAY_MS,
-            description="a broker started by a command ends after this long without sessions; 0: never",
-        ),
-    ] = 30 * MINUTE_MS
-    warm_workers: Annotated[
-        int,
-        Meta(
-            ge=0,
-            le=100,
-            description="workers kept ready for new sessions and resets; of a runtime or environment other than the "
-            "default one is kept ready once a session has it",
-        ),
-    ] = 2
-    publish: Annotated[
-        str,
-        Meta(description="endpoint of a PUB socket with all events, `ipc://PATH` or loopback `tcp://`; empty: none"),
-    ] = ""
-    audit: Annotated[
-        bool, Meta(description="write one line for each request into `audit.ndjson` in the state folder")
-    ] = True
-    audit_bytes: Annotated[
-        int, Meta(ge=4096, le=1 << 40, description="size at which the audit file becomes `audit.ndjson.1`")
-    ] = 100_000_000
-
-
-class PythonSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """The Python runtime."""
-
-    interpreter: Annotated[str, Meta(description="python that sessions run; empty: the one that runs replctl")] = ""
-
-
-class NodeSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """The Node runtime."""
-
-    interpreter: Annotated[str, Meta(description="node that sessions run; empty: the one on the PATH, if any")] = ""
-
-
-class BashSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """The Bash runtime."""
-
-    interpreter: Annotated[str, Meta(description="bash that sessions run; empty: the one on the PATH, if any")] = ""
-
-
-class AccessSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """Administrators of the broker."""
-
-    admins: Annotated[
-        list[str],
-        Meta(
-            description="identities that may do everything, beside the broker's own user and root: `uid:N`, key names"
-        ),
-    ] = []
-
-
-class SandboxSection(SandboxLimits, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """Sandbox policy for sessions; see docs/security.md. Requests may tighten it, never loosen it."""
-
-    allow_unsandboxed: Annotated[
-        bool,
-        Meta(
-            description="true: where this machine cannot sandbox, or `profile` is `off`, sessions run without. For the "
-            "config file alone"
-        ),
-    ] = False
-    profile: Annotated[
-        Profile, Meta(description="what sessions may write: nothing, or their own folder; `off` is no sandbox at all")
-    ] = "workspace-write"
-    network: Annotated[Network, Meta(description="`host`: sessions have this machine's network")] = "none"
-    read: Annotated[
-        Read, Meta(description="what sessions may read beyond their runtime and their folder: nothing, or this machine")
-    ] = "minimal"
-    workspaces: Annotated[
-        list[str],
-        Meta(
-            description="where sessions' folders may lie; empty: anywhere but homes, what they hide, and system folders"
-        ),
-    ] = field(default_factory=list)
-    writable_paths: Annotated[list[str], Meta(description="what sessions may write beside their folder")] = field(
-        default_factory=list
-    )
-    readable_paths: Annotated[list[str], Meta(description="what sessions may read beside their runtime")] = field(
-        default_factory=list
-    )
-    protected_paths: Annotated[
-        list[str], Meta(description="not to be written although it lies in a folder that may be")
-    ] = field(default_factory=lambda: list(PROTECTED))
-    hidden_paths: Annotated[list[str], Meta(description="seen empty, wherever it lies")] = field(default_factory=list)
-
-    def policy(self) -> Policy:
-        """Build the sandbox policy, with symlinks in paths resolved.
-
-        Raises:
-            ValueError: a path is not absolute or not normalised
-        """
-        limits = SandboxLimits(**{name: getattr(self, name) for name in SandboxLimits.__struct_fields__})
-        return Policy(
-            profile=self.profile,
-            network=self.network,
-            read=self.read,
-            limits=limits,
-            protected_paths=[each for path in self.protected_paths for each in _with_real(path)],
-            **{name: [_real(name, path) for path in getattr(self, name)] for name in _ABSOLUTE},
-        )
-
-
-_ABSOLUTE = ("workspaces", "writable_paths", "readable_paths", "hidden_paths")
-
-
-def _real(name: str, path: str) -> str:
-    found = os.path.expanduser(path)
-    if not found.startswith("/"):
-        raise ValueError(f"{name.replace('_', '-')}: {path!r} is not an absolute path")
-    return os.path.realpath(found)
-
-
-def _with_real(path: str) -> list[str]:
-    """Return a relative path unchanged, an absolute one with and without symlinks resolved.
-
-    Paths are compared as text, so both spellings have to be listed.
-    """
-    found = os.path.expanduser(path)
-    return list(dict.fromkeys((found, os.path.realpath(found)))) if found.startswith("/") else [path]
-
-
-class SessionSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """Environment and file access of sessions."""
-
-    pass_env: Annotated[
-        list[str],
-        Meta(description="environment variables of the broker that sessions may see, beyond the usual ones"),
-    ] = []
-    load_paths: Annotated[list[str], Meta(description="folders whose files `load-file` may run; empty: none")] = []
-
-
-class TranscriptSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """Storage of session transcripts: canonical events, in `transcripts` in the state directory."""
-
-    backend: Annotated[
-        str,
-        Meta(
-            description="`jsonl`: a file a session; `sqlite`: one file with full-text search; `off`: nothing is kept; "
-            "or that of an extension"
-        ),
-    ] = "jsonl"
-    max_session_bytes: Annotated[
-        int, Meta(ge=4096, le=1 << 40, description="of one session; its oldest half goes when there is more")
-    ] = 20_000_000
-    max_bytes: Annotated[
-        int, Meta(ge=4096, le=1 << 44, description="of all; transcripts of ended sessions go, the oldest first")
-    ] = 2_000_000_000
-    max_age_days: Annotated[
-        int, Meta(ge=1, le=36_500, description="transcripts that nothing was added to for this long go")
-    ] = 90
-
-
-class MetricsSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """Prometheus metrics."""
-
-    listen: Annotated[
-        str,
-        Meta(description="loopback HOST:PORT that answers `GET /metrics`; empty: none. 127.0.0.1:9464 is usual"),
-    ] = ""
-
-
-class TraceSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """Traces for an OpenTelemetry collector, one per eval. Requires the extra `otel`."""
-
-    otlp: Annotated[
-        str,
-        Meta(
-            description="http(s) URL of a collector that takes OTLP over HTTP; empty: none. `http://127.0.0.1:4318` is "
-            "usual"
-        ),
-    ] = ""
-    code: Annotated[bool, Meta(description="true: traces have the code of evals; never their output or values")] = False
-
-
-class Config(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
-    """All settings of a broker."""
-
-    broker: BrokerSection = BrokerSection()
-    python: PythonSection = PythonSection()
-    node: NodeSection = NodeSection()
-    bash: BashSection = BashSection()
-    access: AccessSection = AccessSection()
-    session: SessionSection = SessionSection()
-    sandbox: SandboxSection = SandboxSection()
-    transcript: TranscriptSection = TranscriptSection()
-    metrics: MetricsSection = MetricsSection()
-    trace: TraceSection = TraceSection()
-    limits: Limits = Limits()
-    agents: list[AgentEntry] = []
-    identities: list[Identity] = []
-    extensions: list[Extension] = []
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from replwire.documented import documented
 from replwire.identifiers import MAX_NAME_BYTES
 
 ANONYMOUS = "anyone"  # the identity of a client that no transport vouches for
@@ -50,21 +51,16 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_un
 class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """Mapping of one identity to this machine."""
 
-    name: Annotated[Name, Meta(description="`uid:N` of a local user, or the name of a key or token")]
+    name: Annotated[Name, documented("`uid:N` of a local user, or the name of a key or token")]
     user: Annotated[
         str | None,
-        Meta(description="host user whose rights it has on a root broker; for keys and tokens, `uid:N` is its own"),
+        documented("host user whose rights a key or token has on a root broker; `uid:N` has its own"),
     ] = None
     workspaces: Annotated[
         list[Directory],
-        Meta(
-            max_length=MAX_WORKSPACES,
-            description="directories that its sessions may have; empty: as `sandbox.workspaces` says",
-        ),
+        documented("directories its sessions may use; empty: as in `sandbox.workspaces`", max_length=MAX_WORKSPACES),
     ] = []
-    quotas: Annotated[
-        Quota, Meta(description="what it may hold, by the names of limits; what is not named is as for anybody")
-    ] = Quota()
+    quotas: Annotated[Quota, documented("its quotas, by names of limits; others are as for everybody")] = Quota()
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import msgspec
-from msgspec import Meta
+
+from replwire.documented import documented
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -22,280 +23,232 @@ MAX_DELAYED_REFUSALS = 100  # per connection; one more closes it
 RETRY_AFTER_MS = 1_000  # suggested when something is full: about the length of a short eval
 
 
-def _bound(unit: str, low: int, high: int, why: str) -> Meta:
-    return Meta(ge=low, le=high, description=why, extra={"unit": unit})
-
-
 class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """All limits of a broker. A value outside its range is rejected, never clamped."""
 
     max_eval_time_ms: Annotated[
         int,
-        _bound(
-            "ms",
-            1,
-            DAY_MS,
-            "how long code may run when its caller waits for the end; `timeout-ms` asks for less",
-        ),
+        documented("run time of code whose caller waits for the end; `timeout-ms` asks for less", "ms", 1, DAY_MS),
     ] = 30_000
     max_job_time_ms: Annotated[
         int,
-        _bound(
-            "ms",
-            1,
-            30 * DAY_MS,
-            "the same for an eval sent with `wait-ms`: its caller said it will come back",
-        ),
+        documented("run time of an eval sent with `wait-ms`, whose result can be read later", "ms", 1, 30 * DAY_MS),
     ] = HOUR_MS
     interrupt_grace_ms: Annotated[
         int,
-        _bound(
+        documented(
+            "time for code to react to the interrupt at its time limit, before its worker is killed",
             "ms",
             0,
             10 * MINUTE_MS,
-            "how long code may take to obey the interrupt at its time limit; then its worker is killed",
         ),
     ] = 2_000
-    max_wait_ms: Annotated[int, _bound("ms", 0, DAY_MS, "the longest `wait-ms` that a caller may ask for")] = HOUR_MS
+    max_wait_ms: Annotated[int, documented("longest `wait-ms` of a request", "ms", 0, DAY_MS)] = HOUR_MS
     max_queue_wait_ms: Annotated[
         int,
-        _bound(
-            "ms",
-            1,
-            DAY_MS,
-            "how long an eval may wait for its turn; one with `timeout-ms` waits that long at most",
-        ),
+        documented("time an eval may wait for its turn; with `timeout-ms` no longer than that", "ms", 1, DAY_MS),
     ] = 5 * MINUTE_MS
-    max_value_bytes: Annotated[int, _bound("bytes", 16, MIB, "text of a value")] = 10 * KIB
+    max_value_bytes: Annotated[int, documented("text of a value", "bytes", 16, MIB)] = 10 * KIB
     max_output_bytes: Annotated[
         int,
-        _bound(
-            "bytes",
-            16,
-            1024 * MIB,
-            "live output of one eval, for stdout and stderr each; past it the end alone is kept",
-        ),
+        documented("live output of one eval, per stream; beyond it only the end is kept", "bytes", 16, 1024 * MIB),
     ] = 1_000_000
     output_tail_bytes: Annotated[
         int,
-        _bound("bytes", 0, 16 * MIB, "the end of an output that was cut, for each stream, kept for `read`"),
+        documented("end of truncated output kept for `read`, per stream", "bytes", 0, 16 * MIB),
     ] = 64 * KIB
     output_store_bytes: Annotated[
         int,
-        _bound(
+        documented(
+            "output, values and figures of finished evals kept per session for `read`, oldest dropped first",
             "bytes",
             4 * KIB,
             4096 * MIB,
-            "output, values and figures of finished evals that a session keeps for `read`; the oldest goes first",
         ),
     ] = 8 * MIB
     background_bytes: Annotated[
         int,
-        _bound(
+        documented(
+            "newest background output of a session's threads and child processes, kept between evals",
             "bytes",
             0,
             64 * MIB,
-            "what a session's threads and children print between evals; the newest is kept",
         ),
     ] = 64 * KIB
-    max_trace_bytes: Annotated[int, _bound("bytes", 256, MIB, "text of a traceback")] = 16 * KIB
+    max_trace_bytes: Annotated[int, documented("text of a traceback", "bytes", 256, MIB)] = 16 * KIB
     max_trace_frames: Annotated[
-        int, _bound("frames", 2, 1000, "frames of a traceback; the first and the last half are kept")
+        int, documented("frames of a traceback; the first and last half are kept", "frames", 2, 1000)
     ] = 20
-    max_history: Annotated[int, _bound("evals", 0, 1_000_000, "finished evals that a session remembers (`jobs`)")] = (
-        1_000
-    )
+    max_history: Annotated[int, documented("finished evals listed per session (`jobs`)", "evals", 0, 1_000_000)] = 1_000
     history_bytes: Annotated[
-        int, _bound("bytes", 0, 1024 * MIB, "code that a session's history keeps; the oldest goes first")
+        int, documented("code kept in a session's history, oldest dropped first", "bytes", 0, 1024 * MIB)
     ] = MIB
     max_snapshot_bytes: Annotated[
-        int, _bound("bytes", 4 * KIB, 1024 * 1024 * MIB, "what a clone copies; it goes through a file")
+        int, documented("data copied by a clone, through a file", "bytes", 4 * KIB, 1024 * 1024 * MIB)
     ] = 2048 * MIB
-    max_file_bytes: Annotated[int, _bound("bytes", 1, 64 * MIB, "a file that `load-file` runs")] = MIB
+    max_file_bytes: Annotated[int, documented("file run by `load-file`", "bytes", 1, 64 * MIB)] = MIB
     max_image_bytes: Annotated[
-        int, _bound("bytes", 0, 4 * MIB, "one image in an answer, in base64, or another rich form")
+        int, documented("an image in a reply, in base64, or another rich form", "bytes", 0, 4 * MIB)
     ] = 1_000_000
-    max_images: Annotated[int, _bound("images", 0, 100, "images in the answers of one eval")] = 8
-    max_sessions: Annotated[int, _bound("sessions", 0, 100_000, "live sessions, throw-away ones included")] = 100
+    max_images: Annotated[int, documented("images in the replies of one eval", "images", 0, 100)] = 8
+    max_sessions: Annotated[int, documented("live sessions, including ephemeral ones", "sessions", 0, 100_000)] = 100
     max_memory_bytes: Annotated[
         int,
-        _bound(
+        documented(
+            "memory of all sessions; beyond it the largest is ended. 0: nine tenths of the machine or control group",
             "bytes",
             0,
             1 << 50,
-            "memory of all sessions together; past it the one that uses most is ended. 0: nine tenths of what this "
-            "machine, or the broker's control group, has",
         ),
     ] = 0
     max_identity_memory_bytes: Annotated[
         int,
-        _bound(
+        documented(
+            "the same for one identity's sessions. 0: half of `max-memory-bytes`; all of it for the broker's own user",
             "bytes",
             0,
             1 << 50,
-            "the same of one identity's sessions. 0: half of what all may use; for the broker's own user no less than "
-            "all",
         ),
     ] = 0
     min_free_memory_bytes: Annotated[
         int,
-        _bound(
+        documented(
+            "memory that must be available to start a session or an eval; below half of it the largest session "
+            "is ended. 0: a 32nd of all memory, 64 MiB to 512 MiB",
             "bytes",
             0,
             1 << 50,
-            "memory that must be available for a session or an eval to begin; below half of it the session that uses "
-            "most is ended. 0: a 32nd of what there is, 64 MiB to 512 MiB",
         ),
     ] = 0
-    max_environments: Annotated[
-        int, _bound("environments", 0, 100_000, "named environments (`@NAME`) that the broker keeps on the disk")
-    ] = 100
-    max_identity_environments: Annotated[int, _bound("environments", 0, 100_000, "the same of one identity")] = 20
+    max_environments: Annotated[int, documented("named environments (`@NAME`) on disk", "environments", 0, 100_000)] = (
+        100
+    )
+    max_identity_environments: Annotated[int, documented("the same for one identity", "environments", 0, 100_000)] = 20
     max_concurrent_evals: Annotated[
-        int, _bound("evals", 0, 10_000, "evals that run at once in the whole broker; 0 refuses all")
+        int, documented("evals running at once in the whole broker; 0 refuses all", "evals", 0, 10_000)
     ] = 10
     short_eval_slots: Annotated[
         int,
-        _bound(
+        documented(
+            "slots of these reserved for short evals, limited to `max-eval-time-ms`; one slot is never reserved",
             "evals",
             0,
             10_000,
-            "of these so many are not for evals that may run for longer than `max-eval-time-ms`; one always is",
         ),
     ] = 2
     max_queued_evals: Annotated[
         int,
-        _bound(
-            "evals",
-            0,
-            100_000,
-            "evals of one identity that wait for their turn; of the broker's own user and admins: of each agent",
+        documented(
+            "queued evals of one identity; for the broker's own user and admins, of each agent", "evals", 0, 100_000
         ),
     ] = 20
-    max_queued_total: Annotated[int, _bound("evals", 0, 1_000_000, "evals of all that wait for their turn")] = 200
+    max_queued_total: Annotated[int, documented("queued evals in total", "evals", 0, 1_000_000)] = 200
     identity_share_percent: Annotated[
         int,
-        _bound(
+        documented(
+            "share of each total (clients, sessions, slots, reads, subscriptions, keys) that one identity may "
+            "hold; the broker's own user and admins may hold all",
             "percent",
             1,
             100,
-            "what one identity may hold of each total (clients, sessions, slots, waiting requests, subscriptions, "
-            "keys); the broker's own user and admins may hold all",
         ),
     ] = 50
     reserve_percent: Annotated[
         int,
-        _bound("percent", 0, 90, "what nobody but the broker's own user, root and admins may take of each total"),
+        documented("share of each total reserved for the broker's own user, root and admins", "percent", 0, 90),
     ] = 10
     rate_limit_per_min: Annotated[
         int,
-        _bound(
+        documented(
+            "requests per 60 s, including refused ones: per connection of the broker's own user, per identity "
+            "for others; 0: no limit",
             "requests",
             0,
             10_000_000,
-            "requests in any 60 s, refused ones included: of one connection of the broker's own user, of all of "
-            "another's; 0 means no limit",
         ),
     ] = 600
     control_rate_per_min: Annotated[
         int,
-        _bound(
-            "requests",
-            0,
-            100_000,
-            "of `interrupt` and `close` that get through in any 60 s although `rate-limit-per-min` is met",
+        documented(
+            "`interrupt` and `close` requests per 60 s served beyond `rate-limit-per-min`", "requests", 0, 100_000
         ),
     ] = 60
     max_request_bytes_per_s: Annotated[
         int,
-        _bound(
+        documented(
+            "bytes of requests longer than 4 KiB per second: per connection of the broker's own user, per "
+            "identity for others; 0: no limit",
             "bytes",
             0,
             4096 * MIB,
-            "requests longer than 4 KiB in a second: of one connection of the broker's own user, of all of another's; "
-            "0 means no limit",
         ),
     ] = 4 * MIB
-    max_connections: Annotated[int, _bound("clients", 1, 100_000, "clients connected at once")] = 100
+    max_connections: Annotated[int, documented("connected clients", "clients", 1, 100_000)] = 100
     first_request_ms: Annotated[
         int,
-        _bound(
-            "ms",
-            0,
-            DAY_MS,
-            "how long a connection may ask nothing, or a stranger's not say whose it is; 0 means for ever",
+        documented(
+            "time until a connection's first request, or a remote client's authentication; 0: no limit", "ms", 0, DAY_MS
         ),
     ] = 30_000
-    max_message_bytes: Annotated[int, _bound("bytes", KIB, 256 * MIB, "one request")] = MIB
-    max_stdin_bytes: Annotated[int, _bound("bytes", 1, 16 * MIB, "input that a session has not read yet")] = 64 * KIB
-    max_waiting_reads: Annotated[
-        int, _bound("requests", 1, 100_000, "requests of one session, other than evals, not yet answered")
-    ] = 100
-    max_waiting_reads_total: Annotated[int, _bound("requests", 1, 1_000_000, "the same of all sessions together")] = (
-        1_000
+    max_message_bytes: Annotated[int, documented("one request", "bytes", KIB, 256 * MIB)] = MIB
+    max_stdin_bytes: Annotated[int, documented("input that a session has not read yet", "bytes", 1, 16 * MIB)] = (
+        64 * KIB
     )
+    max_waiting_reads: Annotated[
+        int, documented("unanswered requests of one session, other than evals", "requests", 1, 100_000)
+    ] = 100
+    max_waiting_reads_total: Annotated[
+        int, documented("the same for all sessions together", "requests", 1, 1_000_000)
+    ] = 1_000
     ask_timeout_ms: Annotated[
         int,
-        _bound(
-            "ms",
-            100,
-            HOUR_MS,
-            "how long a worker may take over anything but an eval before it is answered for",
-        ),
+        documented("time for a worker to answer a request other than an eval", "ms", 100, HOUR_MS),
     ] = 10_000
     max_idempotency_keys: Annotated[
         int,
-        _bound(
-            "keys", 0, 1_000_000, "idempotency keys that are remembered; the oldest of the same identity goes first"
-        ),
+        documented("stored idempotency keys; the oldest of the same identity is dropped first", "keys", 0, 1_000_000),
     ] = 1_000
-    max_subscriptions: Annotated[int, _bound("requests", 0, 10_000, "subscriptions of one connection at once")] = 20
-    max_subscriptions_total: Annotated[
-        int, _bound("requests", 0, 100_000, "subscriptions of all connections together")
-    ] = 500
+    max_subscriptions: Annotated[int, documented("subscriptions of one connection", "requests", 0, 10_000)] = 20
+    max_subscriptions_total: Annotated[int, documented("subscriptions of all connections", "requests", 0, 100_000)] = (
+        500
+    )
     event_ring: Annotated[
-        int, _bound("events", 0, 100_000, "canonical events of a session that can be caught up with; the oldest goes")
+        int, documented("canonical events buffered per session for replay, oldest dropped first", "events", 0, 100_000)
     ] = 500
-    event_ring_bytes: Annotated[int, _bound("bytes", 0, 8 * MIB, "the same in bytes")] = 256 * KIB
+    event_ring_bytes: Annotated[int, documented("the same in bytes", "bytes", 0, 8 * MIB)] = 256 * KIB
     event_text_bytes: Annotated[
         int,
-        _bound(
+        documented(
+            "code and output of one eval kept in events and transcripts: start of the code, end of the output",
             "bytes",
             256,
             MIB,
-            "code, and shown text, of one eval that its events, and so the transcript, keep: the beginning of the "
-            "code, the end of the output",
         ),
     ] = 64 * KIB
     session_idle_timeout_ms: Annotated[
-        int, _bound("ms", 0, 365 * DAY_MS, "a session that was idle this long is closed; 0 means never")
+        int, documented("idle time after which a session is closed; 0: never", "ms", 0, 365 * DAY_MS)
     ] = HOUR_MS
-    worker_start_ms: Annotated[int, _bound("ms", 100, HOUR_MS, "how long a worker may take to become ready")] = 20_000
+    worker_start_ms: Annotated[int, documented("time for a worker to become ready", "ms", 100, HOUR_MS)] = 20_000
     worker_silence_ms: Annotated[
         int,
-        _bound(
+        documented(
+            "time without a heartbeat after which a worker is considered dead; heartbeats come three times as often",
             "ms",
             1_000,
             HOUR_MS,
-            "a worker that says nothing for this long is taken for dead; it beats at a third of it",
         ),
     ] = 60_000
     hook_time_ms: Annotated[
         int,
-        _bound("ms", 1, MINUTE_MS, "how long hooks may take to judge an eval, from its request on; then it is blocked"),
+        documented("time for hooks to judge an eval, from its request; then it is blocked", "ms", 1, MINUTE_MS),
     ] = 2_000
     approval_time_ms: Annotated[
         int,
-        _bound("ms", 1, HOUR_MS, "how long the `id` of an approval that a hook asked for is good"),
+        documented("validity of an approval's `id`", "ms", 1, HOUR_MS),
     ] = 5 * MINUTE_MS
     close_grace_ms: Annotated[
         int,
-        _bound(
-            "ms",
-            0,
-            HOUR_MS,
-            "how long a broker that shuts down lets running evals end before it kills them",
-        ),
+        documented("time for running evals to end during shutdown, before they are killed", "ms", 0, HOUR_MS),
     ] = 5_000
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta, field
 
+from replwire.documented import documented
 from replwire.limits import KIB, MIB
 from replwire.protected import PROTECTED as PROTECTED
 
@@ -23,10 +24,6 @@ Read = Literal["minimal", "host"]
 MAX_PATHS = 64
 
 
-def _bound(unit: str, low: int, high: int, why: str) -> Meta:
-    return Meta(ge=low, le=high, description=why, extra={"unit": unit})
-
-
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     pass
 
@@ -35,16 +32,16 @@ class SandboxLimits(_Strict, frozen=True, kw_only=True):
     """Resource limits of one sandboxed session. None of them can be switched off."""
 
     memory_bytes: Annotated[
-        int, _bound("bytes", 64 * MIB, 1024 * 1024 * MIB, "memory of all its processes together, /tmp included")
+        int, documented("memory of all its processes together, including /tmp", "bytes", 64 * MIB, 1024 * 1024 * MIB)
     ] = 1024 * MIB
-    pids: Annotated[int, _bound("processes", 8, 100_000, "processes and threads that live at once")] = 256
-    cpu_percent: Annotated[int, _bound("percent", 1, 100_000, "processor share; 100 is one core")] = 100
-    file_bytes: Annotated[int, _bound("bytes", 64 * KIB, 1024 * 1024 * MIB, "one file that it writes")] = 256 * MIB
+    pids: Annotated[int, documented("processes and threads at once", "processes", 8, 100_000)] = 256
+    cpu_percent: Annotated[int, documented("CPU share; 100 is one core", "percent", 1, 100_000)] = 100
+    file_bytes: Annotated[int, documented("size of a file it writes", "bytes", 64 * KIB, 1024 * 1024 * MIB)] = 256 * MIB
     open_files: Annotated[
-        int, _bound("files", 256, 1_000_000, "descriptors of one process; bash has its own just below 253")
+        int, documented("descriptors per process; Bash uses its own just below 253", "files", 256, 1_000_000)
     ] = 256
     tmp_bytes: Annotated[
-        int, _bound("bytes", 64 * KIB, 1024 * 1024 * MIB, "all files in /tmp, and again in /dev/shm")
+        int, documented("all files in /tmp, and separately in /dev/shm", "bytes", 64 * KIB, 1024 * 1024 * MIB)
     ] = 64 * MIB
 
 

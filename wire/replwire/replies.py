@@ -6,16 +6,13 @@ chunks come before `value`, `value` before `done`. Unset keys are absent.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+
+from replwire.documented import descriptions, documented
 
 TRUNCATED = "…[truncated]"  # appended to text truncated at a UTF-8 boundary
-
-
-def _says(text: str) -> Meta:
-    return Meta(description=text)
 
 
 class ExceptionInfo(msgspec.Struct, frozen=True):
@@ -158,111 +155,106 @@ class JobEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
 class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     """One message to a client."""
 
-    id: Annotated[str, _says("the request's id, verbatim")]
-    status: Annotated[list[str] | None, _says("words of the table of statuses and faults; `done` ends the answer")] = (
+    id: Annotated[str, documented("the request's id, verbatim")]
+    status: Annotated[
+        list[str] | None, documented("words of the tables of statuses and faults; `done` ends the reply")
+    ] = None
+    out: Annotated[str | None, documented("text printed to stdout, live")] = None
+    err: Annotated[str | None, documented("with `error` in status: the error message; else text printed to stderr")] = (
         None
     )
-    out: Annotated[str | None, _says("text the code printed to stdout, as it came")] = None
-    err: Annotated[
-        str | None, _says("with `error` in status: what went wrong, in a sentence; else text from stderr")
+    value: Annotated[
+        str | None, documented("value of the last expression as text; `None` (Python) if there is none")
     ] = None
-    value: Annotated[str | None, _says("the value of the last expression as text; `None` (python) for nothing")] = None
-    ns: Annotated[str | None, _says("namespace the code ran in")] = None
+    ns: Annotated[str | None, documented("namespace the code ran in")] = None
     mime: Annotated[
         dict[str, Any] | None,
-        _says(
-            "MIME type to data, Jupyter's convention; images in base64. Beside `value` it is the value's form, alone "
-            "it is a figure that the code drew"
+        documented(
+            "MIME type to data, as in Jupyter; images in base64. With `value` it is the value's rich form, "
+            "alone a figure the code drew"
         ),
     ] = None
-    images_dropped: Annotated[int | None, _says("figures that the code drew and that are not shown")] = None
-    repr_error: Annotated[str | None, _says("the value's own repr raised this; there is no `value`")] = None
-    ex: Annotated[ExceptionInfo | None, _says("the exception that ended the code")] = None
-    stacktrace: Annotated[list[StackFrame] | None, _says("the user's frames, bounded, outermost first")] = None
-    traceback: Annotated[str | None, _says("the same as text, as the runtime prints it, bounded")] = None
-    eval_id: Annotated[int | None, _says("number of the eval in its session, from 1")] = None
-    epoch: Annotated[
-        int | None, _says("which worker of the session this is about; counts up at each reset or loss")
-    ] = None
-    state: Annotated[str | None, _says("`kept` or `lost`: are the variables from before this request still there")] = (
+    images_dropped: Annotated[int | None, documented("figures the code drew that are not included")] = None
+    repr_error: Annotated[str | None, documented("exception raised by the value's repr; then there is no `value`")] = (
         None
     )
-    cause: Annotated[str | None, _says("what ended a worker, in words")] = None
-    hint: Annotated[str | None, _says("what to do about it")] = None
-    approval: Annotated[Approval | None, _says("what a person is to decide, and the id to send it again with")] = None
-    notice: Annotated[str | None, _says("what a caller is to know of the session that it got")] = None
-    ephemeral: Annotated[bool | None, _says("true: it ran in a throw-away session")] = None
-    created: Annotated[bool | None, _says("true: this request opened the session")] = None
-    session: Annotated[str | None, _says("id of the session")] = None
-    name: Annotated[str | None, _says("its name")] = None
-    cwd: Annotated[str | None, _says("its directory")] = None
-    truncated: Annotated[bool | None, _says("true: output or value was cut")] = None
-    ignored_fields: Annotated[
-        list[str] | None, _says("fields of the request that the operation does not have: they had no effect")
+    ex: Annotated[ExceptionInfo | None, documented("exception that ended the code")] = None
+    stacktrace: Annotated[list[StackFrame] | None, documented("user frames, bounded, outermost first")] = None
+    traceback: Annotated[str | None, documented("the traceback as printed by the runtime, bounded")] = None
+    eval_id: Annotated[int | None, documented("number of the eval in its session, from 1")] = None
+    epoch: Annotated[
+        int | None, documented("generation of the session's worker; incremented at each reset or loss")
     ] = None
-    dropped_bytes: Annotated[int | None, _says("how many bytes are missing from what was sent")] = None
-    duration_ms: Annotated[float | None, _says("how long the code ran")] = None
-    changed: Annotated[list[str] | None, _says("names that the eval created or rebound, at most 100")] = None
-    reloaded: Annotated[list[str] | None, _says("settings that a new config file has changed, now in force")] = None
-    needs_restart: Annotated[list[str] | None, _says("settings that it changes when the broker starts anew")] = None
-    background_bytes: Annotated[
-        int | None, _says("bytes the session printed between evals and nobody read: `read` eval-id 0")
+    state: Annotated[
+        str | None, documented("`kept` or `lost`: whether the variables from before this request still exist")
     ] = None
-    max_eval_time_ms: Annotated[int | None, _says("the time limit that was in force")] = None
-    queue_position: Annotated[int | None, _says("evals that go before this one")] = None
-    retry_after_ms: Annotated[int | None, _says("when it is worth asking again")] = None
-    limit: Annotated[str | None, _says("name of the limit that refused")] = None
-    limit_value: Annotated[int | None, _says("and its value")] = None
+    cause: Annotated[str | None, documented("cause of a worker's death, in words")] = None
+    hint: Annotated[str | None, documented("what to do about it")] = None
+    approval: Annotated[Approval | None, documented("decision for a person, and the id for the next attempt")] = None
+    notice: Annotated[str | None, documented("remark about the session for the caller")] = None
+    ephemeral: Annotated[bool | None, documented("true: it ran in an ephemeral session")] = None
+    created: Annotated[bool | None, documented("true: this request opened the session")] = None
+    session: Annotated[str | None, documented("id of the session")] = None
+    name: Annotated[str | None, documented("name of the session")] = None
+    cwd: Annotated[str | None, documented("working directory of the session")] = None
+    truncated: Annotated[bool | None, documented("true: output or value was truncated")] = None
+    ignored_fields: Annotated[list[str] | None, documented("unknown fields of the request, which were ignored")] = None
+    dropped_bytes: Annotated[int | None, documented("bytes of output or value that were not sent")] = None
+    duration_ms: Annotated[float | None, documented("run time of the code")] = None
+    changed: Annotated[list[str] | None, documented("names created or rebound by the eval, at most 100")] = None
+    reloaded: Annotated[list[str] | None, documented("changed settings now in force")] = None
+    needs_restart: Annotated[list[str] | None, documented("changed settings that require a restart")] = None
+    background_bytes: Annotated[int | None, documented("unread background output: `read` eval-id 0")] = None
+    max_eval_time_ms: Annotated[int | None, documented("time limit of the eval")] = None
+    queue_position: Annotated[int | None, documented("evals before this one")] = None
+    retry_after_ms: Annotated[int | None, documented("time after which to retry")] = None
+    limit: Annotated[str | None, documented("name of the limit that was reached")] = None
+    limit_value: Annotated[int | None, documented("value of that limit")] = None
     quota_of: Annotated[
         str | None,
-        _says(
-            "whose quota of it is used up: an identity or `agent LABEL of IDENTITY`; "
-            "absent: it is used up by all together"
-        ),
+        documented("whose quota is exhausted: an identity or `agent LABEL of IDENTITY`; absent: the total is"),
     ] = None
-    correlation_id: Annotated[str | None, _says("finds an internal error in the broker's log")] = None
-    offset: Annotated[int | None, _says("where the next `read` goes on")] = None
-    interrupted: Annotated[list[str] | None, _says("sessions in which something was interrupted")] = None
-    interrupted_id: Annotated[int | None, _says("eval-id of what was interrupted while it ran")] = None
-    delivered: Annotated[list[str] | None, _says("sessions whose running eval got the input")] = None
-    buffered: Annotated[list[str] | None, _says("sessions that keep the input for later")] = None
+    correlation_id: Annotated[str | None, documented("identifies an internal error in the broker's log")] = None
+    offset: Annotated[int | None, documented("offset for the next `read`")] = None
+    interrupted: Annotated[list[str] | None, documented("sessions in which something was interrupted")] = None
+    interrupted_id: Annotated[int | None, documented("eval-id of the interrupted running eval")] = None
+    delivered: Annotated[list[str] | None, documented("sessions whose running eval got the input")] = None
+    buffered: Annotated[list[str] | None, documented("sessions that buffer the input")] = None
     sessions: list[SessionEntry] | None = None
     jobs: list[JobEntry] | None = None
-    count: Annotated[int | None, _says("how many names: listed, forgotten or copied")] = None
+    count: Annotated[int | None, documented("number of names listed, deleted or copied")] = None
     history: list[HistoryEntry] | None = None
     completions: list[Completion] | None = None
-    start: Annotated[int | None, _says("where the completed word begins, in bytes")] = None
-    found: Annotated[bool | None, _says("whether the name means anything")] = None
-    type: Annotated[str | None, _says("type of what was looked up")] = None
-    doc: Annotated[str | None, _says("its text, bounded")] = None
-    signature: Annotated[str | None, _says("how it is called")] = None
-    methods: Annotated[list[str] | None, _says("what can be called on it")] = None
-    file: Annotated[str | None, _says("where it is defined")] = None
+    start: Annotated[int | None, documented("start of the completed word, in bytes")] = None
+    found: Annotated[bool | None, documented("true: the name is defined")] = None
+    type: Annotated[str | None, documented("type of the object")] = None
+    doc: Annotated[str | None, documented("its documentation, bounded")] = None
+    signature: Annotated[str | None, documented("its signature")] = None
+    methods: Annotated[list[str] | None, documented("its methods")] = None
+    file: Annotated[str | None, documented("file that defines it")] = None
     line: int | None = None
     bindings: list[Binding] | None = None
     threads: list[ThreadStack] | None = None
     processes: list[ProcessInfo] | None = None
-    new_session: Annotated[str | None, _says("id of the clone")] = None
-    bytes: Annotated[int | None, _says("size of what was copied")] = None
-    left_behind: Annotated[list[SkippedName] | None, _says("names that did not come along, at most 100")] = None
-    environment: Annotated[str | None, _says("the python environment that was asked for")] = None
+    new_session: Annotated[str | None, documented("id of the clone")] = None
+    bytes: Annotated[int | None, documented("size of the copied data")] = None
+    left_behind: Annotated[list[SkippedName] | None, documented("variables not copied, at most 100")] = None
+    environment: Annotated[str | None, documented("requested Python environment")] = None
     environments: list[EnvironmentEntry] | None = None
-    executable: Annotated[str | None, _says("the interpreter that runs")] = None
-    session_mode: Annotated[str | None, _says("`plan` or `normal`")] = None
-    entered_at: Annotated[str | None, _says("since when the session is in plan mode")] = None
-    entered_reason: Annotated[str | None, _says("and why, in the words of who put it there")] = None
-    identity: Annotated[str | None, _says("who the broker takes this client for")] = None
+    executable: Annotated[str | None, documented("path of the interpreter")] = None
+    session_mode: Annotated[str | None, documented("`plan` or `normal`")] = None
+    entered_at: Annotated[str | None, documented("time the session entered plan mode")] = None
+    entered_reason: Annotated[str | None, documented("reason given for plan mode")] = None
+    identity: Annotated[str | None, documented("the client's identity")] = None
     acts_as: Annotated[
-        str | None, _says("the host user with whose rights its sessions have directories and files opened, or `nobody`")
+        str | None, documented("host user whose rights its sessions use for directories and files, or `nobody`")
     ] = None
-    owner: Annotated[str | None, _says("the identity whose session it is")] = None
-    offered_to: Annotated[str | None, _says("the identity that may take it, by a `hand-over` of its own")] = None
-    shares: Annotated[dict[str, str] | None, _says("who else may `read` or `write` the session")] = None
+    owner: Annotated[str | None, documented("identity of the session's owner")] = None
+    offered_to: Annotated[str | None, documented("identity that may accept it with `transfer`")] = None
+    shares: Annotated[dict[str, str] | None, documented("identities that may `read` or `write` the session")] = None
     trusted: bool | None = None
     runtimes: list[str] | None = None
-    sandbox: Annotated[dict[str, Any] | str | None, _says("how sessions are confined, and what of it was observed")] = (
-        None
-    )
+    sandbox: Annotated[dict[str, Any] | str | None, documented("sandbox policy and probed layers")] = None
     info: dict[str, Any] | None = None
     ops: dict[str, Any] | None = None
     limits: dict[str, Any] | None = None
@@ -272,15 +264,15 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     stats: dict[str, Any] | None = None
     broker_version: Annotated[
         str | None,
-        _says(
-            "the broker is of this version, not of the request's `client-version`: in a message of its own, the first"
+        documented(
+            "the broker's version, if it differs from the request's `client-version`; in a separate first message"
         ),
     ] = None
-    event: Annotated[dict[str, Any] | None, _says("something that happened, for a subscription: see events")] = None
-    events: Annotated[list[dict[str, Any]] | None, _says("what had happened after `since-seq`, oldest first")] = None
-    seq: Annotated[int | None, _says("number of the session's last event until now")] = None
-    missed: Annotated[int | None, _says("events after `since-seq` that the ring has given up")] = None
-    snapshots: Annotated[dict[str, Any] | None, _says("the broker's parts by name")] = None
+    event: Annotated[dict[str, Any] | None, documented("an event, for a subscription")] = None
+    events: Annotated[list[dict[str, Any]] | None, documented("events after `since-seq`, oldest first")] = None
+    seq: Annotated[int | None, documented("number of the session's latest event")] = None
+    missed: Annotated[int | None, documented("events after `since-seq` no longer buffered")] = None
+    snapshots: Annotated[dict[str, Any] | None, documented("snapshots by name of the part")] = None
 
 
 encode = msgspec.json.Encoder().encode
@@ -289,9 +281,4 @@ decode = msgspec.json.Decoder(Reply).decode
 
 def reply_fields() -> dict[str, str]:
     """Return every reply key with its description, for the docs."""
-    hints = get_type_hints(Reply, include_extras=True)
-    table = {}
-    for field in msgspec.structs.fields(Reply):
-        meta = getattr(hints[field.name], "__metadata__", None)
-        table[field.encode_name] = meta[0].description if meta else "see the operation of this name"
-    return table
+    return {name: text or "see the operation with this name" for name, text in descriptions(Reply).items()}
