@@ -78,7 +78,7 @@ def test_a_folder_that_is_not_there_is_told_beside_the_first_value(agent: Agent)
     session = agent.new("/no/such/folder")
     turn = agent.prompt(session, "1")
     assert (turn.stop, turn.tool["status"]) == ("end_turn", "completed")
-    assert "the session has no folder" in turn.text
+    assert "the session has no working directory" in turn.text
     assert "/no/such/folder" in turn.text
     agent.call("session/close", sessionId=session)
 

@@ -61,7 +61,7 @@ def test_an_environment_that_is_none_changes_nothing(new_table: Callable[..., Co
     table = started(new_table)
     asked = table.send("env", session="work", action="activate", path="/nowhere")
     waiting = table.eval(code="2")
-    table.workers[2].send_interpreter_exited("no python environment at /nowhere")
+    table.workers[2].send_interpreter_exited("no Python environment at /nowhere")
     answer = table.final_reply(asked)
     assert answer["status"] == ["done", "error", "environment-failed"]
     assert "nothing has changed" in answer["err"]

@@ -97,9 +97,9 @@ def test_a_reset_and_a_clone_say_that_the_folder_is_gone(live: Shell, tmp_path: 
     assert live.start("new", "astray", cwd=tmp_path / "gone").wait(TIMEOUT_S) == 0
     assert "folder" not in live.run("reset", "astray").stderr
     shutil.rmtree(tmp_path / "gone")  # protected names are held in it while a session works there
-    assert "has no folder" in live.run("reset", "astray").stderr
-    assert "has no folder" in asked(live, "reset", "astray")["notice"]
-    assert "has no folder" in live.run("clone", "astray", "astray-2").stderr
+    assert "has no working directory" in live.run("reset", "astray").stderr
+    assert "has no working directory" in asked(live, "reset", "astray")["notice"]
+    assert "has no working directory" in live.run("clone", "astray", "astray-2").stderr
 
 
 def test_sessions_are_opened_listed_told_of_and_closed(live: Shell) -> None:

@@ -268,7 +268,10 @@ def test_key_files_are_for_their_owner_alone(start: Callable[..., BrokerProcess]
     os.chmod(path, 0o644)
     with pytest.raises(ReplError) as refused:
         Client(broker.listening["tcp"], key=path, start=False)
-    assert (refused.value.code, refused.value.message) == ("unauthorized", f"{path}: others may read it; chmod 600 it")
+    assert (refused.value.code, refused.value.message) == (
+        "unauthorized",
+        f"{path}: readable by other users; run chmod 600",
+    )
 
 
 def test_who_has_hung_up_on_loopback_is_nobody_and_not_root(start: Callable[..., BrokerProcess]) -> None:

@@ -67,12 +67,12 @@ def test_a_search_says_what_it_has_not_seen(start: Callable[..., BrokerProcess])
     with start("limits.max-output-bytes=1000", "limits.output-tail-bytes=100").wire() as wire:
         wire.run("for n in range(1000): print('line', n)")
         found = wire.ask("read", session="s", eval_id=1, grep="line 500")
-        assert (found.out, found["notice"].endswith("what comes after offset 1000 is for the next read")) == ("", True)
+        assert (found.out, found["notice"].endswith("output after offset 1000 is for the next read")) == ("", True)
         rest = wire.ask("read", session="s", eval_id=1, grep="line 500", offset=1000)
         told = f"{rest['dropped-bytes']} bytes of the output were not kept"
         assert (rest.out, rest["notice"]) == ("", f"not all of the output was searched: {told}")
         first = wire.ask("read", session="s", eval_id=1, grep="line", max_bytes=100)
-        assert first["notice"] == "not all of the output was searched: what comes after offset 100 is for the next read"
+        assert first["notice"] == "not all of the output was searched: output after offset 100 is for the next read"
 
 
 @pytest.mark.parametrize("runtime", ["python", "node"])

@@ -112,7 +112,7 @@ def test_a_config_that_is_named_and_not_there_is_an_error(arguments: list[str], 
         command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.returncode == 2
-    assert f"REPLCTL_CONFIG names {tmp_path}/none.toml, and there is no such file: make it" in ended.stderr
+    assert f"REPLCTL_CONFIG names {tmp_path}/none.toml, which does not exist: create it" in ended.stderr
 
 
 def test_so_is_one_that_an_option_names(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_so_is_one_that_an_option_names(tmp_path: Path) -> None:
     environ = {**os.environ, "REPLCTL_STATE_DIR": str(tmp_path)}
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
-    assert f"--config names {tmp_path}/none.toml, and there is no such file" in ended.stderr
+    assert f"--config names {tmp_path}/none.toml, which does not exist" in ended.stderr
 
 
 def test_no_broker_is_started_without_the_config_that_is_named(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_nor_is_a_broker_that_runs_found_without_the_config_that_is_named(tmp_pa
     try:
         run("eval", "x = 1", "-s", "s", named=str(config))
         for words in (["eval", "x", "-s", "s"], ["ls"], ["status"], ["shutdown"], ["mcp"], ["acp"]):
-            assert "REPLCTL_CONFIG names /nowhere/c.toml, and there is no such file: make it" in run(*words, code=2)
+            assert "REPLCTL_CONFIG names /nowhere/c.toml, which does not exist: create it" in run(*words, code=2)
         run("--help")
         assert "REPLCTL_CONFIG names /nowhere/c.toml" in run("doctor", code=1)
         given = f"ipc://{tmp_path}/run/broker.sock"

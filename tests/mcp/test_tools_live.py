@@ -183,9 +183,9 @@ def test_a_reset_says_that_the_folder_is_gone(tools: Tools, broker: BrokerProces
     with Client(broker.endpoint, start=False) as client:
         client.new("astray", cwd=str(tmp_path / "gone"), cwd_needed=False)
     (tmp_path / "gone").rmdir()
-    assert "has no folder" in tools.call("reset", {"session": "astray"}).text
+    assert "has no working directory" in tools.call("reset", {"session": "astray"}).text
     with toolset("agentrepl", endpoint=broker.endpoint) as others:
-        assert "has no folder" in others.call("reset", {"session": "astray"}).text
+        assert "has no working directory" in others.call("reset", {"session": "astray"}).text
 
 
 def test_sessions_are_opened_listed_and_closed(tools: Tools) -> None:

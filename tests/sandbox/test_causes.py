@@ -45,7 +45,7 @@ def test_a_limit_of_memory_around_the_sessions_own_is_not_told_as_its_own(
             session.claim()
             session.start("import mmap\nheld = mmap.mmap(-1, 400 << 20)\nwhile True: held.write(bytes(1 << 20))")
             assert session.death() == (
-                "killed for memory by a limit outside of the session's own: of an outer control group, or the machine"
+                "out of memory: a limit outside the session was reached, of an outer control group or the machine"
             )
         finally:
             session.close()

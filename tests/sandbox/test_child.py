@@ -252,7 +252,7 @@ def test_a_folder_of_an_environment_that_was_swapped_before_it_is_mounted_stops_
         finally:
             confined.close()
             child.close()
-    assert how == f"the interpreter exited with code 1 at its start: sandbox: {home}/src is another one than it was"
+    assert how == f"the interpreter exited with code 1 at its start: sandbox: {home}/src was replaced meanwhile"
 
 
 def test_a_folder_can_be_mounted_at_the_start_where_it_cannot_be_later(live: Start, workspace: Path) -> None:
@@ -347,7 +347,7 @@ def test_an_older_python_is_confined_as_well(live: Start) -> None:
 
 
 def test_a_refused_folder_says_why(tmp_path: Path) -> None:
-    with pytest.raises(DirectoryRefused, match="system folder"):
+    with pytest.raises(DirectoryRefused, match="system directory"):
         check_directory(Policy(), "/usr/lib", "/home/ada")
     with pytest.raises(DirectoryRefused, match="is a home"):
         check_directory(Policy(), str(tmp_path), str(tmp_path))

@@ -57,7 +57,7 @@ def test_a_mount_that_shows_a_part_of_the_tree_is_understood(tmp_path: Path) -> 
 
 def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
     found = find_cgroup_root(proc(tmp_path, "4:memory:/not-there\n", [first(tmp_path, "memory")]))
-    assert (found.folders, found.problem) == ({}, f"{tmp_path}/memory/not-there may not be written")
+    assert (found.folders, found.problem) == ({}, f"{tmp_path}/memory/not-there is not writable")
 
 
 def test_version_2_divides_a_group_that_is_the_brokers_alone(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_version_2_leaves_a_group_alone_that_others_are_in(tmp_path: Path) -> No
     )
     found = find_cgroup_root(proc(tmp_path, "0::/shell\n", [second(tmp_path)]))
     assert found.folders == {}
-    assert "other processes are in it" in (found.problem or "")
+    assert "processes other than the broker" in (found.problem or "")
     assert (own / "cgroup.subtree_control").read_text() == ""
 
 

@@ -149,4 +149,4 @@ def test_the_environment_cannot_switch_the_sandbox_off(place: AttackSite) -> Non
         check=False,
     )
     assert ran.returncode == 2
-    assert "can be set in the config file alone" in ran.stderr
+    assert "can be set only in the config file" in ran.stderr

@@ -201,5 +201,5 @@ def test_environments_that_build_on_one_another_come_to_an_end(tmp_path: Path) -
         shutil.copy("/bin/true", home / "bin/python3")
         assert os.stat(home / "bin/python3").st_mode & stat.S_IXUSR
         (home / "pyvenv.cfg").write_text(f"home = {tmp_path}/{number + 1}/bin\n")
-    with pytest.raises(Oversized, match="builds on more than 16"):
+    with pytest.raises(Oversized, match="is based on more than 16"):
         find_runtime_paths(str(tmp_path / "0/bin/python3"))

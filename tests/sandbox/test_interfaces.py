@@ -20,7 +20,7 @@ from acp_kit import Agent, environ
 from kit import TIMEOUT_S, BrokerProcess
 from mcp_kit import HELLO, finish, receive, send_request, start_raw
 
-WHY = "the session has no folder: "
+WHY = "the session has no working directory: "
 
 
 @pytest.fixture(scope="module")

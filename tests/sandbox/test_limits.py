@@ -114,7 +114,7 @@ def throttled(pid: int) -> int:
 def test_a_request_can_only_ask_for_less(wire: Wire) -> None:
     refused = wire.ask("new-session", name="t", pids=65)
     assert refused.status == ["done", "error", "invalid-request"]
-    assert refused["err"] == "pids: 65 is more than this broker gives (64)"
+    assert refused["err"] == "pids: 65 is more than this broker grants (64)"
 
 
 def test_info_says_what_holds(wire: Wire) -> None:

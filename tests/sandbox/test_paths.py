@@ -163,7 +163,7 @@ def test_a_symlink_is_not_hidden(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", ["/", "/etc", "/usr", "/usr/lib/python3", "/proc", "/home", "/var", "/tmp", "/run"])
 def test_system_folders_are_no_workspaces(folder: str) -> None:
     real = folder if os.path.isdir(folder) else "/usr/lib"
-    with pytest.raises(DirectoryRefused, match="system folder"):
+    with pytest.raises(DirectoryRefused, match="system directory"):
         check_directory(Policy(), real, "/nowhere")
 
 
@@ -171,7 +171,7 @@ def test_a_home_is_no_workspace_unless_it_is_named(tmp_path: Path) -> None:
     ada = tmp_path / "ada"
     (ada / "project").mkdir(parents=True)
     for folder in (ada, tmp_path):
-        with pytest.raises(DirectoryRefused, match="is a home or holds one"):
+        with pytest.raises(DirectoryRefused, match="is or contains a home directory"):
             check_directory(Policy(), str(folder), str(ada))
     assert check_directory(Policy(), str(ada / "project"), str(ada)) == str(ada / "project")
     assert check_directory(Policy(workspaces=[str(ada)]), str(ada), str(ada)) == str(ada)
@@ -191,9 +191,9 @@ def test_what_a_home_keeps_for_its_owner_is_no_workspace_unless_it_is_named(tmp_
 
 def test_what_programs_of_the_machine_obey_is_no_workspace_unless_it_is_named() -> None:
     for folder in ("/usr/local/bin", "/usr/lib", "/var/lib", "/var/spool"):
-        with pytest.raises(DirectoryRefused, match="system folder"):
+        with pytest.raises(DirectoryRefused, match="system directory"):
             check_directory(Policy(), folder, "/nowhere")
-        with pytest.raises(DirectoryRefused, match="system folder"):
+        with pytest.raises(DirectoryRefused, match="system directory"):
             check_directory(Policy(workspaces=["/"]), folder, "/nowhere")
         assert check_directory(Policy(workspaces=[folder]), folder, "/nowhere") == folder
     assert check_directory(Policy(workspaces=["/usr/local"]), "/usr/local/bin", "/nowhere") == "/usr/local/bin"
@@ -204,7 +204,7 @@ def test_sources_and_a_home_of_a_service_are_places_to_work_in_all_the_same() ->
     assert (
         check_directory(Policy(), "/var/lib/dpkg/info", "/var/lib/dpkg") == "/var/lib/dpkg/info"
     )  # as if that were its home
-    with pytest.raises(DirectoryRefused, match="system folder"):
+    with pytest.raises(DirectoryRefused, match="system directory"):
         check_directory(Policy(), "/usr/lib/python3", "/usr/lib")
 
 
@@ -274,5 +274,5 @@ def test_a_workspace_is_known_by_its_real_path(tmp_path: Path) -> None:
     (tmp_path / "in/link").symlink_to(tmp_path / "out")
     with pytest.raises(DirectoryRefused, match="not in one of the broker's workspaces"):
         check_directory(Policy(workspaces=[f"{tmp_path}/in"]), f"{tmp_path}/in/link", "/nowhere")
-    with pytest.raises(DirectoryRefused, match="is not a folder"):
+    with pytest.raises(DirectoryRefused, match="is not a directory"):
         check_directory(Policy(), str(tmp_path / "none"), "/nowhere")

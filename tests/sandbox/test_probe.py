@@ -81,7 +81,7 @@ def test_a_path_of_the_policy_that_does_not_exist_is_named(report: SandboxReport
     assert report.ok
     found = probes.probe(Policy(writable_paths=["/nowhere/data"]), detect_machine(), sys.executable, {})
     assert found.text() == (
-        "sandbox: /nowhere/data, which sessions are to have, does not exist (make it, or correct the setting)"
+        "sandbox: /nowhere/data, which is granted to sessions, does not exist (create it or correct the setting)"
     )
 
 
@@ -106,7 +106,7 @@ Script = Callable[[str], str]
 def test_a_bubblewrap_that_others_may_change_is_not_used(script: Script) -> None:
     fake = script("echo bubblewrap 0.8.0")
     os.chmod(fake, 0o777)
-    assert "can be changed by others" in probed(detect_machine(fake)).text()
+    assert "is writable by other users" in probed(detect_machine(fake)).text()
 
 
 def test_a_bubblewrap_that_does_nothing_is_found_out(report: SandboxReport, machine: Machine, script: Script) -> None:
@@ -124,7 +124,7 @@ def test_a_bubblewrap_that_does_nothing_is_found_out(report: SandboxReport, mach
     [
         ("echo 'bwrap: Unknown option --size' >&2; exit 1", "bubblewrap is too old"),
         ("echo 'bwrap: No permissions to create new namespace' >&2; exit 1", "forbid"),
-        ("exit 3", "bubblewrap could not start: it said nothing"),
+        ("exit 3", "bubblewrap could not start: no message"),
     ],
 )
 def test_a_bubblewrap_that_cannot_start_says_why(

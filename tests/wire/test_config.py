@@ -89,7 +89,7 @@ def test_only_the_file_can_allow_sessions_without_a_sandbox() -> None:
         {"environ": {"REPLCTL_SANDBOX_ALLOW_UNSANDBOXED": "true"}},
         {"flags": {"sandbox.allow-unsandboxed": "true"}},
     ):
-        with pytest.raises(ConfigError, match="in the config file alone"):
+        with pytest.raises(ConfigError, match="only in the config file"):
             load(**layers)
 
 
@@ -104,8 +104,8 @@ def test_text_that_is_no_toml_value_is_text() -> None:
 @pytest.mark.parametrize(
     ("layers", "error"),
     [
-        ({"text": "x = 1"}, "file: x stands outside a section"),
-        ({"text": "[[limits]]\nmax-sessions = 1"}, "file: limits stands outside a section"),
+        ({"text": "x = 1"}, "file: x is outside a section"),
+        ({"text": "[[limits]]\nmax-sessions = 1"}, "file: limits is outside a section"),
         ({"text": "[limit]\nmax-sessions = 1"}, "file: unknown setting limit.max-sessions"),
         ({"text": "[limits]\nmax_sessions = 1"}, "file: unknown setting limits.max_sessions"),
         ({"text": "[limits"}, "file: Expected ']' at the end of a table declaration (at end of document)"),
@@ -113,11 +113,11 @@ def test_text_that_is_no_toml_value_is_text() -> None:
         ({"flags": {"limits.max": "1"}}, "flag limits.max: unknown setting limits.max"),
         (
             {"environ": {"REPLCTL_LIMITS_MAX_SESSION": "1"}},
-            "environment REPLCTL_LIMITS_MAX_SESSION: no setting has this name",
+            "environment REPLCTL_LIMITS_MAX_SESSION: there is no such setting",
         ),
         (
             {"environ": {"REPLCTL_BROKER_ENDPOINT": "x"}},
-            "environment REPLCTL_BROKER_ENDPOINT: no setting has this name",
+            "environment REPLCTL_BROKER_ENDPOINT: there is no such setting",
         ),
         (
             {"text": "[limits]\nmax-sessions = -1", "origin": "my.toml"},

@@ -158,11 +158,11 @@ def test_a_name_is_taken_within_its_owner_and_where_it_must_be_alone_for_all(
     registry: ExtensionRegistry, kind: str
 ) -> None:
     registry.register("ann", _make(kind))
-    with pytest.raises(InvalidContribution, match="ann has one"):
+    with pytest.raises(InvalidContribution, match="ann already has one"):
         registry.register("ann", _make(kind))
     other = {"key": "o"} if kind == "control" else {}
     if CONTRACTS[kind].unique_name:
-        with pytest.raises(InvalidContribution, match="ann has one"):
+        with pytest.raises(InvalidContribution, match="ann already has one"):
             registry.register("bob", _make(kind, **other))
     else:
         registry.register("bob", _make(kind, **other))
@@ -246,7 +246,7 @@ def replctl_register(register, settings):
     [
         (HALF.format(then="1/0"), "ZeroDivisionError"),
         (HALF.format(then="register(Hook(name='second'))"), "before_eval"),
-        (HALF.format(then="register(Hook(name='first', before_eval=print))"), "has one of this name"),
+        (HALF.format(then="register(Hook(name='first', before_eval=print))"), "already has one of this name"),
         ("def replctl_register(register, settings): pass", "no @hookimpl function replctl_register"),
         ("@hookimpl\ndef replctl_register(register, settings, more): pass", "more"),
         ("1/0", "ZeroDivisionError"),

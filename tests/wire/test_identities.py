@@ -29,15 +29,15 @@ def test_an_identity_has_a_host_user_and_directories_of_its_own(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        (entry(name='"a"') + entry(name='"a"'), "file: identities: a stands twice"),
+        (entry(name='"a"') + entry(name='"a"'), "file: identities: a is listed twice"),
         (entry(name='"a"', quota="1"), "unknown field `quota`"),
         (entry(name='"ada"') + entry(name='"bob"', user="7"), r"identities \(bob, user\): Expected `str"),
         (entry(name='"ada"', quotas="{max-sessions = -1}"), r"identities \(ada, quotas.max-sessions\): Expected `int`"),
         (entry(name='"a b"'), r"identities \(a b, name\)"),
         (entry(user='"root"'), r"identities \(entry 1\): .*missing required field `name`"),
-        (entry(name='"anyone"', user='"bob"'), "nobody vouches for this one"),
-        (entry(name='"uid:7"', user='"bob"'), "of a local user the kernel says who it is"),
-        (entry(name='"uid:007"'), "without leading zeros"),
+        (entry(name='"anyone"', user='"bob"'), "not an authenticated identity"),
+        (entry(name='"uid:7"', user='"bob"'), "local users are identified by the kernel"),
+        (entry(name='"uid:007"'), "has no leading zeros"),
         (entry(name='"a"', workspaces='["work"]'), "'work' is not an absolute path"),
     ],
 )
@@ -49,5 +49,5 @@ def test_what_makes_no_sense_is_refused_with_the_reason(text: str, error: str) -
 def test_identities_stand_in_the_file_alone() -> None:
     with pytest.raises(ConfigError, match="unknown setting"):
         load(flags={"identities": "[]"})
-    with pytest.raises(ConfigError, match=r"identities stands outside a section|Expected `array`"):
+    with pytest.raises(ConfigError, match=r"identities is outside a section|Expected `array`"):
         load('[identities]\nname = "a"')

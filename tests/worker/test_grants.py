@@ -50,10 +50,10 @@ def test_an_ordinary_users_broker_opens_everything_as_that_user_where_its_config
 @pytest.mark.parametrize(
     ("identity", "why"),
     [
-        ("anyone", r"\[\[identities\]\] in the broker's config"),
-        ("", r"\[\[identities\]\] in the broker's config"),
-        ("ada", r"\[\[identities\]\] in the broker's config"),
-        ("gone", r"\[\[identities\]\] names nobody-of-this-name for gone, and there is no such user"),
+        ("anyone", r"in \[\[identities\]\] of the broker's config"),
+        ("", r"in \[\[identities\]\] of the broker's config"),
+        ("ada", r"in \[\[identities\]\] of the broker's config"),
+        ("gone", r"\[\[identities\]\] names nobody-of-this-name for gone, which does not exist"),
         ("uid:3999999", "not in this machine's user database"),
     ],
 )
@@ -94,6 +94,6 @@ def test_rights_are_taken_on_and_given_back(tmp_path: Path) -> None:
             secret.open()
     assert secret.read_text() == "x"
     assert os.getgroups() == before
-    with pytest.raises(OSError, match="cannot be taken on"), acting_as(Rights(0xFFFF_FFFF, 1)):
+    with pytest.raises(OSError, match="cannot assume the rights"), acting_as(Rights(0xFFFF_FFFF, 1)):
         pass
     assert secret.read_text() == "x"

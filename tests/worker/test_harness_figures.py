@@ -101,7 +101,7 @@ def test_a_figure_that_cannot_be_drawn_is_a_line_and_stays_open(drawing: Any) ->
     assert drawing.hang_up() == 0
     lines = bytes(drawing.stderr).decode().splitlines()
     assert lines
-    assert all(line.startswith("a figure could not be drawn: ValueError: ") for line in lines)
+    assert all(line.startswith("a figure could not be rendered: ValueError: ") for line in lines)
 
 
 def test_a_warning_while_drawing_names_no_file_of_ours(drawing: Any) -> None:

@@ -232,7 +232,7 @@ def test_a_folder_that_others_could_have_laid_out_is_not_written_into(harness: A
     assert path.parent == tmp_path / f"replctl-images-{os.geteuid()}"
     path.parent.chmod(0o777)
     bundle = harness.eval("a", mime=["text/html"])["mime"]
-    assert bundle == {"text/plain": f"text/html not kept: no folder of ours in {tmp_path}"}
+    assert bundle == {"text/plain": f"text/html not kept: cannot use a directory in {tmp_path}"}
     assert list(elsewhere.iterdir()) == []
     _claim(harness, tmp_path / "nowhere")
     assert "No such file" in harness.eval("a", mime=["text/html"])["mime"]["text/plain"]

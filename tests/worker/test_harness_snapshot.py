@@ -194,7 +194,7 @@ def test_what_belongs_to_its_process_stays_with_a_reason(start_harness: Callable
     assert set(reasons) == {"gen", "lock", "thread", "opened", "sock", "busy", "inside", "deep", "bad"}
     assert reasons["gen"] == "generator: a generator belongs to its process"
     assert reasons["opened"] == "TextIOWrapper: an open file belongs to its process"
-    assert reasons["inside"] == "list: a lock that is held"
+    assert reasons["inside"] == "list: a locked lock"
     assert reasons["bad"] == "Bad: ValueError: not me"
     assert reasons["deep"].startswith("list: RecursionError")
     assert restore(clone, file)["left-behind"] == []
@@ -274,7 +274,7 @@ def test_an_endless_copy_can_be_interrupted(harness: Any, file: int) -> None:
     [
         (b"", "not a snapshot"),
         (b"\x80\x05K\x01.", "not a snapshot"),
-        (b"replctl snapshot 1, cpython 2.7\n" + b"x" * 99, "written by cpython 2.7, and this is "),
+        (b"replctl snapshot 1, cpython 2.7\n" + b"x" * 99, "written by cpython 2.7, but this is "),
     ],
 )
 def test_what_is_no_snapshot_of_this_python_is_refused(harness: Any, file: int, content: bytes, error: str) -> None:
@@ -299,7 +299,7 @@ def test_a_snapshot_that_was_cut_or_damaged_is_refused_or_told(harness: Any, fil
 
 
 def test_without_a_descriptor_or_a_file_it_is_an_error(harness: Any) -> None:
-    assert harness.ask("dump", max=MIB, dill=DILL)["error"] == "no descriptor came along"
+    assert harness.ask("dump", max=MIB, dill=DILL)["error"] == "no descriptor received"
     reader, writer = os.pipe()
     assert harness.ask("dump", fd=writer, max=MIB, dill=DILL)["error"] == "the descriptor is not a file"
     os.close(reader)

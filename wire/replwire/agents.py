@@ -57,7 +57,7 @@ class AgentRules:
 
     def _add(self, key: tuple[str, str | None], rule: AgentRule) -> None:
         if key in self._rules:
-            raise ValueError(f"agents: {' / '.join(name for name in key if name)} stands twice")
+            raise ValueError(f"agents: {' / '.join(name for name in key if name)} is listed twice")
         self._rules[key] = rule
 
     def rule(self, agent: str | None, binding: str | None) -> AgentRule | None:

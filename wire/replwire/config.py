@@ -107,7 +107,7 @@ def load(
         if (section, key) not in known:
             raise ConfigError(f"{source}: unknown setting {dotted}", source, dotted)
         if dotted in FILE_ONLY and source != origin:
-            raise ConfigError(f"{source}: {dotted} can be set in the config file alone", source, dotted)
+            raise ConfigError(f"{source}: {dotted} can be set only in the config file", source, dotted)
         merged.setdefault(section, {})[key] = value
         sources[dotted] = source
 
@@ -118,7 +118,7 @@ def load(
             merged[section], sources[section] = table, origin
             continue
         if not isinstance(table, dict):
-            raise ConfigError(f"{origin}: {section} stands outside a section", origin, section)
+            raise ConfigError(f"{origin}: {section} is outside a section", origin, section)
         for key, value in table.items():
             put(section, key, value, origin)
     names = {env_name(section, key): (section, key) for section, key in known}
@@ -127,7 +127,7 @@ def load(
         if name in names:
             put(*names[name], _parse_value(value), f"environment {name}")
         elif name.startswith(prefixes) and (name, name) not in without:
-            raise ConfigError(f"environment {name}: no setting has this name", name, name)
+            raise ConfigError(f"environment {name}: there is no such setting", name, name)
     for dotted, value in (flags or {}).items():
         section, _, key = dotted.partition(".")
         put(section, key, _parse_value(value), f"flag {dotted}")

@@ -37,14 +37,14 @@ class ExitCode(enum.IntEnum):
 EXIT_MEANING = {
     ExitCode.OK: "done",
     ExitCode.RAISED: "the code raised",
-    ExitCode.USAGE: "usage, or a request that is not well formed",
-    ExitCode.NO_BROKER: "no broker answers, or it went away or failed",
+    ExitCode.USAGE: "invalid usage or request",
+    ExitCode.NO_BROKER: "the broker is not reachable, was lost, or failed",
     ExitCode.NAME: "no such session or eval, or the name is taken",
-    ExitCode.REFUSED: "refused by a limit or a policy",
-    ExitCode.TIMED_OUT: "the code ran past its time limit",
+    ExitCode.REFUSED: "refused by a limit or policy",
+    ExitCode.TIMED_OUT: "the code exceeded its time limit",
     ExitCode.INTERRUPTED: "interrupted",
     ExitCode.WORKER_LOST: "the session's worker was lost or reset while the code ran",
-    ExitCode.RUNNING: "still running: the answer can be read later",
+    ExitCode.RUNNING: "still running: the result can be read later",
 }
 
 
@@ -73,41 +73,43 @@ _CALLER, _CODE, _WORKER, _BROKER = Origin.CALLER, Origin.CODE, Origin.WORKER, Or
 FAULTS: dict[str, Fault] = {
     fault.code: fault
     for fault in (
-        Fault("malformed-request", "not one JSON object", _CALLER, False, ExitCode.USAGE),
+        Fault("malformed-request", "not a JSON object", _CALLER, False, ExitCode.USAGE),
         Fault(
             "invalid-request", "a field is missing, of the wrong type or out of range", _CALLER, False, ExitCode.USAGE
         ),
         Fault("missing-code", "eval without `code`", _CALLER, False, ExitCode.USAGE),
-        Fault("unknown-op", "no operation of this name", _CALLER, False, ExitCode.USAGE),
+        Fault("unknown-op", "there is no such operation", _CALLER, False, ExitCode.USAGE),
         Fault("not-supported", "the operation does not exist for this runtime or kind", _CALLER, False, ExitCode.USAGE),
         Fault("message-too-large", "longer than `max-message-bytes`", _CALLER, False, ExitCode.REFUSED),
-        Fault("session-not-found", "no session of this name or id", _CALLER, False, ExitCode.NAME),
+        Fault("session-not-found", "there is no session with this name or id", _CALLER, False, ExitCode.NAME),
         Fault("session-already-exists", "the name is taken", _CALLER, False, ExitCode.NAME),
         Fault(
-            "eval-not-found", "no such eval in this session, or its output was given up", _CALLER, False, ExitCode.NAME
+            "eval-not-found",
+            "there is no such eval in this session, or its output was dropped",
+            _CALLER,
+            False,
+            ExitCode.NAME,
         ),
-        Fault(
-            "epoch-conflict", "the session is not in the epoch that `expect-epoch` names", _CALLER, False, ExitCode.NAME
-        ),
-        Fault("idempotency-conflict", "the key was used for other code", _CALLER, False, ExitCode.NAME),
-        Fault("session-limit-reached", "as many sessions as `max-sessions` allows", _CALLER, True, ExitCode.REFUSED),
+        Fault("epoch-conflict", "the session's epoch is not `expect-epoch`", _CALLER, False, ExitCode.NAME),
+        Fault("idempotency-conflict", "the key was used with different code", _CALLER, False, ExitCode.NAME),
+        Fault("session-limit-reached", "`max-sessions` sessions are open", _CALLER, True, ExitCode.REFUSED),
         Fault(
             "memory-limit-reached",
-            "sessions use the memory that they may, or the machine has too little left",
+            "sessions use all permitted memory, or the machine has too little left",
             _CALLER,
             True,
             ExitCode.REFUSED,
         ),
         Fault(
             "environment-limit-reached",
-            "as many named environments as the broker, or one identity, may have",
+            "the broker, or the identity, has its maximum of named environments",
             _CALLER,
             False,
             ExitCode.REFUSED,
         ),
-        Fault("environment-not-found", "no named environment of this name", _CALLER, False, ExitCode.NAME),
-        Fault("environment-in-use", "sessions have this named environment", _CALLER, False, ExitCode.REFUSED),
-        Fault("concurrency-limit-reached", "the queue for evals is full", _CALLER, True, ExitCode.REFUSED),
+        Fault("environment-not-found", "there is no named environment with this name", _CALLER, False, ExitCode.NAME),
+        Fault("environment-in-use", "sessions use this named environment", _CALLER, False, ExitCode.REFUSED),
+        Fault("concurrency-limit-reached", "the eval queue is full", _CALLER, True, ExitCode.REFUSED),
         Fault(
             "rate-limited",
             "more requests in a minute than `rate-limit-per-min`, or more bytes than `max-request-bytes-per-s`",
@@ -115,92 +117,90 @@ FAULTS: dict[str, Fault] = {
             True,
             ExitCode.REFUSED,
         ),
-        Fault(
-            "connection-limit-reached", "as many clients as `max-connections` allows", _CALLER, True, ExitCode.REFUSED
-        ),
+        Fault("connection-limit-reached", "`max-connections` clients are connected", _CALLER, True, ExitCode.REFUSED),
         Fault("stdin-buffer-full", "unread input has reached `max-stdin-bytes`", _CALLER, True, ExitCode.REFUSED),
-        Fault("runtime-not-allowed", "no such runtime here", _CALLER, False, ExitCode.REFUSED),
+        Fault("runtime-not-allowed", "the runtime is not available", _CALLER, False, ExitCode.REFUSED),
         Fault(
             "unauthorized",
-            "nobody vouches for this client: no key or token that is known",
+            "not authenticated: unknown key or token",
             _CALLER,
             False,
             ExitCode.REFUSED,
         ),
-        Fault("forbidden", "this agent or this identity may not do that", _CALLER, False, ExitCode.REFUSED),
+        Fault("forbidden", "the agent or identity is not permitted to do this", _CALLER, False, ExitCode.REFUSED),
         Fault(
             "plan-mode",
-            "it would change something, and the client or the session is in plan mode",
+            "the operation would change something, and the client or session is in plan mode",
             _CALLER,
             False,
             ExitCode.REFUSED,
         ),
-        Fault(
-            "hook-blocked", "a hook of the broker's extensions does not let it run", _CALLER, False, ExitCode.REFUSED
-        ),
+        Fault("hook-blocked", "a hook of an extension blocked the operation", _CALLER, False, ExitCode.REFUSED),
         Fault(
             "approval-needed",
-            "a hook wants a person to decide: `approval` says what; send it again with its id",
+            "a person has to approve: show `approval`, then resend the request with its id",
             _CALLER,
             False,
             ExitCode.REFUSED,
         ),
         Fault(
             "path-not-allowed",
-            "not below a folder of `session.load-paths`, or not readable",
+            "not below a directory of `session.load-paths`, or not readable",
             _CALLER,
             False,
             ExitCode.REFUSED,
         ),
-        Fault("file-not-found", "no such file below the folders that may be read", _CALLER, False, ExitCode.NAME),
+        Fault("file-not-found", "there is no such file below the permitted directories", _CALLER, False, ExitCode.NAME),
         Fault("io-error", "the file could not be read", _BROKER, True, ExitCode.REFUSED),
-        Fault("invalid-config", "the config file cannot be used; nothing has changed", _CALLER, False, ExitCode.USAGE),
+        Fault("invalid-config", "the config file is invalid; nothing has changed", _CALLER, False, ExitCode.USAGE),
         Fault(
             "environment-failed",
-            "the environment could not be used, or removed; nothing has changed",
+            "the environment could not be used or deleted; nothing has changed",
             _CALLER,
             False,
             ExitCode.REFUSED,
         ),
-        Fault("clone-failed", "the session could not be copied; there is no new one", _CODE, False, ExitCode.RAISED),
+        Fault(
+            "clone-failed", "the session could not be copied; no new session was created", _CODE, False, ExitCode.RAISED
+        ),
         Fault(
             "sandbox-unavailable",
-            "this machine cannot give the sandbox that the config asks for",
+            "this machine cannot provide the configured sandbox",
             _BROKER,
             False,
             ExitCode.REFUSED,
         ),
-        Fault("timeout", "ran, or waited to run, past its time limit", _CODE, True, ExitCode.TIMED_OUT),
+        Fault("timeout", "exceeded its time limit while running or queued", _CODE, True, ExitCode.TIMED_OUT),
         Fault("session-reset", "the session was reset before this ended", _CALLER, True, ExitCode.WORKER_LOST),
-        Fault("worker-lost", "the session's process died; `cause` says how", _WORKER, True, ExitCode.WORKER_LOST),
-        Fault("busy", "the session is running an eval, and this needs it idle", _CALLER, True, ExitCode.REFUSED),
+        Fault("worker-lost", "the session's worker died; `cause` says why", _WORKER, True, ExitCode.WORKER_LOST),
+        Fault(
+            "busy", "the session is running an eval, and the operation needs it idle", _CALLER, True, ExitCode.REFUSED
+        ),
         Fault("shutdown", "the broker is shutting down", _BROKER, True, ExitCode.NO_BROKER),
         Fault(
             "internal-error",
-            "a defect of the broker; `correlation-id` finds it in its log",
+            "internal error of the broker; find it in the log by `correlation-id`",
             _BROKER,
             True,
             ExitCode.NO_BROKER,
         ),
         # The two below come from the client library; without a broker they never occur on the wire.
-        Fault("no-broker", "no broker answers at the endpoint", _BROKER, True, ExitCode.NO_BROKER),
-        Fault("broker-lost", "the broker went away before it answered", _BROKER, True, ExitCode.NO_BROKER),
+        Fault("no-broker", "no broker is reachable at the endpoint", _BROKER, True, ExitCode.NO_BROKER),
+        Fault("broker-lost", "the broker was lost before it replied", _BROKER, True, ExitCode.NO_BROKER),
     )
 }
 
 STATUSES: dict[str, StatusWord] = {
     status.code: status
     for status in (
-        StatusWord("done", "the last message for this request id", True),
-        StatusWord(
-            "error", "it failed; `err` says why in a sentence, and a word from the table of faults names it", True
-        ),
+        StatusWord("done", "last message for this request id", True),
+        StatusWord("error", "failed; `err` has the message, and a word of the table of faults the error code", True),
         StatusWord("interrupted", "ended by an interrupt; not an error", True),
-        StatusWord("running", "the wait is over, the code is not: read it later by `eval-id`", True),
-        StatusWord("pong", "answer to ping", True),
-        StatusWord("session-closed", "the session is gone, as asked", True),
-        StatusWord("shutdown-started", "the broker ends once this is said", True),
-        StatusWord("queued", "not yet running; `queue-position` says how many evals go before it", False),
+        StatusWord("running", "the wait is over but the code still runs: read it later by `eval-id`", True),
+        StatusWord("pong", "reply to ping", True),
+        StatusWord("session-closed", "the session was closed as requested", True),
+        StatusWord("shutdown-started", "the broker is shutting down", True),
+        StatusWord("queued", "not running yet; `queue-position` is the number of evals before it", False),
         StatusWord("subscribed", "events follow under this id, until `unsubscribe`", False),
         StatusWord("need-input", "the code waits for input: send it with `stdin`", False),
         StatusWord(

@@ -65,7 +65,7 @@ def path_error(label: str, path: str) -> str | None:
     plain = "/" + posixpath.normpath(path).lstrip("/")
     place = next((place for place in MAGIC_PATHS if f"{plain}/".startswith(f"{place}/")), None)
     if path.startswith("/") and place is not None:
-        return f"{label}: what lies in {place} only leads elsewhere: name the place itself"
+        return f"{label}: entries of {place} depend on the process: use the real path"
     return None
 
 

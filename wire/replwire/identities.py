@@ -84,7 +84,7 @@ class Identities:
         self._by_name: dict[str, Identity] = {}
         for each in listed:
             if each.name in self._by_name:
-                raise ValueError(f"{each.name} stands twice")
+                raise ValueError(f"{each.name} is listed twice")
             self._by_name[each.name] = _validate(each)
 
     def get(self, name: str) -> Identity | None:
@@ -117,12 +117,14 @@ def _validate(entry: Identity) -> Identity:
         ValueError: the entry is contradictory
     """
     if entry.name == ANONYMOUS:
-        raise ValueError("anyone: nobody vouches for this one, so nothing can be granted to it")
+        raise ValueError(f"{ANONYMOUS}: not an authenticated identity, so nothing can be granted to it")
     if entry.name.startswith("uid:"):
         if uid_of(entry.name) is None:
-            raise ValueError(f"{entry.name}: a user's number is written without leading zeros")
+            raise ValueError(f"{entry.name}: a uid has no leading zeros")
         if entry.user is not None:
-            raise ValueError(f"{entry.name}: `user` is for keys and tokens; of a local user the kernel says who it is")
+            raise ValueError(
+                f"{entry.name}: `user` is only for keys and tokens; local users are identified by the kernel"
+            )
     for path in entry.workspaces:
         if not path.startswith("/") or "\0" in path:
             raise ValueError(f"{entry.name}: workspaces: {path!r} is not an absolute path")

@@ -115,7 +115,7 @@ class KeyStore:
             try:
                 fd = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             except FileExistsError:
-                raise InvalidKey(f"there is a {kind.removesuffix('s')} of the name {name}: revoke it first") from None
+                raise InvalidKey(f"a {kind.removesuffix('s')} named {name} exists: revoke it first") from None
             with open(fd, "w") as file:
                 file.write(text)
 
@@ -216,7 +216,7 @@ def _toml(data: msgspec.Struct) -> bytes:
 def _read(path: Path, kind: type[T]) -> T:
     try:
         if path.stat().st_mode & 0o077:
-            raise InvalidKey(f"{path}: others may read it; chmod 600 it")
+            raise InvalidKey(f"{path}: readable by other users; run chmod 600")
         return msgspec.convert(tomllib.loads(path.read_text()), kind)
     except OSError as error:
         raise InvalidKey(f"{path}: {error.strerror}") from None

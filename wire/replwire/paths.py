@@ -36,8 +36,8 @@ def config_file(environ: Mapping[str, str]) -> str:
 def missing_config_message(named_by: str, path: str) -> str:
     """Return the message for a missing config file. A missing file is never treated as empty."""
     return (
-        f"{named_by} names {path}, and there is no such file: make it, or leave that out. Without it "
-        "all settings would be the defaults, and its guards and rules for agents would not hold"
+        f"{named_by} names {path}, which does not exist: create it or unset that. Without the file "
+        "all settings would have defaults, and its access rules would not apply"
     )
 
 

@@ -96,7 +96,7 @@ class PolicyExceeded(ValueError):
 
     def __init__(self, name: str, asked: object, given: object) -> None:
         self.field = name.replace("_", "-")
-        super().__init__(f"{self.field}: {asked!r} is more than this broker gives ({given!r})")
+        super().__init__(f"{self.field}: {asked!r} is more than this broker grants ({given!r})")
 
 
 def is_within(path: str, roots: Iterable[str]) -> bool:

@@ -130,7 +130,7 @@ def unknown_field_message(op: str, name: str) -> str:
     from difflib import get_close_matches  # imported only for an error message
 
     near = get_close_matches(name[:_MAX_FIELD], _FIELDS[op] - {"id", "op"}, 1)
-    return f"{op} has no field {name[:_MAX_FIELD]}" + (f": is {near[0]} meant?" if near else "")
+    return f"{op} has no field {name[:_MAX_FIELD]}" + (f": did you mean {near[0]}?" if near else "")
 
 
 def _explain(op: str, text: str) -> str:

@@ -134,7 +134,7 @@ def _report_failure(link: BrokerLink, cause: str) -> None:
 
 def _describe_defect(error: Exception) -> str:
     traceback.print_exception(error)  # to the broker's log
-    return f"a defect of the worker: {type(error).__name__}: {error}"
+    return f"internal error of the worker: {type(error).__name__}: {error}"
 
 
 def start_interpreter(order: WorkerArgs) -> tuple[InterpreterProcess, SessionSandbox | None]:

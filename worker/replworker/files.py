@@ -16,7 +16,7 @@ from replwire.policy import is_within
 from replworker.sandbox.rights import Grant, acting_as
 from replworker.sandbox.workspace import EVERYTHING
 
-_DENIED = "path-not-allowed", "Path not allowed: it is not below a folder of session.load-paths"
+_DENIED = "path-not-allowed", "Path not allowed: not below a directory of session.load-paths"
 
 
 class FileText(NamedTuple):
@@ -38,7 +38,7 @@ def read_file(
     """
     if not allowed:
         text = "load-file requires an explicit allowlist; no files are accessible by default"
-        raise RequestError("path-not-allowed", text, hint="the broker's config sets it: session.load-paths")
+        raise RequestError("path-not-allowed", text, hint="set session.load-paths in the broker's config")
     if (why := path_error("file", file)) is not None:
         raise RequestError("invalid-request", why)
     path = os.path.join(cwd or "/", file)

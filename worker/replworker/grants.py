@@ -50,7 +50,7 @@ class GrantResolver:
             DirectoryRefused: the owner is not root
         """
         if os.geteuid() == _ROOT and self.resolve(asker).rights is not None:
-            raise DirectoryRefused("sessions run unsandboxed here, as root: a root broker opens them for root alone")
+            raise DirectoryRefused("sessions run unsandboxed as root here, so a root broker opens them only for root")
 
 
 def _user(asker: Principal, entry: Identity | None) -> pwd.struct_passwd:
@@ -62,8 +62,8 @@ def _user(asker: Principal, entry: Identity | None) -> pwd.struct_passwd:
     except KeyError:
         if not asker.groups:
             raise DirectoryRefused(
-                f"user {uid} is not in this machine's user database, so its groups are not known: connect by a Unix "
-                "socket, where the kernel tells them"
+                f"user {uid} is not in this machine's user database, so its groups are unknown: connect through a Unix "
+                "socket, where the kernel reports them"
             ) from None
         return pwd.struct_passwd((str(uid), "x", uid, asker.groups[0], "", "/", ""))
 
@@ -71,13 +71,13 @@ def _user(asker: Principal, entry: Identity | None) -> pwd.struct_passwd:
 def _mapped_user(identity: str, entry: Identity | None) -> pwd.struct_passwd:
     if entry is None or entry.user is None:
         raise DirectoryRefused(
-            f"{identity} is no user of this machine, so a root broker opens no directory, environment or file for it: "
-            "[[identities]] in the broker's config can name its user"
+            f"{identity} is not a user of this machine, so a root broker cannot open directories, environments "
+            "or files for it: set its user in [[identities]] of the broker's config"
         )
     try:
         return pwd.getpwnam(entry.user)
     except KeyError:
-        raise DirectoryRefused(f"[[identities]] names {entry.user} for {identity}, and there is no such user") from None
+        raise DirectoryRefused(f"[[identities]] names {entry.user} for {identity}, which does not exist") from None
 
 
 def _rights(asker: Principal, user: pwd.struct_passwd) -> Rights | None:

@@ -67,13 +67,13 @@ class Interpreter:
             raise InterpreterBroken(event.cause)
         if isinstance(event, frames.ReadyFrame):
             if self.ready is not None:
-                raise ValueError("said ready twice")
+                raise ValueError("sent ready twice")
             self.ready = event
             self._on_ready()
             return
         then = self._callbacks.get(event.n)
         if then is None:
-            raise ValueError("answered what was not asked")
+            raise ValueError("sent an unexpected reply")
         if not isinstance(event, frames.NeedInputFrame):
             del self._callbacks[event.n]
         then(event)

@@ -57,9 +57,11 @@ class NameQueries:
     def _check_available(self, route: int, request: Request, frame: str) -> bool:
         request_id, op = request.id, request.op
         if not self._interpreter.supports(frame):
-            self._voice.send_error(route, request_id, "not-supported", f"{op}: not with this runtime")
+            self._voice.send_error(route, request_id, "not-supported", f"{op}: not supported by this runtime")
         elif self._jobs().running is not None:
-            self._voice.send_error(route, request_id, "busy", f"{op}: the session runs an eval", retry_after_ms=1000)
+            self._voice.send_error(
+                route, request_id, "busy", f"{op}: the session is running an eval", retry_after_ms=1000
+            )
         else:
             return True
         return False
@@ -117,7 +119,7 @@ class NameQueries:
 
         def answer(event: frames.FrameEvent | None) -> None:
             if not isinstance(event, frames.VariablesFrame):
-                self._voice.send_error(route, request.id, "timeout", "ls-bindings: the interpreter does not answer")
+                self._voice.send_error(route, request.id, "timeout", "ls-bindings: the interpreter does not respond")
                 return
             rows = [Binding(row.name, row.type) for row in event.vars]
             self._voice.send_done(route, request.id, bindings=rows, count=len(rows), ns=self._interpreter.namespace)

@@ -49,7 +49,7 @@ class ReadHandler:
             return
         job = self._jobs.find(request.eval_id)
         if job is None:
-            err = f"eval {request.eval_id}: its output was given up to make room"
+            err = f"eval {request.eval_id}: its output was dropped to free memory"
             reply = Reply(id=request.id, status=["done", "error", "eval-not-found"], err=err)
             self._send_reply(route, reply, Outcome.ERROR)
             return
@@ -147,7 +147,7 @@ def _page(job: EvalRecord, follower: ReadWaiter) -> OutputPage:
 def _partial_search_notice(page: OutputPage) -> str:
     """Return the notice for output that a search did not cover."""
     parts = [f"{page.missing} bytes of the output were not kept"] if page.missing else []
-    parts += [f"what comes after offset {page.offset} is for the next read"] if page.more else []
+    parts += [f"output after offset {page.offset} is for the next read"] if page.more else []
     return f"not all of the output was searched: {'; '.join(parts)}"
 
 

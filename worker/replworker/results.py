@@ -123,7 +123,7 @@ def _package_tool_result(result: frames.ResultFrame, done: Reply) -> FinalReplie
     """Set the result of a package tool from its exit code."""
     if result.outcome == "ok" and result.value == "0":
         return FinalReplies(None, done, Outcome.OK)
-    done.status, done.err = ["done", "error"], f"the package tool ended with exit code {result.value}"
+    done.status, done.err = ["done", "error"], f"the package tool exited with code {result.value}"
     if result.outcome != "ok":
         done.err = _exception_text(result.ex) if result.ex else "KeyboardInterrupt"
     return FinalReplies(None, done, Outcome.ERROR)

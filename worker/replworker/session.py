@@ -197,7 +197,7 @@ class WorkerSession:
         except DirectoryRefused as refused:
             self._send_assigned(str(refused), [])
             return
-        self._notice = None if why is None else f"the session has no folder: {why}"
+        self._notice = None if why is None else f"the session has no working directory: {why}"
         self._interpreter.request(
             frames.ClaimFrame(self._interpreter.next_number(), folder, env, limits), self._on_claim_reply
         )
@@ -223,7 +223,7 @@ class WorkerSession:
         elif (answer := self._query_handlers.get(asked.op)) is not None:
             answer(header.route, body)
         else:
-            self._voice.send_error(header.route, asked.id, "not-supported", f"{asked.op}: not here")
+            self._voice.send_error(header.route, asked.id, "not-supported", f"{asked.op}: not supported by a worker")
 
     # --- queued operations ---
 
@@ -312,7 +312,7 @@ class WorkerSession:
         if isinstance(event, frames.NeedInputFrame):
             self._need_input_count += 1
             if self._need_input_count > _NEED_INPUT_MAX:
-                raise ValueError("asks for input without end")
+                raise ValueError("requests input endlessly")
             self.drain()  # a prompt on stderr is not ordered with the frame
             need = Reply(id=job.request_id, status=["need-input"], eval_id=job.eval_id)
             need.session, need.name = self._claim.session, self._claim.name
@@ -350,7 +350,7 @@ class WorkerSession:
         if job is None or job.route != route:
             return
         if self._child.is_stopped():
-            raise InterpreterBroken("the interpreter was stopped by a signal (SIGSTOP or its like)")
+            raise InterpreterBroken("the interpreter was stopped by a signal (such as SIGSTOP)")
         job.is_cancelled = True
         job.limit_ms, job.time_hint = cancel.limit_ms or job.limit_ms, cancel.hint or job.time_hint
         self._child.send(frames.encode(frames.InterruptFrame(job.request_number)))
@@ -424,8 +424,8 @@ class WorkerSession:
     def _reject_input(self, route: int, request: Stdin, given: int) -> None:
         most = self._limits.max_stdin_bytes
         if given > most:  # it never fits, so no retry is suggested
-            err = f"{given} bytes of input are more than a session takes at once (max-stdin-bytes = {most})"
-            hint, retry = f"send at most {most} bytes at a time, each when the code has read those before", None
+            err = f"{given} bytes of input exceed the limit (max-stdin-bytes = {most})"
+            hint, retry = f"send at most {most} bytes at a time, after the code has read the previous ones", None
         else:
             err = f"{self.input.unread_bytes()} bytes of input are unread (max-stdin-bytes = {most})"
             hint, retry = None, RETRY_AFTER_MS

@@ -72,7 +72,7 @@ class SessionSandbox:
         try:
             self.held_fds = create_placeholders(self.policy, folder, self.records, rights)
         except OSError as error:
-            return f"{folder}: what is protected there cannot be held: {error.strerror}"
+            return f"{folder}: cannot create placeholders for protected files: {error.strerror}"
         return self.wrapper.attach(self.policy, folder, rights)
 
     @staticmethod
@@ -84,7 +84,7 @@ class SessionSandbox:
         """
         for name in env:
             if name in _OWN or name.startswith(_OWN_PREFIXES):
-                raise DirectoryRefused(f"env: {name} is the sandbox's own")
+                raise DirectoryRefused(f"env: {name} is set by the sandbox")
 
 
 def prepare_sandbox(
@@ -146,7 +146,7 @@ def enter_directory(
     if folder is not None and (grant := grants.resolve(claim.asker)).directories:
         check_owner_directories(grant, folder, os.path.realpath(folder))
     if folder is not None and not claim.cwd_needed and not os.path.isdir(folder):
-        return None, f"{folder} is not a folder here"
+        return None, f"{folder} is not a directory on this machine"
     return folder, None
 
 

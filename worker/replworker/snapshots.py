@@ -44,7 +44,7 @@ class SnapshotTransfer:
             begun, path = f"{self._folder}/{os.getpid()}-{name}", f"{self._folder}/{name}"
             fd = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            ended(f"no file for the snapshot: {error.strerror}")
+            ended(f"cannot create a file for the snapshot: {error.strerror}")
             return None
 
         def dumped(event: frames.FrameEvent) -> None:
@@ -85,7 +85,7 @@ class SnapshotTransfer:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            then(f"the snapshot is gone: {error.strerror}", [])
+            then(f"the snapshot cannot be opened: {error.strerror}", [])
             return
 
         def restored(event: frames.FrameEvent) -> None:

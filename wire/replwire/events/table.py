@@ -66,7 +66,7 @@ def decode(body: bytes | memoryview) -> Event:
     """
     name = _decode_type(body).type
     if name not in _decoders:
-        raise msgspec.ValidationError(f"no event {name[:80]}")
+        raise msgspec.ValidationError(f"unknown event type {name[:80]}")
     return _decoders[name].decode(body)
 
 
@@ -98,7 +98,7 @@ def matching_types(words: list[str]) -> frozenset[str]:
     for word in words:
         some = {name for name in EVENTS if name == word or (word.endswith("/") and name.startswith(word))}
         if not some:
-            raise ValueError(f"no event {word}")
+            raise ValueError(f"unknown event type {word}")
         found |= some
     return frozenset(found) if words else frozenset(EVENTS)
 

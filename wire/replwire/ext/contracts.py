@@ -30,7 +30,7 @@ class Contribution:
 
     name: Annotated[str, "lower case letters, digits, `-` and `_`, at most 64"]
     summary: Annotated[str, "one line for people"] = ""
-    order: Annotated[int, "small ones come first; else as they were registered"] = 0
+    order: Annotated[int, "lower numbers come first; else in order of registration"] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class IntrospectSource(Contribution):
     process: ClassVar[HostProcess] = "broker"
     unique_name: ClassVar[bool] = False
 
-    snapshot: Annotated[Callable[[], Any], "data that can be written as JSON, at most 64 KiB of it"]
+    snapshot: Annotated[Callable[[], Any], "JSON-serializable data, at most 64 KiB"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class SessionBackend(Contribution):
 
     backend: Annotated[
         Callable[[Path, int], Any],
-        "class that is made with the folder and the bound of one session in bytes; it needs all of `methods`",
+        "class called with the directory and the size limit of a session in bytes; it needs all of `methods`",
     ]
 
 
@@ -100,9 +100,9 @@ class Runtime(Contribution):
     kind: ClassVar[str] = "runtime"
     process: ClassVar[HostProcess] = "broker"
 
-    interpreter: Annotated[Callable[[], str | None], "absolute path of the program; None when this machine has none"]
-    arguments: Annotated[tuple[str, ...], "what follows it"] = ()
-    reads: Annotated[tuple[str, ...], "paths that the sandbox has to show beside the program"] = ()
+    interpreter: Annotated[Callable[[], str | None], "absolute path of the program; None if it is not installed"]
+    arguments: Annotated[tuple[str, ...], "its arguments"] = ()
+    reads: Annotated[tuple[str, ...], "paths that the sandbox has to show besides the program"] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ class IdentityBackend(Contribution):
     kind: ClassVar[str] = "auth-backend"
     process: ClassVar[HostProcess] = "broker"
 
-    identify: Annotated[Callable[[str], str | None], "whose token this is; None: unknown here"]
+    identify: Annotated[Callable[[str], str | None], "identity of a token; None: unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,16 +125,16 @@ class ExtensionTool(Contribution):
     kind: ClassVar[str] = "tool"
     process: ClassVar[HostProcess] = "client"
 
-    title: Annotated[str, "a few words for people"]
-    text: Annotated[str, "what a model is told"]
+    title: Annotated[str, "short title for people"]
+    text: Annotated[str, "description for the model"]
     args: Annotated[type, "`msgspec.Struct` of its arguments, with `forbid_unknown_fields`"]
     run: Annotated[
         Callable[[Any, Any], Any], "generator: (arguments, context) -> ToolResult, as in `replctl.tools.base`"
     ]
     read_only: Annotated[bool, "it changes nothing"] = False
-    destructive: Annotated[bool, "what it changes may be lost"] = True
-    idempotent: Annotated[bool, "a second call changes nothing more"] = False
-    open_world: Annotated[bool, "it reaches beyond the session"] = False
+    destructive: Annotated[bool, "its changes may be irreversible"] = True
+    idempotent: Annotated[bool, "a second call has no further effect"] = False
+    open_world: Annotated[bool, "it has effects outside the session"] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,8 +145,8 @@ class ExtensionCommand(Contribution):
     process: ClassVar[HostProcess] = "client"
 
     run: Annotated[Callable[[Any, str, str], str], "(client, session, arguments as one text) -> text to show"]
-    hint: Annotated[str, "what the arguments are"] = ""
-    changes: Annotated[bool, "false: it only looks, and is allowed in plan mode"] = True
+    hint: Annotated[str, "description of its arguments"] = ""
+    changes: Annotated[bool, "false: it is read-only, and allowed in plan mode"] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +170,7 @@ class Panel(Contribution):
     process: ClassVar[HostProcess] = "client"
     unique_name: ClassVar[bool] = False
 
-    title: Annotated[str, "stands above it"]
+    title: Annotated[str, "title of the panel"]
     height: Annotated[int, "lines, from 1 to 20"]
     render: Annotated[Callable[[Mapping[str, Any], int], str], "(snapshot, columns) -> plain text"]
 
@@ -182,8 +182,8 @@ class Control(Contribution):
     kind: ClassVar[str] = "control"
     process: ClassVar[HostProcess] = "client"
 
-    key: Annotated[str, "one printable character that no other control has"]
-    run: Annotated[Callable[[Any, str | None], str], "(client, chosen session) -> text for the footer"]
+    key: Annotated[str, "one printable character, unique among controls"]
+    run: Annotated[Callable[[Any, str | None], str], "(client, selected session) -> text for the footer"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +193,7 @@ class Screen(Contribution):
     kind: ClassVar[str] = "presenter"
     process: ClassVar[HostProcess] = "client"
 
-    run: Annotated[Callable[[Any], int], "(client) -> exit code; it has the terminal until it returns"]
+    run: Annotated[Callable[[Any], int], "(client) -> exit code; it owns the terminal until it returns"]
 
 
 CONTRACTS: dict[str, type[Contribution]] = {

@@ -64,7 +64,7 @@ def _let_register(
 ) -> None:
     others = [each for each in manager.get_plugins() if each is not plugin]
     if not any(each.plugin is plugin for each in manager.hook.replctl_register.get_hookimpls()):
-        raise InvalidContribution("it has no @hookimpl function replctl_register(register, settings)")
+        raise InvalidContribution("there is no @hookimpl function replctl_register(register, settings)")
 
     def register(what: Contribution) -> Any:
         return registry.register(owner, what)
@@ -78,7 +78,7 @@ def _describe(error: BaseException) -> str:
 
 def _find(extension: Extension) -> Iterator[tuple[str, object]]:
     if (extension.name is None) == (extension.path is None):
-        raise ExtensionLoadError("extensions: each entry has either a name or a path")
+        raise ExtensionLoadError("extensions: each entry needs either a name or a path")
     if extension.name is not None:
         yield extension.name, _load_entry_point(extension.name)
         return
@@ -96,7 +96,7 @@ def _load_entry_point(name: str) -> object:
         except (Exception, SystemExit) as error:
             raise ExtensionLoadError(f"extension {name}: {type(error).__name__}: {error}") from error
     there = sorted({point.name for point in importlib.metadata.entry_points(group=GROUP)})
-    raise ExtensionLoadError(f"extension {name} is not installed; there are: {', '.join(there) or 'none'}")
+    raise ExtensionLoadError(f"extension {name} is not installed; available: {', '.join(there) or 'none'}")
 
 
 def _check_owner(path: Path) -> None:
@@ -107,14 +107,14 @@ def _check_owner(path: Path) -> None:
         raise ExtensionLoadError(f"extension {path}: {error.strerror}") from None
     if facts.st_uid not in (0, os.getuid()) or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ExtensionLoadError(
-            f"extension {path}: others than its user may write it; chmod go-w, and chown to root or you"
+            f"extension {path}: writable by other users; run chmod go-w, and chown to root or yourself"
         )
 
 
 def _load_file(file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"replctl_extension_{file.stem}", file)
     if spec is None or spec.loader is None:
-        raise ExtensionLoadError(f"extension {file}: no python file")
+        raise ExtensionLoadError(f"extension {file}: not a Python file")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -54,9 +54,9 @@ class ExtensionRegistry:
         validate(what)
         for other in self.by_kind(type(what)):
             if other.contribution.name == what.name and (what.unique_name or other.owner == owner):
-                raise InvalidContribution(f"{what.kind} {what.name}: {other.owner} has one of this name")
+                raise InvalidContribution(f"{what.kind} {what.name}: {other.owner} already has one of this name")
             if _key(what) is not None and _key(other.contribution) == _key(what):
-                raise InvalidContribution(f"{what.kind} {what.name}: {other.owner} has one with this key")
+                raise InvalidContribution(f"{what.kind} {what.name}: {other.owner} already has one with this key")
         record = Registration(owner, what)
         self._records.append(record)
         self._listed.clear()
@@ -117,7 +117,7 @@ def validate(what: Any) -> None:
     """
     contract = CONTRACTS.get(getattr(what, "kind", ""))
     if contract is None or type(what) is not contract:
-        raise InvalidContribution(f"{type(what).__name__} is no contribution: {', '.join(CONTRACTS)}")
+        raise InvalidContribution(f"{type(what).__name__} is not a contribution: {', '.join(CONTRACTS)}")
     if not isinstance(what.name, str) or not _NAME.match(what.name):
         raise InvalidContribution(
             f"{what.kind}: a name has lower case letters, digits, - and _, at most 64: {what.name!r}"
@@ -130,10 +130,10 @@ def validate(what: Any) -> None:
         if missing:
             raise InvalidContribution(f"{what.kind} {what.name}: backend has no {', '.join(missing)}")
     if (key := _key(what)) is not None and not (len(key) == 1 and key.isprintable()):
-        raise InvalidContribution(f"{what.kind} {what.name}: key is one printable character")
+        raise InvalidContribution(f"{what.kind} {what.name}: key must be one printable character")
     height = getattr(what, "height", 1)
     if not 1 <= height <= 20:
-        raise InvalidContribution(f"{what.kind} {what.name}: height is from 1 to 20 lines")
+        raise InvalidContribution(f"{what.kind} {what.name}: height must be 1 to 20 lines")
 
 
 def _key(what: Contribution) -> str | None:
@@ -142,10 +142,10 @@ def _key(what: Contribution) -> str | None:
 
 def _type_error(kind: Any, value: object) -> str | None:
     if get_origin(kind) is Callable or "Callable" in str(kind):
-        return None if callable(value) else "is no function"
+        return None if callable(value) else "is not a function"
     if get_origin(kind) is tuple:
         fine = isinstance(value, tuple) and all(isinstance(each, str) for each in value)
-        return None if fine else "is no tuple of texts"
+        return None if fine else "is not a tuple of strings"
     if isinstance(kind, type) and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-        return f"is no {kind.__name__}"
+        return f"is not of type {kind.__name__}"
     return None

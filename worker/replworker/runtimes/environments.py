@@ -72,13 +72,13 @@ def _find_executable(path: str) -> str:
         found = [os.path.join(path, place) for place in _INTERPRETER_PATHS if os.path.isfile(os.path.join(path, place))]
         if not found:
             raise EnvironmentUnavailable(
-                f"no python environment in {path}: none of {', '.join(_INTERPRETER_PATHS)} is there"
+                f"no Python environment in {path}: it has none of {', '.join(_INTERPRETER_PATHS)}"
             )
         path = found[0]
     if not os.path.exists(path):
-        raise EnvironmentUnavailable(f"no python environment at {path}")
+        raise EnvironmentUnavailable(f"no Python environment at {path}")
     if not os.access(path, os.X_OK, effective_ids=True):
-        raise EnvironmentUnavailable(f"{path} cannot be executed")
+        raise EnvironmentUnavailable(f"{path} is not executable")
     return path
 
 
@@ -134,8 +134,8 @@ def _create(path: str, interpreter: str) -> None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         shutil.rmtree(path, ignore_errors=True)
-        raise EnvironmentUnavailable(f"a new environment could not be made: {error}") from None
+        raise EnvironmentUnavailable(f"the environment could not be created: {error}") from None
     if done.returncode:
         shutil.rmtree(path, ignore_errors=True)
         said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-500:]
-        raise EnvironmentUnavailable(f"a new environment could not be made: {said}")
+        raise EnvironmentUnavailable(f"the environment could not be created: {said}")

@@ -60,7 +60,7 @@ class BubblewrapSandbox:
             return None
         if self.group.has_hit_own_limit():
             return f"out of memory: {self._plan.policy.limits.memory_bytes // MIB} MB"
-        return "killed for memory by a limit outside of the session's own: of an outer control group, or the machine"
+        return "out of memory: a limit outside the session was reached, of an outer control group or the machine"
 
     def memory_group(self) -> tuple[Path, int] | None:
         """Return the control group that limits its memory and the group's version, or None."""
@@ -80,7 +80,7 @@ class BubblewrapSandbox:
             rights: the rights of the session's owner, with which everything is opened
         """
         if self._helper is None:
-            return "this sandbox was started without a way to mount a folder later"
+            return "this sandbox does not support mounting a directory after its start"
         usher, self._helper = self._helper, None
         try:
             with acting_as(rights):

@@ -54,7 +54,7 @@ def find_cgroup_root(proc: Path = Path("/proc/self")) -> CgroupRoot:
             second = _find_v2(Path(_mounted_path(mounts[""], path)))
             if second.folders or not first:
                 return second
-    return CgroupRoot(problem=f"{next(iter(first.values()))} may not be written" if first else _NONE)
+    return CgroupRoot(problem=f"{next(iter(first.values()))} is not writable" if first else _NONE)
 
 
 def find_memory_group(proc: Path = Path("/proc/self")) -> tuple[Path, int] | None:
@@ -104,7 +104,7 @@ def _find_v2(folder: Path) -> CgroupRoot:
         if not offered:
             return CgroupRoot(problem=f"{folder} has no memory or pids controller")
         if not _is_writable(str(folder)):
-            return CgroupRoot(problem=f"{folder} may not be written")
+            return CgroupRoot(problem=f"{folder} is not writable")
         if not offered <= set((folder / "cgroup.subtree_control").read_text().split()):
             _move_to_leaf(folder)
             (folder / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(offered)))
@@ -116,7 +116,7 @@ def _find_v2(folder: Path) -> CgroupRoot:
 def _move_to_leaf(folder: Path) -> None:
     pids = [int(pid) for pid in (folder / "cgroup.procs").read_text().split()]
     if pids != [os.getpid()]:
-        raise OSError(0, "other processes are in it, so it is not the broker's to divide")
+        raise OSError(0, "it contains processes other than the broker")
     leaf = folder / "replctl-broker"
     leaf.mkdir(exist_ok=True)
     (leaf / "cgroup.procs").write_text(str(pids[0]))

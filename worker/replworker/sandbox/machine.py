@@ -75,7 +75,7 @@ def detect_machine(bwrap: str | None = None) -> Machine:
     if found is not None:
         version = _version(found)
         if not version:
-            found, problem = None, f"{found} does not tell its version"
+            found, problem = None, f"{found} does not report its version"
     links = {f"/{name}": os.readlink(f"/{name}") for name in _TOP_LEVEL if os.path.islink(f"/{name}")}
     return Machine(
         uid=os.geteuid(),
@@ -109,9 +109,9 @@ def _find_bwrap(paths: tuple[str, ...]) -> tuple[str | None, str | None]:
         except OSError:
             continue
         if not stat.S_ISREG(found.st_mode) or not os.access(path, os.X_OK):
-            problem = f"{path} is no program"
+            problem = f"{path} is not an executable file"
         elif found.st_uid not in (0, 65534, os.geteuid()) or found.st_mode & 0o022:  # 65534: root, in a user namespace
-            problem = f"{path} can be changed by others"
+            problem = f"{path} is writable by other users"
         else:
             return str(Path(path).resolve()), None
     return None, problem or f"there is no {' or '.join(paths[:2])}"

@@ -127,7 +127,7 @@ def _sandbox_init_pid(outer: int) -> int:
     with open(f"/proc/{outer}/task/{outer}/children", "rb") as file:
         pids = file.read().split()
     if not pids:
-        raise OSError(3, "the sandbox is gone")
+        raise OSError(3, "the sandbox has exited")
     return int(pids[0])
 
 

@@ -124,7 +124,7 @@ def _lock(fd: int) -> None:
             return
         except BlockingIOError:
             if time.monotonic() >= end:
-                raise OSError(errno.EAGAIN, "another program holds a lock on the folder") from None
+                raise OSError(errno.EAGAIN, "another program holds a lock on the directory") from None
             time.sleep(_LOCK_PAUSE_S)
         except OSError:
             return

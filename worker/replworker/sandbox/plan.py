@@ -170,7 +170,7 @@ def _require_usable(machine: Machine) -> str:
         )
     if not machine.seccomp:
         raise SandboxUnavailable(
-            f"system calls of {machine.arch} are not known here", "use an x86_64 or aarch64 machine"
+            f"system calls of {machine.arch} are not supported", "use an x86_64 or aarch64 machine"
         )
     if machine.uid == 0 and not machine.admin:
         raise SandboxUnavailable(

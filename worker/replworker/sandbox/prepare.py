@@ -74,13 +74,13 @@ def prepare_plan(
             asked = tuple(path for path in theirs.paths if not is_within(path, needs.paths)) if kept is None else ()
             needs = theirs.with_paths(needs)
     except FileNotFoundError as error:
-        raise SandboxUnavailable(f"{error.filename}: {error.strerror}", "name an interpreter that exists") from None
+        raise SandboxUnavailable(f"{error.filename}: {error.strerror}", "use an existing interpreter") from None
     except bounded_read.Oversized as error:
-        raise SandboxUnavailable(str(error), "name another environment") from None
+        raise SandboxUnavailable(str(error), "use another environment") from None
     for path in (*policy.readable_paths, *policy.writable_paths):
         if not os.path.exists(path):
             raise SandboxUnavailable(
-                f"{path}, which sessions are to have, does not exist", "make it, or correct the setting"
+                f"{path}, which is granted to sessions, does not exist", "create it or correct the setting"
             )
     granted = [
         mount
@@ -132,7 +132,9 @@ def _paths_of_named(
         own = (kept.folder, *runtime_paths.find_runtime_paths(kept.interpreter).paths)
         strange = [path for path in found.paths if not is_within(path, own) and not may_read(path)]
         if strange:
-            raise workspace.DirectoryRefused(f"{kept.folder} builds on {strange[0]}, which is not the broker's")
+            raise workspace.DirectoryRefused(
+                f"{kept.folder} builds on {strange[0]}, which does not belong to the broker"
+            )
     return found
 
 
@@ -149,9 +151,7 @@ def _file_identity(path: str) -> str:
     try:
         fd = mounts.open_strictly(path)
     except OSError as error:
-        raise SandboxUnavailable(
-            f"{path}: {error.strerror}", "name an environment that nobody changes meanwhile"
-        ) from None
+        raise SandboxUnavailable(f"{path}: {error.strerror}", "use an environment that is not being modified") from None
     try:
         status = os.fstat(fd)
     finally:

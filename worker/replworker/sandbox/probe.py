@@ -104,7 +104,7 @@ def _run_selftest(
             return evaluate(plan.policy, json.loads(out), outside, required), late_error
         except (ValueError, KeyError, TypeError):
             said = (err or out)[-500:].strip()
-            return failed_report(f"the canary did not end: {_wait_for_exit(child)}: {said}", "", required), None
+            return failed_report(f"the self-test did not finish: {_wait_for_exit(child)}: {said}", "", required), None
     finally:
         _reap(child, confined)
 
@@ -153,7 +153,7 @@ def _read_output(child: InterpreterProcess, until: str) -> tuple[str, str]:
 
 def _wait_for_exit(child: InterpreterProcess) -> str:
     select.select([child.pidfd], [], [], TIMEOUT_S)
-    return child.poll_exit() or "it did not end"
+    return child.poll_exit() or "it did not exit"
 
 
 def _reap(child: InterpreterProcess, confined: BubblewrapSandbox) -> None:

@@ -9,23 +9,23 @@ from replwire.policy import Policy
 
 # Purpose of each layer, in display order.
 LAYERS = {
-    "mounts": "files of the host that were not granted are not there; what was granted to read cannot be written",
-    "workspace": "the session's folder can be given to it, and only as the profile says",
-    "late-workspace": "a warm interpreter can be given its folder; else such sessions start cold",
-    "processes": "no process outside is seen, signalled or traced; all inside die with the session",
-    "network": "no address, not even this machine's own",
-    "ipc": "shared memory, message queues and host name of its own",
-    "sockets": "no socket of another program is reached, by path or by abstract name",
-    "user": "not the host's root, and no way to a fresh user namespace",
-    "capabilities": "none, and none to come",
-    "no-new-privileges": "set-user-id programs give nothing",
-    "seccomp": "kernel surface that REPL code has no use for is closed",
-    "landlock": "a descriptor does not lead out of what is mounted",
-    "environment": "no variable of the broker's",
-    "limits": "size of files and of /tmp, open files, processes, each within its bound",
-    "memory": "a bound on the memory of all processes together",
-    "pids": "a bound on processes that cannot be shared out",
-    "cpu": "a share of the processor",
+    "mounts": "host files are absent unless granted, and read-only unless granted for writing",
+    "workspace": "the session's directory can be mounted, with the profile's rights only",
+    "late-workspace": "the directory can be mounted into a warm interpreter; else such sessions start cold",
+    "processes": "outside processes cannot be seen, signalled or traced; all inside die with the session",
+    "network": "no addresses, not even localhost of the host",
+    "ipc": "separate shared memory, message queues and host name",
+    "sockets": "sockets of other programs are unreachable, by path and by abstract name",
+    "user": "not the host's root, and no new user namespaces",
+    "capabilities": "none, and none can be gained",
+    "no-new-privileges": "set-user-id programs gain nothing",
+    "seccomp": "kernel interfaces that REPL code does not need are denied",
+    "landlock": "descriptors cannot be used to leave the mounted tree",
+    "environment": "no environment variables of the broker",
+    "limits": "limits on file size, /tmp, open files and processes",
+    "memory": "a limit on the memory of all processes together",
+    "pids": "a limit on the number of processes of the session",
+    "cpu": "a limit on CPU time",
 }
 REQUIRED = (
     "mounts",
@@ -152,17 +152,17 @@ def _cause_and_fix(layer: str, seen: dict[str, Any], outside: HostObservation) -
         problem = outside.group_problem or f"the {layer} controller cannot be used here"
         return problem, "run the broker as a service with Delegate=yes (systemd), or as root"
     if layer == "landlock":
-        why = "the kernel has no Landlock" if not outside.landlock_abi else "it did not stop a walk out"
+        why = "the kernel has no Landlock" if not outside.landlock_abi else "it did not prevent leaving the tree"
         return why, "Linux 5.13 or later with `landlock` in the lsm= boot parameter"
     if layer in ("workspace", "late-workspace") and outside.late_error:
         return outside.late_error, _fix_for_workspace(outside.late_error)
-    return "the canary got past it", f"report this: {seen}"
+    return "the self-test bypassed it", f"report this: {seen}"
 
 
 def _fix_for_workspace(error: str) -> str:
     if "mount_setattr" in error:
         return "this file system cannot map owners: run the broker as the owner of its workspaces"
-    return "let the broker's user make user namespaces"
+    return "allow the broker's user to create user namespaces"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class HostSettings:
 
 def explain_failure(error: str, host: HostSettings) -> tuple[str, str]:
     """Explain a bubblewrap error: cause and fix on this host."""
-    said = error.strip().splitlines()[-1] if error.strip() else "it said nothing"
+    said = error.strip().splitlines()[-1] if error.strip() else "no message"
     if "Unknown option" in said:
         return f"bubblewrap is too old: {said}", "install version 0.7 or later"
     if "Can't mount proc" in said:

@@ -71,4 +71,4 @@ def _set_and_check(call: Callable[[int], int], wanted: int) -> None:
     """Set an id and verify it, because these calls report no errors."""
     call(ctypes.c_int(wanted & 0xFFFF_FFFF).value)
     if call(_QUERY) & 0xFFFF_FFFF != wanted & 0xFFFF_FFFF:
-        raise OSError(1, f"the rights of user {wanted} cannot be taken on")
+        raise OSError(1, f"cannot assume the rights of user {wanted}")

@@ -59,7 +59,7 @@ def find_runtime_paths(
     todo = [*programs]
     for program in todo:  # grows: an environment is based on another installation
         if len(todo) > _MOST_BASES:
-            raise bounded_read.Oversized(f"{programs[0]} builds on more than {_MOST_BASES} other installations")
+            raise bounded_read.Oversized(f"{programs[0]} is based on more than {_MOST_BASES} other installations")
         found, end = follow_links(os.path.abspath(program))
         links += found
         paths.append(_require_existing(end, program))

@@ -60,7 +60,7 @@ def main() -> None:
     for at in range(6, end, 2):
         path, status = sys.argv[at], os.stat(sys.argv[at])
         if f"{status.st_dev}:{status.st_ino}" != sys.argv[at + 1]:
-            sys.exit(f"sandbox: {path} is another one than it was")
+            sys.exit(f"sandbox: {path} was replaced meanwhile")
     os.execv(command[0], command)
 
 

@@ -75,9 +75,9 @@ def check_directory(policy: Policy, folder: str, home: str, grant: Grant = EVERY
     real = _resolve(folder)
     check_owner_directories(grant, folder, real)
     if grant.rights is not None and not os.access(f"{real}/.", os.X_OK, effective_ids=True):
-        raise DirectoryRefused(f"{folder} is not a folder that {grant.identity} may enter")
+        raise DirectoryRefused(f"{folder} is not a directory that {grant.identity} may enter")
     if not os.path.isdir(real):
-        raise DirectoryRefused(f"{folder} is not a folder")
+        raise DirectoryRefused(f"{folder} is not a directory")
     if not may_work_in(policy, real):
         raise DirectoryRefused(f"{real} is not in one of the broker's workspaces ({', '.join(policy.workspaces)})")
     if grant.directories:
@@ -97,7 +97,7 @@ def _resolve(folder: str) -> str:
         raise DirectoryRefused(f"{folder}: {error.strerror}") from None
     for link, _ in links:
         if is_within(link, MAGIC_PATHS):
-            raise DirectoryRefused(f"{folder} leads through {link}, which is not the same for everybody")
+            raise DirectoryRefused(f"{folder} goes through {link}, which depends on the process")
     return real
 
 
@@ -117,18 +117,18 @@ def _check_location(policy: Policy, real: str, home: str) -> None:
         (*_SOURCES, home) if is_within(home, ["/var/lib"]) else _SOURCES
     )  # builds of CI services are in such a home
     if real in _TOP or (_in_unlisted(policy, real, _SYSTEM) and not is_within(real, allowed)):
-        raise DirectoryRefused(f"{real} is a system folder")
+        raise DirectoryRefused(f"{real} is a system directory")
     if is_within(home, [real]) or os.path.dirname(real) == "/home" or real == "/root":
         raise DirectoryRefused(
-            f"{real} is a home or holds one: what is written there (.bashrc, .ssh) acts as its owner later"
+            f"{real} is or contains a home directory, and sessions may not write to home directories"
         )
     if _in_unlisted(policy, real, _settings_dirs(real, home)):
         raise DirectoryRefused(
-            f"{real} holds settings or programs of a home: what is written there acts as its owner later"
+            f"{real} contains settings or programs of a home directory, which later run as its owner"
         )
     for path in protected_paths(policy, real) if policy.profile == "workspace-write" else ():
         if is_within(real, [path]):
-            raise DirectoryRefused(f"{path} is protected: what is written there acts as its owner later")
+            raise DirectoryRefused(f"{path} is protected: files there later run as their owner")
 
 
 def _in_unlisted(policy: Policy, real: str, places: Iterable[str]) -> bool:
@@ -224,7 +224,7 @@ def hide(path: str) -> SandboxMount:
     """
     mode = os.lstat(path).st_mode
     if stat.S_ISLNK(mode):
-        raise DirectoryRefused(f"{path} is to be hidden and is a symlink")
+        raise DirectoryRefused(f"{path} should be hidden but is a symlink")
     return SandboxMount(path, "hidden-folder" if stat.S_ISDIR(mode) else "hidden-file")
 
 
@@ -253,7 +253,7 @@ def _pin_parents(found: dict[str, SandboxMount], root: str, folder: str) -> str 
     for name in filter(None, folder[len(root) :].split("/")):
         here = f"{here}/{name}"
         if os.path.islink(here):
-            raise DirectoryRefused(f"cannot protect what lies in {here}: it is a symlink")
+            raise DirectoryRefused(f"cannot protect files in {here}: it is a symlink")
         if os.path.isfile(here):
             return here
         if not os.path.isdir(here):

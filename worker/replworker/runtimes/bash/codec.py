@@ -31,7 +31,7 @@ from replworker.runtimes.codec import ProtocolError
 
 EXIT_HINT = "`exit` ends the eval, not the session"
 ERREXIT_HINT = "`set -e` ended the eval at the first command that failed, not the session"
-ERROR_HINT = "an error of the shell itself ended the eval there, not the session"
+ERROR_HINT = "an error of the shell ended the eval, not the session"
 _END_HINTS = {"exit": EXIT_HINT, "errexit": ERREXIT_HINT}
 _BY_SIGINT = 128 + 2
 _BIG_NAMES_BYTES = 256 * 1024  # of values; above this, changes are detected by name only
@@ -90,7 +90,7 @@ class BashCodec:
             try:
                 self._handle_message(message)
             except (IndexError, TypeError, ValueError) as error:
-                raise ProtocolError(f"said {message.tag} in a wrong way") from error
+                raise ProtocolError(f"sent a malformed {message.tag}") from error
             answer += self._send_next()
         said, self._events = self._events, []
         return [frames.encode(event) for event in said], answer
@@ -114,7 +114,7 @@ class BashCodec:
             return _PendingRequest(frame, BashRequest("lookup", name=frame.symbol.removeprefix("$")))
         if isinstance(frame, frames.RestoreFrame):
             if frame.data is None or not frame.data.startswith(snapshot.HEAD) or "\0" in frame.data:
-                refused = frames.DumpedFrame(n=frame.n, error="this is not what a bash session was kept as")
+                refused = frames.DumpedFrame(n=frame.n, error="not a snapshot of a bash session")
                 return _PendingRequest(frame, BashRequest("ping"), refused)
             return _PendingRequest(frame, BashRequest("restore", code=encode_text(frame.data)))
         return _PendingRequest(
@@ -123,7 +123,7 @@ class BashCodec:
 
     def _build_eval(self, frame: frames.EvalFrame) -> _PendingRequest:
         if "\0" in frame.code:
-            ex = ExceptionInfo("SyntaxError", "the code has a NUL character, which bash cannot hold")
+            ex = ExceptionInfo("SyntaxError", "the code contains a NUL character, which bash does not support")
             failed = frames.ResultFrame(
                 n=frame.n, outcome="error", ex=ex, stacktrace=[], traceback=f"{frame.name}: {ex.message}\n"
             )
@@ -186,7 +186,7 @@ class BashCodec:
                 or not isinstance(self._current.frame, frames.EvalFrame)
                 or self._current.preset_reply is not None
             ):
-                raise ProtocolError("began what was not asked")
+                raise ProtocolError("began an eval that was not requested")
             self._current.has_begun = True
         elif tag == "result":
             self._on_result(parse_number(fields[0]))
@@ -203,7 +203,7 @@ class BashCodec:
         """
         asking = self._current
         if asking is None or not asking.has_begun or not isinstance(asking.frame, frames.EvalFrame):
-            raise ProtocolError("spoke of an eval that does not run")
+            raise ProtocolError("referred to an eval that is not running")
         return asking.frame
 
     def _on_state(self, variables: bytes, functions: bytes) -> None:
@@ -242,7 +242,7 @@ class BashCodec:
     def _on_answer(self, fields: list[str]) -> None:
         asking = self._current
         if asking is None or (isinstance(asking.frame, frames.EvalFrame) and asking.preset_reply is None):
-            raise ProtocolError("answered what was not asked")
+            raise ProtocolError("sent an unexpected reply")
         if asking.preset_reply is not None:
             self._finish(asking.preset_reply)
             return
@@ -274,12 +274,12 @@ class BashCodec:
                     n=frame.n, error=f"the session's names are {fields[0][:20]} bytes, more than {frame.max}"
                 )
             if len(fields) != 1 + snapshot.PARTS:
-                raise ProtocolError("told too little of itself")
+                raise ProtocolError("sent an incomplete dump")
             return snapshot.build_dump(frame.n, fields[1:], self._options)
         if isinstance(frame, frames.RestoreFrame) and frame.data is not None:
             count, left = snapshot.find_missing(frame.data, self._names)
             return frames.DumpedFrame(n=frame.n, count=count, bytes=len(frame.data.encode()), left_behind=left)
-        raise ProtocolError("answered what was not asked")
+        raise ProtocolError("sent an unexpected reply")
 
     def _user_variables(self) -> list[str]:
         """Return the user's variables: new ones, and environment variables with a changed value."""

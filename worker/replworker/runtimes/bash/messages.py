@@ -55,28 +55,28 @@ class BashMessageReader:
             piece = piece[: max(0, STATE_BYTES - len(self._rest))]
         self._size += len(piece) + 1
         if self._size > 2 * MAX_FRAME_BYTES or len(self._rest) + len(piece) > MAX_FRAME_BYTES:
-            raise ProtocolError("said more in one message than may be")
+            raise ProtocolError("sent a message that is too long")
         self._rest += piece
 
     def _field(self, field: bytes) -> BashMessage | None:
         if field[:1] == b"!":
             self._tag, self._fields, self._size = field[1:].decode("ascii", "replace"), [], 0
             if self._tag not in TAGS:
-                raise ProtocolError(f"said what nobody knows: {self._tag[:40]!r}")
+                raise ProtocolError(f"sent an unknown message: {self._tag[:40]!r}")
         elif not field:
             self._tag, self._fields, self._size = None, [], 0
         elif self._tag is None:
-            raise ProtocolError("said something outside of any message")
+            raise ProtocolError("sent data outside a message")
         elif field[:1] == b".":
             self._fields.append(field[1:])
             if len(self._fields) > _MOST_FIELDS:
-                raise ProtocolError("said more in one message than may be")
+                raise ProtocolError("sent a message that is too long")
         elif field == b"=":
             message = BashMessage(self._tag, self._fields)
             self._tag, self._fields, self._size = None, [], 0
             return message
         else:
-            raise ProtocolError("said a field that is none")
+            raise ProtocolError("sent an invalid field")
         return None
 
 
@@ -108,7 +108,7 @@ def parse_number(field: bytes) -> int:
         ProtocolError: the field is not a number
     """
     if not field.isdigit() or len(field) > 12:
-        raise ProtocolError("said a number that is none")
+        raise ProtocolError("sent an invalid number")
     return int(field)
 
 

@@ -31,7 +31,7 @@ def interrupted(n: int, changed: list[str] | None = None) -> frames.ResultFrame:
 def syntax_error(frame: frames.EvalFrame, told: str) -> frames.ResultFrame:
     line = _LINE.search(told)
     first = told.split("\n")[0].removeprefix(f"{frame.name}: ").strip()
-    ex = ExceptionInfo("SyntaxError", first[:MESSAGE_CHARS] or "the code ends before it is whole")
+    ex = ExceptionInfo("SyntaxError", first[:MESSAGE_CHARS] or "the code is incomplete")
     stack = [StackFrame("", frame.name, int(line[1]))] if line else []
     return frames.ResultFrame(
         n=frame.n, outcome="error", ex=ex, stacktrace=stack, traceback=(told or f"{frame.name}: {ex.message}") + "\n"
@@ -40,7 +40,7 @@ def syntax_error(frame: frames.EvalFrame, told: str) -> frames.ResultFrame:
 
 def failure_for(frame: RequestFrame) -> frames.FrameEvent:
     """Return the reply if Bash repeatedly returns to its prompt without one."""
-    why = "bash was interrupted each time it was asked"
+    why = "bash was interrupted on every attempt"
     if isinstance(frame, frames.ClaimFrame):
         return frames.ClaimedFrame(frame.n, why)
     if isinstance(frame, frames.VarsFrame):

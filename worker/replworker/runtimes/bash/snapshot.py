@@ -46,15 +46,15 @@ def find_missing(data: str, now: ShellNames) -> tuple[int, list[SkippedName]]:
         if name not in now.variables or (here is not None and here.text != how.text):
             left.append(name)
     functions = set(_FUNCTION.findall(data)) & now.functions
-    why = "this session has one of that name that cannot be changed"
+    why = "this session has a read-only one of that name"
     return len(wanted) - len(left) + len(functions), [SkippedName(name, why) for name in left]
 
 
 def _cannot_copy(how: DeclaredVariable) -> str | None:
     if "i" in how.flags and how.value is not None and not has_only_integers(how.value):
-        return "an integer with a text in it, which bash would evaluate"
+        return "an integer with text, which bash would evaluate"
     if "n" in how.flags and how.value is not None and not _PLAIN_NAME.fullmatch(how.value):
-        return "a reference to more than a name, which bash would evaluate"
+        return "a reference to an expression, which bash would evaluate"
     return None
 
 

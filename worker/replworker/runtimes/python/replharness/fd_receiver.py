@@ -48,7 +48,7 @@ class ReceivedDescriptor:
             os.close(fd)
         del self._fds[:-1]
         if not self._fds:
-            raise NoDescriptor("no descriptor came along")
+            raise NoDescriptor("no descriptor received")
         return self._fds[0]
 
     def __exit__(self, *_: object) -> None:

@@ -135,7 +135,7 @@ class MatplotlibFigures:
         except KeyboardInterrupt:
             raise
         except BaseException as exc:
-            self._warn("a figure could not be drawn", exc)
+            self._warn("a figure could not be rendered", exc)
             return
         _close(figure)
         figure.stale = False  # saving changes the figure's colours temporarily, which counts as a change

@@ -173,7 +173,7 @@ def _folder() -> str:
         found = os.lstat(path)
         if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022:
             return path
-    raise OSError("no folder of ours in %s" % parent)
+    raise OSError("cannot use a directory in %s" % parent)
 
 
 def _make_room(handle: int, size: int) -> None:

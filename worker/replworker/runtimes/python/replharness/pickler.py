@@ -180,7 +180,7 @@ class _Writers:
 
     def _lock(self, pickler: Any, lock: Any) -> None:
         if repr(lock).startswith("<locked"):
-            raise NotCopyable("a lock that is held")
+            raise NotCopyable("a locked lock")
         pickler.save_reduce(type(lock) if type(lock) is _thread.RLock else _thread.allocate_lock, (), obj=lock)
 
     def _typevar(self, pickler: Any, var: Any) -> None:

@@ -115,7 +115,7 @@ class _Reading:
         while view:
             count = os.preadv(self._fd, [view[:_PIECE_BYTES]], self._at)
             if not count:
-                raise SnapshotError("a snapshot that is not whole")
+                raise SnapshotError("an incomplete snapshot")
             view = view[count:]
             self._at += count
         return data
@@ -135,7 +135,7 @@ def _index(file: Any, size: int) -> Any:
         raise SnapshotError("not a snapshot")
     if said != ours:
         theirs = said.partition(b",")[2].strip().decode("ascii", "replace")
-        raise SnapshotError("written by %s, and this is %s" % (theirs, ours.partition(b",")[2].strip().decode()))
+        raise SnapshotError("written by %s, but this is %s" % (theirs, ours.partition(b",")[2].strip().decode()))
     try:
         file.seek(size - 8)
         length = int.from_bytes(file.read(8), "big")
@@ -144,4 +144,4 @@ def _index(file: Any, size: int) -> Any:
         file.seek(size - 8 - length)
         return marshal.loads(file.read(length))
     except (ValueError, EOFError, TypeError, OSError):
-        raise SnapshotError("a snapshot that is not whole") from None
+        raise SnapshotError("an incomplete snapshot") from None
