@@ -23,7 +23,7 @@ from replwire.replies import Approval
 
 Start = Callable[..., BrokerProcess]
 COMMAND = [sys.executable, "-m", "replctl"]
-ASKS = hook_source("return Ask('Delete?', 'it says rm') if 'rm' in q.code else None")
+ASKS = hook_source("return RequireApproval('Delete?', 'it says rm') if 'rm' in q.code else None")
 
 
 def _with(start: Start, tmp_path: Path, texts: dict[str, str], *settings: str, **more: Any) -> BrokerProcess:
@@ -45,9 +45,7 @@ def _cli(broker: BrokerProcess, *args: str, **more: Any) -> subprocess.Completed
 
 
 def test_a_hook_sees_code_and_who_sends_it_and_its_word_counts(start: Start, tmp_path: Path) -> None:
-    body = (
-        "return Block(f'{q.op} {q.name} {q.runtime} {q.agent} {sorted(q.facts.imports)}') if 'bad' in q.code else None"
-    )
+    body = "return Block(f'{q.op} {q.name} {q.runtime} {q.agent} {sorted(q.analysis.imports)}') if 'bad' in q.code else None"
     broker = _with(start, tmp_path, {"guard": hook_source(body)})
     with broker.wire() as wire:
         assert wire.run("1+1", "s").value == "2"
@@ -175,7 +173,7 @@ def test_the_command_asks_who_sits_at_the_terminal(start: Start, tmp_path: Path,
 
 
 def test_ctrl_c_at_the_question_is_a_no(start: Start, tmp_path: Path) -> None:
-    title = "return Ask('Clear \\x1b[2J?', 'it says rm') if 'rm' in q.code else None"
+    title = "return RequireApproval('Clear \\x1b[2J?', 'it says rm') if 'rm' in q.code else None"
     broker = _with(start, tmp_path, {"guard": hook_source(title)})
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -255,22 +253,22 @@ def test_a_broker_does_not_serve_without_an_extension_that_its_config_names(tmp_
 # --- other kinds ---
 
 KINDS = """
-from replbroker.sinks.jsonl_backend import Jsonl
+from replbroker.sinks.jsonl_backend import JsonlBackend
 import sys
 @hookimpl
 def replctl_register(register, settings):
-    register(Introspect(name="good", snapshot=lambda: {"n": 1}))
-    register(Introspect(name="bad", snapshot=lambda: 1/0))
-    register(Introspect(name="big", snapshot=lambda: "x" * 100_000))
-    register(Introspect(name="odd", snapshot=lambda: object()))
-    register(AuthBackend(name="static", identify={"a-token-of-ann": "ann"}.get))
-    register(AuthBackend(name="broken", identify=lambda token: 1/0))
-    register(SessionBackend(name="mine", backend=Jsonl))
+    register(IntrospectSource(name="good", snapshot=lambda: {"n": 1}))
+    register(IntrospectSource(name="bad", snapshot=lambda: 1/0))
+    register(IntrospectSource(name="big", snapshot=lambda: "x" * 100_000))
+    register(IntrospectSource(name="odd", snapshot=lambda: object()))
+    register(IdentityBackend(name="static", identify={"a-token-of-ann": "ann"}.get))
+    register(IdentityBackend(name="broken", identify=lambda token: 1/0))
+    register(SessionBackend(name="mine", backend=JsonlBackend))
     register(Runtime(name="shout", interpreter=lambda: sys.executable, arguments=(SHOUT,), reads=(SHOUT,)))
     register(Runtime(name="absent", interpreter=lambda: None))
-    register(Command(name="louder", summary="Say it louder", run=lambda client, session, text: client.eval(f"{text!r}.upper()", session).value))
-    register(Command(name="fails", summary="Fails", run=lambda client, session, text: 1/0))
-    register(Command(name="leaves", summary="Leaves", run=lambda client, session, text: sys.exit(0)))
+    register(ExtensionCommand(name="louder", summary="Say it louder", run=lambda client, session, text: client.eval(f"{text!r}.upper()", session).value))
+    register(ExtensionCommand(name="fails", summary="Fails", run=lambda client, session, text: 1/0))
+    register(ExtensionCommand(name="leaves", summary="Leaves", run=lambda client, session, text: sys.exit(0)))
 """
 
 
@@ -365,7 +363,7 @@ def replctl_register(register, settings):
         print("humming", flush=True)
         return "hm"
     register(Hook(name="noisy", before_eval=judge))
-    register(Command(name="hum", run=hum))
+    register(ExtensionCommand(name="hum", run=hum))
 """
 
 

@@ -45,7 +45,7 @@ class Hook(Contribution):
     unique_name: ClassVar[bool] = False
 
     before_eval: Annotated[
-        Callable[[HookRequest], Verdict | None], "Allow() or None, Block(reason), or Ask(title, reason)"
+        Callable[[HookRequest], Verdict | None], "Allow() or None, Block(reason), or RequireApproval(title, reason)"
     ]
 
 
