@@ -11,6 +11,7 @@ import random
 import socket
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from transports import BrokerSites
 
 SOAK = os.environ.get("REPLCTL_SOAK") == "1"
 SHARED_OPS = [op for op in OPS if op != ENDING]
+CONNECTIONS = 10  # for many lines: refusals come slowly on each
 STRIKES = 8  # bad lines in a row that a client may send and still be heard, whatever is bad about them
 QUIET = (
     "limits.rate-limit-per-min=0",
@@ -89,19 +91,27 @@ class FuzzSender:
         self._subscribed: set[str] = set()
 
     def send(self, lines: list[bytes], cuts: random.Random | None = None) -> list[dict[str, Any]]:
-        """The last messages for all of them, in the order they came. Good lines in between keep the connection."""
+        """Send lines and return the last messages for all of them, in the order in which they came."""
+        self.start(lines, cuts)
+        return self.finish()
+
+    def start(self, lines: list[bytes], cuts: random.Random | None = None) -> None:
+        """Send lines, with good ones in between, which keep the connection."""
         padded: list[bytes] = []
         for line in lines:
             self._count += 1
             padded.append(line)
             if self._count % STRIKES == 0:
                 padded.append(b'{"id":"between","op":"ping"}')
-        wanted = Counter(request_id for line in padded if (request_id := due(line)) is not None)
+        self._wanted = wanted = Counter(request_id for line in padded if (request_id := due(line)) is not None)
         for request_id, count in wanted.items():
             for _ in range(count):
                 self._wire.rules.sent(request_id)
         self._write(b"".join(line + b"\n" for line in padded), cuts)
-        ends = []
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Return the last messages for what `start` sent."""
+        wanted, ends = self._wanted, []
         while wanted.total():
             message = self._wire.receive()
             if not self._answers(message):
@@ -130,9 +140,16 @@ class FuzzSender:
 @pytest.mark.parametrize("op", SHARED_OPS)
 def test_every_bad_value_in_every_field_is_answered_once(wire: LineWire, op: str) -> None:
     wire.run("1")
-    sender = FuzzSender(wire)
+    ends: list[dict[str, Any]] = []
     lines = list(one_bad_field(op))
-    ends = [end for at in range(0, len(lines), STRIKES) for end in sender.send(lines[at : at + STRIKES])]
+    connections = 1 if op == "subscribe" else CONNECTIONS  # subscribers are to read all the time
+    with ExitStack() as stack:
+        wires = [stack.enter_context(LineWire(wire.url)) for _ in range(connections)]
+        senders = [FuzzSender(each) for each in wires]
+        for at in range(0, len(lines), STRIKES * connections):
+            for number, sender in enumerate(senders):
+                sender.start(lines[at + number * STRIKES : at + (number + 1) * STRIKES])
+            ends += [end for sender in senders for end in sender.finish()]
     assert len([end for end in ends if "error" in end["status"]]) > 200
 
 
