@@ -48,7 +48,7 @@ class _AcpConversation:
                 self.chunks.append(update["content"]["text"])
 
     def open(self, folder: Path) -> str:
-        """A session."""
+        """Open a session; return its id."""
         return str(self.call("session/new", cwd=str(folder), mcpServers=[])["sessionId"])
 
     def prompt(self, session: str) -> None:

@@ -25,7 +25,7 @@ class Echo:
         return InitializeResponse(protocol_version=protocol_version)
 
     async def new_session(self, **_: Any) -> NewSessionResponse:
-        """The one session."""
+        """Return the one session."""
         return NewSessionResponse(session_id="echo")
 
     async def prompt(self, session_id: str, **_: Any) -> PromptResponse:

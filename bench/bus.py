@@ -1,4 +1,4 @@
-"""What watching costs an eval: events, transcripts, subscribers and traces, each switched on alone, and all at once.
+"""Cost of watching an eval: events, transcripts, subscribers and traces, each switched on alone, and all at once.
 
 The brokers differ in that alone, and are measured in turns, in many short rounds: each round gives a ratio to the
 broker with everything off in that very round, and the median of these ratios is what is held against the bound.

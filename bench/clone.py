@@ -26,7 +26,7 @@ _MS = 1e3
 
 
 def measure(plan: BenchPlan) -> list[BenchTable]:
-    """A table a size and a kind; 1000 MB only in a full run, on a machine with so much memory to spare."""
+    """Return a table for each size and kind; 1000 MB only in a full run, on a machine with so much memory to spare."""
     sizes = [1, 100] + ([_MUCH] if not plan.quick and _free_gb() > _FREE_GB else [])
     kinds = [kind for kind in _KINDS if kind == "bytes" or find_spec("numpy")]
     return [_table(plan, kind, mb) for mb in sizes for kind in kinds]

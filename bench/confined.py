@@ -1,4 +1,4 @@
-"""What the sandbox costs at a caller: two brokers that differ in nothing else, in turns."""
+"""Cost of the sandbox at a caller: two brokers that differ in nothing else, in turns."""
 
 from __future__ import annotations
 

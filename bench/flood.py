@@ -40,7 +40,7 @@ def _address(lines: str) -> tuple[str, int]:
 
 
 def repeat_line(line: bytes) -> Callable[[str, str, ExitStack], LoadFunction]:
-    """A connection that sends this line, 64 KiB at a time, reads what it is told, and comes again."""
+    """Return a load: a connection that sends this line, 64 KiB at a time, reads the replies, and reconnects."""
     chunk = line * (CHUNK // len(line))
 
     def begin(_: str, lines: str, __: ExitStack) -> LoadFunction:
@@ -72,7 +72,7 @@ def _send_chunks(sock: socket.socket, chunk: bytes, over: float) -> int:
 
 
 def pings(target: str, _: str, __: ExitStack) -> LoadFunction:
-    """Valid pings over ZeroMQ, and nothing read but to make room for more. It asks what it may before."""
+    """Send valid pings over ZeroMQ, up to the rate limit beforehand; read only to make room for more."""
     sock = dealer(zmq.Context.instance(), target)
     ping = ours.encode({"id": "p", "op": "ping"})
     while "error" not in _ask(sock, ping):
@@ -111,7 +111,7 @@ def large(target: str, _: str, __: ExitStack) -> LoadFunction:
 
 
 def churn(_: str, lines: str, stack: ExitStack) -> LoadFunction:
-    """Connections that ask once and go, while the kernel has thousands of others."""
+    """Open connections that ask once and close, while the kernel has thousands of others."""
     _open_pairs(stack)
 
     def flood(over: float) -> int:
@@ -128,7 +128,7 @@ def churn(_: str, lines: str, stack: ExitStack) -> LoadFunction:
 
 
 def _open_pairs(stack: ExitStack) -> None:
-    """Connections between two ends of our own, as many as a process may have."""
+    """Open connections between two ends of our own, as many as a process may have."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     door = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=100))
@@ -180,7 +180,7 @@ def subscriptions(target: str, _: str, __: ExitStack) -> LoadFunction:
 
 
 def output(target: str, _: str, __: ExitStack) -> LoadFunction:
-    """A session that prints without end, and a reader that keeps up as it can."""
+    """Run a session that prints without end, and read as fast as possible."""
     code = "import time\nover = time.monotonic() + 1\nwhile time.monotonic() < over: print('x' * 100)"
     return _evals(dealer(zmq.Context.instance(), target), code)
 
@@ -192,7 +192,7 @@ def computing(target: str, _: str, __: ExitStack) -> LoadFunction:
 
 
 def spinning(_: str, __: str, ___: ExitStack) -> LoadFunction:
-    """Nothing to do with the broker: a program that takes a processor, as those that send do."""
+    """Spin on one processor without the broker, as the sending loads do."""
 
     def spin(over: float) -> int:
         count = 0
@@ -219,7 +219,7 @@ def _evals(sock: zmq.Socket[bytes], code: str, rest_s: float = 0.0) -> LoadFunct
 
 
 def _ask(sock: zmq.Socket[bytes], request: bytes) -> list[str]:
-    """Its last status, whatever came before."""
+    """Return the last status of a request."""
     sock.send(request)
     while True:
         said = ours.decode(sock.recv())

@@ -52,7 +52,7 @@ def floor(workers: int = 1) -> Iterator[EchoFloor]:
 
 
 def dealer(context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> zmq.Socket[bytes]:
-    """A caller's socket, which never waits for ever."""
+    """Return a caller's socket; every wait on it has a timeout."""
     socket = context.socket(zmq.DEALER)
     socket.linger = 0
     socket.sndtimeo = socket.rcvtimeo = _TIMEOUT_MS

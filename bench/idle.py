@@ -33,7 +33,7 @@ def _address(url: str) -> tuple[int, str | tuple[str, int]]:
 
 
 def _connection_outcome(sock: socket.socket) -> str:
-    """What became of a connection."""
+    """Return the state of a connection as a word."""
     try:
         said = sock.recv(1000)
     except BlockingIOError:
@@ -48,7 +48,7 @@ def _connection_outcome(sock: socket.socket) -> str:
 
 
 def _connect(url: str) -> socket.socket | None:
-    """A connection, or None when nobody takes it in time. A full queue at a Unix socket does not wait by itself."""
+    """Return a connection, or None if none is accepted in time: a full queue at a Unix socket does not wait."""
     family, place = _address(url)
     over = time.monotonic() + _CONNECT_S
     while True:

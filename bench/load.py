@@ -73,7 +73,7 @@ class EchoLoad:
         self._socket.send(b"%03d" % lane + MESSAGE[3:])
 
     def take_finished(self, seconds: float) -> list[int]:
-        """As above."""
+        """Return lanes whose requests ended, after waiting this long for the first."""
         lanes: list[int] = []
         while len(lanes) < _TURN and self._socket.poll(0 if lanes else int(seconds * 1000)):
             lanes.append(int(self._socket.recv()[:3]))
@@ -92,7 +92,7 @@ class KernelLoad:
         self._sent.add(self._client.execute(_MIX[len(self._sent) % len(_MIX)]))
 
     def take_finished(self, seconds: float) -> list[int]:
-        """As above."""
+        """Return lanes whose requests ended, after waiting this long for the first."""
         client, lanes = self._client, list[int]()
         while len(lanes) < _TURN and client.iopub_channel.socket.poll(0 if lanes else int(seconds * 1000)):
             said = client.iopub_channel.get_msg(timeout=0)

@@ -25,7 +25,7 @@ def describe() -> list[str]:
 
 
 def load() -> str:
-    """How busy the machine was; figures of a busy one are good for their ratios only."""
+    """Return the load of the machine; figures of a busy one are good for their ratios only."""
     return f"load average {os.getloadavg()[0]:.1f}"
 
 
@@ -42,7 +42,7 @@ def _cpu_model() -> str:
 
 
 def _build() -> str:
-    """What the build's flags tell. A distribution may optimise and record nothing: so the speed is said as well."""
+    """Return the build's flags. A distribution may optimise and record nothing: so the speed is given as well."""
     flags = " ".join(
         str(sysconfig.get_config_var(name) or "")
         for name in ("CONFIG_ARGS", "PY_CORE_CFLAGS", "PY_CFLAGS_NODIST", "PY_LDFLAGS_NODIST")

@@ -27,7 +27,7 @@ class DealerConnection:
         self.socket = dealer(zmq.Context.instance(), target)
 
     def send(self, message: bytes) -> None:
-        """A request."""
+        """Send a request."""
         self.socket.send(message)
 
     def receive(self) -> list[bytes]:
@@ -45,7 +45,7 @@ class LineConnection:
         self._begun = b""
 
     def send(self, message: bytes) -> None:
-        """A request."""
+        """Send a request."""
         self.socket.sendall(message + b"\n")
 
     def receive(self) -> list[bytes]:

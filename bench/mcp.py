@@ -1,5 +1,6 @@
-"""`replctl mcp` at an MCP client that speaks bare lines, beside posit's mcp-repl, sandboxes on and off, and beside
-pykernel-mcp, a server over an ipykernel.
+"""`replctl mcp` at an MCP client that speaks bare lines, beside two peers.
+
+They are posit's mcp-repl, sandboxes on and off, and pykernel-mcp, a server over an ipykernel.
 
 posit's waits after each call until output has settled, so that late output comes along: its calls take that long.
 pykernel-mcp imports numpy, pandas and matplotlib into each kernel before its first answer: its starts and resets do.
@@ -127,7 +128,7 @@ def _resets(talks: Conversations, plan: BenchPlan) -> BenchTable:
 
 
 def _reading_tables(talks: Conversations) -> list[BenchTable]:
-    """What a model is given: of a flood, as list of tools, and of the script of tasks."""
+    """Return tables of characters that a model is given: of a flood, as list of tools, and of the script of tasks."""
     floods = {who: [float(len(talk.eval(_FLOOD).text))] for who, talk in talks.items()}
     lists = {who: [float(len(encode(talk.ask("tools/list")["tools"])))] for who, talk in talks.items()}
     told = {who: [talk.eval(code) for code in _TASKS.values()] for who, talk in talks.items()}

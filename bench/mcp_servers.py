@@ -26,8 +26,10 @@ encode = msgspec.json.Encoder().encode
 
 
 class ToolAnswer(NamedTuple):
-    """What a tool gave: the text that a model reads, how many pictures, and the characters of the whole message but
-    for the pictures' data."""
+    """Answer of a tool.
+
+    The text that a model reads, the number of pictures, and the characters of the whole message without picture data.
+    """
 
     text: str
     pictures: int
@@ -53,7 +55,7 @@ class McpConversation(ABC):
         self._in.flush()
 
     def ask(self, method: str, **params: Any) -> dict[str, Any]:
-        """A request to its result. Raises KeyError when the answer is an error."""
+        """Send a request and return its result. Raises KeyError if the answer is an error."""
         self._count += 1
         self._put({"id": self._count, "method": method, "params": params})
         while True:
@@ -78,7 +80,7 @@ class McpConversation(ABC):
 
     @abstractmethod
     def reset(self) -> ToolAnswer:
-        """A fresh process, and the answer of `1+1` in it."""
+        """Start a fresh process and return its answer to `1+1`."""
 
     def wait_until_idle(self) -> None:  # noqa: B027 - most have nothing to wait for
         """Come to rest: nothing is left over from the call before."""
@@ -99,21 +101,21 @@ class ReplctlMcp(McpConversation):
     broker: ours.RawClient | None = None
 
     def eval(self, code: str) -> ToolAnswer:
-        """As above."""
+        """Run code."""
         return self.call("eval", code=code, session=self._session, wait=60)
 
     def reset(self) -> ToolAnswer:
-        """As above: two calls."""
+        """Reset in two calls."""
         self.call("reset", session=self._session)
         return self.eval("1+1")
 
     def wait_until_idle(self) -> None:
-        """As above: the pool of warm workers is full again."""
+        """Wait until the pool of warm workers is full again."""
         if self.broker is not None:
             self.broker.wait_warm(POOL)
 
     def close(self) -> None:
-        """As above. The broker below a server that started it is ended by `ColdReplctlMcp`."""
+        """End the session and the server. A broker that it started is ended by `ColdReplctlMcp`."""
         self.call("sessions", action="close", session=self._session)
         procs.stop(self._process)
 
@@ -122,11 +124,11 @@ class PositMcp(McpConversation):
     """`mcp-repl`."""
 
     def eval(self, code: str) -> ToolAnswer:
-        """As above."""
+        """Run code."""
         return self.call("repl", input=code + "\n", timeout_ms=30_000)
 
     def reset(self) -> ToolAnswer:
-        """As above: one call, whose first character resets."""
+        """Reset in one call, whose first character does it."""
         return self.eval("\x041+1")
 
 
@@ -136,17 +138,17 @@ class PyKernelMcp(McpConversation):
     log = Path(os.devnull)  # two lines for each call
 
     def eval(self, code: str) -> ToolAnswer:
-        """As above."""
+        """Run code."""
         return self.call("execute_python", code=code)
 
     def reset(self) -> ToolAnswer:
-        """As above: two calls."""
+        """Reset in two calls."""
         self.call("restart_kernel")
         return self.eval("1+1")
 
 
 class McpContender:
-    """How to start one contender, up to its first answer; `talk` is the one that runs."""
+    """Contender that can be started, up to its first answer; `conversation` is the one that runs."""
 
     def __init__(
         self,
@@ -173,7 +175,7 @@ class McpContender:
         self.conversation = None
 
     def ensure_started(self) -> McpConversation:
-        """The server, started if it was not."""
+        """Return the server, started if it was not."""
         if self.conversation is None:
             self.start()
         assert self.conversation is not None
@@ -187,7 +189,7 @@ class ColdReplctlMcp(McpContender):
         super().__init__(ReplctlMcp, REPLCTL)
 
     def start(self) -> None:
-        """As above."""
+        """Start it, with a state directory of its own."""
         state = self._stack.enter_context(procs.temporary_directory())
         self._env = env_of(state)
         self._stack.callback(_stop_broker, f"ipc://{state}/run/broker.sock")
@@ -195,7 +197,7 @@ class ColdReplctlMcp(McpContender):
 
 
 def is_two(told: ToolAnswer) -> bool:
-    """Whether this answers `1+1`."""
+    """Return whether this answers `1+1`."""
     return "2" in told.text.splitlines()
 
 

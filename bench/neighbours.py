@@ -1,4 +1,4 @@
-"""What one client's traffic does to another's: evals and pings of a calm agent, quiet and beside each kind of nuisance.
+"""Effect of one client's traffic on another's: evals and pings of a calm agent, quiet and beside each kind of nuisance.
 
 Quiet and loud phases take turns, and each loud one is compared with the quiet one before it: the ratio is the median of
 these. Two rows have no traffic: what a processor that is taken costs on this machine is in every other row as well.
@@ -42,7 +42,7 @@ _TRAFFIC = {
 
 
 class QuietLoudPair(NamedTuple):
-    """What the calm agent saw before, and beside, a neighbour."""
+    """Samples of the calm agent before, and beside, a neighbour."""
 
     quiet: Samples
     loud: Samples
@@ -71,7 +71,7 @@ def measure(plan: BenchPlan) -> list[BenchTable]:
 
 @contextmanager
 def _start_calm_agent(broker: shared.SharedBroker) -> Iterator[Callable[[float], Samples]]:
-    """The calm agent."""
+    """Start the calm agent."""
     process = procs.start_module("calm", str(shared.CALM_UID), broker.zmq)
     try:
         procs.read_line(process)
@@ -88,7 +88,7 @@ def _start_calm_agent(broker: shared.SharedBroker) -> Iterator[Callable[[float],
 
 @contextmanager
 def start_neighbour(kind: str, broker: shared.SharedBroker) -> Iterator[Callable[[float], Any]]:
-    """The other one, who is a nuisance for as long as is said, and then lets all come to rest."""
+    """Start the other client, which loads the broker for a given time, and waits afterwards."""
     process = procs.start_module("flood", kind, str(shared.NOISY_UID), broker.zmq, broker.lines)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Somebody who asks for many sessions: `python -m bench.openers UID TARGET COUNT`.
+"""Client that asks for many sessions: `python -m bench.openers UID TARGET COUNT`.
 
 All requests at once; says how many ended with which word, as a line of JSON. At the first line on its stdin, or its
 end, the sessions that it got are closed, and it ends.
@@ -21,7 +21,7 @@ _PATIENCE_S = 40.0
 
 
 def _answers(sock: zmq.Socket[bytes], awaited: set[str]) -> dict[str, list[str]]:
-    """The last status of each of these, as far as they come in time."""
+    """Return the last status of each of these, as far as they come in time."""
     found: dict[str, list[str]] = {}
     over = time.monotonic() + _PATIENCE_S
     while len(found) < len(awaited) and sock.poll(int(max(0.0, over - time.monotonic()) * 1000)):

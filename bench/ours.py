@@ -37,7 +37,7 @@ _RAISED_LIMITS = {  # bounds that protect a real broker from what a bench does
 
 
 class ReplyMessage(msgspec.Struct):
-    """What a bench needs of a reply."""
+    """Fields of a reply that a benchmark needs."""
 
     id: str
     status: list[str] | None = None
@@ -77,7 +77,7 @@ class RawClient:
         return sent
 
     def finish(self, sent: str) -> ReplyMessage:
-        """The terminal reply to a request, with the value that came before it. Raises Refused."""
+        """Return the terminal reply to a request, with the value that came before it. Raises Refused."""
         value: str | None = None
         while True:
             said = decode(self._socket.recv())
@@ -113,15 +113,15 @@ class RawClient:
         return sent
 
     def info(self, session: str) -> dict[str, Any]:
-        """What the broker tells of a session."""
+        """Return the broker's information about a session."""
         return self.call("info", session=session, variables=False).info or {}
 
     def stats(self) -> dict[str, Any]:
-        """The broker's counters."""
+        """Return the broker's counters."""
         return self.call("stats").stats or {}
 
     def is_sandboxed(self) -> bool:
-        """Whether sessions that are opened now are confined."""
+        """Return whether sessions that are opened now are confined."""
         return isinstance(self.call("describe").sandbox, dict)
 
     def wait_warm(self, count: int) -> None:
@@ -150,12 +150,12 @@ class BenchBroker:
         self._clients: list[Client] = []
 
     def raw(self) -> RawClient:
-        """A bare connection."""
+        """Open a bare connection."""
         self._raw.append(RawClient(self.endpoint))
         return self._raw[-1]
 
     def client(self) -> Client:
-        """A connection of the library."""
+        """Open a connection of the library."""
         self._clients.append(Client(self.endpoint, start=False))
         return self._clients[-1]
 
@@ -186,7 +186,7 @@ def broker(
     settings: Sequence[str] = (),
     **limits: int,
 ) -> Iterator[BenchBroker]:
-    """A broker with these limits beyond the opened ones (`max_sessions=120`); ended on every way out.
+    """Start a broker with these limits beyond the opened ones (`max_sessions=120`); ended on every way out.
 
     Sessions are sandboxed where the machine can, as they are by default; `sandbox=False` turns it off, and
     `confine` has other bounds of it (`{"pids": 64}`). With `tcp` the broker listens to JSON lines as well; `settings`

@@ -55,7 +55,7 @@ class JupyterKernel:
         wait_until_up(self._client)
 
     def restart(self) -> None:
-        """A fresh process under the same client, up to where it answers."""
+        """Start a fresh process under the same client, up to its first answer."""
         self._manager.restart_kernel(now=True)
         wait_until_up(self._client)
 
@@ -64,7 +64,7 @@ class JupyterKernel:
         return execute(self._client, code)
 
     def interactive(self, code: str) -> str | None:
-        """The same with jupyter_client's own call for it; the value's text."""
+        """Run code with jupyter_client's own call for it; return the value's text."""
         values: list[str] = []
 
         def hook(said: Any) -> None:
@@ -119,7 +119,7 @@ class JupyterKernel:
 
 @contextmanager
 def kernel() -> Iterator[JupyterKernel]:
-    """A kernel that runs, and is ended."""
+    """Start a kernel, and end it."""
     made = JupyterKernel()
     try:
         made.start()
@@ -149,7 +149,7 @@ def wait_until_up(client: Any) -> None:
 
 
 def _poll_reply(channel: Any, asked: set[str]) -> bool:
-    """Whether something about one of these requests comes very soon."""
+    """Return whether something about one of these requests comes very soon."""
     try:
         return channel.get_msg(timeout=_LOOK_S)["parent_header"].get("msg_id") in asked
     except queue.Empty:
@@ -157,7 +157,7 @@ def _poll_reply(channel: Any, asked: set[str]) -> bool:
 
 
 def is_idle(said: Any) -> bool:
-    """Whether this is the last word about a request on iopub."""
+    """Return whether this is the last message about a request on iopub."""
     return bool(said["msg_type"] == "status" and said["content"]["execution_state"] == "idle")
 
 
@@ -186,7 +186,7 @@ def _outcome(client: Any, sent: str, on_stream: OnStream | None) -> str | None:
 
 
 def connect(connection_file: str) -> Any:
-    """A client of a kernel that another process started."""
+    """Return a client of a kernel that another process started."""
     client: Any = BlockingKernelClient(connection_file=connection_file)
     client.load_connection_file()
     client.start_channels(stdin=False, hb=False)

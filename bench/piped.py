@@ -48,7 +48,7 @@ class PipedInterpreter:
 
 @contextmanager
 def piped(runtime: str) -> Iterator[PipedInterpreter]:
-    """An interpreter that runs, and is ended."""
+    """Start an interpreter, and end it."""
     made = PipedInterpreter(runtime)
     try:
         yield made

@@ -46,7 +46,7 @@ def deadline(seconds: float, what: str) -> Iterator[None]:
 
 @contextmanager
 def temporary_directory() -> Iterator[Path]:
-    """A folder for sockets and state, private and with a short path: ipc addresses are bounded."""
+    """Make a directory for sockets and state, private and with a short path: ipc addresses are bounded."""
     path = Path(tempfile.mkdtemp(prefix="replb-", dir="/tmp"))
     try:
         yield path
@@ -61,7 +61,7 @@ def start(
     cwd: Path = ROOT,
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[str]:
-    """A child with pipes to its stdin and stdout, which ends when we do. Its stderr goes to `log`, else to ours."""
+    """Start a child with pipes to its stdin and stdout, which ends when we do. Its stderr goes to `log`, or to ours."""
     with open(log or os.devnull, "a") as stderr:
         return subprocess.Popen(
             argv,
@@ -77,7 +77,7 @@ def start(
 
 
 def start_module(name: str, *args: str) -> subprocess.Popen[str]:
-    """A module of this package as a child."""
+    """Start a module of this package as a child."""
     return start([sys.executable, "-m", f"bench.{name}", *args])
 
 
@@ -86,7 +86,7 @@ def _die_with_parent() -> None:
 
 
 def read_line(process: subprocess.Popen[str], seconds: float = READY_S) -> str:
-    """The next line of its stdout. Raises Deadline or EOFError."""
+    """Return the next line of its stdout. Raises Deadline or EOFError."""
     stream: IO[str] | None = process.stdout
     assert stream is not None
     if not select.select([stream], [], [], seconds)[0]:
@@ -98,7 +98,7 @@ def read_line(process: subprocess.Popen[str], seconds: float = READY_S) -> str:
 
 
 def send_line(process: subprocess.Popen[str], line: str = "") -> None:
-    """A line to its stdin."""
+    """Write a line to its stdin."""
     assert process.stdin is not None
     process.stdin.write(line + "\n")
     process.stdin.flush()
@@ -121,7 +121,7 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 
 def process_tree(pid: int) -> list[int]:
-    """A process and all below it."""
+    """Return a process and all its descendants."""
     found = [pid]
     for parent in found:
         for task in _tasks(parent):
@@ -163,7 +163,7 @@ def on_one_core(pids: Iterable[int]) -> Iterator[None]:
 
 
 def parent_of(pid: int) -> int:
-    """Who started it."""
+    """Return the parent of a process."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
@@ -174,7 +174,7 @@ def processor_s(pid: int) -> float:
 
 
 def pss_mb(pid: int) -> float:
-    """Its memory, shared pages counted in proportion, in MB."""
+    """Return its memory in MB, shared pages counted in proportion."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024 / 1e6

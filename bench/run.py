@@ -115,7 +115,7 @@ def _measure(name: str, plan: BenchPlan, sessions: str) -> list[BenchTable | Fac
 
 
 def _page(tables: list[BenchTable | FactSheet], facts: list[str], command: str, failed: list[str]) -> str:
-    """What goes between the markers."""
+    """Return the text between the markers."""
     checks = [check for table in tables for check in table.checks]
     lost = [line for table in tables for line in table.lost_rows()]
     parts = [f"`{command}` on", "", *(f"- {fact}" for fact in facts), ""]

@@ -1,4 +1,4 @@
-"""What each layer of the sandbox costs at a cold start, what a late workspace costs, and memory of an idle session.
+"""Costs of the sandbox: of each layer at a cold start, of a late workspace, and in memory of an idle session.
 
 python -m bench.sandbox [--quick], or `python -m bench --only sandbox`. Below the broker: an interpreter is started as
 a worker starts it, up to its first word.
@@ -140,9 +140,9 @@ def _probe(turns: Turns, machine: Machine) -> BenchTable:
 
 
 def _memory(plan: SandboxPlan) -> BenchTable:
-    """What the sandbox adds to one idle session: bubblewrap's two processes, and the usher until the claim.
+    """Return the memory that the sandbox adds to one idle session: bubblewrap's two processes, and the mount helper.
 
-    The usher is a fork of the worker and shares its pages, so of it only what is its own counts.
+    The helper is a fork of the worker and shares its pages, so of it only what is its own counts.
     """
     sessions = [BenchInterpreter(BubblewrapSandbox(plan), plan.env) for _ in range(5)]
     procs.settle()

@@ -40,7 +40,7 @@ class SharedBroker(NamedTuple):
 
 
 def users() -> str:
-    """Whether the clients are users of their own, for a table."""
+    """Return, for a table, whether the clients are users of their own."""
     return "clients are users of their own" if os.getuid() == 0 else "all clients are the broker's own user"
 
 
@@ -54,7 +54,7 @@ def become_user(uid: int) -> None:
 
 @contextmanager
 def broker(settings: Sequence[str] = (), wrap: Sequence[str] = ()) -> Iterator[SharedBroker]:
-    """A broker with default settings but for these; `wrap` starts it (`prlimit …`). Ended on every way out."""
+    """Start a broker with default settings but for these; `wrap` starts it (`prlimit …`). Ended on every way out."""
     path = Path(tempfile.mkdtemp(prefix="replb-", dir="/tmp"))
     state = path / "state"
     state.mkdir(mode=0o700)
@@ -83,7 +83,7 @@ def broker(settings: Sequence[str] = (), wrap: Sequence[str] = ()) -> Iterator[S
 
 @contextmanager
 def _open_socket(path: Path) -> Iterator[socket.socket]:
-    """A socket that everybody may connect to."""
+    """Open a socket that everybody may connect to."""
     path.chmod(0o755)
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(path / "shared.sock"))

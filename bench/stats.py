@@ -11,7 +11,7 @@ Role = Literal["floor", "ours", "peer"]
 
 
 def median(samples: Sequence[float]) -> float:
-    """The middle one."""
+    """Return the median."""
     return statistics.median(samples)
 
 
@@ -53,7 +53,7 @@ class Check:
 
     @property
     def is_met(self) -> bool:
-        """Whether it was kept."""
+        """Return whether the promise was kept."""
         return self.value <= self.target if self.at_most else self.value >= self.target
 
     def text(self) -> str:
@@ -78,14 +78,14 @@ class BenchTable:
     sessions: str = ""  # sandboxed or not; empty where the rows say so, or there are none
 
     def row(self, who: str) -> SampleRow:
-        """The row of a contender. Raises KeyError."""
+        """Return the row of a contender. Raises KeyError."""
         for row in self.rows:
             if row.who == who:
                 return row
         raise KeyError(who)
 
     def ratio(self, who: str, other: str) -> float:
-        """How many times the figure of `other` this one is."""
+        """Return the figure of `who` as a multiple of that of `other`."""
         return self.row(who).p50 / self.row(other).p50
 
     def lost_rows(self) -> list[str]:
@@ -169,7 +169,7 @@ class FactSheet:
     sessions: str = ""
 
     def lost_rows(self) -> list[str]:
-        """Nothing: there are no peers here."""
+        """Return no rows: there are no peers here."""
         return []
 
     def markdown(self) -> str:

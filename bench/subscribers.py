@@ -32,8 +32,11 @@ class _SubscribedBroker:
     evals: int = 0
 
     def round(self, evals: int) -> tuple[list[float], int, int, float]:
-        """Seconds of so many evals; then, when all is quiet again: events that came, those that were told as missed,
-        and milliseconds from the last answer to the last of them."""
+        """Run so many evals, and wait until all is quiet again.
+
+        Returns the seconds of each eval, the events that came, those reported as missed, and the milliseconds from the
+        last answer to the last of them.
+        """
         seconds = []
         for _ in range(evals):
             began = time.perf_counter()

@@ -70,7 +70,7 @@ class PriorSession:
 
 
 def measure(plan: BenchPlan) -> list[FactSheet]:
-    """What happened, in counts and words."""
+    """Return the outcome in counts and words."""
     with shared.broker(wrap=["prlimit", f"--nofile={_DESCRIPTORS}:{_DESCRIPTORS}"]) as broker:
         old = PriorSession(broker.own)
         try:
@@ -114,7 +114,7 @@ def _measure_survival(broker: shared.SharedBroker, old: PriorSession, connection
 
 @contextmanager
 def _start_module(*argv: str) -> Iterator[Callable[[PriorSession], Mapping[str, int]]]:
-    """A process of ours; what it says when it has done its worst, the session from before being asked all the while."""
+    """Start a process, and return its report when it has done its worst; the earlier session is asked all the while."""
     process = procs.start_module(*argv)
 
     def words(old: PriorSession) -> Mapping[str, int]:

@@ -11,7 +11,7 @@ WARM_UP = 3  # calls at the start of each turn that are not counted
 
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
-    """How much to measure."""
+    """Amount to measure."""
 
     quick: bool = False
 
@@ -52,5 +52,5 @@ def time_in_turns(
 
 
 def scale(samples: list[float], factor: float) -> list[float]:
-    """The same in another unit."""
+    """Return the samples in another unit."""
     return [sample * factor for sample in samples]

@@ -60,14 +60,14 @@ _print_lock = threading.Lock()
 
 
 def show(agent: str, text: str) -> None:
-    """A line per line, under the agent's name."""
+    """Print the lines of a text, each under the agent's name."""
     with _print_lock:
         for line in text.rstrip("\n").splitlines():
             print(f"{agent:>9} | {line}", flush=True)
 
 
 def show_result(agent: str, result: Result) -> Result:
-    """What the agent was told at the end of an eval."""
+    """Print the result of an eval as the agent gets it."""
     if result.value not in (None, "None"):
         show(agent, f"=> {result.value}")
     facts = [f"status {' '.join(result.status)}", f"state {result.state}", f"epoch {result.epoch}"]
@@ -88,7 +88,7 @@ def run(client: Client, code: str, session: str, description: str, timeout: floa
 
 
 def expect(holds: bool, what: str) -> None:
-    """The demonstration is a check as well."""
+    """End the demonstration where an expectation does not hold."""
     if not holds:
         raise SystemExit(f"demo: this did not hold: {what}")
 
@@ -186,7 +186,7 @@ def limits(endpoint: str) -> None:
 
 
 def serve(folder: str, log: IO[bytes]) -> tuple[subprocess.Popen[bytes], str]:
-    """A broker of our own with small limits; its address."""
+    """Start a broker of our own with small limits; return its address."""
     endpoint = f"ipc://{folder}/run/broker.sock"
     pairs = [word for limit in LIMITS for word in ("--set", limit)]
     command = [sys.executable, "-m", "replctl", "serve", "--json", "--endpoint", endpoint, *pairs]

@@ -39,13 +39,13 @@ _OF_ALL = frozenset(fields_of_kind(Contribution))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A markdown table."""
+    """Return a markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
 def amount(value: int, unit: str) -> str:
-    """A number as the config file takes it and, where that helps, as people say it."""
+    """Return a number as the config file takes it and, where that helps, in larger units."""
     for size, name in _MS if unit == "ms" else _BYTES if unit == "bytes" else ():
         if value >= size and value % size == 0:
             return f"`{value}` ({value // size} {name})"
@@ -129,7 +129,7 @@ def rows() -> str:
 
 
 def sandbox_overrides() -> str:
-    """What a request may tighten of its session's sandbox."""
+    """Return the fields of a request that tighten its session's sandbox."""
     asked, bounds_of = get_type_hints(OpensSession), get_type_hints(SandboxLimits, include_extras=True)
     found = []
     for name, meaning in (("profile", "what it may write"), ("network", "what it may reach")):
@@ -141,7 +141,7 @@ def sandbox_overrides() -> str:
 
 
 def states() -> str:
-    """The states of a session and the moves between them, as a drawing and as a table."""
+    """Return the states of a session and the transitions between them, as a drawing and as a table."""
     drawing = [f"    [*] --> {VACANT}"]
     drawing += [f"    {begin} --> {end}: {move}" for (begin, move), end in TRANSITIONS.items()]
     drawing += [f"    {CLOSED} --> [*]"]
@@ -163,7 +163,7 @@ def link() -> str:
 
 
 def tools() -> str:
-    """The default tool set."""
+    """Return the default tool set."""
     rows = []
     for entry in schemas(ToolSet(), "mcp"):
         asked = entry["inputSchema"]
@@ -182,7 +182,7 @@ def events() -> str:
 
 
 def contracts() -> str:
-    """What an extension may contribute, with the fields of each kind."""
+    """Return the kinds of contribution of an extension, with the fields of each kind."""
     rows = []
     for kind, contract in CONTRACTS.items():
         fields = {name: each for name, each in fields_of_kind(contract).items() if name not in _OF_ALL}
@@ -210,12 +210,12 @@ BLOCKS: dict[str, Callable[[], str]] = {
 
 
 def fill(text: str) -> str:
-    """A page with its blocks made anew. Raises KeyError for a block that is not known."""
+    """Return a page with its blocks made anew. Raises KeyError for a block that is not known."""
     return _BLOCK.sub(lambda match: match[1] + BLOCKS[match[2]]() + match[3], text)
 
 
 def stale_pages() -> dict[Path, str]:
-    """The pages that are not what the code says, with what they should be. Raises KeyError for an unknown block."""
+    """Return the stale pages, with what they should be. Raises KeyError for an unknown block."""
     found = {}
     for page in sorted(PAGES.glob("*.md")):
         text = page.read_text(encoding="utf-8")
