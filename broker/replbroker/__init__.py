@@ -1,1 +1,1 @@
-"""The process that decides who runs when. It never runs, unpickles or imports what came from a session."""
+"""The broker, which decides who runs when; it never executes, unpickles or imports data of a session."""

@@ -1,4 +1,4 @@
-"""What extensions contribute to a broker, put where it is used."""
+"""The extensions of a broker, connected to the parts that use their contributions."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ from typing import Any
 
 import msgspec
 
-from replbroker.core.effects import Effect
 from replbroker.core.engine import BrokerCore
 from replbroker.endpoints import StartError
-from replbroker.hook_runner import HookOutcome, HookRunner
-from replbroker.sinks.event_sink import TranscriptBackend as Backend
+from replbroker.hook_runner import HookFailure, HookRunner
+from replbroker.sinks.transcript_backend import TranscriptBackend
 from replwire.ext.contracts import Hook, IdentityBackend, IntrospectSource, Runtime, SessionBackend
 from replwire.ext.registry import ExtensionRegistry, Registration
 from replwire.extensions import Extension
-from replwire.limits import Limits
 
 _SNAPSHOT_BYTES = 64 * 1024
-_SLOW_CALL_S = 0.05  # the loop stood still for so long: worth an `extension/error`
+_SLOW_CALL_S = 0.05  # a call that held the loop up for longer is worth an `extension/error`
 
 
 def _load(extensions: Sequence[Extension], registry: ExtensionRegistry) -> list[str]:
-    from replwire.ext.loading import ExtensionLoadError, load  # most brokers have none, and need no pluggy
+    from replwire.ext.loading import ExtensionLoadError, load  # most brokers have no extensions, and need no pluggy
 
     try:
         return load(extensions, registry)
@@ -34,114 +32,121 @@ def _load(extensions: Sequence[Extension], registry: ExtensionRegistry) -> list[
 
 
 class BrokerExtensions:
-    """The extensions of one broker. What fails is told once the core listens. Raises StartError when one cannot be
-    loaded: a broker without a guard that its config names must not serve."""
+    """Loaded extensions, and the failures of their contributions.
+
+    Args:
+        extensions: Extensions of the settings.
+
+    Raises:
+        StartError: One cannot be loaded; a broker must not serve without a guard that its settings name.
+    """
 
     def __init__(self, extensions: Sequence[Extension]) -> None:
-        self.registry = ExtensionRegistry(self._on_failure)
-        self._report: Callable[[Registration, str], None] = lambda *_: None
-        self.owners = _load(extensions, self.registry) if extensions else []
+        self._registry = ExtensionRegistry(self._on_failure)
+        self._failures: list[HookFailure] = []
+        self._owners = _load(extensions, self._registry) if extensions else []
 
-    # --- before there is a core ---
+    # --- contributions ---
 
     @property
     def has_hooks(self) -> bool:
-        """Whether evals are judged."""
-        return bool(self.registry.by_kind(Hook))
+        """Whether hooks decide about evals."""
+        return bool(self._registry.by_kind(Hook))
+
+    def build_hook_runner(self, timeout_s: float) -> HookRunner | None:
+        """Start the runner of the hooks, if there are any; a hook has `timeout_s` seconds to decide."""
+        return HookRunner(self._registry, timeout_s) if self.has_hooks else None
 
     def runtimes(self) -> dict[str, tuple[str, Runtime]]:
-        """Interpreters that this machine has, by name."""
+        """Return interpreter and runtime by name, as far as this machine has the interpreter."""
         found = {}
-        for record in self.registry.by_kind(Runtime):
-            assert isinstance(record.contribution, Runtime)
-            path = self.registry.call_safely(record, record.contribution.interpreter, None)
+        for registration in self._registry.by_kind(Runtime):
+            runtime = registration.contribution
+            assert isinstance(runtime, Runtime)
+            path = self._registry.call_safely(registration, runtime.interpreter, None)
             if path is not None:
-                found[record.contribution.name] = path, record.contribution
+                found[runtime.name] = path, runtime
         return found
 
     def name_for_token(self, token: str) -> str | None:
-        """Whose token it is, as `NAME:IDENTITY`; the first backend that knows it counts."""
-        for record in self.registry.by_kind(IdentityBackend):
-            assert isinstance(record.contribution, IdentityBackend)
-            identify = record.contribution.identify
-            who = self._call_timed(record, partial(identify, token), None)
-            if who:
-                return f"{record.contribution.name}:{who}"
+        """Return the token's identity as `NAME:IDENTITY`, of the first backend that knows the token."""
+        for registration in self._registry.by_kind(IdentityBackend):
+            backend = registration.contribution
+            assert isinstance(backend, IdentityBackend)
+            identity = self._call_timed(registration, partial(backend.identify, token), None)
+            if identity:
+                return f"{backend.name}:{identity}"
         return None
 
     def credentials_of(self, identity: str) -> frozenset[object]:
-        """The backend here that vouches for this identity, if any."""
-        found = self.registry.find(IdentityBackend, identity.partition(":")[0])
+        """Return the registration of the backend that vouches for this identity, if it is loaded."""
+        found = self._registry.find(IdentityBackend, identity.partition(":")[0])
         return frozenset() if found is None else frozenset([found[0]])
 
-    def create_transcript_backend(self, name: str, directory: Path, session_bytes: int) -> Backend:
-        """The storage of transcripts of this name. Raises StartError when there is none."""
-        found = self.registry.find(SessionBackend, name)
+    def create_transcript_backend(self, name: str, directory: Path, session_bytes: int) -> TranscriptBackend:
+        """Create the transcript storage of this name.
+
+        Args:
+            name: Name of a `session-backend` contribution.
+            directory: Where transcripts are stored.
+            session_bytes: Bound on one session's transcript, in bytes.
+
+        Raises:
+            StartError: There is none of this name.
+        """
+        found = self._registry.find(SessionBackend, name)
         if found is None:
-            some = [
-                "jsonl",
-                "sqlite",
-                "off",
-                *(each.contribution.name for each in self.registry.by_kind(SessionBackend)),
-            ]
-            raise StartError(f"transcript.backend {name}: there are {', '.join(some)}")
-        backend: Backend = found[1].backend(directory, session_bytes)
+            names = [each.contribution.name for each in self._registry.by_kind(SessionBackend)]
+            raise StartError(f"transcript.backend {name}: there are {', '.join(['jsonl', 'sqlite', 'off', *names])}")
+        backend: TranscriptBackend = found[1].backend(directory, session_bytes)
         return backend
 
-    # --- with it ---
-
-    def attach(
-        self, core: BrokerCore, limits: Limits, apply_effects: Callable[[list[Effect]], None]
-    ) -> HookRunner | None:
-        """Tell the core from here on; the hooks, if there are any. `do` does the core's effects."""
-
-        def tell(record: Registration, error: str) -> None:
-            about = f"{record.contribution.kind} {record.contribution.name}"
-            apply_effects(core.on_extension_failed(record.owner, about, error, time.monotonic()))
-
-        def heard(judged: HookOutcome) -> None:
-            for record, error in judged.failed:
-                tell(record, error)
-            apply_effects(
-                core.handle_verdict(judged.route, judged.question, judged.verdict, judged.hook, time.monotonic())
-            )
-
-        self._report, begun = tell, time.monotonic()
-        for owner in self.owners:
-            core.on_extension_loaded(
-                owner, [f"{each['kind']} {each['name']}" for each in self._contributions_of(owner)], begun
-            )
-        if not self.has_hooks:
-            return None
-        return HookRunner(self.registry, limits.hook_time_ms / 1000, heard)
-
     def snapshots(self) -> dict[str, Callable[[], Any]]:
-        """For `introspect`: a list of what is loaded, and what extensions show of themselves."""
-        table: dict[str, Callable[[], Any]] = {"extensions": self.registry.listing} if self.owners else {}
-        for record in self.registry.by_kind(IntrospectSource):
-            assert isinstance(record.contribution, IntrospectSource)
-            table[record.label] = partial(self._snapshot, record, record.contribution.snapshot)
+        """Return the snapshots for `introspect`: the list of contributions, and what extensions contribute."""
+        table: dict[str, Callable[[], Any]] = {"extensions": self._registry.listing} if self._owners else {}
+        for registration in self._registry.by_kind(IntrospectSource):
+            source = registration.contribution
+            assert isinstance(source, IntrospectSource)
+            table[registration.label] = partial(self._snapshot, registration, source.snapshot)
         return table
 
-    def _snapshot(self, record: Registration, snapshot: Callable[[], Any]) -> Any:
-        body = self._call_timed(record, lambda: msgspec.json.encode(snapshot()), None)
+    def _snapshot(self, registration: Registration, snapshot: Callable[[], Any]) -> Any:
+        body = self._call_timed(registration, lambda: msgspec.json.encode(snapshot()), None)
         if body is None:
             return {"error": "it failed; see the event extension/error"}
         if len(body) > _SNAPSHOT_BYTES:
             return {"error": f"longer than {_SNAPSHOT_BYTES} bytes"}
         return msgspec.Raw(body)
 
-    def _contributions_of(self, owner: str) -> list[dict[str, str]]:
-        return [each for each in self.registry.listing() if each["owner"] == owner]
+    # --- reports ---
 
-    def _call_timed(self, record: Registration, call: Callable[[], Any], otherwise: Any) -> Any:
-        begun = time.monotonic()
-        found = self.registry.call_safely(record, call, otherwise)
-        took = time.monotonic() - begun
+    def announce(self, core: BrokerCore) -> None:
+        """Report every loaded extension to the core."""
+        now = time.monotonic()
+        for owner in self._owners:
+            core.on_extension_loaded(owner, self._contributions_of(owner), now)
+
+    @property
+    def has_failures(self) -> bool:
+        """Whether some contribution has failed since the last `take_failures`."""
+        return bool(self._failures)
+
+    def take_failures(self) -> list[HookFailure]:
+        """Return the failures since the last call."""
+        failures, self._failures = self._failures, []
+        return failures
+
+    def _contributions_of(self, owner: str) -> list[str]:
+        return [f"{each['kind']} {each['name']}" for each in self._registry.listing() if each["owner"] == owner]
+
+    def _call_timed(self, registration: Registration, call: Callable[[], Any], otherwise: Any) -> Any:
+        started_at = time.monotonic()
+        result = self._registry.call_safely(registration, call, otherwise)
+        took = time.monotonic() - started_at
         if took > _SLOW_CALL_S:
-            self._report(record, f"held the broker up for {took * 1000:.0f} ms")
-        return found
+            self._failures.append((registration, f"held the broker up for {took * 1000:.0f} ms"))
+        return result
 
-    def _on_failure(self, record: Registration, error: BaseException) -> None:
-        what = "" if record.contribution.kind == IdentityBackend.kind else f": {error}"  # which may quote the token
-        self._report(record, type(error).__name__ + what)
+    def _on_failure(self, registration: Registration, error: BaseException) -> None:
+        is_secret = registration.contribution.kind == IdentityBackend.kind  # its message may quote the token
+        self._failures.append((registration, type(error).__name__ + ("" if is_secret else f": {error}")))

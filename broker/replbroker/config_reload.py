@@ -1,4 +1,4 @@
-"""The config file read again by a broker that runs."""
+"""Rereading of the settings while the broker runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from replwire.config import RELOADABLE, Config, ConfigError, LoadedConfig, chang
 
 
 class ConfigReload:
-    """`read` gives the settings as a start would find them now, from file, environment and flags."""
+    """The settings in force, and how to load them again.
+
+    Args:
+        current: The settings that the broker started with.
+        read: Loads the settings as a start would find them now, from file, environment and flags.
+        idle_exit: Whether the broker ends when it is idle.
+    """
 
     def __init__(self, current: Config, read: Callable[[], LoadedConfig], *, idle_exit: bool) -> None:
         self._current = current
@@ -20,7 +26,7 @@ class ConfigReload:
         self._idle_exit = idle_exit
 
     def reload(self) -> RereadResult:
-        """Read them; what is in force from here on, and what is not."""
+        """Load the settings again; return those in force from now on, and what has changed."""
         try:
             found = self._read().config
         except ConfigError as error:
@@ -35,7 +41,7 @@ class ConfigReload:
 
 
 def live_settings(config: Config, idle_exit: bool) -> LiveSettings:
-    """The settings that the core looks at each time."""
+    """Return the settings that may change while the broker runs."""
     return LiveSettings(
         limits=config.limits,
         agents=AgentRules(config.agents),
@@ -47,7 +53,7 @@ def live_settings(config: Config, idle_exit: bool) -> LiveSettings:
 
 
 def _merge_keys(config: Config, changed: Config, keys: list[str]) -> Config:
-    """A config with some settings of another."""
+    """Return `config` with these settings of `changed`."""
     merged, found = msgspec.to_builtins(config), msgspec.to_builtins(changed)
     for key in keys:
         section, dot, name = key.partition(".")

@@ -1,4 +1,4 @@
-"""The broker's own limit on open files: as high as it may be, and what fits below it."""
+"""The broker's own limit of open files: raised as far as it goes, and the limits that fit below it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from replbroker.endpoints import StartError
 from replwire.descriptors import clamp_limits
 from replwire.limits import Limits
 
-_RESERVE = 40  # for what a start of a worker, a log or a transcript opens
+_RESERVE = 40  # for what the start of a worker, a log or a transcript opens
 
 
 def raise_open_files_limit() -> tuple[int, int]:
-    """Raise it as far as it goes without rights; what it was, for processes of sessions, and what it is now."""
+    """Raise the soft limit to the hard one.
+
+    Returns:
+        The soft limit as it was, for processes of sessions, and as it is now.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -21,8 +25,19 @@ def raise_open_files_limit() -> tuple[int, int]:
 
 
 def fit_limits(limits: Limits, warm_workers: int, descriptors: int) -> tuple[Limits, str | None]:
-    """The limits that can be kept with so many, and a warning when they are not those that were set. Raises
-    StartError."""
+    """Lower limits that so few descriptors are not enough for.
+
+    Args:
+        limits: The limits of the settings.
+        warm_workers: Workers that are kept ready.
+        descriptors: How many files the broker may have open.
+
+    Returns:
+        Limits that can be kept, and a warning when they are not those of the settings.
+
+    Raises:
+        StartError: There are too few descriptors for a single session.
+    """
     found = clamp_limits(limits, warm_workers, descriptors)
     if found == limits:
         return limits, None
@@ -36,7 +51,7 @@ def fit_limits(limits: Limits, warm_workers: int, descriptors: int) -> tuple[Lim
 
 
 def is_near_limit(descriptors: int) -> bool:
-    """Whether so few are left that nothing should be begun that needs some."""
+    """Return whether too few descriptors are left to begin something that needs some."""
     try:
         return len(os.listdir("/proc/self/fd")) + _RESERVE > descriptors
     except OSError:

@@ -1,4 +1,4 @@
-"""The addresses a broker may listen on: checked, locked for it alone, and tidied up behind it."""
+"""Addresses a broker may listen on: checked, locked for one broker, and cleaned up at its end."""
 
 from __future__ import annotations
 
@@ -13,25 +13,32 @@ from replwire.paths import ipc_path
 from replwire.private_directories import make_private_directory
 
 _LOOPBACK = ("127.", "localhost", "[::1]")
-_BACKLOG = 100  # connections that were not taken yet
+_BACKLOG = 100  # connections that were not accepted yet
 _FIRST_SYSTEMD_FD = 3  # sd_listen_fds(3)
 
 
 class StartError(Exception):
-    """The broker cannot start here; the text says why and what to do."""
+    """The broker cannot start; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """An endpoint that is ours."""
+    """An endpoint of this broker.
+
+    Attributes:
+        url: Address for clients.
+        path: The socket file of an ipc endpoint, where this broker is to delete it.
+        lock: The lock of an ipc endpoint.
+        fd: A descriptor that listens already, or -1.
+    """
 
     url: str
-    path: Path | None  # the socket file of an ipc endpoint, where it is ours to remove
+    path: Path | None
     lock: FileLock | None = None
-    fd: int = -1  # listens already
+    fd: int = -1
 
     def release(self) -> None:
-        """Remove the socket file, unless it is another's by now."""
+        """Release the lock, and delete the socket file unless another broker has taken it over."""
         if self.path is not None and self.lock is not None:
             if self.lock.is_held():
                 self.path.unlink(missing_ok=True)
@@ -39,9 +46,14 @@ class BrokerEndpoint:
 
 
 def lock_endpoint(url: str, timeout_s: float) -> BrokerEndpoint:
-    """Make sure that we may listen here and are the only one; wait this long for one that is just ending.
+    """Check an endpoint and lock it for this broker.
 
-    Raises StartError.
+    Args:
+        url: `ipc://PATH` or `tcp://HOST:PORT`.
+        timeout_s: Seconds to wait for a broker there that is about to end.
+
+    Raises:
+        StartError: The endpoint is malformed, or another broker has it.
     """
     if url.startswith("tcp://"):
         return BrokerEndpoint(url, None)
@@ -56,7 +68,11 @@ def lock_endpoint(url: str, timeout_s: float) -> BrokerEndpoint:
 
 
 def acquire_endpoint_lock(path: str, timeout_s: float, url: str) -> FileLock:
-    """The lock file of a broker at this endpoint. Raises StartError."""
+    """Acquire a lock file of the broker at this endpoint.
+
+    Raises:
+        StartError: Another broker holds the lock, or the file cannot be locked.
+    """
     try:
         return FileLock(path, timeout_s)
     except AlreadyLocked:
@@ -66,23 +82,26 @@ def acquire_endpoint_lock(path: str, timeout_s: float, url: str) -> FileLock:
 
 
 def open_listening_fd(url: str) -> int:
-    """Return a descriptor that listens there, or -1 where libzmq has to make one: for a network interface.
+    """Open a descriptor that listens at an endpoint.
+
+    Returns:
+        The descriptor, or -1 where libzmq has to open it: for a network interface.
 
     Raises:
-        StartError: Nobody can listen there.
+        StartError: The endpoint cannot be listened on.
     """
     try:
         if url.startswith("ipc://"):
             return _listen_at_path(url.removeprefix("ipc://"))
         host, _, port = url.removeprefix("tcp://").rpartition(":")
-        family, address = _resolved(host, port)
+        family, address = _resolve(host, port)
         return -1 if address is None else _listen_at_port(family, address)
     except OSError as error:
         raise StartError(f"cannot listen on {url}: {error.strerror}") from None
 
 
-def _resolved(host: str, port: str) -> tuple[socket.AddressFamily, tuple[object, ...] | None]:
-    """Return the family and address of a TCP endpoint; no address where libzmq alone knows what is meant.
+def _resolve(host: str, port: str) -> tuple[socket.AddressFamily, tuple[object, ...] | None]:
+    """Return family and address of a TCP endpoint; no address where only libzmq knows what is meant.
 
     A host name means its IPv4 address where it has one.
     """
@@ -106,8 +125,10 @@ def _listen_at_port(family: socket.AddressFamily, address: tuple[object, ...]) -
 
 
 def _listen_at_path(path: str) -> int:
-    """In the place of what is there. libzmq could make one, but takes the file away at its end, whosoever it is by
-    then."""
+    """Listen at a socket file, replacing what is there.
+
+    libzmq could do this itself, but at its end it would delete the file even if another broker has taken it over.
+    """
     Path(path).unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as listener:
         listener.bind(path)
@@ -116,13 +137,15 @@ def _listen_at_path(path: str) -> int:
 
 
 def systemd_sockets(environ: Mapping[str, str], pid: int) -> list[BrokerEndpoint]:
-    """Sockets that systemd listens at for us: sd_listen_fds(3). Raises StartError for one that is no use."""
+    """Return the endpoints that systemd listens at for this process: sd_listen_fds(3).
+
+    Raises:
+        StartError: A passed socket cannot be used.
+    """
     if environ.get("LISTEN_PID") != str(pid):
         return []
-    return [
-        _inherited_socket(fd)
-        for fd in range(_FIRST_SYSTEMD_FD, _FIRST_SYSTEMD_FD + int(environ.get("LISTEN_FDS", "0")))
-    ]
+    count = int(environ.get("LISTEN_FDS", "0"))
+    return [_inherited_socket(fd) for fd in range(_FIRST_SYSTEMD_FD, _FIRST_SYSTEMD_FD + count)]
 
 
 def _inherited_socket(fd: int) -> BrokerEndpoint:
@@ -136,22 +159,26 @@ def _inherited_socket(fd: int) -> BrokerEndpoint:
             if family in (socket.AF_INET, socket.AF_INET6):
                 host = f"[{name[0]}]" if family == socket.AF_INET6 else name[0]
                 return BrokerEndpoint(f"tcp://{host}:{name[1]}", None, fd=fd)
-    raise StartError(f"the socket that was passed as descriptor {fd} is no stream that listens at a path or a port")
+    raise StartError(f"the socket passed as descriptor {fd} is not a stream socket listening at a path or a port")
 
 
 def is_loopback(url: str) -> bool:
-    """Whether only this machine can reach a tcp endpoint."""
+    """Return whether only this machine can reach a tcp endpoint."""
     return url.removeprefix("tcp://").startswith(_LOOPBACK)
 
 
 def ensure_private_dir(directory: Path) -> None:
-    """Have a folder that is ours, and that nobody else may enter. Raises StartError when there is one that is not."""
+    """Create a directory that only this user may enter, or check an existing one.
+
+    Raises:
+        StartError: It cannot be created, belongs to another user, or others may enter it.
+    """
     try:
         make_private_directory(directory)
         found = directory.stat()
     except OSError as error:
         raise StartError(f"{directory}: {error.strerror}") from None
-    if found.st_uid != os.geteuid():  # who could put a socket of its own in the place of ours
+    if found.st_uid != os.geteuid():  # its owner could replace the socket
         raise StartError(f"{directory}: it belongs to another user (uid {found.st_uid})")
     if mode := found.st_mode & 0o077:
         raise StartError(f"{directory}: others may enter it (mode {mode:03o} too much); chmod 700 it")

@@ -1,22 +1,28 @@
-"""A lock file: the kernel gives the lock back when its process dies, whatever end that comes to."""
+"""Lock files: the kernel releases the lock when its process dies, however that happens."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-import time
 
-_RETRY_S = 0.02
+from replwire.flock import try_flock
 
 
 class AlreadyLocked(Exception):
-    """Another process has it."""
+    """Another process holds the lock."""
 
 
 class FileLock:
-    """Ours from here on. The file stays at the end: without it two processes could hold two locks.
+    """Exclusive lock on a file.
 
-    Waits so long for one that is just given back. Raises Locked, and OSError.
+    The file stays at the end: if it were removed, two processes could each hold a lock on a file of this name.
+
+    Args:
+        path: The lock file; created if it is missing.
+        timeout_s: Seconds to wait for a process that is about to release the lock.
+
+    Raises:
+        AlreadyLocked: Another process holds the lock.
+        OSError: The file cannot be opened or locked.
     """
 
     def __init__(self, path: str, timeout_s: float = 0.0) -> None:
@@ -24,32 +30,34 @@ class FileLock:
         self._fd = _acquire(path, timeout_s)
 
     def is_held(self) -> bool:
-        """Whether the file is still the one that we hold: when its directory was cleared, another may be there."""
+        """Return whether the file at the path is still the locked one; a cleared directory may hold another."""
         try:
             return os.path.samestat(os.fstat(self._fd), os.stat(self.path))
         except OSError:
             return False
 
     def reacquire(self) -> None:
-        """Hold the file that is there now. Raises Locked, and OSError."""
+        """Lock the file that is at the path now.
+
+        Raises:
+            AlreadyLocked: Another process holds the lock.
+            OSError: The file cannot be opened or locked.
+        """
         fd = _acquire(self.path, 0.0)
         os.close(self._fd)
         self._fd = fd
 
     def close(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         os.close(self._fd)
 
 
 def _acquire(path: str, timeout_s: float) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    end = time.monotonic() + timeout_s
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return fd
-        except BlockingIOError:
-            if time.monotonic() >= end:
-                os.close(fd)
-                raise AlreadyLocked(path) from None
-        time.sleep(_RETRY_S)
+    try:
+        if not try_flock(fd, timeout_s):
+            raise AlreadyLocked(path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

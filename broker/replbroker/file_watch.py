@@ -1,5 +1,7 @@
-"""Changes in directories, told by the kernel through one descriptor (inotify). It says that something changed, and
-whoever asked looks for itself."""
+"""Notification of changes in directories through one descriptor (inotify(7)).
+
+A notification says that something changed; whoever asked for it has to look.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,19 @@ _IN_ONLYDIR = 0x01000000
 _MASK = (
     _IN_ATTRIB | _IN_CREATE | _IN_DELETE | _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_CLOSE_WRITE | _IN_MOVED | _IN_ONLYDIR
 )
-_EVENT = struct.Struct("iIII")  # inotify_event(7), its name left out
+_EVENT = struct.Struct("iIII")  # inotify_event(7) without the name
 _READ_BYTES = 16 * 1024
 
 
 class FileWatch:
-    """Directories that are watched. `fd` is readable once something in one of them has changed. Raises OSError where
-    the kernel gives no more of these descriptors."""
+    """Watch on directories.
+
+    Attributes:
+        fd: Readable once something in one of the directories has changed.
+
+    Raises:
+        OSError: The kernel has no more of these descriptors.
+    """
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -29,14 +37,14 @@ class FileWatch:
         self._directories: dict[int, str] = {}
 
     def add(self, directory: str | os.PathLike[str]) -> bool:
-        """Watch a directory, again after it was made anew; False when there is none."""
+        """Watch a directory, also one that was recreated; return False when it does not exist."""
         watch = self._libc.inotify_add_watch(self.fd, os.fsencode(directory), _MASK)
         if watch >= 0:
             self._directories[watch] = os.fspath(directory)
         return bool(watch >= 0)
 
-    def take_changed(self) -> set[str]:
-        """The directories in which something changed, or which are gone, since this was asked last."""
+    def take_changes(self) -> set[str]:
+        """Return the directories that have changed or vanished since the last call."""
         found: set[str] = set()
         while data := self._read():
             at = 0
@@ -53,5 +61,5 @@ class FileWatch:
             return b""
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Stop watching."""
         os.close(self.fd)

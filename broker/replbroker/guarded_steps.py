@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import traceback
 from collections.abc import Callable
 
-_BREATH_S = 0.005  # what is at its limit is not to be asked as fast as can be
-_LONGEST_PAUSE_S = 1.0
+_PAUSE_S = 0.005  # before anything is tried again at a limit
+_MAX_PAUSE_S = 1.0
+_log = logging.getLogger(__name__)
 
 Step = Callable[[float], object]
 
 
 class GuardedSteps:
-    """Run what is due, and go on when the machine has no memory or no descriptor for it.
+    """Runner of steps that goes on when the machine has no memory or no descriptor for one.
 
-    A step that fails is repeated after a pause, which doubles for as long as it fails: no busy loop.
+    A step that fails is repeated after a pause, which doubles for as long as the step fails.
+
+    Attributes:
+        failures: How many steps have failed.
     """
 
-    def __init__(self, report: Callable[[str], None]) -> None:
-        """`report` gets a text when a step fails otherwise than the one before."""
-        self._report = report
-        self._reported = ""
+    def __init__(self) -> None:
+        self._last_shortage = ""
         self._steps: list[tuple[Callable[[], float | None], Step]] = []
-        self._pauses: dict[Step, tuple[float, float]] = {}  # its length in seconds, and its end
+        self._pauses: dict[Step, tuple[float, float]] = {}  # length in seconds, and end
         self.failures = 0
 
     def add(self, due: Callable[[], float | None], step: Step) -> None:
-        """Run `step(now)` whenever `due()` has come (monotonic seconds)."""
+        """Run `step(now)` whenever the monotonic time `due()` has come."""
         self._steps.append((due, step))
 
     def next_due(self) -> float | None:
-        """Return when `run_due` is wanted next, or None."""
+        """Return the monotonic time at which `run_due` should be called next, or None."""
         earliest: float | None = None
         for due, step in self._steps:
             at = due()
@@ -47,33 +50,28 @@ class GuardedSteps:
             at = due()
             if at is None or at > now or (step in self._pauses and self._pauses[step][1] > now):
                 continue
-            if self._run(step, now):
-                self._pauses.pop(step, None)
-            else:
-                length = min(_LONGEST_PAUSE_S, 2 * self._pauses.get(step, (_BREATH_S / 2, 0.0))[0])
+            try:
+                step(now)
+            except (OSError, MemoryError) as error:
+                self.on_failure(error)
+                length = min(_MAX_PAUSE_S, 2 * self._pauses.get(step, (_PAUSE_S / 2, 0.0))[0])
                 self._pauses[step] = length, now + length
+            else:
+                self._pauses.pop(step, None)
 
     def run(self, step: Callable[[], object]) -> None:
-        """Run something that has come. After a failure the loop rests for a moment."""
+        """Run a step for something that has come; pause for a moment if it fails."""
         try:
             step()
         except (OSError, MemoryError) as error:
-            self.failed(error)
-            time.sleep(_BREATH_S)
+            self.on_failure(error)
+            time.sleep(_PAUSE_S)
 
-    def _run(self, step: Step, now: float) -> bool:
-        try:
-            step(now)
-        except (OSError, MemoryError) as error:
-            self.failed(error)
-            return False
-        return True
-
-    def failed(self, error: OSError | MemoryError) -> None:
-        """Count a failure, and report it once."""
+    def on_failure(self, error: OSError | MemoryError) -> None:
+        """Count a failure, and log it if it is another one than the last."""
         self.failures += 1
-        what = f"{type(error).__name__}: {error}"
-        if what != self._reported:
-            self._reported = what
+        shortage = f"{type(error).__name__}: {error}"
+        if shortage != self._last_shortage:
+            self._last_shortage = shortage
             where = "".join(traceback.format_tb(error.__traceback__)[-3:])
-            self._report(f"short of memory or descriptors, going on: {what}\n{where}")
+            _log.warning("short of memory or descriptors, going on: %s\n%s", shortage, where)

@@ -1,7 +1,7 @@
-"""Hooks in a thread of their own: a slow one holds up evals that wait for it, never the broker.
+"""Runs hooks in a thread of their own: a slow hook delays the evals that wait for it, never the broker.
 
-One that does not come back is left behind with its thread, and a fresh thread takes what waits; when too many are left
-behind, every eval is blocked until one comes back. The core blocks what was not judged in time, whatever happens here.
+A hook that does not return is abandoned with its thread, and a fresh thread takes over what waits. When too many are
+abandoned, every eval is blocked until one returns. The core blocks what was not decided in time in any case.
 """
 
 from __future__ import annotations
@@ -20,37 +20,48 @@ from replwire.ext.registry import ExtensionRegistry, Registration
 from replwire.ext.verdicts import Allow, Block, HookRequest, RequireApproval, Verdict
 
 _MAX_ABANDONED = 4
-_STACK_BYTES = 16 * 1024 * 1024  # python's parser goes deep, and a user's `ulimit -s` may be small
+_STACK_BYTES = 16 * 1024 * 1024  # Python's parser recurses deeply, and a user's `ulimit -s` may be small
 
 HookFailure = tuple[Registration, str]
 
 
 class HookOutcome(NamedTuple):
-    """A verdict, whose it is, and the hooks that failed on the way."""
+    """A verdict.
+
+    Attributes:
+        route: Route of the eval in the core.
+        request: The request that the hooks decided about.
+        verdict: The verdict.
+        hook: Label of the hook that decided, None where none did alone.
+        failures: Hooks that failed on the way.
+    """
 
     route: int
-    question: HookRequest
+    request: HookRequest
     verdict: Verdict
     hook: str | None
-    failed: tuple[HookFailure, ...]
+    failures: tuple[HookFailure, ...]
 
 
-def run_hooks(
-    registry: ExtensionRegistry, question: HookRequest
-) -> tuple[Verdict, str | None, tuple[HookFailure, ...]]:
-    """Ask the hooks in their order: the first that does not allow decides. One that raises, or answers with what is no
-    verdict, blocks."""
-    for record in registry.by_kind(Hook):
-        assert isinstance(record.contribution, Hook)
+def run_hooks(registry: ExtensionRegistry, request: HookRequest) -> tuple[Verdict, str | None, tuple[HookFailure, ...]]:
+    """Run the hooks in order; the first that does not allow the eval decides.
+
+    A hook that raises, or that returns no verdict, blocks the eval.
+
+    Returns:
+        The verdict, the label of the hook that decided, and the hooks that failed.
+    """
+    for registration in registry.by_kind(Hook):
+        hook = registration.contribution
+        assert isinstance(hook, Hook)
         try:
-            verdict = _validate_verdict(record.contribution.before_eval(question))
-        except BaseException as error:  # noqa: BLE001 - somebody else's code; `sys.exit` must not end the thread either
-            told = f"{type(error).__name__}: {error}"
-            return Block("failed, and what it cannot judge must not run"), record.label, ((record, told),)
-        if isinstance(verdict, Block) or (
-            isinstance(verdict, RequireApproval) and record.label not in question.approved
-        ):
-            return verdict, record.label, ()
+            verdict = _validate_verdict(hook.before_eval(request))
+        except BaseException as error:  # noqa: BLE001 - foreign code; `sys.exit` must not end the thread either
+            failure = registration, f"{type(error).__name__}: {error}"
+            return Block("failed, and what it cannot judge must not run"), registration.label, (failure,)
+        is_approved = registration.label in request.approved
+        if isinstance(verdict, Block) or (isinstance(verdict, RequireApproval) and not is_approved):
+            return verdict, registration.label, ()
     return Allow(), None, ()
 
 
@@ -63,37 +74,48 @@ def _validate_verdict(verdict: object) -> Verdict | None:
 
 
 class HookRunner:
-    """Where the loop's questions go, and verdicts come back from. `heard` is called in the loop's thread."""
+    """Queue of hook requests, and their outcomes.
 
-    def __init__(
-        self, registry: ExtensionRegistry, timeout_s: float, on_outcome: Callable[[HookOutcome], None]
-    ) -> None:
+    Args:
+        registry: Registry with the hooks.
+        timeout_s: Seconds that a request may take, from its submission on.
+
+    Attributes:
+        fd: Readable once there are outcomes to take.
+    """
+
+    def __init__(self, registry: ExtensionRegistry, timeout_s: float) -> None:
         self._registry = registry
         self._timeout_s = timeout_s
-        self._on_outcome = on_outcome
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._outcomes: deque[HookOutcome] = deque()
         self._abandoned: list[_HookThread] = []
         self._current = self._start_thread()
 
-    def register_descriptors(self, register: Callable[[int, Callable[[], None]], None]) -> None:
-        """Name the descriptor that tells of verdicts."""
-        register(self._wake, self._collect)
-
-    def submit(self, request: RunHooks) -> None:
-        """Have an eval judged; the verdict comes through `heard`."""
+    def submit(self, effect: RunHooks) -> None:
+        """Have the hooks decide about an eval; `take_outcomes` returns the outcome later."""
         self._abandoned = [each for each in self._abandoned if each.thread.is_alive()]
-        since = self._current.started_at
+        started_at = self._current.started_at
         if self._current.is_abandoned and not self._current.thread.is_alive():
             self._current = self._start_thread()
-        elif since is not None and time.monotonic() - since > self._timeout_s:
+        elif started_at is not None and time.monotonic() - started_at > self._timeout_s:
             self._abandon_current()
         if self._current.is_abandoned:
-            self._report(
-                HookOutcome(request.route, request.question, Block("too many of them do not come back"), None, ())
-            )
+            verdict = Block("too many of them do not come back")
+            self._add_outcome(HookOutcome(effect.route, effect.question, verdict, None, ()))
             return
-        self._current.questions.put((time.monotonic() + self._timeout_s, request))
+        self._current.requests.put((time.monotonic() + self._timeout_s, effect))
+
+    def take_outcomes(self) -> list[HookOutcome]:
+        """Return the outcomes since the last call."""
+        try:
+            os.eventfd_read(self.fd)
+        except BlockingIOError:
+            pass
+        outcomes = []
+        while self._outcomes:
+            outcomes.append(self._outcomes.popleft())
+        return outcomes
 
     def _abandon_current(self) -> None:
         old = self._current
@@ -103,61 +125,59 @@ class HookRunner:
         self._abandoned.append(old)
         self._current = self._start_thread()
         while (waiting := old.take_waiting()) is not None:
-            self._current.questions.put(waiting)
+            self._current.requests.put(waiting)
 
     def _start_thread(self) -> _HookThread:
-        each = _HookThread(self._registry, self._report)
-        before = threading.stack_size(_STACK_BYTES)
+        started = _HookThread(self._registry, self._add_outcome)
+        size_before = threading.stack_size(_STACK_BYTES)
         try:
-            each.thread.start()
+            started.thread.start()
         finally:
-            threading.stack_size(before)
-        return each
+            threading.stack_size(size_before)
+        return started
 
-    def _report(self, judged: HookOutcome) -> None:
-        self._outcomes.append(judged)
-        os.eventfd_write(self._wake, 1)
-
-    def _collect(self) -> None:
-        try:
-            os.eventfd_read(self._wake)
-        except BlockingIOError:
-            pass
-        while self._outcomes:
-            self._on_outcome(self._outcomes.popleft())
+    def _add_outcome(self, outcome: HookOutcome) -> None:
+        self._outcomes.append(outcome)
+        os.eventfd_write(self.fd, 1)
 
     def close(self) -> None:
-        """Ask nothing more. A hook that does not come back goes with the process."""
+        """Stop running hooks; one that does not return ends with the process."""
         self._current.is_abandoned = True
-        self._current.questions.put(None)
+        self._current.requests.put(None)
         self._current.thread.join(self._timeout_s)
 
 
 class _HookThread:
-    """One thread and what waits for it. `left`: its verdicts are not wanted any more."""
+    """Thread that runs hooks, and the requests that wait for it.
 
-    def __init__(self, registry: ExtensionRegistry, report: Callable[[HookOutcome], None]) -> None:
+    Attributes:
+        requests: Effects with the monotonic end of their time; None ends the thread.
+        started_at: When the request under way began, None between requests.
+        is_abandoned: Whether the thread's verdicts are unwanted by now.
+    """
+
+    def __init__(self, registry: ExtensionRegistry, add_outcome: Callable[[HookOutcome], None]) -> None:
         self._registry = registry
-        self._report = report
-        self.questions: SimpleQueue[tuple[float, RunHooks] | None] = SimpleQueue()  # with the end of their time
-        self.started_at: float | None = None  # when the question that it is at began
+        self._add_outcome = add_outcome
+        self.requests: SimpleQueue[tuple[float, RunHooks] | None] = SimpleQueue()
+        self.started_at: float | None = None
         self.is_abandoned = False
         self.thread = threading.Thread(target=self._run, name="hooks", daemon=True)
 
     def take_waiting(self) -> tuple[float, RunHooks] | None:
-        """A question that it has not begun with."""
+        """Return a request that was not begun, and remove it."""
         try:
-            return self.questions.get_nowait()
+            return self.requests.get_nowait()
         except Empty:
             return None
 
     def _run(self) -> None:
-        while not self.is_abandoned and (found := self.questions.get()) is not None:
-            until, asked = found
-            if time.monotonic() >= until:  # the core has blocked it: judging it would only hold up the next one
+        while not self.is_abandoned and (waiting := self.requests.get()) is not None:
+            deadline, effect = waiting
+            if time.monotonic() >= deadline:  # the core has blocked it: running hooks would delay the next request
                 continue
             self.started_at = time.monotonic()
-            verdict, hook, failed = run_hooks(self._registry, asked.question)
+            verdict, hook, failures = run_hooks(self._registry, effect.question)
             self.started_at = None
             if not self.is_abandoned:
-                self._report(HookOutcome(asked.route, asked.question, verdict, hook, failed))
+                self._add_outcome(HookOutcome(effect.route, effect.question, verdict, hook, failures))

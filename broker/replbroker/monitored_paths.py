@@ -1,4 +1,4 @@
-"""What of a broker lies on the file system, and how each is made anew: see own_places."""
+"""The broker's directories and sockets, and how each is recreated: see path_monitor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from replwire.private_directories import make_private_directory
 
 
 class MonitoredPrivateDir:
-    """The folder where its own parts meet. Workers that are connected stay so."""
+    """Directory of the sockets between the broker's own parts.
+
+    Args:
+        private_dir: The directory.
+        socket: Path of the socket that workers connect to.
+        rebind: Binds that socket again.
+        restart_fork_server: Has the fork server replaced, whose socket is there too.
+    """
 
     def __init__(
         self,
@@ -31,18 +38,23 @@ class MonitoredPrivateDir:
         self.directory = str(private_dir.path)
 
     def repair(self) -> str | None:
-        """The folder, the socket that workers come to, and the fork server, whose own is there too."""
+        """Recreate the directory, the workers' socket and the fork server; connected workers stay connected."""
         if self._private_dir.exists() and os.path.exists(self._socket):
             return None
         if not self._private_dir.exists():
             self._private_dir.recreate()
         self._rebind()
         self._restart_fork_server()
-        return f"{self.directory} was gone and is there again; sessions go on"
+        return f"{self.directory} had been deleted and was recreated; sessions go on"
 
 
 class MonitoredEndpoint:
-    """The socket file of an ipc endpoint, and its lock."""
+    """Socket file of an ipc endpoint, and its lock.
+
+    Args:
+        endpoint: The endpoint.
+        rebind: Binds the socket file again.
+    """
 
     def __init__(self, endpoint: BrokerEndpoint, rebind: Callable[[], object]) -> None:
         assert endpoint.path is not None
@@ -52,20 +64,27 @@ class MonitoredEndpoint:
         self.directory = str(endpoint.path.parent)
 
     def repair(self) -> str | None:
-        """Connections go on; new ones find it again."""
+        """Recreate lock and socket file, so that new connections find the broker; open ones go on."""
         assert self._endpoint.lock is not None
-        lost = not self._endpoint.lock.is_held()
-        if lost:
+        is_missing = not self._endpoint.lock.is_held()
+        if is_missing:
             ensure_private_dir(self._path.parent)
             self._endpoint.lock.reacquire()
         if not self._path.exists():
             self._rebind()
-            lost = True
-        return f"{self._path} was gone and is there again; sessions and connections go on" if lost else None
+            is_missing = True
+        if not is_missing:
+            return None
+        return f"{self._path} had been deleted and was recreated; sessions and connections go on"
 
 
 class MonitoredLineSocket:
-    """The socket file of line clients. Their connections go on."""
+    """Socket file of line clients.
+
+    Args:
+        path: The socket file.
+        listen: Accepts clients at a bound socket.
+    """
 
     def __init__(self, path: Path, listen: Callable[[socket.socket], None]) -> None:
         self._path = path
@@ -73,15 +92,15 @@ class MonitoredLineSocket:
         self.directory = str(path.parent)
 
     def repair(self) -> str | None:
-        """What is there by now, whosoever it is, is let be."""
+        """Recreate the socket file, unless another file has taken its place; open connections go on."""
         if os.path.lexists(self._path):
             return None
         self._listen(listen_unix(str(self._path)).socket)
-        return f"{self._path} was gone and is there again; connections go on"
+        return f"{self._path} had been deleted and was recreated; connections go on"
 
 
 class MonitoredStateDir:
-    """The state folder, with the list of sessions."""
+    """State directory with the list of sessions."""
 
     def __init__(self, state_dir: Path, session_list: SessionListFile) -> None:
         self._state_dir = state_dir
@@ -90,18 +109,19 @@ class MonitoredStateDir:
         self.directory = str(state_dir)
 
     def repair(self) -> str | None:
-        """Files that were in it are lost, but for those that the broker writes anew."""
+        """Recreate the directory and the list of sessions; other files that were in it are lost."""
         if self._session_list.is_locked():
             return None
-        gone = self._inode != self._current_inode()
+        was_deleted = self._inode != self._current_inode()
         make_private_directory(self._state_dir)
         if self._state_dir.stat().st_uid == os.geteuid():
-            self._state_dir.chmod(0o700)  # whoever was first to need it may have made it as any other
+            self._state_dir.chmod(0o700)  # another program may have created it with the usual mode
         self._session_list.recreate()
         self._inode = self._current_inode()
-        if not gone:
-            return f"{self._state_dir}: the lock of its list of sessions was gone and is there again"
-        return f"{self._state_dir} was gone and is there again; keys, transcripts and the audit that lay there are lost"
+        if not was_deleted:
+            return f"{self._state_dir}: the lock of its list of sessions had been deleted and was recreated"
+        lost = "keys, transcripts and the audit that were in it are lost"
+        return f"{self._state_dir} had been deleted and was recreated; {lost}"
 
     def _current_inode(self) -> int:
         try:

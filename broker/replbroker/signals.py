@@ -1,4 +1,4 @@
-"""Signals of the broker's process, handled in its loop and nowhere else."""
+"""Signals of the broker's process, delivered to its event loop."""
 
 from __future__ import annotations
 
@@ -7,25 +7,30 @@ import signal
 
 
 class Signals:
-    """Signals as bytes on a descriptor, to be handled in the loop and nowhere else."""
+    """Signals as bytes on a descriptor.
+
+    Attributes:
+        fd: Readable once signals have arrived.
+        from_terminal: Whether SIGHUP means the loss of a terminal; else it is a request to reload.
+    """
 
     HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
     def __init__(self) -> None:
-        self.from_terminal = os.isatty(0)  # then SIGHUP says that this terminal is gone
+        self.from_terminal = os.isatty(0)
         self.fd, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         self._before = {number: signal.signal(number, lambda *_: None) for number in self.HANDLED}
 
     def take(self) -> set[int]:
-        """Signals that came since the last call."""
+        """Return the numbers of the signals since the last call."""
         try:
             return set(os.read(self.fd, 4096))
         except BlockingIOError:
             return set()
 
     def close(self) -> None:
-        """As before."""
+        """Restore the previous handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup)

@@ -28,7 +28,7 @@ def test_a_folder_that_cannot_be_locked_ends_the_start_and_not_in_a_loop(
     def no_descriptors(_: str) -> int:
         raise OSError(errno.EMFILE, "Too many open files", str(tmp))
 
-    for lock, why in ((no_descriptors, "Too many open files"), (lambda _: None, "as soon as it is made")):
+    for lock, why in ((no_descriptors, "Too many open files"), (lambda _: None, "as soon as it is created")):
         monkeypatch.setattr(private_temp_dir, "_lock", lock)
         with pytest.raises(StartError, match=why):
             PrivateTempDir()
@@ -78,11 +78,11 @@ class BrokenDirectory:
         return self.says
 
 
-def test_what_cannot_be_mended_is_told_once_until_it_is(tmp: Path) -> None:
+def test_what_cannot_be_repaired_is_logged_once_until_it_is(tmp: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     place = BrokenDirectory(str(tmp))
-    log: list[str] = []
     troubles: list[list[str]] = []
-    places = PathMonitor([place], log.append, troubles.append)
+    places = PathMonitor([place], troubles.append)
     for says in (
         None,
         OSError(errno.EROFS, "Read-only file system"),
@@ -92,7 +92,7 @@ def test_what_cannot_be_mended_is_told_once_until_it_is(tmp: Path) -> None:
         place.says = says
         places.due = 0.0
         places.flush(1.0)
-    text = f"{tmp}: Read-only file system; it cannot be made anew"
-    assert log == [text, "done"]
+    text = f"{tmp}: Read-only file system; it cannot be recreated"
+    assert caplog.messages == [text, "done"]
     assert troubles == [[text], []]
     places.close()

@@ -10,9 +10,15 @@ from typing import Any
 import pytest
 
 from replbroker.core.effects import PublishEvent
-from replbroker.sinks.event_sink import CorruptEntry, NoTranscript, TranscriptBackend, TranscriptExists, TranscriptInfo
 from replbroker.sinks.jsonl_backend import JsonlBackend
 from replbroker.sinks.sqlite_backend import SqliteBackend
+from replbroker.sinks.transcript_backend import (
+    CorruptEntry,
+    NoTranscript,
+    TranscriptBackend,
+    TranscriptExists,
+    TranscriptInfo,
+)
 from replbroker.sinks.transcript_sink import TranscriptSink
 
 Make = Callable[..., TranscriptBackend]
@@ -29,7 +35,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
 
     yield make
     for each in opened:
-        each.shut()
+        each.close_all()
 
 
 def _head(session: str, name: str | None = "work") -> TranscriptInfo:
@@ -45,7 +51,7 @@ def test_what_was_appended_is_loaded_in_order_also_by_the_next(make: Make) -> No
     first.create(_head("a"))
     first.append("a", [_entry(1), _entry(2)])
     first.append("a", [_entry(3)])
-    first.shut()
+    first.close_all()
     again = make()
     assert [entry["seq"] for entry in again.load("a", strict=True)] == [1, 2, 3]
     assert [entry["seq"] for entry in again.entries_since("a", 1)] == [2, 3]
@@ -168,11 +174,11 @@ def test_locks_of_a_killed_broker_are_tidied_away(tmp_path: Path) -> None:
     other.create(_head("b"))
     backend.prune(0.0, 1 << 30, frozenset())
     assert sorted(path.stem for path in tmp_path.glob("*.lock")) == ["a", "b"]
-    other.shut()
+    other.close_all()
     (tmp_path / "b.lock").touch()
     backend.prune(0.0, 1 << 30, frozenset())
     assert [path.stem for path in tmp_path.glob("*.lock")] == ["a"]
-    backend.shut()
+    backend.close_all()
 
 
 def test_a_damaged_line_is_skipped_and_a_strict_reader_is_told(tmp_path: Path) -> None:
@@ -181,7 +187,7 @@ def test_a_damaged_line_is_skipped_and_a_strict_reader_is_told(tmp_path: Path) -
     backend.append("a", [_entry(1)])
     with (tmp_path / "a.jsonl").open("ab") as file:
         file.write(b'{"half\n\xff\xfe\n' + _entry(2) + b"\n")
-    backend.shut()
+    backend.close_all()
     assert [entry["seq"] for entry in backend.load("a")] == [1, 2]
     with pytest.raises(CorruptEntry):
         list(backend.load("a", strict=True))
@@ -204,7 +210,7 @@ def test_a_disk_that_is_full_when_the_older_half_goes_hides_nothing(
     assert [head.name for head in backend.find("work")] == ["work"]
     backend.append("a", [_entry(3, out="x" * 500)])
     assert [entry["seq"] for entry in backend.load("a")] == [1, 3]
-    backend.shut()
+    backend.close_all()
 
 
 def test_no_file_is_there_before_the_first_entry(tmp_path: Path) -> None:
@@ -220,7 +226,7 @@ def test_more_sessions_than_descriptors_can_be_written(tmp_path: Path) -> None:
             backend.open(_head(f"s{number}"))
             backend.append(f"s{number}", [_entry(turn)])
     assert all([entry["seq"] for entry in backend.load(f"s{number}")] == [1, 2] for number in range(100))
-    backend.shut()
+    backend.close_all()
 
 
 class _FullOnFirstOpen:
@@ -241,7 +247,7 @@ class _FullOnFirstOpen:
 
 
 def test_a_session_keeps_its_name_when_the_event_that_tells_it_is_lost(make: Make) -> None:
-    transcript = TranscriptSink(_FullOnFirstOpen(make()), 1e9, 1 << 30, lambda _: None)  # type: ignore[arg-type]
+    transcript = TranscriptSink(_FullOnFirstOpen(make()), 1e9, 1 << 30)  # type: ignore[arg-type]
     created = json.dumps({"type": "session/created", "seq": 1, "name": "work", "runtime": "bash"}).encode()
     transcript.on_event(PublishEvent("session/created", "a", created, 0.0), 0.0)
     transcript.flush(1.0)
@@ -272,7 +278,7 @@ class _StuckStore:
 
 def test_a_disk_that_hangs_holds_nobody_up_and_what_waits_for_it_is_bounded() -> None:
     stuck = _StuckStore()
-    transcript = TranscriptSink(stuck, 1.0, 1, lambda _: None)  # type: ignore[arg-type]
+    transcript = TranscriptSink(stuck, 1.0, 1)  # type: ignore[arg-type]
     body = _entry(1, out="x" * 1_000_000)
     for at in range(40):  # a writer in the same thread would hang here
         transcript.on_event(PublishEvent("eval/finished", "a", body, float(at)), float(at))

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from kit import TIMEOUT_S, UNSANDBOXED, LineWire, wait_until
-from replbroker.app import _core_config, _interpreters, _session_env
 from replbroker.broker_extensions import BrokerExtensions
 from replbroker.core.effects import (
     CloseConnection,
@@ -32,6 +31,7 @@ from replbroker.core.effects import (
     ToWorker,
 )
 from replbroker.core.engine import BrokerCore
+from replbroker.core_config import BrokerRun, CoreServices, build_core_config, find_interpreters, session_env
 from replbroker.launch.sandbox_provider import SandboxProvider
 from replwire.config import load
 from replwire.deadlines import Deadlines
@@ -103,8 +103,8 @@ class InMemoryBroker:
         config = load(UNSANDBOXED, flags=flags).config
         self._limits = config.limits
         self._folder = tempfile.mkdtemp(prefix="rpl-", dir="/tmp")
-        env = _session_env(os.environ, config.session.pass_env)
-        self._interpreters = _interpreters(config)
+        env = session_env(os.environ, config.session.pass_env)
+        self._interpreters = find_interpreters(config)
         self._common = (env, config.limits, self._folder, tuple(config.session.load_paths))
         self._last_words: deque[tuple[int, bytes]] = deque()  # of workers that never came to be
         self._workers: dict[int, MemoryWorker] = {}
@@ -113,16 +113,15 @@ class InMemoryBroker:
         self._log: list[str] = []
         self.ended = False
         self._sandbox = SandboxProvider(config.sandbox, sys.executable, env, [])
-        setup = _core_config(
-            config,
-            False,
-            tuple(self._interpreters),
-            KeyStore(self._folder),
-            self._sandbox,
-            BrokerExtensions([]),
-            Path(self._folder),
+        services = CoreServices(
+            run=BrokerRun.begin(),
+            runtimes=tuple(self._interpreters),
+            keys=KeyStore(self._folder),
+            sandbox=self._sandbox.summary,
+            extensions=BrokerExtensions([]),
+            state_dir=Path(self._folder),
         )
-        self.core = BrokerCore(setup)
+        self.core = BrokerCore(build_core_config(config, services, idle_exit=False))
         self.apply(self.core.start(time.monotonic()))
 
     # --- the face of a site ---

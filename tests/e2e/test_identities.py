@@ -300,11 +300,10 @@ def test_a_request_that_waits_is_not_taken_for_that_of_who_came_to_its_connectio
         url = f"ipc://{path}" if transport == "ipc" else free_tcp()
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         stack.callback(context.destroy, 0)
-        clients = ClientRouter(context, 1000, capacity=10)
+        seen = ConnectionLog()
+        clients = ClientRouter(context, seen, 1000, capacity=10)  # type: ignore[arg-type]
         stack.callback(clients.close, 0)
         zap = ZapAuthenticator(context, lambda _: None, lambda _: None, clients.next_handshake_number)
-        seen = ConnectionLog()
-        clients.handler = seen
         clients.socket.bind(url)
         if transport == "ipc":
             os.chmod(path, 0o666)

@@ -158,7 +158,7 @@ def test_a_stale_socket_is_replaced_and_a_live_one_or_a_file_is_not(start: Start
     path = broker.listening["unix"].removeprefix("lines+unix://")
     plain = broker.folder / "run" / "plain"
     plain.write_text("precious")
-    for taken, why in ((path, "somebody listens there"), (str(plain), "no socket")):
+    for taken, why in ((path, "another process listens there"), (str(plain), "not a socket")):
         done = subprocess.run(
             [sys.executable, "-m", "replctl", "serve", "--endpoint", broker.endpoint + "2", "--unix", taken],
             env=broker.environ,

@@ -150,7 +150,7 @@ def test_a_snapshot_that_cannot_be_removed_is_told_and_costs_nothing(start: Call
         file.mkdir()
         assert wire.answer(request).status == ["done"]
         assert wire.run("x", session="copy").value == "42"
-    assert f"a snapshot is left behind: {file}" in broker.log_text()
+    assert f"a snapshot could not be deleted: {file}" in broker.log_text()
 
 
 def test_a_clone_can_be_interrupted_and_timed_out(wire: Wire) -> None:

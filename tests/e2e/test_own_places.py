@@ -53,7 +53,7 @@ def test_the_folder_of_its_own_sockets_is_made_anew_and_workers_go_on_and_come(s
             for name in ("b", "c", "d"):  # more than were warm
                 assert wire.run("6*7", session=name).value == "42"
                 wire.ask("close", session=name)
-        said(broker, "was gone and is there again; sessions go on")
+        said(broker, "had been deleted and was recreated; sessions go on")
         assert troubles(wire) == []
     assert broker.stop() == 0
     assert not scratch.exists()
@@ -90,7 +90,7 @@ def test_the_folder_of_its_socket_is_made_anew_and_everybody_finds_the_same_brok
                 assert client.eval("x", session="a").value == "1"
         assert run.stat().st_mode & 0o777 == 0o700
         assert replctl(broker, "serve").returncode == 3
-    said(broker, "b.sock was gone and is there again; sessions and connections go on")
+    said(broker, "b.sock had been deleted and was recreated; sessions and connections go on")
 
 
 def test_the_socket_of_line_clients_is_made_anew(start: Start) -> None:

@@ -32,8 +32,9 @@ def made_faulty(owner, method):
     setattr(owner, method, faulty)
 
 for module, name, method in (
-    ("core.broker", "Core", "tick"), ("transports.streams", "Streams", "turn"), ("watch.transcript", "Transcript", "flush"),
-    ("transports.router", "Clients", "send"), ("transports.workers", "Workers", "receive"),
+    ("core.engine", "BrokerCore", "tick"), ("transports.line_server", "LineServer", "process"),
+    ("sinks.transcript_sink", "TranscriptSink", "flush"), ("transports.client_router", "ClientRouter", "send"),
+    ("transports.worker_router", "WorkerRouter", "receive"),
 ):
     made_faulty(getattr(importlib.import_module("replbroker." + module), name), method)
 from replctl.main import main
@@ -70,7 +71,7 @@ def end(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("method", ["Core.tick", "Streams.turn", "Transcript.flush"])
+@pytest.mark.parametrize("method", ["BrokerCore.tick", "LineServer.process", "TranscriptSink.flush"])
 def test_a_step_that_lacks_something_is_taken_again_and_holds_up_no_other(
     faulty: BrokerProcess, method: str, error: str
 ) -> None:
@@ -96,7 +97,7 @@ def test_a_step_that_lacks_something_is_taken_again_and_holds_up_no_other(
 def test_a_client_whose_answer_lacks_something_is_hung_up_on(faulty: BrokerProcess, error: str) -> None:
     with faulty.wire() as wire, LineWire(faulty.listening["tcp"]) as line:
         assert line.ask("ping").status == ["done", "pong"]
-        times = begin(faulty, "Clients.send", error)
+        times = begin(faulty, "ClientRouter.send", error)
         wire.send("ping")
         wait_until(lambda: times() >= 1, "the answer fails")
         end(faulty)

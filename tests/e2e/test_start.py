@@ -123,7 +123,9 @@ def test_a_broker_whose_folder_was_cleared_takes_nothing_of_its_successor_along(
     assert home.run("eval", "-s", "new", "x = 41").returncode == 0
     os.kill(old, signal.SIGCONT)
     log = home.folder / "broker.log"
-    wait_until(lambda: "another broker has taken it; nobody finds this one there" in log.read_text(), "it says so")
+    wait_until(
+        lambda: "another broker has taken it; clients cannot find this broker there" in log.read_text(), "it says so"
+    )
     os.kill(old, signal.SIGTERM)
     wait_until(lambda: not is_alive(old), "the old broker has ended")
     assert home.run("eval", "--no-start", "-s", "new", "x + 1").stdout == "42\n"

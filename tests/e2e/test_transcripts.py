@@ -15,9 +15,9 @@ import nbformat
 import pytest
 
 from kit import BrokerProcess, processes_with, wait_until
-from replbroker.sinks.event_sink import TranscriptBackend
 from replbroker.sinks.jsonl_backend import JsonlBackend
 from replbroker.sinks.sqlite_backend import SqliteBackend
+from replbroker.sinks.transcript_backend import TranscriptBackend
 from replwire import events
 
 KINDS = ("jsonl", "sqlite")
@@ -40,7 +40,7 @@ def _entries(broker: BrokerProcess, kind: str, name: str) -> list[dict[str, Any]
     try:
         return [entry for head in backend.find(name) for entry in backend.load(head.session, strict=True)]
     finally:
-        backend.shut()
+        backend.close_all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -94,7 +94,7 @@ def test_a_broker_that_is_killed_in_the_middle_leaves_what_can_be_read(
         assert sum(entry["type"] == "eval/finished" for entry in backend.load(path.stem)) == before
         backend.append(path.stem, [b'{"type":"x","seq":9}'])  # goes on, on a line of its own
         assert [*backend.load(path.stem)][-1] == {"type": "x", "seq": 9}
-        backend.shut()
+        backend.close_all()
     text = _cli(broker, "export", "s", "--format", "py")
     assert text.count("# %%") >= before
 

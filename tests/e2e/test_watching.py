@@ -172,11 +172,11 @@ def test_a_reader_that_goes_is_forgotten_though_nothing_happens(start: Callable[
 def test_a_pub_socket_takes_nobodys_place(start: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     broker = start("broker.publish=ipc:///FOLDER/run/events.sock")
     taken = broker.folder / "run/events.sock"
-    assert "somebody listens there" in _refusal(tmp_path, f"broker.publish=ipc://{taken}")
+    assert "another process listens there" in _refusal(tmp_path, f"broker.publish=ipc://{taken}")
     assert taken.is_socket()
     notes = tmp_path / "notes.txt"
     notes.write_text("mine")
-    assert "no socket" in _refusal(tmp_path, f"broker.publish=ipc://{notes}")
+    assert "not a socket" in _refusal(tmp_path, f"broker.publish=ipc://{notes}")
     assert notes.read_text() == "mine"
 
 

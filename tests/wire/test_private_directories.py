@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from replbroker.sinks.event_sink import TranscriptInfo
 from replbroker.sinks.jsonl_backend import JsonlBackend
 from replbroker.sinks.sqlite_backend import SqliteBackend
+from replbroker.sinks.transcript_backend import TranscriptInfo
 from replctl.acp.modes import Mode
 from replctl.acp.store import AcpSessionRecord, AcpSessionStore
 from replctl.mcp.http import load_token

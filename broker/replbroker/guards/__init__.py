@@ -1,1 +1,1 @@
-"""Hooks that come along, as extensions like any other: a config names them to have them."""
+"""Hooks that ship with the broker; like other extensions they run only when the settings name them."""

@@ -1,8 +1,8 @@
-"""Which modules the code of an agent may import, by name.
+"""Guard that restricts which modules an agent's code may import.
 
-It reads what code says, and code can say it otherwise (`__import__`, `importlib`, `exec`, a module that imports for
-it): the plainest of these are refused as well, not all. It keeps a well-meaning agent to its tools. What must not be
-possible is for the sandbox to prevent.
+It reads the code, and code can import indirectly (`__import__`, `importlib`, `exec`, a module that imports on its
+behalf). The most obvious of these are refused as well, but not all: the guard keeps a well-meaning agent to its tools.
+What must be impossible is for the sandbox to prevent.
 """
 
 from __future__ import annotations
@@ -18,15 +18,22 @@ _BY_NAME = frozenset({"__import__", "importlib.import_module", "importlib.reload
 
 
 class ImportGuardSettings(msgspec.Struct, forbid_unknown_fields=True):
-    """`allow` has modules by agent; `*` is for agents that are not listed and for who names none. A module allows what
-    is below it."""
+    """Settings of the guard.
+
+    Attributes:
+        allow: Allowed modules by agent; `*` is for agents that are not listed, and for clients that name none. A module
+            includes its submodules.
+    """
 
     allow: dict[str, list[str]]
 
 
 @hookimpl
 def replctl_register(register: Register, settings: Mapping[str, Any]) -> None:
-    """See `ToolSettings`. Files that `load-file` runs are not read: they lie in folders of the operator's choice."""
+    """Register the guard; see `ImportGuardSettings`.
+
+    Files that `load-file` runs are not checked: their directories are chosen by the operator.
+    """
     allow = msgspec.convert(dict(settings), ImportGuardSettings).allow
 
     def before_eval(question: HookRequest) -> Block | None:
@@ -35,7 +42,7 @@ def replctl_register(register: Register, settings: Mapping[str, Any]) -> None:
             return None
         facts = question.analysis
         if facts.error is not None:
-            return Block(f"its imports cannot be told ({facts.error})")
+            return Block(f"its imports cannot be determined ({facts.error})")
         hidden = sorted(facts.calls & _BY_NAME)
         wanted = sorted(name for name in facts.imports if not _within(name, allowed))
         if not hidden and not wanted:

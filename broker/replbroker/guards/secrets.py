@@ -1,7 +1,7 @@
-"""A guard against secrets in code: what looks like one is not run, and so is in no history and no transcript.
+"""Guard against secrets in code: code that contains one is not run, so it is in no history and no transcript.
 
-It knows the shapes of well-known keys. A password that is a word, a key in pieces or in base64 it does not see, nor
-what code reads from files: a seat belt for honest mistakes, no boundary.
+It knows the formats of well-known keys. It does not see a password that is a word, a key in pieces or in base64, or
+what code reads from files: a guard rail for honest mistakes, not a security boundary.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from replwire.ext.api import Block, Hook, HookRequest, Register, RequireApproval, hookimpl
 
-# Name to shape. Each is linear in the length of the code.
+# Regular expressions by name, each linear in the length of the code.
 SHAPES = {
     "private key": r"-----BEGIN (?:[A-Z]{1,20} ){0,3}PRIVATE KEY-----",
     "AWS access key": r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
@@ -29,10 +29,10 @@ SHAPES = {
 
 @hookimpl
 def replctl_register(register: Register, settings: Mapping[str, Any]) -> None:
-    """`answer` is `block` (default) or `ask`; `shapes` adds names with regular expressions."""
+    """Register the guard; `answer` is `block` (default) or `ask`, and `shapes` adds regular expressions by name."""
     answer, shapes = settings.get("answer", "block"), SHAPES | dict(settings.get("shapes", {}))
     if set(settings) - {"answer", "shapes"} or answer not in ("block", "ask"):
-        raise ValueError("settings: answer (block or ask) and shapes (name = regular expression), nothing else")
+        raise ValueError("the only settings are answer (block or ask) and shapes (name = regular expression)")
     found = {name: re.compile(shape) for name, shape in shapes.items()}
 
     def before_eval(question: HookRequest) -> RequireApproval | Block | None:

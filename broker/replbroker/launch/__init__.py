@@ -1,1 +1,1 @@
-"""Where workers come from: one face, one file for each kind of place."""
+"""Launchers, which start and kill worker processes, and what workers need of the machine."""

@@ -1,22 +1,24 @@
-"""Removal of named environments: out of sight once no worker runs there, off the disk in a thread."""
+"""Removal of named environments: set aside once no worker uses them, deleted from the disk in a thread."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from queue import SimpleQueue
 
 from replbroker.launch.launcher import RemovedEnvironment
 from replworker.boot import delete_set_aside, has_set_aside, set_aside
 
+_log = logging.getLogger(__name__)
+
 
 class EnvironmentRemover:
-    """Those of one state directory. What an earlier broker did not get to delete is deleted at the start."""
+    """Remover for one state directory; it also deletes what an earlier broker left set aside."""
 
-    def __init__(self, state_dir: str, log: Callable[[str], None]) -> None:
+    def __init__(self, state_dir: str) -> None:
         self._state_dir = state_dir
-        self._log = log
-        self._waiting: list[str] = []  # until their last worker has ended
+        self._waiting: list[str] = []  # for their last worker to exit
         self._removed: list[RemovedEnvironment] = []
         self._deletions: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -24,12 +26,12 @@ class EnvironmentRemover:
             self._schedule_deletion()
 
     def request(self, environment: str, in_use: Collection[str]) -> None:
-        """Remove it, now or as soon as `on_exit` tells that none of the workers is in it."""
+        """Remove an environment, now or once `on_worker_exit` shows that no worker uses it."""
         self._waiting.append(environment)
         self.on_worker_exit(in_use)
 
     def on_worker_exit(self, in_use: Collection[str]) -> None:
-        """The workers that are left are in these."""
+        """Remove the requested environments that are not among those still in use."""
         for environment in [each for each in self._waiting if each not in in_use]:
             self._waiting.remove(environment)
             try:
@@ -41,7 +43,7 @@ class EnvironmentRemover:
                 self._schedule_deletion()
 
     def take_removed(self) -> list[RemovedEnvironment]:
-        """What was removed, or could not be, since the last call."""
+        """Return the environments that were removed, or could not be, since the last call."""
         removed, self._removed = self._removed, []
         return removed
 
@@ -59,4 +61,4 @@ class EnvironmentRemover:
             except OSError as error:
                 failed = [str(error)]
             for each in failed[:3]:
-                self._log(f"of a removed environment something is left until the next start: {each}")
+                _log.warning("part of a removed environment stays until the next start: %s", each)

@@ -1,9 +1,9 @@
 """Workers on this machine, forked from multiprocess's fork server, where everything they need is loaded.
 
-The only file that knows multiprocess and the worker's code. One thread, which lives as long as the broker,
-makes all calls into multiprocess: starting a process blocks for some milliseconds, and its bookkeeping is not
-thread safe. Death is seen through a pidfd, at once and by the loop itself; killing goes through it too, so a
-pid that was used again is never hit.
+The only file that knows multiprocess and the worker's code. One thread, which lives as long as the broker, makes all
+calls into multiprocess: starting a process blocks for some milliseconds, and its bookkeeping is not thread-safe. The
+loop sees a worker's death through a pidfd, at once; killing goes through the pidfd too, so a pid that was used again
+is never hit.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 import types
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -30,95 +31,108 @@ from replbroker.launch.environment_remover import EnvironmentRemover
 from replbroker.launch.launcher import ExitedWorker, RemovedEnvironment
 from replbroker.launch.orphans import become_subreaper, reap_orphans
 from replbroker.launch.sandbox_provider import SandboxProvider
+from replbroker.loop_parts import Register, Unregister
 from replwire.ext.contracts import Runtime
 from replwire.identities import Identity
 from replwire.limits import Limits
 from replworker.boot import ExternalRuntime, WorkerArgs, main, remove_stale_state
 from replworker.boot import list_named_environments as list_named_environments
 
-_FORK_SERVER_LOST = 255  # what multiprocess makes of a fork server that is gone
-_JOIN_TIMEOUT_S = 5.0  # a process whose pidfd says it is dead is reaped by the fork server well before
+_FORK_SERVER_LOST = 255  # exit code that multiprocess reports when its fork server has died
+_JOIN_TIMEOUT_S = 5.0  # the fork server reaps a process well before
+_CLOSE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LauncherSettings:
+    """What workers are started with.
+
+    Attributes:
+        socket_dir: Directory for the fork server's socket.
+        endpoint: Endpoint that workers connect to.
+        interpreters: Interpreter of each runtime, by name.
+        external_runtimes: Interpreter and contribution of each runtime that an extension contributes.
+        env: Environment variables that sessions inherit.
+        limits: The limits of the settings.
+        state_dir: The broker's state directory.
+        load_paths: Directories that `load-file` may read.
+        open_files: Limit of open files for workers, and the broker's own.
+    """
+
+    socket_dir: Path
+    endpoint: str
+    interpreters: Mapping[str, str]
+    external_runtimes: Mapping[str, tuple[str, Runtime]]
+    env: dict[str, str]
+    limits: Limits
+    state_dir: str
+    load_paths: tuple[str, ...]
+    open_files: tuple[int, int]
 
 
 class ForkserverLauncher:
-    """The launcher for this machine. `own` is a folder for the socket that the fork server takes orders at."""
+    """Launcher for this machine; see `Launcher`.
 
-    def __init__(
-        self,
-        socket_dir: Path,
-        endpoint: str,
-        interpreters: dict[str, str],
-        env: dict[str, str],
-        limits: Limits,
-        state_dir: str,
-        load_paths: tuple[str, ...],
-        sandbox: SandboxProvider,
-        external_runtimes: Mapping[str, tuple[str, Runtime]],
-        identities: tuple[Identity, ...],
-        open_files: tuple[int, int],
-        log: Callable[[str], None],
-    ) -> None:
-        """`open_files`: the limit for the workers, and the broker's own."""
+    Args:
+        settings: What workers are started with.
+        sandbox: Sandboxes for workers.
+        identities: The configured identities.
+    """
+
+    def __init__(self, settings: LauncherSettings, sandbox: SandboxProvider, identities: tuple[Identity, ...]) -> None:
+        self._settings = settings
         self._sandbox = sandbox
-        self._interpreters = interpreters
-        self._external_runtimes = external_runtimes
         self._identities = identities
-        self._worker_open_files, self._broker_open_files = open_files
-        self._common = (env, limits, state_dir, load_paths)
-        self._endpoint = endpoint
         self._context = ForkServerContext()
-        current_process()._config["tempdir"] = str(
-            socket_dir
-        )  # else it makes one of its own, and a kill leaves it there
+        # Without this it makes a directory of its own, and a killed broker leaves that behind.
+        current_process()._config["tempdir"] = str(settings.socket_dir)
         self._context.set_forkserver_preload(["replworker.boot"])
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._results: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._processes: dict[int, Any] = {}  # the spawner thread's
-        self._pids: dict[int, int] = {}  # of workers that are not buried yet
+        self._pids: dict[int, int] = {}  # of workers that were not reaped yet
         self._starting = threading.Lock()
         self._pidfds: dict[int, int] = {}
-        self._kill_requested: set[int] = set()  # killed: their death is no news
+        self._kill_requested: set[int] = set()  # workers whose exit is not to be reported
         self._live: set[int] = set()
         self._exited: list[ExitedWorker] = []
-        self._environments: dict[int, str] = {}  # that live workers are in
-        self._environment_remover = EnvironmentRemover(state_dir, log)
+        self._environments: dict[int, str] = {}  # of live workers
+        self._environment_remover = EnvironmentRemover(settings.state_dir)
         self._sweep_due = False
         self._closing = False
-        self._state_dir = state_dir
-        remove_stale_state(state_dir)
+        remove_stale_state(settings.state_dir)
         _hide_main()
         become_subreaper()
         self._thread = threading.Thread(target=self._run_tasks, name="spawner", daemon=True)
         self._thread.start()
 
-    def register_descriptors(
-        self, register: Callable[[int, Callable[[], None]], None], unregister: Callable[[int], None]
-    ) -> None:
+    def register_descriptors(self, register: Register, unregister: Unregister) -> None:
+        """Register the descriptor of the thread's results; those of workers follow as they start."""
         self._register, self._unregister = register, unregister
         register(self._wake, self._handle_results)
 
     # --- the spawner thread ---
 
     def _run_tasks(self) -> None:
-        while (order := self._tasks.get()) is not None:
+        while (task := self._tasks.get()) is not None:
             if not self._closing:
-                order()
+                task()
 
     def _post_result(self, result: Callable[[], None]) -> None:
         self._results.append(result)
         os.eventfd_write(self._wake, 1)
 
-    def _start_process(self, worker: int, order: WorkerArgs) -> None:
-        process = self._context.Process(target=main, args=(order,), name=f"worker-{worker}", daemon=True)
+    def _start_process(self, worker: int, args: WorkerArgs) -> None:
+        process = self._context.Process(target=main, args=(args,), name=f"worker-{worker}", daemon=True)
         try:
             with self._starting:
                 process.start()
                 self._pids[worker] = process.pid
             pidfd = os.pidfd_open(process.pid)
-        except Exception as error:  # noqa: BLE001 - whatever it is, this thread must live to start the next one
+        except Exception as error:  # noqa: BLE001 - whatever it is, this thread has to live to start the next worker
             if process.pid is not None:
-                process.kill()  # nobody could tell of its death, or end it later
+                process.kill()  # nothing could report its death, or end it later
             cause = f"could not be started: {type(error).__name__}: {error}"
             self._post_result(lambda: self._on_exited(worker, cause))
             return
@@ -135,42 +149,8 @@ class ForkserverLauncher:
             code = _adopted_exit_code(self._pids[worker])
         self._post_result(lambda: self._on_exited(worker, f"the worker process {_describe_exit(code)}"))
 
-    # --- the loop's thread ---
-
-    def spawn(self, worker: int, spec: WorkerSpec, token: str) -> None:
-        interpreter = self._interpreters[spec.runtime]
-        confine = self._sandbox.request_for(worker, spec)
-        foreign = self._external_runtimes.get(spec.runtime)
-        given = None if foreign is None else ExternalRuntime(foreign[1].arguments, foreign[1].reads)
-        order = WorkerArgs(
-            self._endpoint,
-            token,
-            spec.runtime,
-            spec.environment,
-            interpreter,
-            *self._common,
-            confine,
-            given,
-            self._identities,
-            spec.principal,
-            self._worker_open_files,
-        )
-        self._live.add(worker)
-        if spec.environment is not None:
-            self._environments[worker] = spec.environment
-        if is_near_limit(self._broker_open_files):
-            self._post_result(
-                lambda: self._on_exited(worker, "could not be started: the broker has no file descriptor left")
-            )
-            return
-        self._tasks.put(lambda: self._start_process(worker, order))
-
-    def restart_fork_server(self) -> None:
-        """The folder of the fork server's socket was made anew: another server makes another socket there."""
-        self._tasks.put(self._kill_fork_server)
-
     def _kill_fork_server(self) -> None:
-        """In the spawner thread. The next start of a worker finds it dead, and starts another; workers go on."""
+        """Kill the fork server; the next start of a worker starts another, and workers go on."""
         pid = forkserver._forkserver._forkserver_pid
         if pid is None:
             return
@@ -180,6 +160,40 @@ class ForkserverLauncher:
         death.register(fd, select.POLLIN)
         death.poll(_JOIN_TIMEOUT_S * 1000)
         os.close(fd)
+
+    # --- the loop's thread ---
+
+    def spawn(self, worker: int, spec: WorkerSpec, token: str) -> None:
+        settings, external = self._settings, self._settings.external_runtimes.get(spec.runtime)
+        runtime = None if external is None else ExternalRuntime(external[1].arguments, external[1].reads)
+        args = WorkerArgs(
+            settings.endpoint,
+            token,
+            spec.runtime,
+            spec.environment,
+            settings.interpreters[spec.runtime],
+            settings.env,
+            settings.limits,
+            settings.state_dir,
+            settings.load_paths,
+            self._sandbox.request_for(worker, spec),
+            runtime,
+            self._identities,
+            spec.principal,
+            settings.open_files[0],
+        )
+        self._live.add(worker)
+        if spec.environment is not None:
+            self._environments[worker] = spec.environment
+        if is_near_limit(settings.open_files[1]):
+            cause = "could not be started: the broker has no file descriptor left"
+            self._post_result(lambda: self._on_exited(worker, cause))
+            return
+        self._tasks.put(lambda: self._start_process(worker, args))
+
+    def restart_fork_server(self) -> None:
+        """Replace the fork server after its directory was recreated; the new one creates its socket there."""
+        self._tasks.put(self._kill_fork_server)
 
     def _handle_results(self) -> None:
         try:
@@ -198,7 +212,7 @@ class ForkserverLauncher:
             self._kill(pidfd)
 
     def _on_pidfd_readable(self, worker: int) -> None:
-        """Its pidfd says that it is dead."""
+        """Reap a worker: its pidfd is readable once it is dead."""
         pidfd = self._pidfds.pop(worker)
         self._unregister(pidfd)
         os.close(pidfd)
@@ -206,13 +220,13 @@ class ForkserverLauncher:
         self._tasks.put(lambda: self._reap(worker))
 
     def _on_exited(self, worker: int, cause: str) -> None:
-        """It is buried: what it has left is known by a pid that nobody has any more."""
+        """Clean up the resources of a reaped worker."""
         self._live.discard(worker)
         self._pids.pop(worker, None)
         if self._environments.pop(worker, None) is not None:
             self._environment_remover.on_worker_exit(self._environments.values())
         self._sandbox.cleanup(worker)
-        remove_stale_state(self._state_dir)
+        remove_stale_state(self._settings.state_dir)
         if worker in self._kill_requested:
             self._kill_requested.discard(worker)
         else:
@@ -243,54 +257,52 @@ class ForkserverLauncher:
             pass
 
     def take_exited(self) -> list[ExitedWorker]:
-        died, self._exited = self._exited, []
-        return died
+        exited, self._exited = self._exited, []
+        return exited
 
     def reap_orphans(self) -> None:
-        """Kill what dead workers left behind. Also to be called on SIGCHLD."""
         self._sweep_due = not self._starting.acquire(blocking=False)
         if self._sweep_due:
-            return  # a fork server may just be starting and is not to be taken for a stray: `_collect` comes back
+            return  # a fork server may be starting, and would be taken for an orphan: `_handle_results` tries again
         try:
             reap_orphans(self._expected_children())
         finally:
             self._starting.release()
 
     def _helper_pids(self) -> set[int]:
-        """Children that the broker started: the fork server and multiprocess's resource tracker."""
+        """Return the pids of the fork server and of multiprocess's resource tracker."""
         pids = (forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid)
         return {pid for pid in pids if pid is not None}
 
     def _expected_children(self) -> set[int]:
-        """No strays: our own, and workers, which become our children when their fork server dies, and go on."""
+        """Return the pids that are no orphans: helpers, and workers inherited from a dead fork server."""
         return self._helper_pids() | set(self._pids.copy().values())
 
-    def close(self, deadline_s: float) -> None:
-        end = time.monotonic() + deadline_s
+    def close(self) -> None:
+        deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         self._closing = True
         self._kill_requested |= self._live
         self._tasks.put(None)
         for pidfd in self._pidfds.values():
             self._kill(pidfd)
-        self._thread.join(deadline_s)
+        self._thread.join(_CLOSE_TIMEOUT_S)
         self._handle_results()  # workers that had just been started
         for pidfd in self._pidfds.values():
-            death = select.poll()  # `select` knows no descriptor beyond 1023
+            death = select.poll()  # `select` cannot handle descriptors beyond 1023
             death.register(pidfd, select.POLLIN)
-            death.poll(max(0.0, end - time.monotonic()) * 1000)
+            death.poll(max(0.0, deadline - time.monotonic()) * 1000)
             os.close(pidfd)
-        # Without workers the fork server has nothing to do, and waiting for it to notice is a wait.
         for pid in self._helper_pids():
-            os.kill(pid, signal.SIGKILL)
-        while reap_orphans(set()) and time.monotonic() < end:
+            os.kill(pid, signal.SIGKILL)  # an idle fork server would exit by itself, but later
+        while reap_orphans(set()) and time.monotonic() < deadline:
             time.sleep(0.001)
-        remove_stale_state(self._state_dir)
+        remove_stale_state(self._settings.state_dir)
         resource_tracker._resource_tracker._pid = None  # reaped; from 3.12 on it would be waited for again at exit
         os.close(self._wake)
 
 
 def _adopted_exit_code(pid: int) -> int | None:
-    """How a worker ended whose fork server had died: then it was our child. None where nobody can tell."""
+    """Return the exit code of a worker that the broker inherited from a dead fork server, None when it is unknown."""
     try:
         reaped, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -300,7 +312,7 @@ def _adopted_exit_code(pid: int) -> int | None:
 
 def _describe_exit(code: int | None) -> str:
     if code is None:
-        return "has ended; how, the fork server that started it would know, and that has died"
+        return "has exited; the fork server that would know the exit code has died"
     return f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
 
 

@@ -1,56 +1,63 @@
-"""What a launcher does. No pid, path or descriptor of a worker is known above this face."""
+"""Interface of launchers. No pid, path or descriptor of a worker is known above it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from replbroker.core.effects import WorkerSpec
+from replbroker.loop_parts import DescriptorSource
 from replwire.identities import Identity
 
 
 class ExitedWorker(NamedTuple):
-    """A worker is dead."""
+    """A worker that has exited.
+
+    Attributes:
+        worker: Number of the worker.
+        cause: Why, as a clause.
+    """
 
     worker: int
     cause: str
 
 
 class RemovedEnvironment(NamedTuple):
-    """A named environment is no longer there, or could not be removed because of `error`."""
+    """A named environment that was removed, or that could not be because of `error`."""
 
     environment: str
     error: str | None = None
 
 
-class Launcher(Protocol):
-    """Starts and kills workers without ever blocking the loop that calls it."""
-
-    def register_descriptors(
-        self, register: Callable[[int, Callable[[], None]], None], unregister: Callable[[int], None]
-    ) -> None:
-        """How to have descriptors polled: `register(fd, when_readable)` and `drop(fd)`."""
+class Launcher(DescriptorSource, Protocol):
+    """Starts and kills workers, without ever blocking the loop that calls it."""
 
     def spawn(self, worker: int, spec: WorkerSpec, token: str) -> None:
-        """Start one; it will say hello with this token, or `died` tells that it did not come to that."""
+        """Start a worker.
+
+        Args:
+            worker: Number of the worker.
+            spec: Runtime, environment and sandbox of the worker.
+            token: What the worker identifies itself with when it connects; `take_exited` reports one that exits
+                before.
+        """
 
     def kill(self, worker: int) -> None:
-        """Kill it and all it started; a no-op for one that is dead or was never known."""
+        """Kill a worker and every process it started; do nothing for one that has exited or is unknown."""
 
     def set_identities(self, identities: tuple[Identity, ...]) -> None:
-        """The config lists these now; workers that are started from here on go by it."""
+        """Set the configured identities, for workers that are started from now on."""
 
     def take_exited(self) -> list[ExitedWorker]:
-        """Workers that died since the last call, those that were killed left out."""
+        """Return the workers that have exited since the last call, except those that were killed."""
 
     def remove_environment(self, environment: str) -> None:
-        """Remove a named environment once every worker in it is dead; `removed` tells."""
+        """Remove a named environment once every worker in it has exited; `take_removed_environments` reports it."""
 
     def take_removed_environments(self) -> list[RemovedEnvironment]:
-        """Environments that were removed, or could not be, since the last call."""
+        """Return the environments that were removed, or could not be, since the last call."""
 
     def reap_orphans(self) -> None:
-        """Bury what dead workers left behind; called when a child of the broker has ended."""
+        """Kill and reap orphan processes of dead workers; called when a child of the broker has exited."""
 
-    def close(self, deadline_s: float) -> None:
-        """Kill everything and wait, up to this long, until it is gone."""
+    def close(self) -> None:
+        """Kill everything and wait until it is dead, within a few seconds."""

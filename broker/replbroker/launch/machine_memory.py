@@ -1,4 +1,4 @@
-"""What memory this machine has left for the broker's sessions: the whole machine's, or its control group's if less."""
+"""Memory that is available to the broker's sessions: the machine's, or its control group's if that is less."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from replworker.sandbox.cgroup import find_memory_group
 
 
 class MachineMemoryReader:
-    """Looked at some times a second at most: two or three small files."""
+    """Reader of the available memory, from two or three small files.
+
+    Args:
+        proc: Where procfs is mounted.
+    """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._meminfo = proc / "meminfo"
@@ -20,7 +24,11 @@ class MachineMemoryReader:
         self._groups = [] if found is None else list(group_memory.limited_ancestors(*found))
 
     def read(self) -> AvailableMemory:
-        """Now. Raises OSError where /proc cannot be read."""
+        """Return the memory available now.
+
+        Raises:
+            OSError: procfs cannot be read.
+        """
         lines = dict(line.split(":", 1) for line in self._meminfo.read_text().splitlines())
         total, left = (int(lines[name].split()[0]) * KIB for name in ("MemTotal", "MemAvailable"))
         for group in self._groups:

@@ -1,9 +1,8 @@
-"""A folder for the sockets that the broker's own parts meet at: out of sessions' sight, and never left behind."""
+"""Private directory for the sockets between the broker's own parts, hidden from sessions and always cleaned up."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 import stat
@@ -11,16 +10,20 @@ import tempfile
 from pathlib import Path
 
 from replbroker.endpoints import StartError
+from replwire.flock import try_flock
 
 _PREFIX = "replctl-broker-"
 _ATTEMPTS = 10
 
 
 class PrivateTempDir:
-    """Such a folder in TMPDIR. Those of brokers that were killed are taken away.
+    """A directory of its own in TMPDIR; those of brokers that were killed are deleted.
 
-    Its lock says that it is in use. The kernel gives that up with the broker, whatever end that comes to; and
-    systemd-tmpfiles, which clears old files away, leaves locked folders alone. Raises StartError.
+    The directory is locked while it is in use. The kernel releases the lock when the broker dies, however that happens;
+    and systemd-tmpfiles, which deletes old files, leaves locked directories alone.
+
+    Raises:
+        StartError: The directory cannot be created.
     """
 
     def __init__(self) -> None:
@@ -29,33 +32,37 @@ class PrivateTempDir:
             path, self._lock = _create()
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
-            raise StartError(f"{where}{error.strerror}; TMPDIR names a folder for temporary files") from None
+            raise StartError(f"{where}{error.strerror}; TMPDIR names a directory for temporary files") from None
         self.path = Path(path)
 
     def exists(self) -> bool:
-        """Whether the folder is still the one that was made."""
+        """Return whether the directory is still the one that was created."""
         try:
             return os.path.samestat(os.fstat(self._lock), os.lstat(self.path))
         except OSError:
             return False
 
     def recreate(self) -> None:
-        """Make it anew in the same place. Raises OSError."""
+        """Create the directory again at the same path.
+
+        Raises:
+            OSError: It cannot be created.
+        """
         self.path.mkdir(mode=0o700)
         lock = _lock(str(self.path))
         if lock is None:
-            raise OSError(errno.EAGAIN, "it is taken away as soon as it is made", str(self.path))
+            raise OSError(errno.EAGAIN, "it is deleted as soon as it is created", str(self.path))
         os.close(self._lock)
         self._lock = lock
 
     def remove(self) -> None:
-        """Take it away."""
+        """Delete the directory."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
 
 def _create() -> tuple[str, int]:
-    """Raises OSError."""
+    """Create a directory, and return its path and the descriptor that locks it."""
     for _ in range(_ATTEMPTS):
         path = os.path.realpath(tempfile.mkdtemp(prefix=_PREFIX))
         try:
@@ -65,30 +72,26 @@ def _create() -> tuple[str, int]:
             raise
         if lock is not None:
             return path, lock
-        # Another broker's start came in between and took it for one that was left.
-    raise OSError(errno.EAGAIN, "it is taken away as soon as it is made", tempfile.gettempdir())
+        # Another broker that is starting has taken it for a stale one.
+    raise OSError(errno.EAGAIN, "it is deleted as soon as it is created", tempfile.gettempdir())
 
 
 def _lock(path: str) -> int | None:
-    """The locked folder, unless somebody has it, or it is gone. Raises OSError."""
+    """Lock a directory; return its descriptor, or None if it is locked by another process or was deleted."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(fd).st_nlink:
-            return fd
-    except BlockingIOError:
-        pass
+    if try_flock(fd) and os.fstat(fd).st_nlink:
+        return fd
     os.close(fd)
     return None
 
 
 def _remove_stale(parent: str) -> None:
-    """Where it may not be listed, what was left there stays. Raises OSError."""
+    """Delete the directories of dead brokers, unless the parent may not be listed."""
     try:
-        with os.scandir(parent) as entries:  # others may put any number there
+        with os.scandir(parent) as entries:  # any user may create any number of entries there
             paths = [
                 entry.path for entry in entries if entry.name.startswith(_PREFIX) and _is_own_directory(entry.path)
             ]

@@ -1,4 +1,4 @@
-"""The sandbox as the launcher knows it: probed once at the start, handed to each worker, tidied up behind dead ones."""
+"""Sandboxes for workers: probed once at the start, requested for each worker, cleaned up after dead ones."""
 
 from __future__ import annotations
 
@@ -21,32 +21,42 @@ from replworker.sandbox.prepare import SANDBOX_INIT
 from replworker.sandbox.probe import probe
 from replworker.session_sandbox import SandboxRequest
 
-_SLOTS = 900  # host users that sessions of a root broker are given, in turn
+_SLOTS = 900  # host users for the sessions of a root broker, in turn
 _decode = msgspec.json.Decoder(SandboxOverrides).decode
 
 
 class UidSlots:
-    """Host users for the workers that live, each one's own as long as there are enough."""
+    """Host users of live workers, one for each worker as long as there are enough."""
 
     def __init__(self, count: int = _SLOTS) -> None:
         self._count = count
         self._taken: dict[int, int] = {}
 
     def acquire(self, worker: int) -> int:
-        """One that no other has. They go round, so that what was just given back rests."""
+        """Return a slot that no other worker has; round-robin, so a freed uid is not reused immediately."""
         taken = set(self._taken.values())
         turn = (number % self._count for number in range(worker, worker + self._count))
         self._taken[worker] = slot = next((each for each in turn if each not in taken), worker % self._count)
         return slot
 
     def release(self, worker: int) -> None:
-        """It is dead, and so is all that it started."""
+        """Free the slot of a worker that is dead, with every process it started."""
         self._taken.pop(worker, None)
 
 
 class SandboxProvider:
-    """What this machine can do for the policy of the config. `hidden` are paths that no session is to see,
-    `protected` those that none is to write, beside the broker's own code."""
+    """Sandboxes that this machine can provide for the policy of the settings.
+
+    Args:
+        section: The section `[sandbox]`.
+        python: The interpreter that the probe runs.
+        env: Environment variables that sessions inherit.
+        hidden: Paths that no session may see.
+        protected: Paths that no session may write, beside the broker's own code.
+
+    Attributes:
+        summary: Result of the probe, for the core.
+    """
 
     def __init__(
         self,
@@ -85,23 +95,23 @@ class SandboxProvider:
         )
 
     def request_for(self, worker: int, spec: WorkerSpec) -> SandboxRequest | None:
-        """What a worker is told."""
+        """Return the sandbox to request for a worker, None without sandboxes."""
         if self._policy is None or self._machine is None:
             return None
-        policy = (
-            self._policy if spec.sandbox_overrides is None else tighten(self._policy, _decode(spec.sandbox_overrides))
-        )
+        policy = self._policy
+        if spec.sandbox_overrides is not None:
+            policy = tighten(policy, _decode(spec.sandbox_overrides))
         return SandboxRequest(policy, self._machine, os.getpid() * 7 + self._slots.acquire(worker), spec.workspace)
 
     def cleanup(self, worker: int) -> None:
-        """Take away what a dead worker could not."""
+        """Remove what a dead worker could not remove itself."""
         self._slots.release(worker)
         if self._machine is not None:
             remove_orphans(self._machine.cgroups)
 
 
 def _broker_code_paths() -> list[str]:
-    """Where the broker's python and packages lie: what a session wrote there would run as the broker."""
+    """Return the paths of the broker's Python and packages: what a session wrote there would run as the broker."""
     packages = (
         Path(str(replwire.__file__)).parents[1],
         Path(str(replbroker.__file__)).parents[1],
@@ -112,5 +122,5 @@ def _broker_code_paths() -> list[str]:
 
 
 def _with_real_paths(paths: Iterable[str]) -> list[str]:
-    """As they are named and as they are: a symlink that leads there could be replaced."""
+    """Return absolute and real paths: a symlink on the way could be replaced."""
     return list(dict.fromkeys(each for path in paths for each in (os.path.abspath(path), os.path.realpath(path))))

@@ -1,1 +1,1 @@
-"""What is written down of a broker's doings, for operators."""
+"""Records of the broker's activity for operators: audit, transcripts, traces, events and metrics."""

@@ -1,7 +1,8 @@
-"""The audit file: one JSON line for each request. Written behind the answers, in bundles, and rotated once by size."""
+"""The audit file: one JSON line for each request, written after the replies in batches, and rotated once by size."""
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Callable
@@ -13,41 +14,50 @@ from replbroker.core.effects import Audit
 from replbroker.sinks.refusal_throttle import AuditRecord, RefusalThrottle
 
 _FLUSH_DELAY_S = 0.05  # how long a line may wait to be written
-_MAX_PENDING_BYTES = 512 * 1024  # bytes that wait; written at once beyond it
+_MAX_PENDING_BYTES = 512 * 1024  # with more waiting, lines are written at once
 _encode = msgspec.json.Encoder().encode
+_log = logging.getLogger(__name__)
 
 
 class AuditFile:
-    """Appends to `path`; `wall` gives Unix time of monotonic zero, `complain` takes one line when writing fails.
+    """Writer of the audit. A line that cannot be written is lost and counted; the audit never stops the broker.
 
-    A line that cannot be written is lost and counted: no audit may stop a broker.
+    Args:
+        path: The file; None for no audit.
+        max_bytes: Size at which the file is rotated.
+        monotonic_to_unix: Returns the Unix time of monotonic zero.
+
+    Attributes:
+        lost_lines: Lines that could not be written.
     """
 
-    def __init__(
-        self, path: Path | None, max_bytes: int, monotonic_to_unix: Callable[[], float], warn: Callable[[str], None]
-    ) -> None:
+    def __init__(self, path: Path | None, max_bytes: int, monotonic_to_unix: Callable[[], float]) -> None:
         self._path = path
         self._max_bytes = max_bytes
         self._monotonic_to_unix = monotonic_to_unix
-        self._warn = warn
         self._pending: list[bytes] = []
         self._bytes = 0
         self._fd = -1
         self._size = 0
         self._is_failing = False
-        self._ends_mid_line = False  # the file ends with half a line
+        self._ends_mid_line = False
         self.lost_lines = 0
         self._throttle = RefusalThrottle()
         self._write_at: float | None = None
 
     @property
     def due(self) -> float | None:
-        """When `flush` is wanted."""
+        """Monotonic time at which `flush` should be called."""
         both = [at for at in (self._write_at, self._throttle.due) if at is not None]
         return min(both) if both else None
 
     def write(self, audit: Audit, client: str) -> None:
-        """Take one record in."""
+        """Add the record of a request.
+
+        Args:
+            audit: What the core reports.
+            client: Description of the client's connection.
+        """
         if self._path is None:
             return
         record = {
@@ -67,15 +77,12 @@ class AuditFile:
         self._add(record, audit.when)
 
     def write_rejected(self, address: str, now: float) -> None:
-        """Take in that somebody at this address came with a key that is not let in."""
+        """Add a record for a client at this address whose key is not authorized."""
         if self._path is not None:
-            record = dict.fromkeys(("identity", "agent", "op", "session", "id"))
-            known = {
-                "time": round(self._monotonic_to_unix() + now, 3),
-                "client": f"tcp:{address}",
-                "outcome": "unauthorized",
-            }
-            self._add({**known, **record, "err": "no key that is let in", "latency-ms": 0.0}, now)
+            empty = dict.fromkeys(("identity", "agent", "op", "session", "id"))
+            time = round(self._monotonic_to_unix() + now, 3)
+            first = {"time": time, "client": f"tcp:{address}", "outcome": "unauthorized"}
+            self._add({**first, **empty, "err": "no key that is let in", "latency-ms": 0.0}, now)
 
     def _add(self, record: AuditRecord, when: float) -> None:
         if self._throttle.admit(record, when):
@@ -89,7 +96,7 @@ class AuditFile:
             self._write_at = when + (0 if self._bytes > _MAX_PENDING_BYTES else _FLUSH_DELAY_S)
 
     def flush(self, now: float) -> None:
-        """Write what waits, if it is time."""
+        """Write the lines that wait, if it is time."""
         due = self.due
         if due is None or due > now:
             return
@@ -113,12 +120,13 @@ class AuditFile:
         except OSError as error:
             self.lost_lines += len(lines)
             if not self._is_failing:
-                self._warn(f"the audit cannot be written: {error.strerror or error}")
+                _log.warning("the audit cannot be written: %s", error.strerror or error)
             self._is_failing = True
 
     def _open_for(self, length: int) -> None:
+        """Open the file, rotated if so many more bytes do not fit."""
         assert self._path is not None
-        if self._fd >= 0 and not os.fstat(self._fd).st_nlink:  # somebody has removed it
+        if self._fd >= 0 and not os.fstat(self._fd).st_nlink:  # the file was deleted
             self._close_file()
         if self._fd < 0:
             self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -134,7 +142,7 @@ class AuditFile:
             self._fd = -1
 
     def close(self) -> None:
-        """Write what waits, and close."""
+        """Write the lines that wait, and close the file."""
         for record in self._throttle.take_summaries(math.inf):
             self._append_line(record, 0.0)
         if self._pending:

@@ -1,6 +1,6 @@
-"""Work behind the answers: the loop hands bundles of events to one thread, which may wait as long as it likes.
+"""Background thread for event sinks: the loop hands over batches of events, and the thread may block on them.
 
-What does not fit between the two is lost and counted: nothing that looks on may stop or slow a broker.
+When the buffer is full, events are dropped and counted; a sink never blocks the broker.
 """
 
 from __future__ import annotations
@@ -11,15 +11,25 @@ from collections.abc import Callable
 
 from replbroker.core.effects import PublishEvent
 
-_MAX_PENDING_BYTES = 16 * 1024 * 1024  # bytes between the loop and the thread; what comes beyond it is lost
+_MAX_PENDING_BYTES = 16 * 1024 * 1024  # between the loop and the thread; events beyond it are dropped
 Batch = list[PublishEvent]
 
 
 class BackgroundWriter:
-    """`work` gets the bundles, in the thread, and must not raise; `end` is called there once, after the last.
+    """Buffer of events, and the thread that processes them.
 
-    `pause_s` is how long an event may wait to be handed over, `patience_s` how long `close` waits for the rest. Each
-    counter is changed by one side alone, so neither waits for the other.
+    Each counter is changed by one thread alone, so neither waits for the other.
+
+    Args:
+        name: Name of the thread.
+        process_batch: Called in the thread with each batch. Must not raise.
+        finish: Called in the thread once, after the last batch.
+        delay_s: How long an event may wait to be handed over, in seconds.
+        close_timeout_s: How long `close` waits for the thread, in seconds.
+
+    Attributes:
+        lost_events: Events that were dropped.
+        due: Monotonic time at which `flush` should be called.
     """
 
     def __init__(
@@ -39,17 +49,17 @@ class BackgroundWriter:
         self._batch: Batch = []
         self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._queued_bytes = self._processed_bytes = 0  # bytes, by the loop and by the thread
+        self._queued_bytes = self._processed_bytes = 0  # changed by the loop, and by the thread
         self.lost_events = 0
         self.due: float | None = None
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that wait."""
+        """Bytes of events that wait."""
         return self._queued_bytes - self._processed_bytes
 
     def put(self, event: PublishEvent, now: float) -> None:
-        """One more, in the loop."""
+        """Add an event, in the loop's thread."""
         if self.pending_bytes > _MAX_PENDING_BYTES:
             self.lost_events += 1
             return
@@ -59,7 +69,7 @@ class BackgroundWriter:
             self.due = now + self._delay_s
 
     def flush(self, now: float) -> bool:
-        """Hand over what has come, if it is time; whether it was."""
+        """Hand over the batch if it is time; return whether it was."""
         if self.due is None or now < self.due:
             return False
         self._enqueue_batch()
@@ -72,11 +82,11 @@ class BackgroundWriter:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
-        bundle, self._batch = self._batch, []
-        self._queue.put(bundle)
+        batch, self._batch = self._batch, []
+        self._queue.put(batch)
 
     def close(self) -> bool:
-        """Let the thread finish; whether it has, in time."""
+        """Let the thread finish; return whether it did in time."""
         self._enqueue_batch()
         if self._thread is None:
             return True
@@ -85,7 +95,7 @@ class BackgroundWriter:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (bundle := self._queue.get()) is not None:
-            self._process_batch(bundle)
-            self._processed_bytes += sum(len(event.body) for event in bundle)
+        while (batch := self._queue.get()) is not None:
+            self._process_batch(batch)
+            self._processed_bytes += sum(len(event.body) for event in batch)
         self._finish()

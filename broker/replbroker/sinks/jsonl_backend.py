@@ -1,7 +1,7 @@
 """Transcripts as JSON lines: one file a session, a header line and then its events.
 
-A file is appended to and never rewritten. One that grows beyond half its bound becomes `.1.jsonl`, and the `.1.jsonl`
-before it goes. A broker that is killed leaves half a line at worst, which readers skip and the next append ends.
+A file is appended to and never rewritten. A file that grows beyond half its bound becomes `.1.jsonl`, replacing the
+`.1.jsonl` before it. A broker that is killed leaves half a line at worst, which readers skip and the next append ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from replbroker.sinks.event_sink import (
+from replbroker.sinks.transcript_backend import (
     HEADER,
     CorruptEntry,
     Entry,
@@ -35,7 +35,12 @@ _decode = msgspec.json.Decoder(dict[str, object]).decode
 
 
 class JsonlBackend:
-    """A folder of them. `segment` is how large one file may become."""
+    """Transcripts in a directory; see `TranscriptBackend`.
+
+    Args:
+        directory: The directory; created when it is needed.
+        max_session_bytes: Bound on one session's transcript, in bytes; each of its two files has half of it.
+    """
 
     def __init__(self, directory: Path, max_session_bytes: int) -> None:
         self._directory = directory
@@ -49,35 +54,35 @@ class JsonlBackend:
 
     # --- writing ---
 
-    def create(self, head: TranscriptInfo) -> None:
-        path = self._path(head.session)
+    def create(self, info: TranscriptInfo) -> None:
+        path = self._path(info.session)
         make_private_directory(self._directory)
         try:
             fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except FileExistsError:
-            raise TranscriptExists(head.session) from None
+            raise TranscriptExists(info.session) from None
         try:
-            self._add_open_file(head.session, fd)
-            self._write(fd, _encode(header_entry(head)) + b"\n")
+            self._add_open_file(info.session, fd)
+            self._write(fd, _encode(header_entry(info)) + b"\n")
             os.fsync(fd)
         except OSError:
-            self.close(head.session)
+            self.close(info.session)
             path.unlink(missing_ok=True)
             raise
 
-    def open(self, head: TranscriptInfo) -> None:
-        if (fd := self._open.get(head.session)) is not None:
+    def open(self, info: TranscriptInfo) -> None:
+        if (fd := self._open.get(info.session)) is not None:
             if os.fstat(fd).st_nlink:
                 return
-            self.close(head.session)  # somebody has removed it: what comes from here on is kept all the same
+            self.close(info.session)  # the file was deleted: later entries are still written
         try:
-            self.open_existing(head.session)
+            self.open_existing(info.session)
         except NoTranscript:
-            self.create(head)
+            self.create(info)
 
     def open_existing(self, session: str) -> TranscriptInfo:
-        head = self.get(session)
-        if head is None:
+        info = self.get(session)
+        if info is None:
             raise NoTranscript(session)
         if session not in self._open:
             fd = os.open(self._path(session), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
@@ -85,11 +90,11 @@ class JsonlBackend:
             size = os.fstat(fd).st_size
             if size and os.pread(fd, 1, size - 1) != b"\n":  # half a line of a broker that was killed
                 self._write(fd, b"\n")
-        return head
+        return info
 
     def _add_open_file(self, session: str, fd: int) -> None:
         try:
-            if session != BROKER:  # brokers of one user share that one, and each line is written at once
+            if session != BROKER:  # shared by all brokers of a user; each line is one write
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(fd)
@@ -109,13 +114,13 @@ class JsonlBackend:
         self._write(self._open[session], data)
 
     def _rotate(self, session: str) -> None:
-        head, older = self.get(session), self._path(session, ".1")
-        assert head is not None
+        info, older = self.get(session), self._path(session, ".1")
+        assert info is not None
         os.replace(self._path(session), older)
         self.close(session)
         try:
-            self.create(head)
-        except OSError:  # a full disk: what is there can be found again
+            self.create(info)
+        except OSError:  # a full disk: the old file stays readable
             os.replace(older, self._path(session))
             raise
 
@@ -127,7 +132,7 @@ class JsonlBackend:
             if written < len(data):
                 raise OSError("no room")
         except OSError:
-            os.ftruncate(fd, size)  # all or nothing: no half line stays
+            os.ftruncate(fd, size)  # all or nothing: leave no half line
             raise
 
     def close(self, session: str) -> None:
@@ -135,7 +140,7 @@ class JsonlBackend:
         if fd is not None:
             os.close(fd)
 
-    def shut(self) -> None:
+    def close_all(self) -> None:
         for session in tuple(self._open):
             self.close(session)
 
@@ -194,20 +199,20 @@ class JsonlBackend:
 
     def list(self) -> Sequence[TranscriptInfo]:
         names = [path.name.removesuffix(".jsonl") for path in self._directory.glob("*.jsonl")]
-        found = [head for name in names if "." not in name and (head := self.get(name)) is not None]
-        return sorted(found, key=lambda head: head.updated, reverse=True)
+        found = [info for name in names if "." not in name and (info := self.get(name)) is not None]
+        return sorted(found, key=lambda info: info.updated, reverse=True)
 
     def find(self, name: str) -> Sequence[TranscriptInfo]:
-        return [head for head in self.list() if name in (head.name, head.session)]
+        return [info for info in self.list() if name in (info.name, info.session)]
 
     def latest(self) -> TranscriptInfo | None:
         return next(iter(self.list()), None)
 
     def search(self, text: str, session: str | None = None) -> Iterator[Entry]:
         wanted = text.casefold()
-        for head in self.list():
-            if session in (None, head.session):
-                yield from (entry for entry in self.load(head.session) if wanted in searchable_text(entry).casefold())
+        for info in self.list():
+            if session in (None, info.session):
+                yield from (entry for entry in self.load(info.session) if wanted in searchable_text(entry).casefold())
 
     # --- keeping within bounds ---
 
@@ -224,17 +229,17 @@ class JsonlBackend:
         return lambda: os.close(fd)
 
     def prune(self, oldest: float, most_bytes: int, keep: frozenset[str]) -> int:
-        gone, total = 0, 0
-        for head in self.list():  # the newest first: they are counted before it is too much
-            total += head.bytes
-            if head.session in keep or (head.updated >= oldest and total <= most_bytes):
+        pruned, total = 0, 0
+        for info in self.list():  # the newest first
+            total += info.bytes
+            if info.session in keep or (info.updated >= oldest and total <= most_bytes):
                 continue
-            release = self.lock(head.session)
-            if release is None:  # somebody writes it
+            release = self.lock(info.session)
+            if release is None:  # another process writes it
                 continue
             for part in (".1", ""):
-                self._path(head.session, part).unlink(missing_ok=True)
+                self._path(info.session, part).unlink(missing_ok=True)
             release()
-            total -= head.bytes
-            gone += 1
-        return gone
+            total -= info.bytes
+            pruned += 1
+        return pruned

@@ -1,4 +1,4 @@
-"""A loopback port that answers `GET /metrics`: just enough HTTP/1.1, from the broker's own loop."""
+"""HTTP server for `GET /metrics` on loopback: the necessary part of HTTP/1.1, in the broker's event loop."""
 
 from __future__ import annotations
 
@@ -7,28 +7,32 @@ import socket
 import time
 from collections.abc import Callable
 
-from replbroker.core.effects import PublishEvent
-from replbroker.sinks.event_sink import Register, Unregister
+from replbroker.loop_parts import Register, Unregister
 
-_MAX_CONNECTIONS = 8  # connections at once
+_MAX_CONNECTIONS = 8
 _MAX_REQUEST = 8192  # bytes
-_TIMEOUT_S = 5.0  # for a whole request and its answer
+_TIMEOUT_S = 5.0  # for a whole request and its response
 
 
 class _HttpConnection:
-    """One connection."""
+    """A connection with its request and the unsent rest of its response."""
 
-    __slots__ = ("answer", "asked", "socket", "until")
+    __slots__ = ("deadline", "request", "response", "socket")
 
-    def __init__(self, sock: socket.socket, until: float) -> None:
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
         self.socket = sock
-        self.until = until
-        self.asked = b""
-        self.answer = b""
+        self.deadline = deadline
+        self.request = b""
+        self.response = b""
 
 
 class MetricsServer:
-    """A watcher that looks at nothing by itself. `door` is bound to loopback; `text` makes the page."""
+    """Server of metrics.
+
+    Args:
+        listener: Socket bound to loopback.
+        text: Renders the metrics.
+    """
 
     def __init__(self, listener: socket.socket, text: Callable[[], bytes]) -> None:
         self._listener = listener
@@ -41,7 +45,7 @@ class MetricsServer:
         self._epoll.register(listener, select.EPOLLIN)
 
     def register_descriptors(self, register: Register, unregister: Unregister) -> None:  # noqa: ARG002
-        """One descriptor for all connections."""
+        """Register one descriptor for all connections."""
         register(self._epoll.fileno(), self._on_readable)
 
     def _on_readable(self) -> None:
@@ -60,17 +64,17 @@ class MetricsServer:
             sock.close()
             return
         sock.setblocking(False)
-        visit = self._connections[sock.fileno()] = _HttpConnection(sock, time.monotonic() + _TIMEOUT_S)
+        connection = self._connections[sock.fileno()] = _HttpConnection(sock, time.monotonic() + _TIMEOUT_S)
         self._epoll.register(sock, select.EPOLLIN)
-        self.due = min(self.due or visit.until, visit.until)
+        self.due = min(self.due or connection.deadline, connection.deadline)
 
     def _serve(self, connection: _HttpConnection) -> None:
         try:
-            if not connection.answer:
+            if not connection.response:
                 self._read(connection)
-            if connection.answer:
-                connection.answer = connection.answer[connection.socket.send(connection.answer) :]
-                if not connection.answer:
+            if connection.response:
+                connection.response = connection.response[connection.socket.send(connection.response) :]
+                if not connection.response:
                     self._close_connection(connection)
         except BlockingIOError:
             pass
@@ -79,19 +83,19 @@ class MetricsServer:
 
     def _read(self, connection: _HttpConnection) -> None:
         data = connection.socket.recv(_MAX_REQUEST)
-        connection.asked += data
-        if b"\r\n\r\n" in connection.asked:
-            connection.answer = self._build_response(connection.asked)
+        connection.request += data
+        if b"\r\n\r\n" in connection.request:
+            connection.response = self._build_response(connection.request)
             self._epoll.modify(connection.socket, select.EPOLLOUT)
-        elif not data or len(connection.asked) >= _MAX_REQUEST:
+        elif not data or len(connection.request) >= _MAX_REQUEST:
             self._close_connection(connection)
 
     def _build_response(self, request: bytes) -> bytes:
         method, path, *_ = [*request.split(b"\r\n", 1)[0].split(b" "), b"", b""]
         if method not in (b"GET", b"HEAD"):
-            return _response(b"405 Method Not Allowed", b"GET /metrics is all there is\n")
+            return _response(b"405 Method Not Allowed", b"only GET /metrics is served\n")
         if path.partition(b"?")[0] != b"/metrics":
-            return _response(b"404 Not Found", b"GET /metrics is all there is\n")
+            return _response(b"404 Not Found", b"only GET /metrics is served\n")
         page = _response(b"200 OK", self._text())
         return page if method == b"GET" else page.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
 
@@ -100,21 +104,18 @@ class MetricsServer:
         self._epoll.unregister(connection.socket)
         connection.socket.close()
 
-    def on_event(self, event: PublishEvent, now: float) -> None:
-        """Figures are counted by the core itself."""
-
     def flush(self, now: float) -> None:
-        """Let go of who dawdles."""
+        """Close the connections that have timed out."""
         if self.due is None or now < self.due:
             return
-        for visit in [visit for visit in self._connections.values() if visit.until <= now]:
-            self._close_connection(visit)
-        self.due = min((visit.until for visit in self._connections.values()), default=None)
+        for connection in [each for each in self._connections.values() if each.deadline <= now]:
+            self._close_connection(connection)
+        self.due = min((each.deadline for each in self._connections.values()), default=None)
 
     def close(self) -> None:
         """Close everything."""
-        for visit in list(self._connections.values()):
-            self._close_connection(visit)
+        for connection in list(self._connections.values()):
+            self._close_connection(connection)
         self._epoll.close()
         self._listener.close()
 

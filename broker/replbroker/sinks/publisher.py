@@ -1,4 +1,4 @@
-"""The PUB socket: every event for whoever connects, the topic its type. A reader that is slow misses some."""
+"""The PUB socket: every event for whoever connects, its type as the topic. A slow reader misses events."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable
 import zmq
 
 from replbroker.core.effects import PublishEvent
-from replbroker.sinks.event_sink import Register, Unregister
+from replbroker.loop_parts import Register, Unregister
 from replbroker.transports.zmq_sockets import MORE, NOBLOCK, ZAP_DOMAIN, is_readable
 from replwire.events import EVENTS
 
-_HWM = 1000  # events that libzmq holds for one reader; it drops what comes beyond
+_HWM = 1000  # events that libzmq holds for one reader; it drops the rest
 
 
 def create_publisher_socket(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-    """An XPUB that is not bound yet. It tells which topics are subscribed to."""
+    """Create an XPUB socket that is not bound yet; it delivers readers' subscriptions."""
     socket = context.socket(zmq.XPUB)
     socket.linger = 0
     socket.sndhwm = _HWM
@@ -25,7 +25,13 @@ def create_publisher_socket(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Sock
 
 
 class Publisher:
-    """A watcher. `want` is told which types its readers asked for: ephemeral events are made for them alone."""
+    """Event sink that publishes events.
+
+    Args:
+        socket: A bound XPUB socket.
+        set_wanted_types: Called with the types that readers have subscribed to; ephemeral events are built only for
+            these.
+    """
 
     def __init__(self, socket: zmq.Socket[bytes], set_wanted_types: Callable[[frozenset[str]], None]) -> None:
         self._socket = socket
@@ -34,12 +40,12 @@ class Publisher:
         self.due: float | None = None
 
     def register_descriptors(self, register: Register, unregister: Unregister) -> None:  # noqa: ARG002
-        """Subscriptions come in here."""
+        """Register the descriptor of subscriptions."""
         register(self._socket.fileno(), self._read_subscriptions)
-        self._read_subscriptions()  # a descriptor of ZeroMQ tells nothing before it was asked
+        self._read_subscriptions()  # a ZeroMQ descriptor signals nothing before its first read
 
     def _read_subscriptions(self) -> None:
-        changed = False
+        is_changed = False
         while is_readable(self._socket):
             message = self._socket.recv(NOBLOCK)
             topic = message[1:].decode("utf-8", "replace")
@@ -47,24 +53,23 @@ class Publisher:
                 self._topics.add(topic)
             elif message[:1] == b"\x00":
                 self._topics.discard(topic)
-            changed = True
-        if changed:
-            self._set_wanted_types(
-                frozenset(name for name in EVENTS if any(name.startswith(topic) for topic in self._topics))
-            )
+            is_changed = True
+        if is_changed:
+            types = (name for name in EVENTS if any(name.startswith(topic) for topic in self._topics))
+            self._set_wanted_types(frozenset(types))
 
     def on_event(self, event: PublishEvent, now: float) -> None:  # noqa: ARG002
-        """Two frames: the type, the event."""
+        """Send two frames: the type, and the event."""
         try:
             self._socket.send(event.type.encode(), MORE)
             self._socket.send(event.body, NOBLOCK)
         except zmq.ZMQError:
             pass
-        self._read_subscriptions()  # sending takes in subscriptions without a word
+        self._read_subscriptions()  # sending takes subscriptions in without signalling them
 
     def flush(self, now: float) -> None:
-        """Nothing waits here."""
+        """Do nothing: no event waits here."""
 
     def close(self) -> None:
-        """Close at once."""
+        """Close the socket at once."""
         self._socket.close(0)

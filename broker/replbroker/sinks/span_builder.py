@@ -1,6 +1,6 @@
-"""From events to spans: one trace for each eval, one for each session's life and each worker's start.
+"""Builds spans from events: one trace for each eval, for each session's life and for each worker's start.
 
-A span begins and ends when the broker says so, not when it is made here. Names and attributes follow OpenTelemetry's
+A span begins and ends at the times of its events, not when it is built. Names and attributes follow OpenTelemetry's
 semantic conventions where there are some (`session.id`, `error.type`, `gen_ai.agent.name`); the rest is `replctl.*`.
 """
 
@@ -18,14 +18,18 @@ from replwire import events
 from replwire.events import Event, type_name
 from replwire.faults import find_fault
 
-_MAX_OPEN = 10_000  # of a kind that wait for their end
+_MAX_OPEN = 10_000  # spans of a kind that wait for their end
 _T = TypeVar("_T")
 _extract = TraceContextTextMapPropagator().extract
-_ROOT_CONTEXT = Context()  # nothing of this thread
+_ROOT_CONTEXT = Context()  # without the current context of the thread
 
 
 class _OpenSpans(Generic[_T]):
-    """What has begun and not ended. The oldest goes when there are too many: its end was lost."""
+    """Spans that have begun and not ended; when there are too many, the oldest is dropped, for its end was lost.
+
+    Attributes:
+        evicted_count: How many were dropped.
+    """
 
     def __init__(self) -> None:
         self._items: OrderedDict[Any, _T] = OrderedDict()
@@ -46,15 +50,15 @@ class _OpenSpans(Generic[_T]):
 
 
 class _SessionSpan(NamedTuple):
-    """A session that is there."""
+    """A live session."""
 
-    span: Span | None  # a throw-away session has none
+    span: Span | None  # None for an ephemeral session
     name: str | None
     runtime: str
 
 
 class _EvalSpan:
-    """An eval that is under way."""
+    """An eval that has not ended."""
 
     def __init__(self, accepted: events.EvalAccepted, at: int) -> None:
         self.accepted = accepted
@@ -65,7 +69,15 @@ class _EvalSpan:
 
 
 class SpanBuilder:
-    """Takes events, in order. `at` is in nanoseconds of Unix time. Spans that end go to the tracer's processor."""
+    """Builder of spans, which go to the tracer's processor when they end.
+
+    Args:
+        tracer: Creates spans.
+        include_code: Whether spans have the code of evals.
+
+    Attributes:
+        event_types: Types of the events that spans are built from.
+    """
 
     def __init__(self, tracer: Tracer, include_code: bool) -> None:
         self._tracer = tracer
@@ -92,19 +104,24 @@ class SpanBuilder:
 
     @property
     def evicted_count(self) -> int:
-        """What began here, and whose end never came."""
+        """Spans that were dropped because their end never came."""
         return self._evals.evicted_count + self._sessions.evicted_count + self._workers.evicted_count
 
     def handle_event(self, body: bytes, at: int) -> None:
-        """One event."""
+        """Handle an event, in order of the events' times.
+
+        Args:
+            body: The event as JSON.
+            at: Its time, in nanoseconds of Unix time.
+        """
         event = events.decode(body)
         self._handlers[type(event)](event, at)
 
     def finish(self, at: int) -> None:
-        """The broker ends: sessions that are still there end with it."""
-        for life in self._sessions.drain():
-            if life.span is not None:
-                life.span.end(at)
+        """End the spans of live sessions with the broker, at this time in nanoseconds of Unix time."""
+        for session in self._sessions.drain():
+            if session.span is not None:
+                session.span.end(at)
 
     # --- evals ---
 
@@ -112,84 +129,89 @@ class SpanBuilder:
         self._evals.put((event.session, event.eval), _EvalSpan(event, at))
 
     def _on_started(self, event: events.EvalStarted, at: int) -> None:
-        under_way = self._evals.get((event.session, event.eval))
-        if under_way is not None:
-            under_way.started_at, under_way.worker = at, event.worker
+        open_eval = self._evals.get((event.session, event.eval))
+        if open_eval is not None:
+            open_eval.started_at, open_eval.worker = at, event.worker
 
     def _on_interrupt_requested(self, event: events.EvalInterruptRequested, at: int) -> None:
-        under_way = self._evals.get((event.session, event.eval))
-        if under_way is not None:
-            under_way.interrupts.append((at, event.by))
+        open_eval = self._evals.get((event.session, event.eval))
+        if open_eval is not None:
+            open_eval.interrupts.append((at, event.by))
 
     def _on_finished(self, event: events.EvalFinished, at: int) -> None:
-        under_way = self._evals.pop((event.session, event.eval), None)
-        if under_way is None:  # its beginning was lost, and counted
+        open_eval = self._evals.pop((event.session, event.eval), None)
+        if open_eval is None:  # its first event was lost, and counted
             return
-        accepted, life = under_way.accepted, self._sessions.get(event.session)
+        accepted, session = open_eval.accepted, self._sessions.get(event.session)
         parent = _ROOT_CONTEXT
         if accepted.traceparent is not None:
             parent = _extract({"traceparent": accepted.traceparent}, _ROOT_CONTEXT)
-        links = [] if life is None or life.span is None else [Link(life.span.get_span_context())]
+        links = [] if session is None or session.span is None else [Link(session.span.get_span_context())]
         span = self._tracer.start_span(
-            accepted.op, parent, SpanKind.SERVER, self._attributes(under_way, event, life), links, under_way.accepted_at
+            accepted.op,
+            parent,
+            SpanKind.SERVER,
+            self._attributes(open_eval, event, session),
+            links,
+            open_eval.accepted_at,
         )
-        inside = set_span_in_context(span, _ROOT_CONTEXT)
-        for when, by in under_way.interrupts:
+        context = set_span_in_context(span, _ROOT_CONTEXT)
+        for when, by in open_eval.interrupts:
             span.add_event("interrupt-requested", {"replctl.by": by}, when)
-        turn = at if under_way.started_at is None else under_way.started_at
-        self._tracer.start_span("queue", inside, start_time=under_way.accepted_at).end(turn)
-        if under_way.started_at is not None:
-            ran = self._tracer.start_span("run", inside, start_time=turn)
+        turn = at if open_eval.started_at is None else open_eval.started_at
+        self._tracer.start_span("queue", context, start_time=open_eval.accepted_at).end(turn)
+        if open_eval.started_at is not None:
+            ran = self._tracer.start_span("run", context, start_time=turn)
             _set_status(ran, event)
             ran.end(at)
         _set_status(span, event)
         span.end(at)
 
     def _attributes(
-        self, under_way: _EvalSpan, finished: events.EvalFinished, life: _SessionSpan | None
+        self, open_eval: _EvalSpan, finished: events.EvalFinished, session: _SessionSpan | None
     ) -> dict[str, Any]:
-        accepted = under_way.accepted
-        about = {
+        accepted = open_eval.accepted
+        attributes = {
             "session.id": accepted.session,
             "gen_ai.agent.name": accepted.agent,
-            "replctl.session.name": None if life is None else life.name,
-            "replctl.runtime": None if life is None else life.runtime,
+            "replctl.session.name": None if session is None else session.name,
+            "replctl.runtime": None if session is None else session.runtime,
             "replctl.op": accepted.op,
             "replctl.eval.id": accepted.eval,
             "replctl.epoch": accepted.epoch,
             "replctl.request.id": accepted.request_id,
-            "replctl.worker": under_way.worker or None,
+            "replctl.worker": open_eval.worker or None,
             "replctl.status": finished.status,
             "replctl.state": finished.state,
             "replctl.code": accepted.code if self._include_code else None,
         }
-        return {key: value for key, value in about.items() if value is not None}
+        return {key: value for key, value in attributes.items() if value is not None}
 
     # --- sessions ---
 
     def _on_session_created(self, event: events.SessionCreated, at: int) -> None:
         span = None
         if not event.ephemeral:
-            about = {
+            attributes = {
                 "session.id": event.session,
                 "replctl.session.name": event.name,
                 "replctl.runtime": event.runtime,
                 "gen_ai.agent.name": event.agent,
             }
-            kept = {key: value for key, value in about.items() if value is not None}
-            span = self._tracer.start_span("session", _ROOT_CONTEXT, attributes=kept, start_time=at)
+            known = {key: value for key, value in attributes.items() if value is not None}
+            span = self._tracer.start_span("session", _ROOT_CONTEXT, attributes=known, start_time=at)
         self._sessions.put(event.session, _SessionSpan(span, event.name, event.runtime))
 
     def _on_session_changed(self, event: Any, at: int) -> None:
-        life = self._sessions.get(event.session)
-        if life is not None and life.span is not None:
-            life.span.add_event(type_name(type(event)), _epoch_attributes(event), at)
+        session = self._sessions.get(event.session)
+        if session is not None and session.span is not None:
+            session.span.add_event(type_name(type(event)), _epoch_attributes(event), at)
 
     def _on_session_closed(self, event: events.SessionClosed, at: int) -> None:
-        life = self._sessions.pop(event.session, None)
-        if life is not None and life.span is not None:
-            life.span.set_attribute("replctl.reason", event.reason)
-            life.span.end(at)
+        session = self._sessions.pop(event.session, None)
+        if session is not None and session.span is not None:
+            session.span.set_attribute("replctl.reason", event.reason)
+            session.span.end(at)
 
     # --- workers ---
 
@@ -204,12 +226,12 @@ class SpanBuilder:
 
     def _end_worker_start(self, worker: int, at: int, cause: str | None) -> None:
         spawned, since = self._workers.pop(worker, (None, 0))
-        if spawned is None:  # it was up long ago
+        if spawned is None:  # it was ready before
             return
-        about: dict[str, str | int] = {"replctl.worker": worker, "replctl.runtime": spawned.runtime}
+        attributes: dict[str, str | int] = {"replctl.worker": worker, "replctl.runtime": spawned.runtime}
         if spawned.environment is not None:
-            about["replctl.environment"] = spawned.environment
-        span = self._tracer.start_span("worker start", _ROOT_CONTEXT, attributes=about, start_time=since)
+            attributes["replctl.environment"] = spawned.environment
+        span = self._tracer.start_span("worker start", _ROOT_CONTEXT, attributes=attributes, start_time=since)
         if cause is not None:
             span.set_attribute("error.type", "worker-lost")
             span.set_status(StatusCode.ERROR, cause)
@@ -222,7 +244,7 @@ def _epoch_attributes(event: Any) -> dict[str, int]:
 
 
 def _set_status(span: Span, event: events.EvalFinished) -> None:
-    """How it ended. The code's own words are never told, only the type of its exception."""
+    """Set how an eval ended; of an exception only the type is exported, never the message."""
     if event.status in ("ok", "cancelled"):
         return
     fault = find_fault(event.words)

@@ -1,4 +1,4 @@
-"""Transcripts in one SQLite file, with an index for full-text search. WAL: who reads does not hold up who writes."""
+"""Transcripts in one SQLite file with a full-text index; in WAL mode readers do not block the writer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from replbroker.sinks.event_sink import (
+from replbroker.sinks.transcript_backend import (
     CorruptEntry,
     Entry,
     NoTranscript,
@@ -25,7 +25,7 @@ from replwire.private_directories import make_private_directory
 
 _FILE = "transcripts.db"
 _BUSY_S = 5.0
-_MIN_INDEXED_CHARS = 3  # characters that the index can look for
+_MIN_INDEXED_CHARS = 3  # the shortest text that the index finds
 _ID = re.compile(r"[A-Za-z0-9_-]{1,256}\Z")
 _decode = msgspec.json.Decoder(dict[str, object]).decode
 _SCHEMA = """
@@ -42,7 +42,12 @@ create virtual table if not exists texts using fts5 (text, tokenize = 'trigram')
 
 
 class SqliteBackend:
-    """One file of them, in a folder. For one thread."""
+    """Transcripts in one file of a directory, for one thread; see `TranscriptBackend`.
+
+    Args:
+        directory: The directory; created when it is needed.
+        max_session_bytes: Bound on one session's transcript, in bytes.
+    """
 
     def __init__(self, directory: Path, max_session_bytes: int) -> None:
         self._directory = directory
@@ -52,7 +57,7 @@ class SqliteBackend:
 
     @staticmethod
     def exists(directory: Path) -> bool:
-        """Whether this folder has the file."""
+        """Return whether this directory has the file."""
         return (directory / _FILE).exists()
 
     @property
@@ -72,7 +77,7 @@ class SqliteBackend:
         return self._connection
 
     def _transaction(self, work: Callable[[sqlite3.Connection], None]) -> None:
-        """One transaction. Raises OSError."""
+        """Run a transaction. Raises OSError."""
         try:
             with self._db as db:
                 work(db)
@@ -87,37 +92,37 @@ class SqliteBackend:
 
     # --- writing ---
 
-    def create(self, head: TranscriptInfo) -> None:
-        if not _ID.match(head.session):
-            raise NoTranscript(head.session)
-        if self.get(head.session) is not None:
-            raise TranscriptExists(head.session)
-        row = (head.session, head.name, head.runtime, head.created, time.time())
-        self._transaction(lambda db: void(db.execute("insert into transcripts values (?, ?, ?, ?, ?, 0)", row)))
-        self._acquire_lock(head.session)
+    def create(self, info: TranscriptInfo) -> None:
+        if not _ID.match(info.session):
+            raise NoTranscript(info.session)
+        if self.get(info.session) is not None:
+            raise TranscriptExists(info.session)
+        row = (info.session, info.name, info.runtime, info.created, time.time())
+        self._transaction(lambda db: _discard(db.execute("insert into transcripts values (?, ?, ?, ?, ?, 0)", row)))
+        self._acquire_lock(info.session)
 
-    def open(self, head: TranscriptInfo) -> None:
-        if head.session not in self._locks:
+    def open(self, info: TranscriptInfo) -> None:
+        if info.session not in self._locks:
             try:
-                self.open_existing(head.session)
+                self.open_existing(info.session)
             except NoTranscript:
-                self.create(head)
+                self.create(info)
 
     def open_existing(self, session: str) -> TranscriptInfo:
-        head = self.get(session)
-        if head is None:
+        info = self.get(session)
+        if info is None:
             raise NoTranscript(session)
         if session not in self._locks:
             self._acquire_lock(session)
-        return head
+        return info
 
     def _acquire_lock(self, session: str) -> None:
-        if session == BROKER:  # brokers of one user share that one
+        if session == BROKER:  # shared by all brokers of a user
             self._locks[session] = lambda: None
             return
         release = self.lock(session)
         if release is None:
-            raise BlockingIOError(f"{session}: somebody else writes it")
+            raise BlockingIOError(f"{session}: another process writes it")
         self._locks[session] = release
 
     def append(self, session: str, entries: Sequence[bytes]) -> None:
@@ -140,7 +145,7 @@ class SqliteBackend:
         self._transaction(work)
 
     def _truncate(self, db: sqlite3.Connection, session: str) -> None:
-        """The older half goes when there is too much."""
+        """Delete the older half of a transcript that has grown beyond its bound."""
         (size,) = db.execute("select bytes from transcripts where session = ?", (session,)).fetchone()
         if size <= self._max_session_bytes:
             return
@@ -158,7 +163,7 @@ class SqliteBackend:
         if release is not None:
             release()
 
-    def shut(self) -> None:
+    def close_all(self) -> None:
         for session in tuple(self._locks):
             self.close(session)
         if self._connection is not None:
@@ -230,22 +235,22 @@ class SqliteBackend:
 
     def prune(self, oldest: float, most_bytes: int, keep: frozenset[str]) -> int:
         self._remove_stale_locks()
-        gone, total = 0, 0
-        for head in self.list():
-            total += head.bytes
-            if head.session in keep or head.session in self._locks or (head.updated >= oldest and total <= most_bytes):
+        pruned, total = 0, 0
+        for info in self.list():
+            total += info.bytes
+            if info.session in keep or info.session in self._locks or (info.updated >= oldest and total <= most_bytes):
                 continue
-            release = self.lock(head.session)
-            if release is None:  # somebody writes it
+            release = self.lock(info.session)
+            if release is None:  # another process writes it
                 continue
-            self._transaction(lambda db, session=head.session: _remove(db, session))  # type: ignore[misc]
+            self._transaction(lambda db, session=info.session: _remove(db, session))  # type: ignore[misc]
             release()
-            total -= head.bytes
-            gone += 1
-        return gone
+            total -= info.bytes
+            pruned += 1
+        return pruned
 
     def _remove_stale_locks(self) -> None:
-        """Locks that a killed broker left behind hold nobody up, and are only in the way."""
+        """Delete the lock files of killed brokers; they lock nothing any more."""
         for path in self._directory.glob("*.lock"):
             try:
                 release = None if path.stem in self._locks else self.lock(path.stem)
@@ -269,5 +274,5 @@ def _parse_entry(body: object) -> Entry | None:
         return None
 
 
-def void(_: object) -> None:
-    """For a lambda that is to return nothing."""
+def _discard(_: object) -> None:
+    """Discard the value of a lambda's expression."""

@@ -1,6 +1,6 @@
-"""Sends traces to a collector: OTLP over HTTP, by OpenTelemetry's own SDK and exporter, in a thread of its own.
+"""Sends traces to a collector: OTLP over HTTP, with OpenTelemetry's SDK and exporter, in a thread of its own.
 
-Their batch processor is not used: it drops in silence, and its end has no deadline that holds.
+Their batch processor is not used: it drops silently, and its shutdown has no deadline that holds.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from replbroker.core.effects import PublishEvent
 from replbroker.sinks.background_writer import BackgroundWriter, Batch
-from replbroker.sinks.event_sink import Register, Unregister
 from replbroker.sinks.span_builder import SpanBuilder
 
 _BATCH_DELAY_S = 0.5  # how long an event may wait to be handed over
-_EXPORT_TIMEOUT_S = 4.0  # for one export, with what it repeats
+_EXPORT_TIMEOUT_S = 4.0  # for one export, with its retries
 _CLOSE_TIMEOUT_S = 2.0  # for the last ones
 _MAX_SPANS = 512  # in one export
 _PATH = "/v1/traces"
 _LIBRARIES = ("opentelemetry", "urllib3")
+_log = logging.getLogger(__name__)
 
 
 class _LastLogMessages(logging.Handler):
-    """Keeps the last things that the libraries had to say: why an export failed they tell a log, and nobody else."""
+    """The last messages of the libraries' loggers, which are the only place that says why an export failed."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._messages: deque[str] = deque(maxlen=2)  # what went wrong, and that they gave up
+        self._messages: deque[str] = deque(maxlen=2)  # the error, and that the exporter gave up
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
+        """Keep the message."""
         self._messages.append(record.getMessage()[:500])
 
     def take(self) -> str:
-        """What was said since the last time."""
-        said = "; ".join(self._messages)
+        """Return the messages since the last call."""
+        messages = "; ".join(self._messages)
         self._messages.clear()
-        return said or "no reason was given"
+        return messages or "no reason was given"
 
 
 class _FinishedSpans(SpanProcessor):
@@ -56,30 +56,37 @@ class _FinishedSpans(SpanProcessor):
         self.spans: list[ReadableSpan] = []
 
     def on_end(self, span: ReadableSpan) -> None:
-        """One more."""
+        """Add a span."""
         self.spans.append(span)
 
 
 class TraceSink:
-    """A watcher. `wall` is the Unix time of monotonic zero; `complain` takes one line for the log, in the loop."""
+    """Event sink that exports spans.
+
+    Args:
+        builder: Builds spans, which end up in `finished`.
+        finished: The finished spans.
+        exporter: Sends spans to the collector.
+        monotonic_to_unix: Returns the Unix time of monotonic zero.
+        log_messages: What the libraries log.
+
+    Attributes:
+        exported_spans: Spans that the collector has taken.
+    """
 
     def __init__(
         self,
-        provider: TracerProvider,
+        builder: SpanBuilder,
+        finished: _FinishedSpans,
         exporter: SpanExporter,
-        version: str,
-        include_code: bool,
         monotonic_to_unix: Callable[[], float],
         log_messages: _LastLogMessages,
-        warn: Callable[[str], None],
     ) -> None:
-        self._finished_spans = _FinishedSpans()
-        provider.add_span_processor(self._finished_spans)
-        self._spans = SpanBuilder(provider.get_tracer("replctl", version), include_code)
+        self._builder = builder
+        self._finished_spans = finished
         self._exporter = exporter
         self._monotonic_to_unix = monotonic_to_unix
         self._log_messages = log_messages
-        self._warn = warn
         self._writer = BackgroundWriter(
             "traces", self._process_batch, self._finish, delay_s=_BATCH_DELAY_S, close_timeout_s=_CLOSE_TIMEOUT_S
         )
@@ -92,50 +99,47 @@ class TraceSink:
 
     @property
     def due(self) -> float | None:
-        """When `flush` is wanted."""
+        """Monotonic time at which `flush` should be called."""
         return self._writer.due
 
-    def register_descriptors(self, register: Register, unregister: Unregister) -> None:
-        """Nothing to poll."""
-
     def on_event(self, event: PublishEvent, now: float) -> None:
-        """Take one in."""
-        if event.type in self._spans.event_types:
+        """Take an event that spans are built from."""
+        if event.type in self._builder.event_types:
             self._last_event_at = event.when
             self._writer.put(event, now)
 
     def flush(self, now: float) -> None:
-        """Hand over what has come, if it is time; pass on what the thread has to complain about."""
+        """Hand over the batch, if it is time, and log the thread's errors."""
         if not self._writer.flush(now):
             return
         if self._last_error is not None and not self._is_error_logged:
-            self._warn(f"traces do not arrive: {self._last_error}")
+            _log.warning("traces do not arrive: %s", self._last_error)
         self._is_error_logged = self._last_error is not None
 
     def snapshot(self) -> dict[str, Any]:
-        """For `introspect`."""
+        """Return counters for `introspect`."""
         return {
             "exported": self.exported_spans,
-            "lost-events": self._writer.lost_events + self._unreadable_events + self._spans.evicted_count,
+            "lost-events": self._writer.lost_events + self._unreadable_events + self._builder.evicted_count,
             "lost-spans": self._unsent_spans,
             "pending-bytes": self._writer.pending_bytes,
             "trouble": self._last_error,
         }
 
     def close(self) -> None:
-        """Send what waits, at most so long."""
+        """Send what waits, within the time-out."""
         if not self._writer.close():
-            self._warn(f"traces: {self._writer.pending_bytes} bytes of events were not sent in time, and are lost")
+            _log.warning("traces: %d bytes of events were not sent in time, and are lost", self._writer.pending_bytes)
         self._exporter.shutdown()
 
     # --- the thread ---
 
-    def _process_batch(self, bundle: Batch) -> None:
-        zero = self._monotonic_to_unix()
-        for event in bundle:
+    def _process_batch(self, batch: Batch) -> None:
+        offset = self._monotonic_to_unix()
+        for event in batch:
             try:
-                self._spans.handle_event(event.body, int((zero + event.when) * 1e9))
-            except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:  # a defect; the next may go well
+                self._builder.handle_event(event.body, int((offset + event.when) * 1e9))
+            except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:  # a defect; the next may work
                 self._unreadable_events += 1
                 self._last_error = f"{event.type}: {type(error).__name__}: {error}"
             if len(self._finished_spans.spans) >= _MAX_SPANS:
@@ -154,47 +158,52 @@ class TraceSink:
             self._last_error = self._log_messages.take()
 
     def _finish(self) -> None:
-        self._spans.finish(int((self._monotonic_to_unix() + self._last_event_at) * 1e9))
+        self._builder.finish(int((self._monotonic_to_unix() + self._last_event_at) * 1e9))
         self._export()
 
 
 def create_trace_sink(
-    url: str,
-    include_code: bool,
-    boot: str,
-    version: str,
-    monotonic_to_unix: Callable[[], float],
-    warn: Callable[[str], None],
+    url: str, include_code: bool, boot_id: str, version: str, monotonic_to_unix: Callable[[], float]
 ) -> TraceSink:
-    """The watcher that sends to the collector at this URL. Raises ValueError for one that is none."""
-    words = _LastLogMessages()
+    """Create a sink that sends traces to a collector.
+
+    Args:
+        url: The collector's base URL.
+        include_code: Whether spans have the code of evals.
+        boot_id: Id of this run of the broker.
+        version: Version of replctl.
+        monotonic_to_unix: Returns the Unix time of monotonic zero.
+
+    Raises:
+        ValueError: The URL cannot be used.
+    """
+    log_messages = _LastLogMessages()
     for name in _LIBRARIES:
         logger = logging.getLogger(name)
-        logger.addHandler(words)
+        logger.addHandler(log_messages)
         logger.propagate = False
     resource = Resource.create(
         {
             "service.name": "replctl",
             "service.version": version,
-            "service.instance.id": boot,
+            "service.instance.id": boot_id,
             "process.pid": os.getpid(),
             "host.name": os.uname().nodename,
         }
     )
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    return TraceSink(
-        provider,
-        OTLPSpanExporter(traces_url(url), timeout=_EXPORT_TIMEOUT_S),
-        version,
-        include_code,
-        monotonic_to_unix,
-        words,
-        warn,
-    )
+    provider, finished = TracerProvider(resource=resource, shutdown_on_exit=False), _FinishedSpans()
+    provider.add_span_processor(finished)
+    builder = SpanBuilder(provider.get_tracer("replctl", version), include_code)
+    exporter = OTLPSpanExporter(traces_url(url), timeout=_EXPORT_TIMEOUT_S)
+    return TraceSink(builder, finished, exporter, monotonic_to_unix, log_messages)
 
 
 def traces_url(url: str) -> str:
-    """Where traces go at a collector's base URL. Raises ValueError."""
+    """Return where a collector with this base URL takes traces.
+
+    Raises:
+        ValueError: The URL cannot be used.
+    """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ValueError(f"{url}: http://HOST:PORT or https://HOST:PORT")

@@ -1,81 +1,82 @@
-"""Writes sessions' transcripts behind the answers, in a thread that may wait for a disk as long as it likes.
+"""Writes sessions' transcripts after the replies, in a thread that may wait for a disk as long as it likes.
 
-What cannot be written is lost and counted, and the log is told once: no transcript may stop or slow a broker.
+Entries that cannot be written are lost and counted, and the log says so once; a transcript never stops or slows the
+broker.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from replbroker.core.effects import PublishEvent
 from replbroker.sinks.background_writer import BackgroundWriter, Batch
-from replbroker.sinks.event_sink import (
-    NoTranscript,
-    Register,
-    TranscriptBackend,
-    TranscriptInfo,
-    Unregister,
-    info_from_entry,
-)
+from replbroker.sinks.transcript_backend import NoTranscript, TranscriptBackend, TranscriptInfo, info_from_entry
 from replwire.events import BROKER
 
 _BATCH_DELAY_S = 0.05  # how long an event may wait to be handed over
 _PRUNE_INTERVAL_S = 600.0
 _CLOSE_TIMEOUT_S = 5.0
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
+_log = logging.getLogger(__name__)
 
 
 class TranscriptSink:
-    """A watcher. `complain` takes one line for the log; it is called in the loop. `bounds` are those of `prune`:
-    seconds of age and bytes."""
+    """Event sink that writes transcripts.
 
-    def __init__(
-        self, backend: TranscriptBackend, max_age_s: float, max_bytes: int, warn: Callable[[str], None]
-    ) -> None:
+    Args:
+        backend: The storage.
+        max_age_s: Age in seconds after which a transcript is deleted.
+        max_bytes: Bound on all transcripts, in bytes.
+
+    Attributes:
+        written_events: Events that were written.
+    """
+
+    def __init__(self, backend: TranscriptBackend, max_age_s: float, max_bytes: int) -> None:
         self._backend = backend
         self._max_age_s = max_age_s
         self._max_bytes = max_bytes
-        self._warn = warn
         self._writer = BackgroundWriter(
-            "transcripts", self._process_batch, backend.shut, delay_s=_BATCH_DELAY_S, close_timeout_s=_CLOSE_TIMEOUT_S
+            "transcripts",
+            self._process_batch,
+            backend.close_all,
+            delay_s=_BATCH_DELAY_S,
+            close_timeout_s=_CLOSE_TIMEOUT_S,
         )
-        self._errors: dict[str, str] = {}  # the thread's: why this transcript could not be written last
-        self._unlogged_error: str | None = None  # for the log: what goes well meanwhile does not take it away
+        self._errors: dict[str, str] = {}  # the thread's: the last error of each transcript that fails
+        self._unlogged_error: str | None = None  # kept when writing succeeds in between
         self._pruned_at: float | None = None
         self._unwritten_events = 0
-        self._infos: dict[str, TranscriptInfo] = {}  # of sessions that live: the entry that tells may be lost
+        self._infos: dict[str, TranscriptInfo] = {}  # of live sessions: the entry that has it may be lost
         self.written_events = 0
 
     @property
     def due(self) -> float | None:
-        """When `flush` is wanted."""
+        """Monotonic time at which `flush` should be called."""
         return self._writer.due
 
     @property
     def lost_events(self) -> int:
-        """Events that are in no transcript and should be."""
+        """Events that are missing from their transcripts."""
         return self._writer.lost_events + self._unwritten_events
 
-    def register_descriptors(self, register: Register, unregister: Unregister) -> None:
-        """Nothing to poll."""
-
     def on_event(self, event: PublishEvent, now: float) -> None:
-        """Take one in."""
+        """Take an event that belongs into a transcript."""
         if event.transcript_id is not None:
             self._writer.put(event, now)
 
     def flush(self, now: float) -> None:
-        """Hand over what has come, if it is time; pass on what the thread has to complain about."""
+        """Hand over the batch, if it is time, and log the thread's errors."""
         if self._writer.flush(now) and self._unlogged_error is not None:
-            untold, self._unlogged_error = self._unlogged_error, None
-            self._warn(f"transcripts cannot be written: {untold}")
+            error, self._unlogged_error = self._unlogged_error, None
+            _log.warning("transcripts cannot be written: %s", error)
 
     def snapshot(self) -> dict[str, Any]:
-        """For `introspect`."""
+        """Return counters for `introspect`."""
         return {
             "written": self.written_events,
             "lost": self.lost_events,
@@ -84,53 +85,53 @@ class TranscriptSink:
         }
 
     def close(self) -> None:
-        """Write what waits, at most so long."""
+        """Write what waits, within the time-out."""
         self._writer.close()
 
     # --- the thread ---
 
-    def _process_batch(self, bundle: Batch) -> None:
-        books: dict[str, list[bytes]] = {}
-        for event in bundle:
-            books.setdefault(event.transcript_id or BROKER, []).append(event.body)
-        for book, entries in books.items():
-            self._write(book, entries)
+    def _process_batch(self, batch: Batch) -> None:
+        by_transcript: dict[str, list[bytes]] = {}
+        for event in batch:
+            by_transcript.setdefault(event.transcript_id or BROKER, []).append(event.body)
+        for transcript_id, entries in by_transcript.items():
+            self._write(transcript_id, entries)
         now = time.monotonic()
         if self._pruned_at is None or now - self._pruned_at > _PRUNE_INTERVAL_S:
             self._pruned_at = now
             self._prune()
 
-    def _write(self, book: str, entries: list[bytes]) -> None:
+    def _write(self, transcript_id: str, entries: list[bytes]) -> None:
         try:
-            self._append(book, entries)
+            self._append(transcript_id, entries)
         except (OSError, NoTranscript) as error:
-            self._on_failure(book, str(error))
+            self._on_failure(transcript_id, str(error))
             self._unwritten_events += len(entries)
-        except Exception as error:  # noqa: BLE001 - the thread must live: the next session's may go well
-            self._on_failure(book, f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - the thread has to live: the next transcript may work
+            self._on_failure(transcript_id, f"{type(error).__name__}: {error}")
             self._unwritten_events += len(entries)
         else:
-            self._errors.pop(book, None)
+            self._errors.pop(transcript_id, None)
             self.written_events += len(entries)
         if _includes_session_end(entries):
-            self._errors.pop(book, None)
+            self._errors.pop(transcript_id, None)
 
-    def _on_failure(self, book: str, why: str) -> None:
-        """The log is told of the first of several that cannot be written."""
+    def _on_failure(self, transcript_id: str, reason: str) -> None:
+        """Note an error; of several transcripts that fail at once, the log gets the first."""
         if not self._errors:
-            self._unlogged_error = why
-        self._errors[book] = why
+            self._unlogged_error = reason
+        self._errors[transcript_id] = reason
 
-    def _append(self, book: str, entries: list[bytes]) -> None:
+    def _append(self, transcript_id: str, entries: list[bytes]) -> None:
         first = _decode(entries[0])
         if first["type"] == "session/created":
-            self._infos[book] = info_from_entry(book, first)
-        ends = _includes_session_end(entries)
-        head = (self._infos.pop if ends else self._infos.get)(book, info_from_entry(book, first))
-        self._backend.open(head)
-        self._backend.append(book, entries)
-        if ends:
-            self._backend.close(book)
+            self._infos[transcript_id] = info_from_entry(transcript_id, first)
+        is_last = _includes_session_end(entries)
+        info = (self._infos.pop if is_last else self._infos.get)(transcript_id, info_from_entry(transcript_id, first))
+        self._backend.open(info)
+        self._backend.append(transcript_id, entries)
+        if is_last:
+            self._backend.close(transcript_id)
 
     def _prune(self) -> None:
         try:
@@ -140,5 +141,4 @@ class TranscriptSink:
 
 
 def _includes_session_end(entries: list[bytes]) -> bool:
-    """Whether a session's last event is among them."""
     return b'"type":"session/closed"' in entries[-1][:40]

@@ -1,1 +1,1 @@
-"""How bytes come to the core and leave it."""
+"""Transports, which carry messages between clients, workers and the core."""

@@ -1,4 +1,4 @@
-"""What a client that reads too slowly was not sent, and the notices that own up to it."""
+"""Messages dropped for clients that read too slowly, and the notices that report them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _decode = msgspec.json.Decoder(_OutputText).decode
 
 
 class DroppedMessages:
-    """Bytes of live output by request, events by subscription."""
+    """Bytes of live output by request, and events by subscription."""
 
     __slots__ = ("_bytes", "_events")
 
@@ -32,7 +32,7 @@ class DroppedMessages:
         return bool(self._bytes or self._events)
 
     def add(self, request_id: str, body: bytes | memoryview, *, event: bool) -> None:
-        """One message was left out. What counts is the text in it, not its encoding."""
+        """Count a dropped message: an event, or the text of live output in bytes."""
         if event:
             self._events[request_id] += 1
         else:
@@ -40,10 +40,10 @@ class DroppedMessages:
             self._bytes[request_id] += len((output.out + output.err).encode())
 
     def take_notices(self) -> Iterator[bytes]:
-        """A message for each request that misses something; forgets it."""
-        found, told = self._bytes, self._events
+        """Yield a notice for each request that misses something, and forget the counts."""
+        output, events = self._bytes, self._events
         self._bytes, self._events = Counter(), Counter()
-        for request_id, count in found.items():
+        for request_id, count in output.items():
             yield encode(Reply(id=request_id, status=["output-dropped"], dropped_bytes=count))
-        for request_id, count in told.items():
+        for request_id, count in events.items():
             yield wrap_event(request_id, build_lagged(count))

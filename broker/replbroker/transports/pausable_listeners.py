@@ -1,6 +1,8 @@
-"""Listeners of ZeroMQ that are made to take no more connections for a while. libzmq accepts whatever comes, ends the
-process where it finds no descriptor for it, and closes all connections with a listener that is unbound; so the kernel
-is asked to bring none."""
+"""ZeroMQ listeners that can be paused.
+
+libzmq accepts whatever comes, aborts the process when it finds no descriptor for a connection, and closes every
+connection of a listener that is unbound. So pausing is done in the kernel, which then delivers no connections.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +14,28 @@ from pathlib import Path
 from typing import Protocol
 
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
-_DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # one instruction: ret 0
+_DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # one BPF instruction: ret 0
 _BACKLOG = 128
 
 
 class PausableListener(Protocol):
-    """A listener that can be held."""
+    """A listener that can be paused."""
 
     def pause(self) -> None:
-        """Bring no more connections. Raises OSError."""
+        """Deliver no more connections. Raises OSError."""
 
     def resume(self) -> None:
-        """Bring them again. Raises OSError."""
+        """Deliver connections again. Raises OSError."""
 
     def refresh(self) -> None:
-        """There is another listener at its path by now."""
+        """Adopt the listener that is bound at this address by now. Raises OSError."""
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Release descriptors and files."""
 
 
 class PausablePathListener:
-    """A Unix socket. While it is held another one is at its path, where clients wait; then they are sent back."""
+    """Unix socket. While it is paused, clients wait at another socket in its place, which then sends them back."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -46,24 +48,24 @@ class PausablePathListener:
         os.link(self._path, self._backup_link)
 
     def pause(self) -> None:
-        aside = f"{self._path}.aside"
-        Path(aside).unlink(missing_ok=True)
+        temporary = f"{self._path}.aside"
+        Path(temporary).unlink(missing_ok=True)
         waiting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            waiting.bind(aside)
-            os.chmod(aside, self._backup_link.stat().st_mode & 0o777)
+            waiting.bind(temporary)
+            os.chmod(temporary, self._backup_link.stat().st_mode & 0o777)
             waiting.listen(_BACKLOG)
-            os.rename(aside, self._path)
+            os.rename(temporary, self._path)
         except OSError:
             waiting.close()
             raise
         self._waiting_socket = waiting
 
     def resume(self) -> None:
-        aside = f"{self._path}.aside"
-        Path(aside).unlink(missing_ok=True)
-        os.link(self._backup_link, aside)
-        os.rename(aside, self._path)
+        temporary = f"{self._path}.aside"
+        Path(temporary).unlink(missing_ok=True)
+        os.link(self._backup_link, temporary)
+        os.rename(temporary, self._path)
         if self._waiting_socket is not None:
             self._waiting_socket.close()
             self._waiting_socket = None
@@ -75,22 +77,21 @@ class PausablePathListener:
 
 
 class PausablePortListener:
-    """A TCP socket that listens. While it is held a filter has the kernel drop requests to connect; who asks goes
-    on asking, as TCP does."""
+    """TCP socket. While it is paused, a filter drops connection requests; clients repeat them, as TCP does."""
 
     def __init__(self, fd: int) -> None:
         self._listener = socket.socket(fileno=os.dup(fd))
 
     def pause(self) -> None:
         program = ctypes.create_string_buffer(_DROP_ALL, len(_DROP_ALL))
-        given = struct.pack("HL", 1, ctypes.addressof(program))
-        self._listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, given)
+        argument = struct.pack("HL", 1, ctypes.addressof(program))
+        self._listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, argument)
 
     def resume(self) -> None:
         self._listener.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
 
     def refresh(self) -> None:
-        """A port has no file."""
+        """Do nothing: a port has no file that could vanish."""
 
     def close(self) -> None:
         self._listener.close()

@@ -1,4 +1,4 @@
-"""Who stands at the other end of a socket, as far as the kernel can vouch for it."""
+"""The user at the other end of a socket, as far as the kernel vouches for one."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from replbroker.transports import sock_diag
 from replwire.identities import ANONYMOUS
 
 _SO_PEERGROUPS = 59  # Linux 4.13; the standard library has no name for it
-_MAX_GROUPS_BYTES = 1024  # as much as it takes
+_MAX_GROUPS_BYTES = 1024  # the kernel passes no more
 _MAPPED = "::ffff:"
 _LOOPBACK = ("127.", "::1", "::ffff:127.")
 _TABLES: dict[int, str] = {socket.AF_INET: "/proc/net/tcp", socket.AF_INET6: "/proc/net/tcp6"}
 
 
 def peer_identity(sock: socket.socket) -> str:
-    """`uid:N` for a process of this machine, else `anyone`."""
+    """Return `uid:N` for a process on this machine, else `anyone`."""
     try:
         if sock.family == socket.AF_UNIX:
             return f"uid:{peer_credentials(sock)[1]}"
         local, peer = sock.getsockname(), sock.getpeername()
-    except OSError:  # gone already
+    except OSError:  # closed already
         return ANONYMOUS
     if not peer[0].startswith(_LOOPBACK):
         return ANONYMOUS
@@ -31,25 +31,27 @@ def peer_identity(sock: socket.socket) -> str:
 
 
 def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
-    """Pid, uid and gid of the process that connected to a Unix socket."""
+    """Return pid, uid and gid of the process that connected to a Unix socket."""
     pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return pid, uid, gid
 
 
 def peer_groups(sock: socket.socket) -> tuple[int, ...]:
-    """Groups of the process that connected to a Unix socket, its primary one first; empty for others, and where the
-    kernel tells none or more than fit."""
+    """Return the groups of the process that connected to a Unix socket, its primary group first.
+
+    They are empty for other sockets, and where the kernel reports none, or more than fit.
+    """
     try:
         if sock.family != socket.AF_UNIX:
             return ()
-        told = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MAX_GROUPS_BYTES)
-        return peer_credentials(sock)[2], *struct.unpack(f"={len(told) // 4}I", told)
+        found = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _MAX_GROUPS_BYTES)
+        return peer_credentials(sock)[2], *struct.unpack(f"={len(found) // 4}I", found)
     except OSError:
         return ()
 
 
 def _peer_uid(peer: tuple[Any, ...], local: tuple[Any, ...]) -> int | None:
-    """Whose socket the other end of a loopback connection is."""
+    """Return the uid of the process at the other end of a loopback connection."""
     try:
         return sock_diag.socket_owner((peer[0], peer[1]), (local[0], local[1]))
     except OSError:  # a kernel or a container without sock_diag
@@ -57,15 +59,15 @@ def _peer_uid(peer: tuple[Any, ...], local: tuple[Any, ...]) -> int | None:
 
 
 def _peer_uid_from_proc(peer: tuple[Any, ...], local: tuple[Any, ...]) -> int | None:
-    """The same by the kernel's tables of connections, which have a user for each that somebody holds. One that was
-    closed has no inode any more, and then the table says 0 for whoever had it. A socket of IPv6 that speaks IPv4
-    stands in the other table than its partner."""
+    """Look the uid up in the kernel's tables of connections.
+
+    A socket that no process has open any more has no inode, and the uid in its row is 0 whoever had it. An IPv6 socket
+    that speaks IPv4 is in another table than its peer.
+    """
     plain = [(str(end[0]).removeprefix(_MAPPED), end[1]) for end in (peer, local)]
-    ways = (
-        [(socket.AF_INET6, plain)]
-        if ":" in plain[0][0]
-        else [(socket.AF_INET, plain), (socket.AF_INET6, [(_MAPPED + host, port) for host, port in plain])]
-    )
+    ways = [(socket.AF_INET6, plain)] if ":" in plain[0][0] else [
+        (socket.AF_INET, plain), (socket.AF_INET6, [(_MAPPED + host, port) for host, port in plain])
+    ]  # fmt: skip
     for family, ends in ways:
         wanted = [_proc_net_address(family, host, port) for host, port in ends]
         try:
@@ -80,7 +82,7 @@ def _peer_uid_from_proc(peer: tuple[Any, ...], local: tuple[Any, ...]) -> int | 
 
 
 def _proc_net_address(family: int, host: str, port: int) -> str:
-    """An address as /proc/net/tcp writes it: words in the machine's byte order, in hex."""
+    """Return an address as /proc/net/tcp writes it: words in the machine's byte order, in hex."""
     packed = socket.inet_pton(family, host)
     words = struct.unpack(f"={len(packed) // 4}I", packed)
     return "".join(f"{word:08X}" for word in words) + f":{port:04X}"

@@ -1,5 +1,7 @@
-"""The owner of one TCP connection's far end, asked of the kernel by its addresses: sock_diag(7). The time that takes
-does not grow with the number of connections, as reading /proc/net/tcp does."""
+"""Lookup of the user of a local TCP socket by its addresses: sock_diag(7).
+
+Unlike reading /proc/net/tcp, it takes the same time however many connections there are.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,18 @@ _TIMEOUT_S = 1.0  # the kernel answers before `send` returns
 
 
 def socket_owner(end: tuple[str, int], other: tuple[str, int]) -> int | None:
-    """The user of the socket on this machine whose own address is `end` and whose partner's is `other`; None when
-    nobody holds it any more. Raises OSError where the kernel does not tell."""
+    """Return the uid of a TCP socket's user.
+
+    Args:
+        end: Host and port of the socket, which is on this machine.
+        other: Host and port of its peer.
+
+    Returns:
+        The uid, or None when no process has the socket open.
+
+    Raises:
+        OSError: The kernel does not tell.
+    """
     plain = [(_unmap(host), port) for host, port in (end, other)]
     family = socket.AF_INET if plain[0][0].version == 4 else socket.AF_INET6
     packed = [host.packed.ljust(16, b"\0") for host, _ in plain]
@@ -37,7 +49,7 @@ def socket_owner(end: tuple[str, int], other: tuple[str, int]) -> int | None:
     _, kind, _, _, _ = _HEADER.unpack_from(answer)
     if kind != _SOCK_DIAG_BY_FAMILY:  # NLMSG_ERROR
         error = -struct.unpack_from("=i", answer, _HEADER.size)[0]
-        if error == 2:  # ENOENT: there is no such connection
+        if error == 2:  # ENOENT: no such connection
             return None
         raise OSError(error, "sock_diag")
     _, state, _, _ = _RESPONSE.unpack_from(answer, _HEADER.size)
@@ -46,13 +58,13 @@ def socket_owner(end: tuple[str, int], other: tuple[str, int]) -> int | None:
     ports = _ID.unpack_from(answer, at)[:2]
     if (
         state not in _OPEN_STATES or inode == 0 or ports != (plain[0][1], plain[1][1])
-    ):  # or somebody who listens there now
+    ):  # or another socket that listens there by now
         return None
     return int(uid)
 
 
 def _unmap(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address as its own family has it: a socket of IPv6 may speak IPv4."""
+    """Return an address in its own family: an IPv6 socket may speak IPv4."""
     address = ipaddress.ip_address(host.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address

@@ -1,6 +1,8 @@
-"""Workers over a second ROUTER. A worker is known by the one-time token it was started with."""
+"""Workers over a second ROUTER socket. A worker is identified by the one-time token that it was started with."""
 
 from __future__ import annotations
+
+import secrets
 
 import msgspec
 import zmq
@@ -13,7 +15,7 @@ _decode_hello = msgspec.json.Decoder(HelloBody).decode
 
 
 class WorkerRouter:
-    """Numbers of workers on the inside, routing ids on the outside."""
+    """Frames to and from workers: numbers on the inside, routing ids on the outside."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self.socket = create_router(context, _MAX_FRAME, hwm=0)
@@ -21,14 +23,20 @@ class WorkerRouter:
         self._numbers: dict[bytes, int] = {}
         self._ids: dict[int, bytes] = {}
 
-    def expect(self, number: int, token: str) -> None:
-        """A worker was started with this token."""
+    def create_token(self, number: int) -> str:
+        """Return a fresh token for a worker that is about to be started."""
+        token = secrets.token_hex(16)
         self._tokens[token] = number
+        return token
 
     def receive(self) -> tuple[int, bytes] | None:
-        """The frame that waits, as (worker, frame). Who has not said hello with a token of ours is not heard."""
-        sender, last, alone = receive_message(self.socket)
-        frame = last.bytes if alone else b""
+        """Receive the waiting frame.
+
+        Returns:
+            Worker and frame, or None for a frame of a sender that has not shown a token.
+        """
+        sender, last, is_single = receive_message(self.socket)
+        frame = last.bytes if is_single else b""
         number = self._numbers.get(sender)
         if number is not None:
             return number, frame
@@ -47,7 +55,7 @@ class WorkerRouter:
             self._ids[number] = sender
 
     def send(self, number: int, frame: bytes) -> bool:
-        """Send to a worker. False when it is not there."""
+        """Send a frame; return False when the worker is not connected."""
         identity = self._ids.get(number)
         if identity is None:
             return False
@@ -59,7 +67,7 @@ class WorkerRouter:
         return True
 
     def forget(self, number: int) -> None:
-        """Hear no more of this worker."""
+        """Ignore what this worker sends from now on."""
         identity = self._ids.pop(number, None)
         if identity is not None:
             del self._numbers[identity]
@@ -67,5 +75,5 @@ class WorkerRouter:
             del self._tokens[token]
 
     def close(self) -> None:
-        """Close at once: workers die by this."""
+        """Close the socket at once, which ends the workers."""
         self.socket.close(0)

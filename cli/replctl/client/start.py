@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import signal
@@ -16,11 +15,11 @@ import msgspec
 from replctl.client.address import directory_problem, is_listening
 from replctl.client.errors import ReplError
 from replwire import paths
+from replwire.flock import try_flock
 from replwire.private_directories import make_private_directory
 
 START_SECONDS = 20.0  # time until the broker is ready
 LOCK_SECONDS = 25.0  # time for another caller's start: its own deadline and some margin
-RETRY_SECONDS = 0.01
 MAX_LOG_BYTES = 1024 * 1024  # a larger log is rotated to broker.log.1 at the next start
 TAIL_BYTES = 2000
 
@@ -80,19 +79,12 @@ def _ensure_private_directory(folder: str) -> None:
 
 
 def _acquire_lock(lock: int, endpoint: str) -> bool:
-    """Take the lock and return True, or return False if a broker listens before the lock is free."""
-    deadline = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            pass
-        time.sleep(RETRY_SECONDS)
-        if time.monotonic() > deadline:
-            if is_listening(endpoint):
-                return False
-            raise ReplError("no-broker", f"another process is starting a broker at {endpoint} and has not finished")
+    """Take the lock and return True, or return False if it stays taken and a broker listens."""
+    if try_flock(lock, LOCK_SECONDS):
+        return True
+    if is_listening(endpoint):
+        return False
+    raise ReplError("no-broker", f"another process is starting a broker at {endpoint} and has not finished")
 
 
 def _launch(endpoint: str, log_path: str) -> BrokerReady:

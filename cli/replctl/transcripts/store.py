@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from replbroker.sinks.event_sink import CorruptEntry, Entry, TranscriptBackend, TranscriptInfo, header_entry
 from replbroker.sinks.jsonl_backend import JsonlBackend
+from replbroker.sinks.transcript_backend import CorruptEntry, Entry, TranscriptBackend, TranscriptInfo, header_entry
 from replwire.events import BROKER
 from replwire.paths import state_dir
 

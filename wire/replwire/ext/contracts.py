@@ -84,7 +84,7 @@ class SessionBackend(Contribution):
         "lock",
         "search",
         "prune",
-        "shut",
+        "close_all",
     )
 
     backend: Annotated[
