@@ -36,8 +36,9 @@ from replworker.sandbox.placeholders import remove_placeholders
 from replworker.sandbox.plan import SandboxUnavailable
 from replworker.sandbox.rights import NOBODY, Grant
 from replworker.sandbox.workspace import EVERYTHING, DirectoryRefused
-from replworker.session import WorkerSession, WorkerSettings
+from replworker.session import WorkerSession
 from replworker.session_sandbox import SandboxRequest, SessionSandbox, prepare_sandbox
+from replworker.session_settings import WorkerSettings
 from replworker.snapshots import remove_stale_snapshots
 
 START_ERRORS = (EnvironmentUnavailable, SandboxUnavailable, DirectoryRefused, OSError)

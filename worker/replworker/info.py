@@ -9,16 +9,14 @@ import msgspec
 from replwire.deadlines import Deadlines
 from replwire.ops import Stack
 from replwire.replies import ProcessInfo, StackFrame, ThreadStack
-from replworker.evals import EvalStore
 from replworker.interpreter import Interpreter
 from replworker.introspection import NameQueries
 from replworker.memory import MemoryWatch
-from replworker.output import BackgroundOutput
 from replworker.reply_sender import ReplySender
 from replworker.runtimes import frames
 from replworker.runtimes.interpreter_process import InterpreterProcess
+from replworker.session_streams import SessionStreams
 from replworker.stacks import MAX_BYTES, parse
-from replworker.stdin import StdinBuffer
 
 _MAX_VARIABLES = 200
 _STACK_S = 0.5  # the signal handler takes well below a millisecond
@@ -46,6 +44,7 @@ class Inspector:
         names: NameQueries,
         timers: Deadlines,
         memory: MemoryWatch,
+        streams: SessionStreams,
     ) -> None:
         self._voice = voice
         self._interpreter = interpreter
@@ -53,12 +52,11 @@ class Inspector:
         self._names = names
         self._timers = timers
         self._memory = memory
+        self._streams = streams
         self._started = time.monotonic()
         self._stack_waiters: list[tuple[int, str]] = []  # routes and ids
 
-    def handle_info(
-        self, route: int, body: bytes, jobs: EvalStore, background: BackgroundOutput, given: StdinBuffer
-    ) -> None:
+    def handle_info(self, route: int, body: bytes) -> None:
         """Complete the broker's part of `info` and reply."""
         request, ready = _decode_info(body), self._interpreter.ready
         info = request.base | {
@@ -70,8 +68,8 @@ class Inspector:
             "version": ready.version if ready else None,
             "executable": ready.executable if ready else None,
             "folder": self._child.cwd(),
-            "background-bytes": background.unread,
-            "stdin-unread-bytes": given.unread_bytes(),
+            "background-bytes": self._streams.background.unread,
+            "stdin-unread-bytes": self._streams.stdin.unread_bytes(),
             "variables": None,
         }
 
@@ -81,7 +79,7 @@ class Inspector:
                 info["variables-total"] = event.total
             self._voice.send_done(route, request.id, info=info)
 
-        if not request.variables or jobs.running is not None or not self._interpreter.supports("vars"):
+        if not request.variables or self._streams.evals.running is not None or not self._interpreter.supports("vars"):
             answer(None)
         else:
             self._names.query(frames.VarsFrame(self._interpreter.next_number(), _MAX_VARIABLES), answer)

@@ -10,10 +10,10 @@ import msgspec
 from replwire.deadlines import Deadlines
 from replwire.ops import ClearBindings, Complete, Lookup, LsBindings, Request
 from replwire.replies import Binding
-from replworker.evals import EvalStore
 from replworker.interpreter import Interpreter
 from replworker.reply_sender import ReplySender
 from replworker.runtimes import frames
+from replworker.session_streams import SessionStreams
 
 _REPLY_TIMEOUT_S = 2.0  # then the query is abandoned: user code hangs
 _MAX_BINDINGS = 1000
@@ -28,12 +28,12 @@ class NameQueries:
     """Name queries of one interpreter."""
 
     def __init__(
-        self, voice: ReplySender, interpreter: Interpreter, timers: Deadlines, jobs: Callable[[], EvalStore]
+        self, voice: ReplySender, interpreter: Interpreter, timers: Deadlines, streams: SessionStreams
     ) -> None:
         self._voice = voice
         self._interpreter = interpreter
         self._timers = timers
-        self._jobs = jobs
+        self._streams = streams
 
     def query(
         self,
@@ -58,7 +58,7 @@ class NameQueries:
         request_id, op = request.id, request.op
         if not self._interpreter.supports(frame):
             self._voice.send_error(route, request_id, "not-supported", f"{op}: not supported by this runtime")
-        elif self._jobs().running is not None:
+        elif self._streams.evals.running is not None:
             self._voice.send_error(
                 route, request_id, "busy", f"{op}: the session is running an eval", retry_after_ms=1000
             )

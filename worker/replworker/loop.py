@@ -44,6 +44,7 @@ class WorkerLoop:
         self._link = link
         self._child = child
         self._session = session
+        self._streams = session.streams
         self._timers = timers
         self._heartbeat_s = beat_s
         self._memory = memory
@@ -59,7 +60,7 @@ class WorkerLoop:
             child.err: lambda: self._on_stream("err"),
             child.background: self._on_background,
             child.pidfd: self._on_exit,
-            child.stdin: lambda: session.input.flush(),  # an assignment replaces the session's StdinBuffer
+            child.stdin: lambda: self._streams.stdin.flush(),  # an assignment replaces the session's StdinBuffer
         }
         self._epoll.register(link.monitor_fd, _IN)
         for fd in (child.control.fileno(), child.out, child.err, child.background, child.pidfd):
@@ -119,7 +120,7 @@ class WorkerLoop:
         except InterpreterBroken as broken:
             self._interpreter_exited(str(broken))
             return
-        if self._memory.is_idle and self._session.jobs.running is not None:
+        if self._memory.is_idle and self._streams.evals.running is not None:
             self._timers.cancel(self._memory_timer)
             self._memory_timer = self._timers.call_at(
                 time.monotonic() + self._memory.on_eval_start(), self._sample_memory
@@ -157,8 +158,8 @@ class WorkerLoop:
                 self._watch(fd, 0 if blocked or fd in self._coalescing else _IN)
         if child.has_unsent or child.control.fileno() in self._watched:
             self._watch(child.control.fileno(), _IN | _OUT if child.has_unsent else _IN)
-        if self._session.input.has_pending or child.stdin in self._watched:
-            self._watch(child.stdin, _OUT if self._session.input.has_pending else 0)
+        if self._streams.stdin.has_pending or child.stdin in self._watched:
+            self._watch(child.stdin, _OUT if self._streams.stdin.has_pending else 0)
 
     def _heartbeat(self, now: float) -> None:
         self._session.send_heartbeat()
@@ -188,20 +189,20 @@ class WorkerLoop:
     def _on_stream(self, stream: Stream) -> None:
         fd = self._child.out if stream == "out" else self._child.err
         most = self._read_budget(fd)
-        if not self._session.read_stream(stream, most):
+        if not self._streams.read_stream(stream, most):
             self._stop_reading(fd)
         elif most < _SMALL_READ:
             self._coalescing.add(fd)
             self._timers.call_at(time.monotonic() + _COALESCE_S, lambda _: self._coalescing.discard(fd))
 
     def _on_background(self) -> None:
-        if not self._session.read_background(self._read_budget(self._child.background)):
+        if not self._streams.read_background(self._read_budget(self._child.background)):
             self._stop_reading(self._child.background)
 
     def _read_budget(self, fd: int) -> int:
         """Return how many bytes to read now: those available, within limits that are lower while no eval runs."""
         most = min(_READ_BUDGET, max(1, self._child.unread_bytes(fd)))
-        if self._session.jobs.running is None and most > _IDLE_BYTES_PER_S * _IDLE_PAUSE_S:
+        if self._streams.evals.running is None and most > _IDLE_BYTES_PER_S * _IDLE_PAUSE_S:
             self._is_paused = True
             self._timers.call_at(time.monotonic() + _IDLE_PAUSE_S, lambda _: self._resume())
         return most
@@ -224,7 +225,7 @@ class WorkerLoop:
             return
         self._exited = True
         self._child.kill()
-        self._session.drain()
+        self._streams.drain()
         self._session.send_exited(cause)
         for fd in list(self._watched):
             self._watch(fd, 0)

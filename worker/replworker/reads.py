@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from replwire.deadlines import Deadlines
-from replwire.limits import Limits
 from replwire.link import Outcome
 from replwire.ops import Read
 from replwire.replies import Reply
-from replworker.evals import EvalRecord, EvalStore, ReadWaiter
-from replworker.output import STREAMS, BackgroundOutput, OutputPage, OutputPiece, Stream
+from replworker.evals import EvalRecord, ReadWaiter
+from replworker.output import STREAMS, OutputPage, OutputPiece, Stream
+from replworker.session_streams import SessionStreams
 
 # Text per reply. It is never dropped, so it must be less than the backlog at which slow clients are
 # disconnected: 8 MiB, and JSON may be six times as long; 1000 messages.
@@ -22,32 +22,28 @@ _PAGE_PIECES = 200
 
 
 class ReadHandler:
-    """Reads of one session. `say` sends a reply to a route."""
+    """Reads of one session. `send_reply` sends a reply to a route."""
 
     def __init__(
         self,
-        jobs: EvalStore,
-        background: BackgroundOutput,
+        streams: SessionStreams,
         timers: Deadlines,
-        limits: Limits,
-        say: Callable[..., None],
+        send_reply: Callable[..., None],
     ) -> None:
-        self._jobs = jobs
-        self._background = background
+        self._streams = streams
         self._timers = timers
-        self._limits = limits
-        self._send_reply = say
+        self._send_reply = send_reply
 
     def read(self, route: int, request: Read) -> None:
         """Reply immediately, or follow the running eval until it ends or the wait is over."""
-        most = min(request.max_bytes or _PAGE_BYTES, self._limits.max_output_bytes, _PAGE_BYTES)
+        most = min(request.max_bytes or _PAGE_BYTES, self._streams.limits.max_output_bytes, _PAGE_BYTES)
         if request.eval_id == 0:
-            page = self._background.page(request.offset, most)
+            page = self._streams.background.page(request.offset, most)
             self._send_page(route, request.id, page, request.grep)
             reply = Reply(id=request.id, status=["done"], eval_id=0)
             self._send_reply(route, self._with_page(reply, page, request.grep), Outcome.OK)
             return
-        job = self._jobs.find(request.eval_id)
+        job = self._streams.evals.find(request.eval_id)
         if job is None:
             err = f"eval {request.eval_id}: its output was dropped to free memory"
             reply = Reply(id=request.id, status=["done", "error", "eval-not-found"], err=err)
@@ -66,7 +62,7 @@ class ReadHandler:
             self._send_page(route, request.id, page, None)
             follower.missing = page.missing + (job.output.total - page.offset if page.more else 0)
             follower.dropped = job.output.dropped(follower.stream)
-        when = time.monotonic() + min(request.wait_ms, self._limits.max_wait_ms) / 1000
+        when = time.monotonic() + min(request.wait_ms, self._streams.limits.max_wait_ms) / 1000
         follower.deadline = self._timers.call_at(when, lambda _: self._on_wait_timeout(job, follower))
         job.waiters.append(follower)
         self._send_need_input(job, follower)

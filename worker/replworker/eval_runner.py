@@ -1,0 +1,230 @@
+"""Queued operations of a session: each runs in the interpreter and ends with exactly one final reply."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from replwire.deadlines import Deadlines
+from replwire.faults import RequestError
+from replwire.link import AssignBody, CancelBody, Header, Outcome
+from replwire.ops import Env, Eval
+from replwire.replies import Reply
+from replworker import files, packages
+from replworker.evals import EvalRecord
+from replworker.interpreter import Interpreter, InterpreterBroken
+from replworker.reads import ReadHandler
+from replworker.reply_sender import ReplySender
+from replworker.results import build_error_result, build_result, decode_bundle
+from replworker.runtimes import frames
+from replworker.runtimes.interpreter_process import InterpreterProcess
+from replworker.session_settings import WorkerSettings
+from replworker.session_streams import SessionStreams
+from replworker.snapshots import SnapshotTransfer
+
+_RESEND_S = 0.5  # user code may catch the first interrupt inside a library, so a second is sent
+_NEED_INPUT_MAX = 10_000  # per eval; more means a broken interpreter
+
+_decode_eval = msgspec.json.Decoder(Eval).decode
+_decode_env = msgspec.json.Decoder(Env).decode
+
+
+class _LoadRequest(msgspec.Struct, rename="kebab"):
+    id: str
+    op: str
+    file: str
+    silent: bool = False
+
+
+class _CloneRequest(msgspec.Struct):
+    id: str
+
+
+_decode_load = msgspec.json.Decoder(_LoadRequest).decode
+_decode_clone = msgspec.json.Decoder(_CloneRequest).decode
+
+
+class EvalRunner:
+    """Runs one operation at a time in the interpreter of an assigned session."""
+
+    def __init__(
+        self,
+        process: InterpreterProcess,
+        interpreter: Interpreter,
+        replies: ReplySender,
+        streams: SessionStreams,
+        reads: ReadHandler,
+        snapshots: SnapshotTransfer,
+        timers: Deadlines,
+        settings: WorkerSettings,
+    ) -> None:
+        self._process = process
+        self._interpreter = interpreter
+        self._replies = replies
+        self._streams = streams
+        self._reads = reads
+        self._snapshots = snapshots
+        self._timers = timers
+        self._settings = settings
+        self._assignment: AssignBody | None = None
+        self._lost_cause: str | None = None
+        self._need_input_count = 0
+        self._handlers = {
+            "eval": self._handle_eval,
+            "load-file": self._handle_load_file,
+            "reload-file": self._handle_load_file,
+            "env": self._handle_packages,
+            "clone": self._handle_clone,
+            "clone-session": self._handle_clone,
+        }
+
+    def assign(self, assignment: AssignBody) -> None:
+        """Note the session that the worker now belongs to."""
+        self._assignment = assignment
+        self._lost_cause = assignment.lost
+
+    def handles(self, op: str) -> bool:
+        """Return whether an operation is queued rather than answered at once."""
+        return op in self._handlers
+
+    def handle_request(self, op: str, header: Header, body: bytes) -> None:
+        """Run an operation; its replies follow."""
+        self._handlers[op](header, body)
+
+    def handle_cancel(self, route: int, cancel: CancelBody) -> None:
+        """Interrupt the eval of a route.
+
+        Raises:
+            InterpreterBroken: the interpreter was stopped by a signal
+        """
+        record = self._streams.evals.running
+        if record is None or record.route != route:
+            return
+        if self._process.is_stopped():
+            raise InterpreterBroken("the interpreter was stopped by a signal (such as SIGSTOP)")
+        record.is_cancelled = True
+        record.limit_ms = cancel.limit_ms or record.limit_ms
+        record.time_hint = cancel.hint or record.time_hint
+        self._process.send(frames.encode(frames.InterruptFrame(record.request_number)))
+        self._process.interrupt()
+        if record.resend_timer is None:
+            when = time.monotonic() + _RESEND_S
+            record.resend_timer = self._timers.call_at(when, lambda _: self._process.interrupt())
+
+    def _begin(self, header: Header, request_id: str, op: str) -> EvalRecord:
+        self._streams.drain()  # earlier background output is not this eval's
+        self._need_input_count = 0
+        number = self._interpreter.next_number()
+        return self._streams.evals.begin(header.route, header.eval, request_id, number, op)
+
+    def _run(self, record: EvalRecord, frame: frames.EvalFrame) -> None:
+        assert self._assignment is not None
+        frame.named = not self._assignment.ephemeral
+        self._interpreter.request(frame, lambda event: self._on_eval_frame(record, event))
+
+    def _source_name(self, header: Header) -> str:
+        assert self._assignment is not None
+        return f"<{self._assignment.name or 'eval'}:{header.eval}>"
+
+    def _handle_eval(self, header: Header, body: bytes) -> None:
+        request = _decode_eval(body)
+        record = self._begin(header, request.id, request.op)
+        record.module = request.module
+        frame = frames.EvalFrame(
+            record.request_number,
+            request.code or "",
+            self._source_name(header),
+            request.silent,
+            request.allow_stdin,
+            request.store_history,
+            request.mime,
+            module=request.module,
+        )
+        self._run(record, frame)
+
+    def _handle_load_file(self, header: Header, body: bytes) -> None:
+        request = _decode_load(body)
+        record = self._begin(header, request.id, request.op)
+        assert self._assignment is not None
+        try:
+            cwd = self._process.cwd() or self._assignment.cwd
+            grant = self._settings.grants.resolve_for_files(self._assignment.asker)
+            max_bytes = self._streams.limits.max_file_bytes
+            text = files.read_file(request.file, cwd, self._settings.load_paths, max_bytes, grant)
+        except RequestError as error:
+            self._end_without_running(record, error)
+            return
+        number, reload = record.request_number, request.op == "reload-file"
+        frame = frames.EvalFrame(
+            number, text.code, text.path, request.silent, False, False, file=text.path, reload=reload
+        )
+        self._run(record, frame)
+
+    def _handle_packages(self, header: Header, body: bytes) -> None:
+        request = _decode_env(body)
+        record = self._begin(header, request.id, request.op)
+        code, name = packages.build_code(request), self._source_name(header)
+        self._run(record, frames.EvalFrame(record.request_number, code, name, False, False, False))
+
+    def _handle_clone(self, header: Header, body: bytes) -> None:
+        record = self._begin(header, _decode_clone(body).id, "clone")
+
+        def on_end(error: str | None) -> None:
+            self._timers.cancel(record.resend_timer)
+            if error is None:
+                self._streams.evals.drop()
+            else:
+                text = f"the session cannot be copied: {error}"
+                self._end_without_running(record, RequestError("clone-failed", text))
+
+        number = self._snapshots.dump(header.route, self._streams.limits.max_snapshot_bytes, on_end)
+        record.request_number = number or record.request_number
+
+    def _on_eval_frame(self, record: EvalRecord, event: frames.FrameEvent) -> None:
+        if isinstance(event, frames.NeedInputFrame):
+            self._on_need_input(record)
+            return
+        assert isinstance(event, frames.ResultFrame)
+        assert self._assignment is not None
+        self._streams.drain()
+        self._streams.finish_output(record)
+        self._timers.cancel(record.resend_timer)
+        record.images = [decode_bundle(image) for image in event.images]
+        for image in record.images:
+            self._replies.send_reply(record.route, Reply(id=record.request_id, mime=image))
+        result = build_result(
+            record,
+            event,
+            self._assignment,
+            self._replies.epoch,
+            self._lost_cause,
+            self._streams.background.unread,
+            record.module or self._interpreter.namespace,
+        )
+        self._lost_cause = None
+        self._end(record, result.done, result.value, result.outcome)
+
+    def _on_need_input(self, record: EvalRecord) -> None:
+        assert self._assignment is not None
+        self._need_input_count += 1
+        if self._need_input_count > _NEED_INPUT_MAX:
+            raise ValueError("requests input endlessly")
+        self._streams.drain()  # a prompt on stderr is not ordered with the frame
+        reply = Reply(id=record.request_id, status=["need-input"], eval_id=record.eval_id)
+        reply.session, reply.name = self._assignment.session, self._assignment.name
+        record.need_input = reply
+        self._replies.send_reply(record.route, reply)
+        self._reads.on_need_input(record)
+
+    def _end_without_running(self, record: EvalRecord, error: RequestError) -> None:
+        """Reply to an eval that failed before any user code ran."""
+        assert self._assignment is not None
+        result = build_error_result(record, error, self._assignment, self._replies.epoch)
+        self._end(record, result.done, None, result.outcome)
+
+    def _end(self, record: EvalRecord, done: Reply, value: Reply | None, outcome: Outcome) -> None:
+        record.value, record.done = value, done
+        self._replies.send_reply(record.route, done, outcome, before=value)
+        self._reads.on_eval_end(record)
+        self._streams.evals.end()

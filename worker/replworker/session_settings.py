@@ -1,0 +1,17 @@
+"""Settings of a worker from the broker's config."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from replworker.grants import GrantResolver
+from replworker.session_sandbox import SessionSandbox
+
+
+class WorkerSettings(NamedTuple):
+    """Settings of a worker from the broker's config."""
+
+    snapshots: str  # directory
+    load_paths: tuple[str, ...]
+    grants: GrantResolver
+    confinement: SessionSandbox | None = None
