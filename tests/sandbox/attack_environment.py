@@ -26,7 +26,8 @@ from typing import Any
 
 from attacks import ATTACKS, Attack, program
 from replwire.policy import Policy, SandboxLimits
-from replworker.runtimes.interpreter_process import InterpreterCommand, InterpreterProcess
+from replworker.runtimes.interpreter_process import InterpreterProcess
+from replworker.runtimes.process_start import InterpreterCommand
 from replworker.sandbox import cgroup, identity, machine, mounts, private_mounts, runtime_paths, seccomp
 from replworker.sandbox import plan as plans
 from replworker.sandbox.bubblewrap import BubblewrapSandbox

@@ -12,7 +12,8 @@ from typing import Any
 
 from replwire.policy import Policy
 from replworker.runtimes.commands import build_command
-from replworker.runtimes.interpreter_process import InterpreterCommand, InterpreterProcess
+from replworker.runtimes.interpreter_process import InterpreterProcess
+from replworker.runtimes.process_start import InterpreterCommand
 from replworker.sandbox.bubblewrap import BubblewrapSandbox
 from replworker.sandbox.machine import Machine
 from replworker.sandbox.plan import SandboxPlan

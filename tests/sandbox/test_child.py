@@ -349,7 +349,7 @@ def test_an_older_python_is_confined_as_well(live: Start) -> None:
 def test_a_refused_folder_says_why(tmp_path: Path) -> None:
     with pytest.raises(DirectoryRefused, match="system directory"):
         check_directory(Policy(), "/usr/lib", "/home/ada")
-    with pytest.raises(DirectoryRefused, match="is a home"):
+    with pytest.raises(DirectoryRefused, match="contains a home directory"):
         check_directory(Policy(), str(tmp_path), str(tmp_path))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import select
 
-from replworker.runtimes.interpreter_process import InterpreterCommand, InterpreterProcess
+from replworker.runtimes.interpreter_process import InterpreterProcess
+from replworker.runtimes.process_start import InterpreterCommand
 
 
 def _bury(child: InterpreterProcess) -> None:

@@ -162,7 +162,7 @@ def test_the_groups_around_one_count_where_they_have_a_bound(tmp_path: Path) -> 
 
 def test_this_process_is_preferred_when_memory_runs_out_and_never_less_than_before() -> None:
     code = (
-        "from replworker.runtimes.interpreter_process import raise_oom_score as up\n"
+        "from replworker.runtimes.process_start import raise_oom_score as up\n"
         "for score in (300, 100, 500): up(score); print(open('/proc/self/oom_score_adj').read().strip())"
     )
     done = subprocess.run(

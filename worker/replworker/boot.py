@@ -31,7 +31,8 @@ from replworker.runtimes.environments import (
     list_environments,
     resolve_interpreter,
 )
-from replworker.runtimes.interpreter_process import InterpreterCommand, InterpreterProcess, raise_oom_score
+from replworker.runtimes.interpreter_process import InterpreterProcess
+from replworker.runtimes.process_start import InterpreterCommand, raise_oom_score
 from replworker.sandbox.placeholders import remove_placeholders
 from replworker.sandbox.plan import SandboxUnavailable
 from replworker.sandbox.rights import NOBODY, Grant

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from replworker.runtimes.bash import command as bash
-from replworker.runtimes.interpreter_process import (
+from replworker.runtimes.node.command import build_argv as node
+from replworker.runtimes.process_start import (
     BACKGROUND_FD,
     CONTROL_FD,
     FD_SOCKET_FD,
@@ -13,7 +14,6 @@ from replworker.runtimes.interpreter_process import (
     InterpreterCommand,
     SandboxWrapper,
 )
-from replworker.runtimes.node.command import build_argv as node
 
 _HARNESS = Path(__file__).with_name("python") / "harness.py"
 

@@ -10,7 +10,6 @@ attaches to its first message on the control channel.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import select
@@ -18,63 +17,18 @@ import signal
 import socket
 import struct
 import termios
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import NoReturn, Protocol
 
-from replworker.runtimes.codec import Codec, JsonFrames
 from replworker.runtimes.codec import ProtocolError as ProtocolError
+from replworker.runtimes.process_start import InterpreterCommand, exec_child
 
-CONTROL_FD = 3
-BACKGROUND_FD = 4
-TRACE_FD = 5
-FD_SOCKET_FD = 6
 _PIPE_BYTES = 1024 * 1024
 _READ_BYTES = 128 * 1024
 _STALE_READS = 16  # user code may write to the pipe endlessly
 _STARTUP_ERROR_BYTES = 1024
 _CREDENTIALS = struct.Struct("=3i")  # pid, uid, gid
-_PR_SET_PDEATHSIG = 1
 _MAX_TREE = 100
 _COMMAND_BYTES = 1000
-_OOM_SCORE = 500  # the OOM killer takes the interpreter before its worker, and that before the broker
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-class SandboxWrapper(Protocol):
-    """A sandbox wrapper around an interpreter, from before its start to after its end."""
-
-    prefix: tuple[str, ...]  # put before the command; the first is an absolute path
-    fds: tuple[int, ...]  # inherited as 7, 8, ...
-
-    def enter(self) -> None:
-        """Prepare the forked child just before the command is executed.
-
-        Raises:
-            OSError: the preparation failed
-        """
-
-    def on_fork(self, pid: int) -> None:
-        """Continue in the worker after the fork."""
-
-    def death_cause(self) -> str | None:
-        """Return why the interpreter was killed, if the wrapper knows."""
-
-
-@dataclass(frozen=True, slots=True)
-class InterpreterCommand:
-    """Command that starts an interpreter. `env` is the whole environment.
-
-    `codec` creates the interpreter's side of the control channel. With `extra_signal`, an interrupt goes to the whole
-    process group, and this signal to the interpreter in addition.
-    """
-
-    argv: list[str]
-    env: dict[str, str]
-    wrapper: SandboxWrapper | None = None
-    codec: Callable[[], Codec] = JsonFrames
-    extra_signal: signal.Signals | None = None
 
 
 class InterpreterProcess:
@@ -95,7 +49,7 @@ class InterpreterProcess:
         self._wrapper = command.wrapper
         self.outer_pid = os.fork()  # the interpreter, or its wrapper
         if self.outer_pid == 0:
-            _exec_child(command, inner)
+            exec_child(command, inner)
         for fd in (stdin[0], out[1], err[1], late[1], trace[1]):
             os.close(fd)
         theirs.close()
@@ -345,46 +299,3 @@ def _signal_name(number: int) -> str:
         return f"{signal.Signals(number).name} (signal {number})"
     except ValueError:
         return f"signal {number}"
-
-
-def raise_oom_score(least: int) -> None:
-    """Raise this process's OOM score to at least `least`. Everybody may raise it; it is never lowered.
-
-    Raises:
-        OSError: /proc cannot be written
-    """
-    with open("/proc/self/oom_score_adj", "r+") as file:
-        if int(file.read()) < least:
-            file.seek(0)
-            file.write(str(least))
-
-
-def _exec_child(command: InterpreterCommand, inner: list[int]) -> NoReturn:
-    """Arrange descriptors and execute the command, in the forked child."""
-    doing = command.argv[0]
-    try:
-        parent = os.getppid()
-        os.setsid()
-        raise_oom_score(_OOM_SCORE)
-        wrapping = command.wrapper
-        wanted = [*inner, *(wrapping.fds if wrapping else ())]
-        high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 64) for fd in wanted]
-        for target, fd in enumerate(high):
-            os.dup2(fd, target)
-        os.closerange(len(wanted), os.sysconf("SC_OPEN_MAX"))
-        for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGTERM, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        argv = [*(wrapping.prefix if wrapping else ()), *command.argv]
-        if wrapping:
-            doing = "the sandbox"
-            wrapping.enter()
-            doing = argv[0]
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # after the change of user, which clears it
-        if os.getppid() != parent:
-            os._exit(127)
-        os.execve(argv[0], argv, command.env)
-    except OSError as error:
-        named = f" {error.filename}:" if error.filename not in (None, doing) else ""
-        os.write(2, f"{doing}:{named} {error.strerror}\n".encode(errors="replace"))
-    finally:
-        os._exit(127)

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from replworker.runtimes.bash.codec import BashCodec
-from replworker.runtimes.interpreter_process import BACKGROUND_FD, CONTROL_FD, InterpreterCommand, SandboxWrapper
+from replworker.runtimes.process_start import BACKGROUND_FD, CONTROL_FD, InterpreterCommand, SandboxWrapper
 
 _DRIVER = Path(__file__).with_name("driver.sh")
 
