@@ -45,13 +45,13 @@ def _opener(sites: BrokerSites, kind: str) -> Iterator[Callable[..., BrokerSite]
 
 @pytest.fixture
 def site(sites: BrokerSites, kind: str) -> Iterator[Callable[..., BrokerSite]]:
-    """The broker with these settings, `site("limits.max-sessions=0")`; no session is left in it."""
+    """The shared broker with these settings, `site("limits.max-sessions=0")`; its sessions are closed at the end."""
     yield from _opener(sites, kind)
 
 
 @pytest.fixture
 def own(kind: str) -> Iterator[Callable[..., BrokerSite]]:
-    """A broker that nobody else has, for tests that end it: `own("limits.max-sessions=2")`."""
+    """An exclusive broker, for tests that stop it: `own("limits.max-sessions=2")`."""
     ends: list[Callable[[], None]] = []
 
     def start(*settings: str) -> BrokerSite:
@@ -73,7 +73,7 @@ def wire(site: Callable[..., BrokerSite]) -> Iterator[Any]:
 
 @pytest.fixture(params=LINE_KINDS)
 def line(sites: BrokerSites, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The same, where messages are lines."""
+    """A connection of which messages are lines."""
     for open_site in _opener(sites, request.param):
         with open_site().wire() as wire:
             yield wire

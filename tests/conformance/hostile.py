@@ -112,7 +112,7 @@ def _fields(op: str) -> list[str]:
 
 
 def _needed(op: str) -> list[str]:
-    """Fields that a request must have to come further than its decoder, and a session where there may be one."""
+    """Return the fields that a request needs to pass its decoder, and a session where one is allowed."""
     return list(dict.fromkeys([*describe_ops()[op]["requires"], "session"]))
 
 
@@ -136,7 +136,7 @@ def one_bad_field(op: str) -> Iterator[bytes]:
 
 
 def due(line: bytes) -> str | None:
-    """The id under which a line must be answered; None when it must not be."""
+    """Return the id that a line has to be answered with; None when it must not be answered."""
     if not line.strip():
         return None
     try:
@@ -148,7 +148,7 @@ def due(line: bytes) -> str | None:
 
 
 def check_end(message: dict[str, Any]) -> None:
-    """What may stand in the last message for any request at all: known words, one sentence, nobody's death."""
+    """Check a final message of any request: known words, one sentence, and no lost worker."""
     status = message["status"]
     words = set(status) - {"done", "error", "subscribed"}
     assert status[0] == "done" or status == ["subscribed"], message
@@ -161,7 +161,7 @@ def check_end(message: dict[str, Any]) -> None:
 
 
 def requests(op: str) -> st.SearchStrategy[list[tuple[bytes, bytes]]]:
-    """Fields for `op` in which anything may stand, good or bad, some of them twice."""
+    """Return a strategy for fields of `op` with good and bad values, some of them twice."""
     anything = st.sampled_from(RAW_VALUES) | st.text(max_size=20).map(lambda text: json.dumps(text).encode())
     fields = [name for name in _fields(op) if name not in ("id", "op")]
     pair = st.sampled_from(fields).flatmap(
@@ -175,5 +175,5 @@ def requests(op: str) -> st.SearchStrategy[list[tuple[bytes, bytes]]]:
 
 
 def as_line(request_id: bytes, pairs: list[tuple[bytes, bytes]]) -> bytes:
-    """The request under an id of its own."""
+    """Return the request with an id."""
     return _line([(b"id", b'"' + request_id + b'"'), *pairs])

@@ -42,7 +42,7 @@ from replworker.boot import START_ERRORS, WorkerArgs, build_loop, start_interpre
 
 
 class MemoryLink:
-    """The worker's link as two lists. It never breaks and is never stuffed."""
+    """The worker's link as two queues; it never disconnects and never exerts backpressure."""
 
     is_backpressured = False
 
@@ -61,11 +61,11 @@ class MemoryLink:
         return False
 
     def flush(self) -> None:
-        """Nothing is ever kept."""
+        """Do nothing: frames are never held back."""
 
 
 class MemoryWorker:
-    """A worker without a process: `boot.main` less all that concerns its own. Raises one of CANNOT_START."""
+    """A worker without a process of its own: `boot.main` without process setup. Raises one of START_ERRORS."""
 
     def __init__(self, order: WorkerArgs) -> None:
         self._child, confinement = start_interpreter(order)
@@ -81,7 +81,7 @@ class MemoryWorker:
         self.loop.after_poll()
 
     def close(self) -> None:
-        """Kill the interpreter, bury it, give every descriptor back."""
+        """Kill and reap the interpreter, and close every descriptor."""
         child = self._child
         child.kill()
         assert select.select([child.pidfd], [], [], TIMEOUT_S)[0], "the interpreter was not killed"
@@ -95,7 +95,7 @@ class MemoryWorker:
 
 
 class InMemoryBroker:
-    """The pump. The same face as `transports.Real`."""
+    """A broker that is pumped by its clients; see `BrokerSite`."""
 
     def __init__(self, *settings: str) -> None:
         base = ("broker.warm-workers=1", "limits.close-grace-ms=300")
@@ -124,7 +124,7 @@ class InMemoryBroker:
         self.core = BrokerCore(build_core_config(config, services, idle_exit=False))
         self.apply(self.core.start(time.monotonic()))
 
-    # --- the face of a site ---
+    # --- BrokerSite ---
 
     def wire(self) -> MemoryWire:
         return MemoryWire(self, self._limits.max_message_bytes)
@@ -153,7 +153,7 @@ class InMemoryBroker:
     # --- clients ---
 
     def admit(self, wire: MemoryWire) -> bytes:
-        """As the line transports do it: who is one too many is told so, and let go."""
+        """Connect a client as line transports do: one without room gets the reason and is closed."""
         self._count += 1
         peer = b"M%d" % self._count
         refusal = self.core.on_connect(peer, f"uid:{os.getuid()}", time.monotonic())
@@ -175,7 +175,7 @@ class InMemoryBroker:
     # --- the pump ---
 
     def pump(self, patience_s: float) -> None:
-        """Wait so long, at most, for something to come or be due, and carry it on."""
+        """Wait up to `patience_s` for something to arrive or come due, and process it."""
         waiting = {worker.loop.fileno(): worker for worker in self._workers.values()}
         ready = select.select(list(waiting), [], [], self._wait_s(patience_s))[0]
         for fd in ready:
@@ -196,7 +196,7 @@ class InMemoryBroker:
         return max(0.0, min(patience_s, *(due - now for due in dues if due is not None)))
 
     def apply(self, effects: list[Effect]) -> None:
-        """Carry out what the core decided."""
+        """Carry out effects."""
         for effect in effects:
             if isinstance(effect, ToClient):
                 if effect.peer in self._wires:
@@ -233,7 +233,7 @@ class InMemoryBroker:
 
 
 class MemoryWire(LineWire):
-    """A line connection of which both ends are here."""
+    """A line connection with both ends in this process."""
 
     def __init__(self, memory: InMemoryBroker, max_bytes: int) -> None:
         self._memory = memory
@@ -252,7 +252,7 @@ class MemoryWire(LineWire):
                 self._memory.handle_request(self._peer, line)
 
     def line(self, patience_s: float = TIMEOUT_S) -> bytes:
-        """The next one; empty once the connection has ended."""
+        """Return the next line, empty once the connection has ended."""
         self._memory.pump(0.0)  # who only asks what the core knows lets time go by as well
         deadline = time.monotonic() + patience_s
         while not self.inbox and not self.hung_up:

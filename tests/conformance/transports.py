@@ -1,4 +1,4 @@
-"""One face over every road into the broker: ZeroMQ, JSON lines over TCP and Unix sockets, and memory.
+"""One interface for every transport of the broker: ZeroMQ, JSON lines over TCP and Unix sockets, and memory.
 
 A `AttackSite` is a broker seen through one transport. The three real ones lead into the same broker process, so its
 sessions and limits are shared; the one in memory is `in_memory.Memory`.
@@ -34,19 +34,19 @@ _LISTENERS = ("broker.tcp=127.0.0.1:0", "broker.unix=/FOLDER/run/lines.sock")
 
 
 class BrokerSite(Protocol):
-    """A broker, seen through one transport."""
+    """A broker as reached through one transport."""
 
     def wire(self) -> Any:
-        """One more connection; a `LineWire`, or for ZeroMQ a `Wire`."""
+        """Open a connection: a `LineWire`, or a `Wire` for ZeroMQ."""
 
     def pid(self) -> int:
-        """The process that the broker's core runs in."""
+        """Return the pid of the process that the core runs in."""
 
     def log_text(self) -> str:
-        """What the broker has logged."""
+        """Return the broker's log."""
 
     def has_ended(self) -> bool:
-        """Whether it came to its end by itself; waits for that."""
+        """Wait for the broker to end by itself, and return whether it did."""
 
 
 class ProcessSite:
@@ -70,14 +70,14 @@ class ProcessSite:
 
 
 class BrokerSites:
-    """All brokers of a test run, started when first asked for: one process for each set of settings."""
+    """All brokers of a test run, started on first use: one process for each set of settings."""
 
     def __init__(self) -> None:
         self._brokers: dict[tuple[str, ...], BrokerProcess] = {}
         self._memories: dict[tuple[str, ...], InMemoryBroker] = {}
 
     def site(self, kind: str, *settings: str) -> BrokerSite:
-        """The long-lived broker with these settings, through this transport."""
+        """Return the shared broker with these settings, through this transport."""
         if kind == "memory":
             if settings not in self._memories:
                 self._memories[settings] = InMemoryBroker(*settings)
@@ -88,7 +88,7 @@ class BrokerSites:
 
     @staticmethod
     def own(kind: str, *settings: str) -> tuple[BrokerSite, Callable[[], None]]:
-        """A broker that nobody else has, and how to end it."""
+        """Start an exclusive broker; return it and a function that stops it."""
         if kind == "memory":
             memory = InMemoryBroker(*settings)
             return memory, memory.close
@@ -97,13 +97,13 @@ class BrokerSites:
 
     @staticmethod
     def start(*settings: str) -> BrokerProcess:
-        """A broker process; to be given to `bury`."""
+        """Start a broker process, which `remove` stops."""
         folder = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))  # short: socket paths are bounded
         return BrokerProcess(folder, *_LISTENERS, *settings)
 
     @staticmethod
     def remove(broker: BrokerProcess) -> None:
-        """End it; it has logged no defect and leaves no process."""
+        """Stop a broker, and check that it has logged no defect and left no process."""
         family = broker.process_tree()
         assert broker.stop() == 0, broker.log_text()
         assert "internal error" not in broker.log_text()
@@ -111,7 +111,7 @@ class BrokerSites:
         shutil.rmtree(broker.folder)
 
     def close(self) -> None:
-        """End all, whatever one of them says at its end; every one must still be there."""
+        """Stop every broker, even if one fails to; each has to be running still."""
         with ExitStack() as ends:
             for memory in self._memories.values():
                 ends.callback(_end_memory, memory)

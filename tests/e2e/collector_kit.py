@@ -1,4 +1,4 @@
-"""A collector: OTLP over HTTP on loopback, as small as it can be."""
+"""A minimal trace collector: OTLP over HTTP on loopback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 class OtlpCollector:
-    """What was sent to it. It answers once `go` is set."""
+    """Collector of requests; it responds once `go` is set."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -36,7 +36,7 @@ class OtlpCollector:
                     pass
 
             def log_message(self, *_: object) -> None:
-                """Nothing to stderr."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -52,7 +52,7 @@ class OtlpCollector:
 
     @property
     def spans(self) -> list[ReceivedSpan]:
-        """All that came, oldest first."""
+        """Return all spans, the oldest first."""
         found = []
         for body in tuple(self.bodies):
             for group in ExportTraceServiceRequest.FromString(body).resource_spans:
@@ -61,7 +61,7 @@ class OtlpCollector:
         return found
 
     def spans_named(self, name: str) -> list[ReceivedSpan]:
-        """Those of one name."""
+        """Return the spans of one name."""
         return [span for span in self.spans if span.name == name]
 
 
@@ -85,7 +85,7 @@ def _plain(attributes: Any) -> dict[str, Any]:
 
 @contextmanager
 def collector() -> Iterator[OtlpCollector]:
-    """One that runs."""
+    """A running collector."""
     running = OtlpCollector()
     try:
         yield running

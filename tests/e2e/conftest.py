@@ -21,7 +21,7 @@ def _folder() -> Path:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[BrokerProcess]:
-    """The long-lived one: every fault in these tests is done to it, and it must still be there at the end."""
+    """The shared broker; it has to survive every fault of these tests."""
     folder = _folder()
     broker = BrokerProcess(folder, "limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=500")
     yield broker
@@ -35,7 +35,7 @@ def broker() -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="session")
 def lines_broker() -> Iterator[BrokerProcess]:
-    """A long-lived one with line listeners as well."""
+    """A shared broker with line listeners."""
     broker = BrokerProcess(
         _folder(), "limits.rate-limit-per-min=0", "broker.tcp=127.0.0.1:0", "broker.unix=/FOLDER/run/lines.sock"
     )
@@ -48,7 +48,7 @@ def lines_broker() -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def wire(broker: BrokerProcess) -> Iterator[Wire]:
-    """A connection to the long-lived broker; leaves no session behind."""
+    """A connection to the shared broker; its sessions are closed at the end."""
     with broker.wire() as wire:
         yield wire
     with broker.wire() as tidy:

@@ -11,7 +11,7 @@ HEAD = "from replwire.ext.api import *\nfrom replwire.ext.api import hookimpl\ni
 
 
 def write_extension(folder: Path, name: str, text: str) -> Path:
-    """An extension that only its user may write, as loading asks for."""
+    """Write an extension that only its user may change, as loading requires."""
     home = folder / "ext"
     home.mkdir(mode=0o700, exist_ok=True)
     path = home / f"{name}.py"
@@ -21,7 +21,7 @@ def write_extension(folder: Path, name: str, text: str) -> Path:
 
 
 def hook_source(body: str, name: str = "words") -> str:
-    """The text of an extension with one hook; `body` is indented by eight and sees `q`."""
+    """Return the source of an extension with one hook; `body` is indented by eight and gets the request as `q`."""
     return f"""
 @hookimpl
 def replctl_register(register, settings):
@@ -32,7 +32,7 @@ def replctl_register(register, settings):
 
 
 def config_entry(**fields: Any) -> str:
-    """One `[[extensions]]`."""
+    """Return one entry of `[[extensions]]`."""
     return "[[extensions]]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in fields.items())
 
 

@@ -1,4 +1,4 @@
-"""A real broker through the installed command, and a client that speaks the bare wire."""
+"""Broker processes started by the installed command, and clients that speak the wire protocol directly."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 def identities_as_root(*names: str) -> str:
-    """Config for keys and tokens: without a sandbox a root broker runs code for nobody else."""
+    """Return config for keys and tokens; without a sandbox a root broker runs code for no other user."""
     listed = names if os.getuid() == 0 else ()
     return "".join(f'[[identities]]\nname = "{name}"\nuser = "root"\n' for name in listed)
 
 
 def wait_until(condition: Callable[[], Any], why: str, timeout_s: float = TIMEOUT_S) -> Any:
-    """Poll until it holds; the last value. Fails with `why` when it never does."""
+    """Poll until a condition holds, and return its value; fail with `why` at the deadline."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"never happened: {why}"
@@ -46,7 +46,7 @@ def wait_until(condition: Callable[[], Any], why: str, timeout_s: float = TIMEOU
 
 
 def processes_with(marker: str) -> set[int]:
-    """Pids of live processes whose environment or command line has this text."""
+    """Return the pids of live processes whose environment or command line has this text."""
     found = set()
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():
@@ -62,7 +62,7 @@ def processes_with(marker: str) -> set[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs: a zombie does not."""
+    """Return whether a process is running; a zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -70,20 +70,20 @@ def is_alive(pid: int) -> bool:
 
 
 def free_tcp(host: str = "127.0.0.1") -> str:
-    """An endpoint that nobody listens at."""
+    """Return an endpoint with a free port."""
     with socket.create_server((host, 0)) as found:
         return f"tcp://{host}:{found.getsockname()[1]}"
 
 
 def own_address() -> str:
-    """An address of this machine that is not loopback; the traffic to it never leaves the machine."""
+    """Return a non-loopback address of this machine; traffic to it never leaves the machine."""
     found = subprocess.run(["hostname", "-I"], capture_output=True, check=True, timeout=5).stdout.split()
     assert found, "this machine has no address but loopback"
     return found[0].decode()
 
 
 class BrokerProcess:
-    """`replctl serve` as a subprocess, with a state folder of its own."""
+    """`replctl serve` as a subprocess, with its own state directory."""
 
     def __init__(
         self,
@@ -99,8 +99,21 @@ class BrokerProcess:
         uid: int | None = None,
         config_in: Path | None = None,
     ) -> None:
-        """`through`: what starts the command, given it as its arguments. `uid`: whose folder it is to be. `config_in`:
-        where its config file lies, instead."""
+        """Start the broker.
+
+        Args:
+            folder: The state directory, with the config file and the log.
+            *settings: `SECTION.KEY=VALUE`, given to `--set`.
+            warm: Workers to keep ready.
+            max_file_bytes: Bound on every file it writes, which has the effect of a full disk.
+            config: Content of the config file.
+            more_endpoints: Further endpoints.
+            keys: Names of clients to create keys for.
+            sandbox: Whether sessions are sandboxed.
+            through: A command that runs the broker's command, which it gets as arguments.
+            uid: The owner of the state directory.
+            config_in: Directory of the config file, instead of the state directory.
+        """
         self.folder = folder
         self._through = through
         self.environ = {**os.environ, "REPLCTL_STATE_DIR": str(folder)}
@@ -140,7 +153,7 @@ class BrokerProcess:
 
     @property
     def private_dir(self) -> Path:
-        """Its folder for sockets of its own, by the lock that it holds on it."""
+        """The directory of its internal sockets, found by the lock on it."""
         for fd in Path(f"/proc/{self.pid}/fd").iterdir():
             try:
                 link = os.readlink(fd)
@@ -154,12 +167,12 @@ class BrokerProcess:
         return (self.folder / "log").read_text()
 
     def kill(self) -> None:
-        """SIGKILL, as a machine out of memory would."""
+        """Send SIGKILL, as a machine out of memory would."""
         self.process.kill()
         self._reap()
 
     def stop(self) -> int:
-        """SIGTERM; its exit code."""
+        """Send SIGTERM and return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self._reap()
@@ -175,7 +188,7 @@ class BrokerProcess:
         return Wire(self.endpoint)
 
     def process_tree(self) -> set[int]:
-        """The broker and all its descendants."""
+        """Return the pids of the broker and all its descendants."""
         parents = {}
         for entry in os.listdir("/proc"):
             if entry.isdigit():
@@ -191,7 +204,7 @@ class BrokerProcess:
 
 
 class Wire:
-    """A DEALER and JSON: what somebody would write from docs/protocol.md."""
+    """A minimal client over ZeroMQ, as docs/protocol.md describes it."""
 
     def __init__(self, endpoint: str) -> None:
         self.context = zmq.Context()
@@ -215,7 +228,7 @@ class Wire:
         self.context.destroy(linger=0)
 
     def send(self, op: str, **fields: Any) -> str:
-        """Send a request, underscores becoming hyphens; its id."""
+        """Send a request, with hyphens for underscores in field names, and return its id."""
         self._count += 1
         request = {key.replace("_", "-"): value for key, value in fields.items()}
         request = {"id": f"r{self._count}", "op": op} | request
@@ -227,7 +240,7 @@ class Wire:
         self.socket.send(body)
 
     def receive(self, patience_s: float = TIMEOUT_S) -> dict[str, Any]:
-        """The next message, whoever it is for; it keeps the protocol's rules."""
+        """Return the next message of any request, after checking the protocol's rules."""
         message: dict[str, Any] = json.loads(self._take(patience_s))
         self.rules.see(message)
         return message
@@ -237,7 +250,7 @@ class Wire:
         return bytes(self.socket.recv())
 
     def messages(self, request_id: str, patience_s: float = TIMEOUT_S) -> Iterator[dict[str, Any]]:
-        """Messages for one request up to its `done`; those for others are kept for their own readers."""
+        """Yield the messages of one request up to its `done`; messages of others are kept for later."""
         deadline = time.monotonic() + patience_s
         while True:
             message = next((m for m in self._others if m["id"] == request_id), None)
@@ -253,25 +266,25 @@ class Wire:
                 return
 
     def until(self, request_id: str, word: str) -> dict[str, Any]:
-        """The first message of a request that has this status word."""
+        """Return the first message of a request with this status word."""
         return next(m for m in self.messages(request_id) if word in m.get("status", []))
 
     def answer(self, request_id: str, patience_s: float = TIMEOUT_S) -> CollectedReplies:
         return CollectedReplies(list(self.messages(request_id, patience_s)))
 
     def ask(self, op: str, **fields: Any) -> CollectedReplies:
-        """Send, and gather the whole answer."""
+        """Send a request and collect its replies."""
         return self.answer(self.send(op, **fields))
 
     def run(self, code: str, session: str | None = "s", **fields: Any) -> CollectedReplies:
-        """Eval, opening the session when it is not there."""
+        """Run code, in a session that is created if it is missing."""
         if session is not None:
             fields = {"session": session, "if_missing": "create"} | fields
         return self.ask("eval", code=code, **fields)
 
 
 class LineWire(Wire):
-    """The same over a line connection, `lines+tcp://` or `lines+unix://`."""
+    """A minimal client over JSON lines, `lines+tcp://` or `lines+unix://`."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -306,7 +319,7 @@ class LineWire(Wire):
         return line
 
     def ended(self) -> bool:
-        """Whether the broker closed the connection and said no more."""
+        """Return whether the broker closed the connection without a further message."""
         try:
             return self.line() == b""
         except ConnectionResetError:
@@ -314,7 +327,7 @@ class LineWire(Wire):
 
 
 class CollectedReplies:
-    """All messages of one request. That their order is right, `StreamRules` has seen."""
+    """All messages of one request; `StreamRules` has checked their order."""
 
     def __init__(self, messages: list[dict[str, Any]]) -> None:
         self.messages = messages

@@ -1,4 +1,4 @@
-"""What holds for every stream of messages, on any transport (REPLy's rules of conformance)."""
+"""Rules for every stream of messages, on any transport (REPLy's rules of conformance)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _OF_SOME = _OF_ANY.union(*_RETURNED.values())  # of a request whose operation is
 
 
 def decode_declared(event: dict[str, Any]) -> Event:
-    """An event as every reader decodes it. Fails for one that the table of events does not have, or has differently."""
+    """Decode an event as its readers do; fail for an event that differs from the table of events."""
     found = events.decode(msgspec.json.encode(event))
     assert msgspec.json.decode(events.encode(found)) == event, "an event has fields that are not declared"
     return found
 
 
 class StreamRules:
-    """Watches all that one connection receives.
+    """Checker of everything that one connection receives.
 
     The id is that of a request; one message has `done`, and it is the last; `out` and stderr come before
     `value`, and that before `done`; what has `error` in its status has `err`; every key is one that the contract of the
@@ -40,13 +40,13 @@ class StreamRules:
         self._keys: dict[str, frozenset[str]] = {"": _OF_ANY}  # that answers may have, by request
 
     def sent(self, request_id: str, op: object = None) -> None:
-        """A request goes out under this id."""
+        """Note that a request is sent with this id."""
         self._open[request_id] += 1
         keys = _RETURNED.get(op, _OF_ANY) if isinstance(op, str) else _OF_SOME
         self._keys[request_id] = self._keys.get(request_id, _OF_ANY) | keys
 
     def see(self, message: dict[str, Any]) -> None:
-        """Check one message. An id that was not told of is taken for a request's at its first message."""
+        """Check one message; an unknown id is taken for that of a request."""
         request_id, status = message["id"], message.get("status", [])
         self._check_keys(message)
         undeclared = message.keys() - self._keys.get(request_id, _OF_SOME)
