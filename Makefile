@@ -54,7 +54,7 @@ test-interop: install sandbox
 	REPLCTL_INTEROP=1 $(BIN)/python -m pytest tests/interop -n 2
 
 # Changes the core, one expression at a time, and lists the changes that no test notices: make mutate FILES=...
-FILES ?= $(wildcard broker/replbroker/core/*.py)
+FILES ?= $(shell find broker/replbroker/core -name '*.py')
 mutate: install
 	$(BIN)/python tests/mutate.py $(FILES)
 
