@@ -16,8 +16,7 @@ from typing import get_args, get_type_hints
 import msgspec
 
 from replbroker.core.sessions.session import CLOSED, TRANSITIONS, VACANT
-from replctl.tools.catalog import ToolSet
-from replctl.tools.formats import schemas
+from replctl.tools.catalog import ToolSet, schemas
 from replwire.config import FILE_ONLY, RELOADABLE, Config, env_name
 from replwire.events import EVENTS, fields_of
 from replwire.ext.contracts import CONTRACTS, Contribution

@@ -43,12 +43,12 @@ COMMANDS = {
         "replctl.commands.inspection:lookup", "Show signature, type and docs for a name (like `?` in IPython)."
     ),
     "stack": CommandEntry("replctl.commands.inspection:stack", "Show the current stack of a running session."),
-    "load": CommandEntry("replctl.commands.copies:load", "Run a file on the broker's machine."),
+    "load": CommandEntry("replctl.commands.eval:load", "Run a file on the broker's machine."),
     "env": CommandEntry("replctl.commands.env:env", "Manage Python environments and packages."),
-    "clone": CommandEntry("replctl.commands.copies:clone", "Clone a session."),
-    "mode": CommandEntry("replctl.commands.copies:mode", "Switch plan mode on or off."),
-    "share": CommandEntry("replctl.commands.sharing:share", "Share a session with others."),
-    "hand-over": CommandEntry("replctl.commands.sharing:transfer", "Transfer a session to another owner."),
+    "clone": CommandEntry("replctl.commands.sessions:clone", "Clone a session."),
+    "mode": CommandEntry("replctl.commands.sessions:mode", "Switch plan mode on or off."),
+    "share": CommandEntry("replctl.commands.sessions:share", "Share a session with others."),
+    "hand-over": CommandEntry("replctl.commands.sessions:transfer", "Transfer a session to another owner."),
     "reset": CommandEntry("replctl.commands.sessions:reset", "Restart a session; variables are lost."),
     "close": CommandEntry("replctl.commands.sessions:close", "Close sessions."),
     "status": CommandEntry("replctl.commands.broker:status", "Show whether a broker is running, and its counters."),
@@ -56,7 +56,7 @@ COMMANDS = {
     "serve": CommandEntry("replctl.commands.serve:serve", "Run a broker in the foreground."),
     "shutdown": CommandEntry("replctl.commands.broker:shutdown", "Stop the broker and all sessions."),
     "mcp": CommandEntry("replctl.commands.mcp:mcp", "Serve MCP: sessions as tools for an agent."),
-    "tools": CommandEntry("replctl.commands.tools:tools", "Print a tool set's schemas."),
+    "tools": CommandEntry("replctl.commands.mcp:tools", "Print a tool set's schemas."),
     "install": CommandEntry("replctl.commands.install:install", "Add `replctl mcp` to an MCP client's configuration."),
     "keys": CommandEntry("replctl.commands.keys:keys", "Manage keys and tokens for remote clients."),
     "audit": CommandEntry("replctl.commands.audit:audit", "Show the audit log."),
@@ -97,7 +97,7 @@ class CommandGroup(click.Group):
 
 def _extension_commands() -> list[tuple[str, str]]:
     """Return name and summary of each extension command; nothing is loaded unless the config names extensions."""
-    from replctl.commands.configured import configured_extensions
+    from replctl.settings import configured_extensions
 
     try:
         if not configured_extensions():

@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
-from replwire.config import ConfigError, LoadedConfig, load, load_valid
 from replwire.paths import config_file, missing_config_message
+
+if TYPE_CHECKING:
+    from replwire.config import LoadedConfig
+    from replwire.extensions import Extension
 
 
 def read_settings(path: str | None, flags: dict[str, str]) -> LoadedConfig:
     """Return the settings in force. Raises a usage error for an invalid setting or a missing named file."""
+    from replwire.config import ConfigError, load  # imported only if there is something to load
+
     origin, text = _read(path)
     try:
         return replace(load(text, origin, os.environ, flags), file=None if text is None else origin)
@@ -23,6 +29,8 @@ def read_settings(path: str | None, flags: dict[str, str]) -> LoadedConfig:
 
 def salvage_settings(path: str | None, flags: dict[str, str]) -> tuple[LoadedConfig, list[str]]:
     """Return the valid settings, and the problems with the others."""
+    from replwire.config import load_valid
+
     try:
         origin, text = _read(path)
     except click.UsageError as error:
@@ -65,3 +73,16 @@ def parse_set(pairs: Iterable[str]) -> dict[str, str]:
             raise click.UsageError(f"--set needs SECTION.KEY=VALUE, not {pair!r}")
         flags[key.strip()] = value
     return flags
+
+
+def configured_extensions() -> list[Extension]:
+    """Return the extensions of the config file, in order; none if the file is invalid.
+
+    `config show` and `doctor` report an invalid file. Raises a usage error if REPLCTL_CONFIG names a missing file.
+    """
+    if not os.path.exists(config_file(os.environ)):
+        if os.environ.get("REPLCTL_CONFIG"):
+            read_settings(None, {})  # raises: the named file is missing
+        return []
+    loaded, problems = salvage_settings(None, {})
+    return [] if problems else loaded.config.extensions

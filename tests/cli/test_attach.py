@@ -176,6 +176,6 @@ def test_leaving_says_that_the_session_lives_on_and_keeps_the_history_private(
 
 
 def test_the_driver_is_usable_where_prompt_toolkit_is_not_loaded() -> None:
-    code = "import sys, replctl.commands.prompt; sys.exit('prompt_toolkit' in sys.modules)"
+    code = "import sys, replctl.commands.attach; sys.exit('prompt_toolkit' in sys.modules)"
     paths = os.pathsep.join(sys.path)
     assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": paths}, check=False).returncode == 0

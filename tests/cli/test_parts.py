@@ -11,7 +11,7 @@ import pytest
 
 from replctl import ReplError, Result
 from replctl.client.address import absolute_endpoint, directory_problem, is_listening, resolve
-from replctl.commands.durations import format_duration, parse_duration
+from replctl.commands.attach import is_complete, split_blocks
 from replctl.commands.messages import (
     end_notices,
     hint_for,
@@ -21,7 +21,7 @@ from replctl.commands.messages import (
     status_notice,
 )
 from replctl.commands.output import CommandOutput
-from replctl.commands.prompt import is_complete, split_blocks
+from replctl.durations import format_duration, parse_duration
 from replwire.replies import Reply
 
 

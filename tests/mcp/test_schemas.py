@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from replctl.tools import SETS, ToolSettings, toolset
-from replctl.tools.formats import FORMATS
+from replctl.tools.catalog import FORMATS
 
 
 @pytest.mark.parametrize("set", SETS)

@@ -320,14 +320,14 @@ async def test_a_broker_that_dies_costs_its_sessions_and_the_next_call_says_so(
         assert "broker-lost" in text(calls[0])
         result = await run(client, "x", "doomed")
         assert "NameError" in text(result)
-        assert "a new broker was started; the one before it ended unexpectedly" in text(result)
+        assert "a new broker was started; the previous one ended unexpectedly" in text(result)
         assert "a new broker" not in text(await run(client, "1", "doomed"))
 
 
 async def test_a_broker_that_somebody_else_has_started_since_is_told_too(
     own_broker: BrokerProcess, connect: Connect
 ) -> None:
-    news = "[a new broker was started; the one before it ended, and its sessions with it]"
+    news = "[a new broker was started; the previous one ended with its sessions]"
     async with connect(of=own_broker) as first, connect(of=own_broker) as second:
         for client in (first, second):
             assert news not in text(await run(client, "x = 1", "both"))

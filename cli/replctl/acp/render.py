@@ -9,7 +9,7 @@ import msgspec
 
 from replctl.client.errors import ReplError
 from replctl.client.result import Result
-from replctl.commands.durations import format_duration
+from replctl.durations import format_duration
 from replwire.faults import ExitCode
 
 TITLE_CHARS = 60

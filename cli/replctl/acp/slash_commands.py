@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from replctl.acp import render
+from replctl.acp.store import truncate_middle
 from replctl.client.errors import ReplError
-from replctl.commands.durations import format_duration
+from replctl.durations import format_duration
 
 if TYPE_CHECKING:
-    from replctl.acp.turns import PromptTurn
+    from replctl.client.aio import AsyncClient
+    from replwire.ext.registry import ExtensionRegistry
 
 _FORM = re.compile(r"/([a-z][a-z0-9_-]*)(?:\s+(.*))?\s*\Z", re.S)  # `/usr/bin/env` and `/re/.test(x)` are code
 _READ_BYTES = 64 * 1024
 
-SlashHandler = Callable[["PromptTurn", str], Awaitable[str]]
+
+class SlashContext(NamedTuple):
+    """Context of a slash command: the broker, the REPL session, and the mode of the turn."""
+
+    client: AsyncClient
+    session: str
+    mode: str
+    commands: SlashCommands
+
+
+SlashHandler = Callable[[SlashContext, str], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +44,17 @@ class SlashCommand:
     changes: bool = False
 
 
-async def _help(turn: PromptTurn, _: str) -> str:
+async def _help(at: SlashContext, _: str) -> str:
     lines = [
-        *turn.services.commands.help(),
+        *at.commands.help(),
         "",
-        f"session {turn.session.repl_session}, mode {turn.mode}; any other text is run as code",
+        f"session {at.session}, mode {at.mode}; any other text is run as code",
     ]
     return "\n".join(lines)
 
 
-async def _vars(turn: PromptTurn, _: str) -> str:
-    info = await turn.services.broker.client.info(turn.session.repl_session)
+async def _vars(at: SlashContext, _: str) -> str:
+    info = await at.client.info(at.session)
     found = info.get("variables")
     if found is None:
         return "The variables are not available now: an eval is running, or the session has no worker."
@@ -56,53 +69,53 @@ async def _vars(turn: PromptTurn, _: str) -> str:
     return "\n".join(lines) or "no variables"
 
 
-async def _info(turn: PromptTurn, _: str) -> str:
-    info = await turn.services.broker.client.info(turn.session.repl_session, variables=False)
+async def _info(at: SlashContext, _: str) -> str:
+    info = await at.client.info(at.session, variables=False)
     kept = {key: value for key, value in info.items() if key not in ("limits", "variables") and value is not None}
     return "\n".join(f"{key}: {value}" for key, value in kept.items())
 
 
-async def _jobs(turn: PromptTurn, _: str) -> str:
+async def _jobs(at: SlashContext, _: str) -> str:
     lines = []
-    for job in (await turn.services.broker.client.jobs(turn.session.repl_session))[-50:]:
+    for job in (await at.client.jobs(at.session))[-50:]:
         ended = " ".join(word for word in job.status if word != "done") or job.state
         took = f", {format_duration(job.duration_ms)}" if job.duration_ms is not None else ""
         lines.append(f"{job.eval_id}: {ended}{took}: {render.title(job.code)}")
     return "\n".join(lines) or "no evals"
 
 
-async def _read(turn: PromptTurn, argument: str) -> str:
+async def _read(at: SlashContext, argument: str) -> str:
     if not argument.isascii() or not argument.isdigit():
         return "Pass an eval number: /jobs lists them, 0 is output printed between evals."
-    result = await turn.services.broker.client.read(turn.session.repl_session, int(argument), max_bytes=_READ_BYTES)
+    result = await at.client.read(at.session, int(argument), max_bytes=_READ_BYTES)
     parts = [result.out, result.err, result.traceback or "", result.display_value or result.exit_status or ""]
     if result.truncated:
-        parts.append(f"…[there is more: replctl read {turn.session.repl_session} {argument} --offset {result.offset}]")
+        parts.append(f"…[there is more: replctl read {at.session} {argument} --offset {result.offset}]")
     if result.running:
         parts.append("…[still running]")
     return "\n".join(part.rstrip("\n") for part in parts if part) or "no output"
 
 
-async def _sessions(turn: PromptTurn, _: str) -> str:
+async def _sessions(at: SlashContext, _: str) -> str:
     lines = [
         f"{each.ref}: {each.runtime}, {each.state}, {each.eval_count} evals, epoch {each.epoch}"
-        for each in await turn.services.broker.client.sessions()
+        for each in await at.client.sessions()
     ]
     return "\n".join(lines) or "no sessions"
 
 
-async def _interrupt(turn: PromptTurn, _: str) -> str:
-    reply = await turn.services.broker.client.interrupt(turn.session.repl_session)
+async def _interrupt(at: SlashContext, _: str) -> str:
+    reply = await at.client.interrupt(at.session)
     return f"interrupted eval {reply.interrupted_id}" if reply.interrupted else "nothing is running"
 
 
-async def _clear(turn: PromptTurn, _: str) -> str:
-    reply = await turn.services.broker.client.clear(turn.session.repl_session)
+async def _clear(at: SlashContext, _: str) -> str:
+    reply = await at.client.clear(at.session)
     return f"deleted {reply.count or 0} variables; the process keeps running"
 
 
-async def _reset(turn: PromptTurn, _: str) -> str:
-    reply = await turn.services.broker.client.reset(turn.session.repl_session)
+async def _reset(at: SlashContext, _: str) -> str:
+    reply = await at.client.reset(at.session)
     told = f"; {reply.notice}" if reply.notice else ""
     return f"fresh worker, epoch {reply.epoch}; all variables are lost{told}"
 
@@ -120,6 +133,14 @@ SLASH_COMMANDS = (
 )
 
 
+class SlashCall(NamedTuple):
+    """A prompt that calls a slash command; `command` is None if there is no such command."""
+
+    name: str
+    argument: str
+    command: SlashCommand | None
+
+
 class SlashCommands:
     """The built-in slash commands plus those of extensions; a built-in name cannot be overridden."""
 
@@ -128,32 +149,18 @@ class SlashCommands:
         self._all = (*SLASH_COMMANDS, *(each for each in more if each.name not in names))
         self._by_name = {each.name: each for each in self._all}
 
-    def parse(self, text: str) -> Callable[[PromptTurn], Awaitable[None]] | None:
-        """Return the invocation that a prompt such as `/name argument` stands for, or None for code.
+    def parse(self, text: str) -> SlashCall | None:
+        """Return the call that a prompt such as `/name argument` stands for, or None for code.
 
         A leading space makes the text code.
         """
         match = _FORM.match(text)
-        if match is None:
-            return None
-        command, argument = self._by_name.get(match[1]), (match[2] or "").strip()
+        return None if match is None else SlashCall(match[1], (match[2] or "").strip(), self._by_name.get(match[1]))
 
-        async def run(turn: PromptTurn) -> None:
-            if command is None:
-                names = ", ".join(f"/{name}" for name in self._by_name)
-                turn.send_message(f"Unknown command /{match[1][:40]}. Commands: {names}")
-                return
-            if command.changes and not await turn.authorize(f"/{command.name} {argument}".strip(), "other", text):
-                return
-            try:
-                told = await command.run(turn, argument)
-            except ReplError as error:
-                if error.code != "session-not-found" or turn.session.record.session is not None:
-                    raise
-                told = "Nothing has been run in this session yet."
-            turn.finish_command(told)
-
-        return run
+    @property
+    def names(self) -> list[str]:
+        """Names of the commands."""
+        return list(self._by_name)
 
     def available(self) -> list[dict[str, Any]]:
         """Return ACP's `availableCommands`."""
@@ -166,3 +173,38 @@ class SlashCommands:
         """Return one help line per command."""
         width = max(len(each.name) + len(each.hint or "") for each in self._all) + 4
         return [f"/{each.name} {each.hint or ''}".ljust(width) + each.description for each in self._all]
+
+
+def build_slash_commands(registry: ExtensionRegistry, agent: str) -> list[SlashCommand]:
+    """Build the slash commands of all extensions. Each call runs in a thread with its own connection."""
+    from replctl.extensions import commands_by_name
+
+    return [
+        SlashCommand(
+            each.name,
+            each.summary or each.name,
+            _build_handler(registry, each.name, agent),
+            each.hint or None,
+            each.changes,
+        )
+        for each in commands_by_name(registry).values()
+    ]
+
+
+def _build_handler(registry: ExtensionRegistry, name: str, agent: str) -> SlashHandler:
+    def run(endpoint: str, session: str, argument: str) -> str:
+        from replctl.client.sync import Client
+        from replctl.extensions import run_command
+
+        with Client(endpoint, agent, start=False) as client:
+            try:
+                return truncate_middle(run_command(registry, name, client, session, argument))
+            except ReplError:
+                raise
+            except BaseException as error:  # noqa: BLE001 - in this thread nobody else's: it must not end the process
+                raise ReplError("not-supported", f"extension command {name}: {type(error).__name__}") from None
+
+    async def begin(at: SlashContext, argument: str) -> str:
+        return await asyncio.to_thread(run, at.client.address.endpoint, at.session, argument)
+
+    return begin

@@ -13,7 +13,7 @@ from replctl.acp.client_connection import AcpClientConnection
 from replctl.acp.modes import Mode, stricter
 from replctl.acp.permissions import Decision
 from replctl.acp.rpc import one_line
-from replctl.acp.slash_commands import SlashCommands
+from replctl.acp.slash_commands import SlashCall, SlashCommands, SlashContext
 from replctl.client.errors import ReplError
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ class PromptTurn:
             self.send_message(f"{mismatch}.")
         if self._links:
             self.send_message(f"{self._links} linked resource(s) ignored: only a prompt's text is run, as code.")
-        if (found := self.services.commands.parse(self.text)) is not None:
-            await found(self)
+        if (call := self.services.commands.parse(self.text)) is not None:
+            await self._run_command(call)
         elif self.text.strip():
             await self._evaluate()
         else:
@@ -201,8 +201,23 @@ class PromptTurn:
         if say is not None:
             self.send_message(say)
 
-    def finish_command(self, text: str) -> None:
-        """End the turn with a command's output."""
+    # --- commands ---
+
+    async def _run_command(self, call: SlashCall) -> None:
+        command, commands = call.command, self.services.commands
+        if command is None:
+            names = ", ".join(f"/{name}" for name in commands.names)
+            self.send_message(f"Unknown command /{call.name[:40]}. Commands: {names}")
+            return
+        if command.changes and not await self.authorize(f"/{call.name} {call.argument}".strip(), "other", self.text):
+            return
+        context = SlashContext(self.services.broker.client, self.session.repl_session, self.mode, commands)
+        try:
+            text = await command.run(context, call.argument)
+        except ReplError as error:
+            if error.code != "session-not-found" or self.session.record.session is not None:
+                raise
+            text = "Nothing has been run in this session yet."
         self._close_tool_call("completed")
         self.send_message(render.as_markdown(text))
 

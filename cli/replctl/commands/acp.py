@@ -9,8 +9,8 @@ import click
 
 from replctl.client.address import resolve
 from replctl.client.errors import ReplError
-from replctl.commands.configured import configured_extensions
-from replctl.commands.durations import Duration
+from replctl.commands.params import Duration
+from replctl.settings import configured_extensions
 from replwire.faults import ExitCode
 from replwire.identifiers import name_error
 from replwire.paths import state_dir
@@ -82,7 +82,7 @@ def _extension_commands(agent: str) -> list[SlashCommand]:
     named = configured_extensions()
     if not named:
         return []
-    from replctl.acp.extension_commands import build_slash_commands
+    from replctl.acp.slash_commands import build_slash_commands
     from replctl.extensions import load_all
 
     return build_slash_commands(load_all(named), agent)

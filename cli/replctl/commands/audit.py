@@ -11,8 +11,9 @@ from typing import Any
 import click
 import msgspec
 
-from replctl.commands.durations import Duration, format_duration
 from replctl.commands.output import CommandOutput
+from replctl.commands.params import Duration
+from replctl.durations import format_duration
 from replwire.paths import state_dir
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode

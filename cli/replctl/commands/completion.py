@@ -1,4 +1,4 @@
-"""Shell completion: session names, and the script for a shell."""
+"""`replctl completion`: the completion script for a shell."""
 
 from __future__ import annotations
 
@@ -6,30 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from replctl.client.errors import ReplError
-
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
-
-class SessionName(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click alone
-    """A session parameter, completed with the names of existing sessions. Never starts a broker."""
-
-    name = "session"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
-        """Return sessions with this prefix."""
-        from click.shell_completion import CompletionItem  # needed for completion only
-
-        from replctl.client.sync import Client
-
-        try:
-            with Client(ctx.params.get("endpoint"), start=False) as client:
-                entries = client.sessions()
-        except ReplError:
-            return []
-        names = [entry.ref for entry in entries]
-        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    pass
 
 
 @click.command()

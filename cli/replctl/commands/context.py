@@ -11,10 +11,10 @@ import click
 
 from replctl.client.errors import ReplError
 from replctl.client.sync import Client
-from replctl.commands.completion import SessionName
-from replctl.commands.durations import format_duration
 from replctl.commands.messages import hint_for, plan_notice
 from replctl.commands.output import CommandOutput
+from replctl.commands.params import SessionName
+from replctl.durations import format_duration
 from replwire.faults import ExitCode
 from replwire.identifiers import DEFAULT_SESSION
 

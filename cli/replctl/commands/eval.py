@@ -1,4 +1,4 @@
-"""`replctl eval` and `replctl read`: run code and fetch results."""
+"""`replctl eval`, `read` and `load`: run code and fetch results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import click
 
 from replctl.client import request_fields
 from replctl.commands.context import CommandContext, session_argument, session_option, with_common_options
-from replctl.commands.durations import Duration
 from replctl.commands.foreground import (
     TERMINAL,
     ForegroundEval,
@@ -17,7 +16,7 @@ from replctl.commands.foreground import (
     show_result,
     single_input,
 )
-from replctl.commands.session_defaults import directory_for_new, parse_env, runtime_for_new
+from replctl.commands.params import Duration, directory_for_new, parse_env, runtime_for_new
 
 
 @click.command()
@@ -125,6 +124,28 @@ def read(
         live = None if context.json else context.screen.live if raw else context.screen.write_stored
         result = client.read(session, eval_id, wait, offset, stream, max_bytes, grep, live)
     return show_result(context, result, None if raw or not os.isatty(1) else context.screen.block)
+
+
+@click.command()
+@click.argument("file")
+@session_option
+@click.option("--reload", is_flag=True, help="First delete what the file defined before.")
+@click.option("--timeout", type=Duration(), help="Limit of the run time.")
+@click.option("--wait", type=Duration(), help="How long to wait; the eval continues and `replctl read` shows the rest.")
+@with_common_options
+def load(
+    context: CommandContext, file: str, session: str, reload: bool, timeout: float | None, wait: float | None
+) -> int:
+    """Run FILE on the broker's machine, from a directory allowed by session.load-paths.
+
+    To run a local file regardless of that setting: replctl eval -f FILE.
+    """
+    context.empty_result = empty_eval_json(session)
+    with context.client() as client:
+        live = None if context.json else context.screen.live
+        if not reload:
+            client.new(session, reuse=True)
+        return show_result(context, client.load(os.path.abspath(file), session, reload, timeout, wait, live))
 
 
 def _read_code(code: str | None, file: str | None) -> tuple[str, bool]:

@@ -6,8 +6,8 @@ import click
 
 from replctl import extensions as ext
 from replctl.client.errors import ReplError
-from replctl.commands.configured import configured_extensions
 from replctl.commands.context import CommandContext, session_option, with_common_options
+from replctl.settings import configured_extensions
 
 
 @click.command()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 import msgspec
 
-from replctl.commands.completion import SessionName
 from replctl.commands.context import CommandContext, session_argument, session_option, with_common_options
-from replctl.commands.durations import format_duration
 from replctl.commands.listing import format_variable
+from replctl.commands.params import SessionName
+from replctl.durations import format_duration
 from replwire.replies import StackFrame
 
 _DOC_LINES = 20  # lines of documentation that `lookup` shows

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from replctl.commands.context import CommandContext, session_argument, with_common_options
-from replctl.commands.durations import format_duration
 from replctl.commands.output import CommandOutput
+from replctl.durations import format_duration
 from replwire.identifiers import DEFAULT_SESSION
 from replwire.limits import limit_rows
 from replwire.replies import JobEntry, SessionEntry

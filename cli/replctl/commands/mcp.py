@@ -1,4 +1,4 @@
-"""`replctl mcp`: sessions as an MCP server, on stdin and stdout or over HTTP."""
+"""`replctl mcp` and `replctl tools`: sessions as an MCP server, and schemas of its tool sets."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from replctl.client.address import resolve
 from replctl.client.errors import ReplError
-from replctl.commands.configured import configured_extensions
-from replctl.commands.durations import Duration
-from replctl.commands.session_defaults import directory_for_new
-from replctl.tools.catalog import SETS
+from replctl.commands.params import Duration, directory_for_new
+from replctl.settings import configured_extensions
+from replctl.tools.catalog import FORMATS, SETS, ToolSet, schemas
 from replwire.faults import ExitCode
 from replwire.identifiers import name_error
 
@@ -130,3 +130,13 @@ def find_runtime_dir(environ: MutableMapping[str, str], uid: int, users: str = "
     usual = os.path.join(users, str(uid))
     if "XDG_RUNTIME_DIR" not in environ and os.path.isdir(usual) and os.stat(usual).st_uid == uid:
         environ["XDG_RUNTIME_DIR"] = usual
+
+
+@click.command()
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), default="mcp", help="Schema format. [mcp]")
+@click.option("--set", "set_name", type=click.Choice(list(SETS)), default="default", help="Tool set. [default]")
+def tools(form: str, set_name: str) -> int:
+    """Print a tool set's schemas as JSON. The Python module `replctl.tools` executes the calls."""
+    text = msgspec.json.format(msgspec.json.encode(schemas(ToolSet(set_name, more=extension_tools()), form)), indent=2)
+    click.echo(text.decode())
+    return ExitCode.OK

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from replctl.client.result import Result
-from replctl.commands.durations import format_duration
+from replctl.durations import format_duration
 from replwire.faults import ExitCode
 from replwire.replies import Reply
 

@@ -9,8 +9,8 @@ import click
 
 from replctl.client.address import absolute_endpoint
 from replctl.client.errors import ReplError
-from replctl.commands.durations import Duration
 from replctl.commands.output import CommandOutput
+from replctl.commands.params import Duration
 from replctl.settings import parse_set, read_settings
 from replwire.config import ConfigError, LoadedConfig
 from replwire.faults import ExitCode

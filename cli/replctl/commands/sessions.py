@@ -1,4 +1,4 @@
-"""Commands on sessions: new, reset, close, interrupt, stdin."""
+"""Commands on sessions: new, reset, close, interrupt, stdin, clone, mode, share, transfer."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import click
 import msgspec
 
 from replctl.client.errors import ReplError
-from replctl.commands.completion import SessionName
 from replctl.commands.context import CommandContext, session_argument, with_common_options
-from replctl.commands.session_defaults import directory_for_new, parse_env, runtime_for_new
+from replctl.commands.params import SessionName, directory_for_new, parse_env, runtime_for_new
 from replwire.faults import ExitCode
 from replwire.replies import Reply
 
@@ -124,6 +123,85 @@ def stdin(context: CommandContext, session: str, text: str, bare: bool) -> None:
     context.show(_reply_fields(reply, "delivered", "buffered"))
     if reply.buffered:
         _notice(context, f"{session} is not reading input now; buffered for later")
+
+
+@click.command()
+@session_argument
+@click.argument("to")
+@with_common_options
+def clone(context: CommandContext, session: str, to: str) -> None:
+    """Clone SESSION to a new session TO with copies of its variables; variables that cannot be copied are listed."""
+    with context.client() as client:
+        reply = client.clone(session, to)
+    left = reply.left_behind or []
+    data = {
+        "status": reply.status,
+        "session": reply.session,
+        "name": reply.name,
+        "count": reply.count,
+        "bytes": reply.bytes,
+        "left-behind": left,
+        "notice": reply.notice,
+    }
+    context.show(data, reply.name or "")
+    if not context.json:
+        context.screen.notice(f"copied {reply.count} variables ({reply.bytes} bytes)")
+        if reply.notice:
+            context.screen.notice(reply.notice)
+        for each in left:
+            context.screen.notice(f"not copied: {each.name}: {each.why}")
+
+
+@click.command()
+@session_argument
+@click.argument("to", type=click.Choice(["plan", "normal"]))
+@click.option("--reason", metavar="TEXT", help="Reason shown with refused requests.")
+@with_common_options
+def mode(context: CommandContext, session: str, to: str, reason: str | None) -> None:
+    """Put SESSION into plan mode, which refuses every change, or back to normal."""
+    with context.client() as client:
+        reply = client.set_mode(session, to, reason)
+    data = {"status": reply.status, "session": reply.session, "name": reply.name, "session-mode": reply.session_mode}
+    context.show(data, f"{reply.name or reply.session}: {reply.session_mode}")
+
+
+@click.command()
+@session_argument
+@click.argument("level", type=click.Choice(["read", "write", "none"]))
+@click.option(
+    "--with", "who", metavar="WHO", default="*", help="Identity, such as uid:1001 or a key's name. [everyone]"
+)
+@with_common_options
+def share(context: CommandContext, session: str, level: str, who: str) -> None:
+    """Let others read SESSION (read) or use it (write), or withdraw that (none)."""
+    with context.client() as client:
+        reply = client.share(session, level, who)
+    shares = reply.shares or {}
+    data = {"status": reply.status, "session": reply.session, "name": reply.name, "shares": shares}
+    context.show(data, *(f"{'everyone' if who == '*' else who}: {level}" for who, level in shares.items()))
+    if not shares and not context.json:
+        context.screen.notice(f"session {session!r} is not shared")
+
+
+@click.command("hand-over")
+@session_argument
+@click.option("--to", "who", metavar="WHO", required=True, help="Identity, such as uid:1001 or a key's name.")
+@with_common_options
+def transfer(context: CommandContext, session: str, who: str) -> None:
+    """Offer SESSION to another identity, or accept one offered to you. Immediate for an administrator."""
+    with context.client() as client:
+        reply = client.transfer(session, who)
+    data = {
+        "status": reply.status,
+        "session": reply.session,
+        "name": reply.name,
+        "owner": reply.owner,
+        "offered-to": reply.offered_to,
+    }
+    context.show(data, reply.owner or "")
+    if reply.offered_to is not None and not context.json:
+        taken = f"replctl hand-over {reply.owner}/{reply.name or reply.session} --to {reply.offered_to}"
+        context.screen.notice(f"offered to {reply.offered_to}, who accepts with: {taken}")
 
 
 def _reply_fields(reply: Reply, *keys: str) -> dict[str, object]:

@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from replctl.client.errors import ReplError
-from replctl.commands.completion import SessionName
 from replctl.commands.context import CommandContext, with_common_options
-from replctl.commands.durations import format_duration
 from replctl.commands.output import has_colours
+from replctl.commands.params import SessionName
+from replctl.durations import format_duration
 from replctl.top.terminal_sequences import TerminalSanitizer
 
 _COLOURS = {"eval": "36", "session": "32", "worker": "35", "broker": "34"}

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 import click
 
 from replctl.client.errors import ReplError
-from replctl.commands.configured import configured_extensions
 from replctl.commands.context import CommandContext, with_common_options
-from replctl.commands.durations import Duration
+from replctl.commands.params import Duration
+from replctl.settings import configured_extensions
 from replctl.top import snapshot
 from replctl.top.screen_extensions import ScreenExtensions
 from replwire.faults import ExitCode
@@ -61,7 +61,10 @@ def top(context: CommandContext, once: bool, interval: float, presenter: str | N
             return ExitCode.OK
     from replctl.top.run import run_screen  # imports textual
 
-    return run_screen(context.screen, endpoint, context.agent, interval, _load_extensions())
+    code, why = run_screen(endpoint, context.agent, interval, _load_extensions())
+    if why is not None:
+        context.screen.notice(why)
+    return code
 
 
 def _load_extensions() -> ScreenExtensions:

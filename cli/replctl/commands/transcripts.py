@@ -13,8 +13,9 @@ import msgspec
 from replctl.client.result import Result
 from replctl.client.sync import Client
 from replctl.commands.context import CommandContext, with_common_options
-from replctl.commands.durations import Duration, format_duration
 from replctl.commands.output import CommandOutput
+from replctl.commands.params import Duration
+from replctl.durations import format_duration
 from replctl.transcripts import export as formats
 from replctl.transcripts.entries import (
     SessionTranscript,

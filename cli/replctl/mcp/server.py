@@ -26,7 +26,7 @@ from replctl.mcp.elicitation import InputRequired, ask_approval
 from replctl.mcp.progress import report_progress
 from replctl.tools.base import ToolDefinition, ToolResult
 from replctl.tools.catalog import ToolSet
-from replctl.tools.formats import mcp as described
+from replctl.tools.catalog import mcp as described
 from replctl.tools.runner import run_tool_async
 from replwire.identifiers import MAX_NAME_BYTES
 
@@ -39,20 +39,22 @@ _HOUR_MS = 3_600_000
 class McpHandlers:
     """State of one MCP server: its tools, its client, and recently abandoned calls."""
 
-    def __init__(self, tools: ToolSet, client: AsyncClient) -> None:
+    def __init__(self, tools: ToolSet, endpoint: str | None, agent: str, start: bool, directory: str | None) -> None:
         self.tools = tools
-        self.client = client
+        self.client = AsyncClient(
+            endpoint, agent, start, self._on_start, directory=directory, on_mismatch=self._on_mismatch
+        )
         self._known_connections = 0  # the client's connection count when its broker was last checked
         self._last_seen: float | None = None  # when that broker was last known to run
         self._lost_sessions: list[str] = []  # sessions lost with the previous broker
         self._mismatch: str | None = None  # version mismatch that has not been reported yet
         self._abandoned_calls: dict[str, str | None] = {}  # call key to the reason the client gave
 
-    def on_start(self, started: BrokerReady) -> None:
+    def _on_start(self, started: BrokerReady) -> None:
         """Remember the sessions lost with the previous broker, for the next result."""
         self._lost_sessions = started.lost
 
-    def on_mismatch(self, text: str) -> None:
+    def _on_mismatch(self, text: str) -> None:
         """Remember the version mismatch, for the next result."""
         self._mismatch = text
 
@@ -176,24 +178,16 @@ def build_server(
         directory: The session `default` is that of this directory's project; None for that of the agent.
         start: Start a broker if none is running.
     """
-    client = AsyncClient(
-        endpoint,
-        agent,
-        start,
-        lambda started: door.on_start(started),
-        directory=directory,
-        on_mismatch=lambda text: door.on_mismatch(text),
-    )
-    door = McpHandlers(tools, client)
+    handlers = McpHandlers(tools, endpoint, agent, start, directory)
 
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncIterator[dict[str, Any]]:
         try:
             yield {}
         finally:
-            await client.disconnect()
+            await handlers.client.disconnect()
 
-    shelf = resources.SessionResources(tools, client)
+    sessions = resources.SessionResources(tools, handlers.client)
     server: Server[Any] = Server(
         "replctl",
         version=__version__,
@@ -201,13 +195,13 @@ def build_server(
         instructions=tools.instructions or None,
         lifespan=lifespan,
         cache_hints={"tools/list": CacheHint(_HOUR_MS, "public"), "prompts/list": CacheHint(_HOUR_MS, "public")},
-        on_list_tools=door.list_tools,
-        on_call_tool=door.call_tool,
-        on_list_resources=shelf.list,
-        on_list_resource_templates=shelf.templates,
-        on_read_resource=shelf.read,
+        on_list_tools=handlers.list_tools,
+        on_call_tool=handlers.call_tool,
+        on_list_resources=sessions.list,
+        on_list_resource_templates=sessions.templates,
+        on_read_resource=sessions.read,
         on_list_prompts=prompts.list_prompts,
         on_get_prompt=prompts.get_prompt,
     )
-    server.middleware.append(door.note_cancellation)
+    server.middleware.append(handlers.note_cancellation)
     return server

@@ -16,8 +16,7 @@ from replctl.client.errors import ReplError
 from replctl.client.result import OnOutput
 from replctl.client.sync import Client
 from replctl.tools.base import ToolImage, ToolResult, ToolSettings
-from replctl.tools.catalog import SETS, ToolSet
-from replctl.tools.formats import schemas
+from replctl.tools.catalog import SETS, ToolSet, schemas
 from replctl.tools.render import error_result
 from replctl.tools.runner import run_tool
 

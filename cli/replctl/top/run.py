@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from replctl.client.aio import AsyncClient
-from replctl.commands.output import CommandOutput
 from replctl.top.app import TopApp
 from replctl.top.feed import GIVE_UP_SECONDS
 from replctl.top.model import TopModel
@@ -21,8 +20,8 @@ from replwire.faults import ExitCode
 END_SECONDS = 5  # grace for an orderly exit of the screen
 
 
-def run_screen(screen: CommandOutput, endpoint: str, agent: str, interval: float, parts: ScreenExtensions) -> int:
-    """Run the screen until the user quits, and return the exit code."""
+def run_screen(endpoint: str, agent: str, interval: float, parts: ScreenExtensions) -> tuple[int, str | None]:
+    """Run the screen until the user quits. Returns the exit code, and what ended the screen if it was an error."""
     environ = dict(os.environ)  # textual removes NO_COLOR
     if isinstance(sys.__stderr__, io.TextIOWrapper):  # textual writes there; use UTF-8
         sys.__stderr__.reconfigure(encoding="utf-8")
@@ -34,12 +33,13 @@ def run_screen(screen: CommandOutput, endpoint: str, agent: str, interval: float
         signal.alarm(0)
         for number, handler in before.items():
             signal.signal(number, handler)
+    why = None
     if app.exit_error is not None:
         again = (
             f"; it did not come back within {GIVE_UP_SECONDS:.0f} s" if app.exit_error.code in CONNECTION_FAULTS else ""
         )
-        screen.notice(app.exit_error.message + again)
-    return ExitCode.OK if code is None and not app.return_code else int(code or app.return_code or 0)
+        why = app.exit_error.message + again
+    return int(code or app.return_code or ExitCode.OK), why
 
 
 def _exit_handler(app: TopApp) -> Callable[[int, Any], None]:

@@ -4,14 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
-
-import click
-
-if TYPE_CHECKING:
-    _FloatParam = click.ParamType[float]
-else:
-    _FloatParam = click.ParamType  # generic for the type checker; older clicks cannot be subscripted
 
 _UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _FORM = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|)\Z")
@@ -41,16 +33,3 @@ def format_duration(milliseconds: float) -> str:
         (whole // 60, whole % 60, "min", "s") if whole < 3600 else (whole // 3600, whole % 3600 // 60, "h", "min")
     )
     return f"{big} {unit}" + (f" {small} {part}" if small else "")
-
-
-class Duration(_FloatParam):
-    """A duration option, in seconds."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return seconds; raises a usage error for anything else."""
-        try:
-            return parse_duration(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)

@@ -1,0 +1,85 @@
+"""Parameter types of commands, and defaults for a new session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from replctl.client.errors import ReplError
+from replctl.durations import parse_duration
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    _FloatParam = click.ParamType[float]
+else:
+    _FloatParam = click.ParamType  # generic for the type checker; older clicks cannot be subscripted
+
+
+class Duration(_FloatParam):
+    """A duration option, in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return seconds; raises a usage error for anything else."""
+        try:
+            return parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class SessionName(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click alone
+    """A session parameter, completed with the names of existing sessions. Never starts a broker."""
+
+    name = "session"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
+        """Return sessions with this prefix."""
+        from click.shell_completion import CompletionItem  # needed for completion only
+
+        from replctl.client.sync import Client
+
+        try:
+            with Client(ctx.params.get("endpoint"), start=False) as client:
+                entries = client.sessions()
+        except ReplError:
+            return []
+        names = [entry.ref for entry in entries]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def directory_for_new(flag: str | None, endpoint: str) -> str | None:
+    """Return the directory for a new session: the flag, else the caller's; None for a remote broker."""
+    if flag is not None:
+        return os.path.abspath(flag)
+    if not endpoint.startswith("ipc://"):
+        return None
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # the current directory was deleted
+        return None
+
+
+def runtime_for_new(flag: str | None, folder: str | None) -> tuple[str | None, str | None]:
+    """Return the runtime for a new session, and the environment found in its directory if that determined it."""
+    if flag is not None:
+        return (os.path.abspath(flag) if "/" in flag else flag), None
+    found = None if folder is None else os.path.join(folder, ".venv")
+    if found is not None and os.path.isfile(os.path.join(found, "bin/python")):
+        return found, found
+    return None, None
+
+
+def parse_env(pairs: Iterable[str]) -> dict[str, str]:
+    """Parse `K=V`; raises a usage error for anything else."""
+    env = {}
+    for pair in pairs:
+        name, sign, value = pair.partition("=")
+        if not sign or not name:
+            raise click.UsageError(f"--env needs K=V, not {pair!r}")
+        env[name] = value
+    return env
