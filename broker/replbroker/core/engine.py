@@ -326,7 +326,7 @@ class BrokerCore:
     @property
     def pending_events(self) -> int:
         """The approximate number of effects that `flush_events` has to make."""
-        return self.state.bus.pending_effects
+        return self.state.bus.pending_effects()
 
     def flush_events(self, most: float = math.inf) -> list[Effect]:
         """Build deferred events, after the effects of a call were done and its replies sent.
@@ -338,15 +338,19 @@ class BrokerCore:
             self.state.bus.deliver(most)
         except Exception:  # noqa: BLE001 - an event that cannot be built must not end an eval, nor cause another event
             self.state.effects.append(Log(f"an event could not be made\n{traceback.format_exc()}"))
-        return self.state.take_effects()
+        return self.take_effects()
 
     def take_effects(self) -> list[Effect]:
         """Return the effects of a call that returns something else."""
-        return self.state.take_effects()
+        effects = self.state.effects[:]
+        self.state.effects.clear()
+        return effects
 
     def _finish_call(self, now: float) -> list[Effect]:
         state = self.state
         if state.drain_deadline is not None and state.semaphore.in_use == 0:
             self._admission.answer_all(now)
             self._operations.shutdown.finish("drained", now)
-        return state.take_effects()
+        effects = state.effects[:]
+        state.effects.clear()
+        return effects

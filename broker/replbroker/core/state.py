@@ -110,12 +110,6 @@ class BrokerState:
         self.draining = False
         self.drain_deadline: Deadline | None = None
 
-    def take_effects(self) -> list[Effect]:
-        """Return the effects of the current call, and forget them."""
-        effects = self.effects[:]
-        self.effects.clear()
-        return effects
-
     # --- replies ---
 
     def reply(self, peer: Peer | None, request_id: str, **fields: Any) -> None:

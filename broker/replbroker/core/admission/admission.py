@@ -79,7 +79,7 @@ class Admission:
         state, connections = self._state, self._state.connections
         if connections.rejected and (error := connections.rejected.get(peer)) is not None:
             raise error
-        if not state.access.is_valid(peer):
+        if peer in state.access.credentials and not state.access.is_valid(peer):
             self.revoke([peer])
         try:
             if connections.unsettled or connections.silent:

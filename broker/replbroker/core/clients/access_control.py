@@ -31,6 +31,7 @@ class AccessControl:
     Attributes:
         admins: The identities that may do everything.
         identity_of: Returns the identity of a peer.
+        credentials: The keys and tokens that were valid for a peer's name when it showed one.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class AccessControl:
         self._identities = _Identities()
         self.identity_of: Callable[[Peer], str] = self._identities.__getitem__
         self._groups: dict[Peer, tuple[int, ...]] = {}
-        self._credentials: dict[Peer, frozenset[object]] = {}  # those of its name when a peer showed a key or token
+        self.credentials: dict[Peer, frozenset[object]] = {}  # those of its name when a peer showed a key or token
 
     def set_admins(self, admins: frozenset[str]) -> None:
         """Set the admins beside the broker's own user and root."""
@@ -70,7 +71,7 @@ class AccessControl:
             identity: The identity that the transport vouches for.
             groups: The groups of a local process, as the kernel reports them.
         """
-        self._credentials.pop(peer, None)
+        self.credentials.pop(peer, None)
         self._groups.pop(peer, None)
         if groups:
             self._groups[peer] = groups
@@ -79,27 +80,27 @@ class AccessControl:
             if not credentials:
                 identity = ANONYMOUS
             else:
-                self._credentials[peer] = credentials
+                self.credentials[peer] = credentials
         self._identities[peer] = identity
 
     def may_become(self, peer: Peer, identity: str) -> bool:
         """Return whether a connection may show a key or token of this name: not after one of another name."""
-        return peer not in self._credentials or self._identities[peer] == identity
+        return peer not in self.credentials or self._identities[peer] == identity
 
     def forget(self, peer: Peer) -> None:
         """Remove a peer."""
         self._identities.pop(peer, None)
-        self._credentials.pop(peer, None)
+        self.credentials.pop(peer, None)
         self._groups.pop(peer, None)
 
     def is_valid(self, peer: Peer) -> bool:
         """Return whether a peer's key or token is valid as it was when it was shown. Reads a file, for those alone."""
-        credentials = self._credentials.get(peer) if self._credentials else None
+        credentials = self.credentials.get(peer)
         return credentials is None or credentials <= self._credentials_of(self._identities[peer])
 
     def find_revoked(self) -> list[Peer]:
         """Return the peers whose key or token is no longer valid."""
-        return [peer for peer in self._credentials if not self.is_valid(peer)]
+        return [peer for peer in self.credentials if not self.is_valid(peer)]
 
     def principal_of(self, peer: Peer) -> Principal:
         """Return a peer's identity, with the groups that it has on this machine."""

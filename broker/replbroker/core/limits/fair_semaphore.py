@@ -84,7 +84,8 @@ class FairSemaphore(Generic[T]):
             return False
         if not self._quotas.has_room(SLOTS, request.holder):
             return False
-        self._charge(request)
+        self._quotas.charge(SLOTS, request.holder)
+        self.long_in_use += request.long
         return True
 
     def acquire(self, request: SlotRequest, item: T) -> bool:
@@ -94,10 +95,6 @@ class FairSemaphore(Generic[T]):
         queues = self._queues.setdefault(request.holder.identity, OrderedDict())
         queues.setdefault(request.holder.agent, _AgentQueue()).add(item, long=request.long)
         return False
-
-    def _charge(self, request: SlotRequest) -> None:
-        self._quotas.charge(SLOTS, request.holder)
-        self.long_in_use += request.long
 
     def release(self, request: SlotRequest) -> list[T]:
         """Give a slot back.
@@ -125,7 +122,8 @@ class FairSemaphore(Generic[T]):
                 if found is None:
                     continue
                 _, item = found.popleft()
-                self._charge(SlotRequest(Holder(identity, agent), found is queue.long))
+                self._quotas.charge(SLOTS, Holder(identity, agent))
+                self.long_in_use += found is queue.long
                 queues.move_to_end(agent)  # every other agent comes before its next one
                 self._queues.move_to_end(identity)
                 self._drop_empty(identity, agent)

@@ -152,9 +152,8 @@ class EventBus:
         elif type_name(kind) in self.live_types:
             self._pending.append((kind, session, 0, self._clock.now, fields, more))
 
-    @property
     def pending_effects(self) -> int:
-        """The approximate number of effects that `deliver` has to make."""
+        """Return the approximate number of effects that `deliver` has to make."""
         return (len(self._pending) + self._fanout_open) * max(1, len(self._subscriptions))
 
     def deliver(self, most: float = math.inf) -> None:

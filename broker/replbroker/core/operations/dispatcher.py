@@ -37,7 +37,7 @@ class OperationDispatcher:
         self._descriptions = describe_ops()  # takes milliseconds, and never changes
         factory = SessionFactory(state)
         queries = QueryOps(state, scheduler, factory)
-        evals = EvalOps(state, scheduler, factory, queries)
+        self._evals = evals = EvalOps(state, scheduler, factory, queries)
         sessions = SessionOps(state, scheduler, factory, evals)
         watching = SubscriptionOps(state, scheduler.pool)
         self.clones = CloneOps(state, scheduler, factory)
@@ -115,7 +115,10 @@ class OperationDispatcher:
             changes = mutates and not isinstance(request, wire.Clone | wire.HandOver)
             if changes and (session.owner != identity or session.mode == "plan"):
                 self._check_session(session, request, peer)
-        self.table[kind](request, peer, body, now)
+        if isinstance(request, wire.Eval):  # the hot path: its session is not looked up again
+            self._evals.eval_in(session, request, peer, body, now)
+        else:
+            self.table[kind](request, peer, body, now)
 
     def _check_session(self, session: Session, request: wire.Request, peer: Peer) -> None:
         """Check the rights on a session first: the reason for its mode is not for everybody."""

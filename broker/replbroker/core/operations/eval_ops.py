@@ -32,6 +32,10 @@ class EvalOps:
 
     def eval(self, request: wire.Eval, peer: Peer, body: bytes, now: float) -> None:
         """Run code in a session, opening it if the request says so."""
+        self.eval_in(self._state.lookup.find(request, peer), request, peer, body, now)
+
+    def eval_in(self, found: Session | None, request: wire.Eval, peer: Peer, body: bytes, now: float) -> None:
+        """Run code in the session that the request names, if that was found; see `eval`."""
         state = self._state
         if request.code is None:
             raise RequestError("missing-code", "eval requires code")
@@ -41,7 +45,6 @@ class EvalOps:
         if key is not None and (earlier := state.idempotency.get(*key)) is not None:
             self._answer_repeat(earlier, request, peer, now)
             return
-        found = None if request.session is None else state.lookup.find(request, peer)
         if found is None and request.session is not None and not self._may_open(request, peer):
             raise state.lookup.not_found(request, peer)
         if request.expect_epoch is not None:

@@ -90,7 +90,7 @@ class EvalLifecycle:
         session = task.session
         session.running = None
         self._complete(task, status, now)
-        if session.state is not CLOSED:
+        if session.state is not CLOSED and (session.queue or session.ephemeral):
             self.advance(session, now)
         for following in self._queue.release_slot(task):
             self.start(following, now)
@@ -109,8 +109,7 @@ class EvalLifecycle:
         if task.hook_deadline is not None:
             state.deadlines.cancel(task.hook_deadline)
         state.routes.pop(task.route, None)
-        if task.peer is not None:
-            self.detach_client(task)
+        self.detach_client(task)
         task.state, task.status, task.body, task.request = EvalTask.DONE, status, None, None
         if len(session.evals) > state.limits.max_history:
             session.trim_evals(state.limits.max_history)

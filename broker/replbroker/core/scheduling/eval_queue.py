@@ -48,13 +48,14 @@ class EvalQueue:
 
     def release_slot(self, task: EvalTask) -> list[EvalTask]:
         """Give an eval's slot back."""
-        return self._admitted(self._state.semaphore.release(task.slot_request))
+        admitted = self._state.semaphore.release(task.slot_request)
+        return self._admit(admitted) if admitted else admitted
 
     def fill(self) -> list[EvalTask]:
         """Give out slots that a change of the limits has made free."""
-        return self._admitted(self._state.semaphore.fill())
+        return self._admit(self._state.semaphore.fill())
 
-    def _admitted(self, tasks: list[EvalTask]) -> list[EvalTask]:
+    def _admit(self, tasks: list[EvalTask]) -> list[EvalTask]:
         for task in tasks:
             task.session.next_up = None
             self._forget(task)

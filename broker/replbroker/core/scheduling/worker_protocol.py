@@ -11,7 +11,7 @@ from replbroker.core.scheduling.eval_scheduler import EvalScheduler
 from replbroker.core.scheduling.memory_pressure import MemoryPressure
 from replbroker.core.scheduling.outcomes import STATUS_OF
 from replbroker.core.scheduling.worker_pool import Worker
-from replbroker.core.sessions.session import EvalTask, WorkerRequest
+from replbroker.core.sessions.session import EvalTask
 from replbroker.core.state import BrokerState
 from replwire.faults import clip
 from replwire.link import (
@@ -108,7 +108,9 @@ class WorkerProtocol:
         """Send a reply on to its client, unless its route is not this worker's in this epoch."""
         state, outcome = self._state, header.outcome
         target = state.routes.get(header.route)
-        if target is None or not _may_answer(worker, header, target):
+        if target is None or target.session.worker != worker.number or header.epoch != target.session.epoch:
+            return
+        if isinstance(target, EvalTask) and target.state is not EvalTask.RUNNING:
             return
         if outcome and outcome not in STATUS_OF:
             raise ValueError(f"an answer does not end with {outcome}")
@@ -145,16 +147,9 @@ class WorkerProtocol:
     def _on_snapshot(self, worker: Worker, header: Header, frame: bytes) -> SnapshotReady | None:
         target = self._state.routes.get(header.route)
         snapshot = _decode_snapshot(frame[HEADER_BYTES:])
-        may_answer = isinstance(target, EvalTask) and _may_answer(worker, header, target)
-        if isinstance(target, EvalTask) and may_answer and isinstance(target.request, Clone):
-            return SnapshotReady(target, snapshot)
+        if isinstance(target, EvalTask) and target.state is EvalTask.RUNNING and isinstance(target.request, Clone):
+            session = target.session
+            if session.worker == worker.number and header.epoch == session.epoch:
+                return SnapshotReady(target, snapshot)
         self._state.effects.append(DeleteSnapshot(snapshot.path))
         return None
-
-
-def _may_answer(worker: Worker, header: Header, target: EvalTask | WorkerRequest) -> bool:
-    """Return whether a frame comes from the worker that a request was sent to, in the same epoch."""
-    session = target.session
-    if session.worker != worker.number or header.epoch != session.epoch:
-        return False
-    return not isinstance(target, EvalTask) or target.state is EvalTask.RUNNING
