@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core_harness import CoreHarness
-from replbroker.core.sessions.session import TRANSITIONS
+from replbroker.core.sessions.session import TRANSITIONS, InvalidTransition
 from replwire.ops import OPS, Ping
 
 
@@ -139,6 +139,19 @@ def test_no_move_leaves_a_closed_session_and_every_state_can_be_closed() -> None
     assert states == {"vacant", "starting", "idle", "busy", "closed"}
     assert {before for before, _ in TRANSITIONS} == states - {"closed"}
     assert {before for before, move in TRANSITIONS if move == "close"} == states - {"closed"}
+
+
+def test_an_invalid_transition_names_session_state_and_move_and_what_led_there() -> None:
+    table = CoreHarness()
+    table.finish(table.eval("work"))
+    session = table.session("work")
+    with pytest.raises(InvalidTransition) as raised:
+        session.transition("finish")
+    text = str(raised.value)
+    assert f"session work ({session.id}), epoch 1, is idle and cannot finish" in text
+    assert "moves before: take claimed dispatch finish" in text
+    assert "2:eval/accepted 3:eval/started 4:eval/finished" in text
+    assert session.state == "idle"
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
