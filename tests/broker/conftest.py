@@ -13,12 +13,12 @@ from core_harness import CoreHarness
 
 
 @pytest.fixture
-def new_table() -> Callable[..., CoreHarness]:
-    """Lay a table with limits of your own: `new_table(warm=1, max_sessions=2)`."""
+def new_harness() -> Callable[..., CoreHarness]:
+    """The harness class, for limits of your own: `new_harness(warm=1, max_sessions=2)`."""
     return CoreHarness
 
 
 @pytest.fixture
-def table(new_table: Callable[..., CoreHarness]) -> CoreHarness:
-    """A core with the default limits, and workers that start at once."""
-    return new_table()
+def harness(new_harness: Callable[..., CoreHarness]) -> CoreHarness:
+    """A harness with the default limits, and workers that start at once."""
+    return new_harness()

@@ -1,6 +1,6 @@
-"""A core on a table: its effects are done against workers of paper, its answers are written down.
+"""A harness for the core: effects are applied to fake workers, replies are recorded.
 
-Time is `table.now` and moves when `table.wait` says so.
+Time is `harness.now`, and passes in `harness.wait` alone.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from replwire.replies import SkippedName
 from replwire.requests import to_request
 
 Answer = dict[str, Any]
-WALL = 1_700_000_000.0  # Unix time of the table's moment zero
+WALL = 1_700_000_000.0  # Unix time of monotonic zero
 _encode = msgspec.json.encode
 _decode = msgspec.json.decode
 
 
 def decode_declared(effect: PublishEvent) -> Event:
-    """An event as every reader decodes it. Fails for one that the table of events does not have, or has differently."""
+    """Decode an event as every reader does. Fails for an event or field that is not declared."""
     event = events.decode(effect.body)
     assert events.encode(event) == effect.body, "an event has fields that are not declared"
     assert event.v == events.VERSION
@@ -68,17 +68,17 @@ def decode_declared(effect: PublishEvent) -> Event:
 
 
 class FakeWorker:
-    """One worker: what it was told, and the frames that it can send."""
+    """A fake worker: records the frames it gets, and sends any frame."""
 
-    def __init__(self, table: CoreHarness, number: int) -> None:
-        self.table = table
+    def __init__(self, harness: CoreHarness, number: int) -> None:
+        self.harness = harness
         self.number = number
         self.received: list[tuple[Header, Any]] = []
 
     def send(self, kind: int, body: object = b"", **header: int) -> None:
         """Send any frame."""
         raw = body if isinstance(body, bytes) else _encode(body)
-        self.table.send_worker_frame(self.number, pack(kind, raw, **header))
+        self.harness.send_worker_frame(self.number, pack(kind, raw, **header))
 
     def send_ready(self) -> None:
         self.send(FrameKind.READY)
@@ -88,35 +88,35 @@ class FakeWorker:
         self.send(FrameKind.ASSIGNED, AssignedBody(error), epoch=self.frames(FrameKind.ASSIGN)[-1][0].epoch)
 
     def send_snapshot(self, request_id: str, path: str = "/shelf/1", count: int = 2, left: Sequence[str] = ()) -> None:
-        """The names of its session are in a file, for a clone."""
+        """Send that the session's snapshot is written, for a clone."""
         header = self.header_of(request_id)
         body = SnapshotBody(path=path, count=count, bytes=10, left_behind=[SkippedName(name, "no") for name in left])
         self.send(FrameKind.SNAPSHOT, body, epoch=header.epoch, route=header.route)
 
     def send_interpreter_exited(self, cause: str) -> None:
-        """Its interpreter died."""
+        """Send that its interpreter has exited."""
         self.send(FrameKind.INTERPRETER_EXITED, ExitedBody(cause))
 
     def exit(self, cause: str = "killed by SIGKILL") -> None:
-        """The process itself is dead."""
-        table = self.table
-        table.workers.pop(self.number, None)
-        table.apply(table.core.handle_worker_exit(self.number, cause, table.now))
+        """Let the worker process die."""
+        harness = self.harness
+        harness.workers.pop(self.number, None)
+        harness.apply(harness.core.handle_worker_exit(self.number, cause, harness.now))
 
     def frames(self, kind: int) -> list[tuple[Header, Any]]:
-        """Frames of this kind that it was sent, with their bodies."""
+        """Return the frames of a kind that it got, with their bodies."""
         return [(header, body) for header, body in self.received if header.kind == kind]
 
     def op_of(self, request_id: str) -> str:
-        """What it was asked under this id."""
+        """Return the operation of a request that it got."""
         return str(next(body["op"] for _, body in self.frames(FrameKind.REQUEST) if body["id"] == request_id))
 
     def header_of(self, request_id: str) -> Header:
-        """The header under which it was given this request."""
+        """Return the header of a request that it got."""
         return next(header for header, body in self.frames(FrameKind.REQUEST) if body["id"] == request_id)
 
     def reply(self, request_id: str, outcome: int = Outcome.OK, kind: int = FrameKind.REPLY, **fields: Any) -> None:
-        """Say something for a request, its end unless `outcome` is NONE."""
+        """Reply to a request; finally unless `outcome` is NONE."""
         header = self.header_of(request_id)
         body = {"id": request_id, "worker": self.number, "epoch": header.epoch} | fields
         if outcome != Outcome.NONE:
@@ -186,7 +186,7 @@ class CoreHarness:
     # --- effects ---
 
     def apply(self, effects: list[Effect]) -> None:
-        """Do what the core wants done."""
+        """Apply the effects of a call."""
         for effect in effects:
             if isinstance(effect, ToClient):
                 self._on_reply(effect.peer, bytes(effect.body))
@@ -232,7 +232,7 @@ class CoreHarness:
             self.apply(self.core.flush_events())
 
     def finish_removal(self, error: str | None = None) -> None:
-        """The environment that was to be removed first is, or is not."""
+        """Report that the first environment to be removed is removed, or why it is not."""
         environment = self.removing.pop(0)
         if error is None:
             self.environments.discard(environment)
@@ -242,7 +242,7 @@ class CoreHarness:
         self.events.append(event)
 
     def event_types(self, *, of: str | None = None) -> list[str]:
-        """Types of what happened until now, of one session or of all."""
+        """Return the types of all events so far, of one session or of all."""
         return [str(event.__struct_config__.tag) for event in self.events if of in (None, event.session)]
 
     def _on_reply(self, peer: bytes, body: bytes) -> None:
@@ -260,7 +260,7 @@ class CoreHarness:
             worker.send_assigned()
 
     def send_worker_frame(self, number: int, frame: bytes) -> None:
-        """A frame of a worker, which may be dead by now."""
+        """Give the core a frame of a worker, which may be dead by now."""
         self.apply(self.core.handle_worker_frame(number, frame, self.now))
 
     # --- clients ---
@@ -279,7 +279,7 @@ class CoreHarness:
         self.apply(self.core.handle_request(peer, body, self.now))
 
     def disconnect(self, peer: bytes = b"p1") -> None:
-        """A client's connection has ended."""
+        """End a client's connection."""
         self.apply(self.core.on_disconnect(peer, self.now))
 
     def eval(self, session: str | None = "work", code: str = "1", **fields: Any) -> str:
@@ -288,25 +288,25 @@ class CoreHarness:
         return self.send("eval", code=code, **(named | fields))
 
     def final_reply(self, request_id: str) -> Answer:
-        """The terminal answer of a request. There must be one, and it must be the last."""
+        """Return the final reply to a request. There must be one, and it must be the last."""
         *before, last = self.replies.get(request_id, [{}])
         assert "done" in last.get("status", []), f"{request_id} has no end: {last}"
         assert not any("done" in answer.get("status", []) for answer in before)
         return last
 
     def request(self, op: str, peer: bytes = b"p1", **fields: Any) -> Answer:
-        """Send a request that is answered at once, or refused after a pause, and return its answer."""
+        """Send a request and return its final reply, which comes at once, or after the pause of a delayed error."""
         asked = self.send(op, peer, **fields)
         if self.is_pending(asked):
             self.wait(0.1)
         return self.final_reply(asked)
 
     def is_pending(self, request_id: str) -> bool:
-        """Whether the request has not ended."""
+        """Return whether a request has no final reply yet."""
         return not any("done" in answer.get("status", []) for answer in self.replies.get(request_id, []))
 
     def answer_hook(self, verdict: Verdict, hook: str | None = "guard/words") -> RunHooks:
-        """Let the hooks answer what they were asked first."""
+        """Give a verdict on the oldest eval that waits for hooks."""
         asked = self.hook_requests.pop(0)
         self.apply(self.core.handle_verdict(asked.route, asked.question, verdict, hook, self.now))
         return asked
@@ -314,30 +314,30 @@ class CoreHarness:
     # --- sessions and workers ---
 
     def session(self, name: str = "work") -> Session:
-        """What the core knows of a session."""
+        """Return the core's record of a session."""
         return next(each for each in self.state.sessions if name in (each.id, each.name))
 
     def saved_sessions(self) -> list[str]:
-        """Sessions that are open by what was saved last of each."""
+        """Return the sessions that are open according to the saved records."""
         return [each.name or each.id for each in {each.id: each for each in self.saved}.values() if each.open]
 
     def session_of(self, owner: str, name: str) -> Session:
-        """The same, of one of several owners."""
+        """Return the core's record of a session, by owner and name."""
         return next(each for each in self.state.sessions if (each.owner, each.name) == (owner, name))
 
     @staticmethod
     def build_request(op: str, **fields: Any) -> Request:
-        """A request as the core sees it."""
+        """Build a typed request."""
         return to_request({"id": "r", "op": op} | {key: value for key, value in fields.items() if value is not None})
 
     def worker(self, name: str = "work") -> FakeWorker:
-        """The worker that a session has."""
+        """Return the worker of a session."""
         number = self.session(name).worker
         assert number is not None
         return self.workers[number]
 
     def worker_running(self, request_id: str) -> FakeWorker | None:
-        """The worker that runs this eval now."""
+        """Return the worker that runs an eval now."""
         return next((worker for worker in self.workers.values() if self._is_running_on(worker, request_id)), None)
 
     def _is_running_on(self, worker: FakeWorker, request_id: str) -> bool:
@@ -345,30 +345,30 @@ class CoreHarness:
         return any(body["id"] == request_id and header.route in self.state.routes for header, body in asks)
 
     def running_evals(self, *request_ids: str) -> list[str]:
-        """Those of the evals that run now."""
+        """Return those of the evals that run now."""
         return [each for each in request_ids if self.worker_running(each) is not None]
 
     def finish(self, request_id: str, outcome: int = Outcome.OK, **fields: Any) -> Answer:
-        """Let the eval that runs under this id end, and return the answer."""
+        """Finish a running eval, and return the final reply."""
         worker = self.worker_running(request_id)
         assert worker is not None, f"{request_id} does not run"
         worker.reply(request_id, outcome, **fields)
         return self.final_reply(request_id)
 
     def finish_abandoned(self, request_id: str) -> None:
-        """The same for an eval whose client stopped waiting."""
+        """Finish a running eval whose client has stopped waiting."""
         worker = self.worker_running(request_id)
         assert worker is not None, f"{request_id} does not run"
         worker.reply(request_id)
 
     def open(self, name: str = "work", **fields: Any) -> Answer:
-        """Open a session that is ready."""
+        """Open a session, and return the reply."""
         return self.request("new-session", name=name, **fields)
 
     # --- time ---
 
     def wait(self, seconds: float, *, beats: bool = True) -> None:
-        """Let time pass, with a tick at every moment that something is due; workers beat meanwhile."""
+        """Let time pass, with a tick at each deadline and heartbeats of all workers."""
         until = self.now + seconds
         while (due := self.core.next_deadline()) is not None and due <= until:
             self.now = max(self.now, due)
@@ -378,16 +378,16 @@ class CoreHarness:
         self.now = until
 
     def beat(self) -> None:
-        """Every worker says that it lives."""
+        """Send a heartbeat of every worker."""
         for worker in list(self.workers.values()):
             worker.send(FrameKind.HEARTBEAT)
 
     def cancels(self, name: str = "work") -> list[Any]:
-        """Interrupts that reached the session's worker."""
+        """Return the interrupts that reached the session's worker."""
         return [body for _, body in self.worker(name).frames(FrameKind.CANCEL)]
 
     def is_idle(self) -> bool:
-        """Whether nothing is left that could leak once everything is answered."""
+        """Return whether nothing is left that could leak once every request has its final reply."""
         state = self.state
         sessions = list(state.sessions)
         held = [

@@ -1,4 +1,4 @@
-"""A table that watches itself: what may never happen fails at the moment when it does."""
+"""The invariants of the core: a harness that fails at the moment when one is violated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from replbroker.core.limits.quotas import (
     SUBSCRIPTIONS,
     Holder,
 )
-from replbroker.core.sessions.session import BUSY, IDLE, STARTING, TRANSITIONS, VACANT, EvalTask, Session
+from replbroker.core.sessions.eval_task import EvalTask
+from replbroker.core.sessions.session import BUSY, IDLE, STARTING, TRANSITIONS, VACANT, Session
 from replbroker.core.state import BrokerState
 from replwire.events import EvalAccepted, EvalFinished, Event, SessionClosed
 from replwire.link import FrameKind, unpack
@@ -56,8 +57,10 @@ WARM = 1
 
 
 class FairnessCheckingSemaphore(FairSemaphore[EvalTask]):
-    """The gate, with a count of how often each that waits and could have run was passed over, and by whom: identities
-    by identities, and agents by agents of the same one."""
+    """A semaphore that counts how often each waiting item was passed over, and by whom.
+
+    Identities are compared with identities, and agents with agents of the same identity.
+    """
 
     def __init__(self, state: BrokerState) -> None:
         super().__init__(state.quotas, state.semaphore.capacity, state.semaphore.long_capacity)
@@ -90,7 +93,7 @@ class FairnessCheckingSemaphore(FairSemaphore[EvalTask]):
 
 
 class CheckedHarness(CoreHarness):
-    """A table whose clients and workers notice what must not reach them."""
+    """A harness whose clients and workers check everything that reaches them."""
 
     def __init__(self) -> None:
         self.frames: list[tuple[int, bytes]] = []  # what workers said lately, to be said again
@@ -108,7 +111,7 @@ class CheckedHarness(CoreHarness):
 
     @property
     def is_memory_check_due(self) -> bool:
-        """Whether a worker has told of its memory so lately that the core need not have looked at the sum."""
+        """Return whether a report of memory is so recent that the core may not have summed up yet."""
         return self.now <= self.memory_reported_at + 0.05
 
     def _on_event(self, event: Event) -> None:
@@ -159,41 +162,41 @@ class CheckedHarness(CoreHarness):
             self.last_eval[session] = number_of_eval
 
 
-def check(table: CheckedHarness) -> None:
-    """Everything that holds between two steps."""
-    state = table.state
+def check(harness: CheckedHarness) -> None:
+    """Check every invariant between two steps."""
+    state = harness.state
     sessions = list(state.sessions)
-    _slots(table, sessions)
-    _charges(table, sessions)
+    _slots(harness, sessions)
+    _charges(harness, sessions)
     jobs = [job for session in sessions for job in (session.running, *session.waiting_evals()) if job is not None]
     asks = {route: ask for session in sessions for route, ask in session.inflight.items()}
     assert state.routes == {job.route: job for job in jobs} | asks
     waited_for = {(job.peer, job.request_id): job for job in jobs if job.peer is not None}
     assert state.by_request == waited_for
-    assert table.unfinished == {(job.session.id, job.eval_id) for job in jobs}
+    assert harness.unfinished == {(job.session.id, job.eval_id) for job in jobs}
     for job in jobs:
         assert job.epoch == job.session.epoch
         assert (job.deadline is None) == (job.state is EvalTask.STARTING)
     assert all(ask.deadline is not None and ask.deadline.action is not None for ask in asks.values())
     for session in sessions:
         _session(session)
-    _workers(table, sessions)
+    _workers(harness, sessions)
     assert len(state.idempotency) <= LIMITS["max_idempotency_keys"]
     assert len(sessions) <= LIMITS["max_sessions"]
     starting = sum(session.start_deadline is not None for session in [*sessions, *_replacements(sessions)])
     assert len(state.deadlines) <= 4 + 4 * len(jobs) + len(asks) + starting + len(state.connections.silent) + len(
-        table.core.scheduler.pool.workers
+        harness.core.scheduler.pool.workers
     )
-    assert not [note for note in table.log_lines if "internal error" in note]
+    assert not [note for note in harness.log_lines if "internal error" in note]
 
 
 def _replacements(sessions: list[Session]) -> list[Session]:
-    """What moves to another environment has one more session behind it for a while."""
+    """Return the replacements of sessions that change their environment."""
     return [session.replacement for session in sessions if session.replacement is not None]
 
 
-def _slots(table: CheckedHarness, sessions: list[Session]) -> None:
-    gate = table.state.semaphore
+def _slots(harness: CheckedHarness, sessions: list[Session]) -> None:
+    gate = harness.state.semaphore
     assert gate.in_use == sum(session.running is not None for session in sessions) <= gate.capacity
     assert len(gate) == sum(session.next_up is not None for session in sessions)
     assert not any(map(gate.has_room, gate.count_waiting())), "somebody waits beside a slot that is free for it"
@@ -202,9 +205,9 @@ def _slots(table: CheckedHarness, sessions: list[Session]) -> None:
     )
 
 
-def _charges(table: CheckedHarness, sessions: list[Session]) -> None:
-    """What is charged is what there is, and nobody has more than its quota."""
-    state, quotas = table.state, table.state.quotas
+def _charges(harness: CheckedHarness, sessions: list[Session]) -> None:
+    """Check that charges match usage, and that no identity exceeds its quota."""
+    state, quotas = harness.state, harness.state.quotas
     running = [session.running.slot_request.holder for session in sessions if session.running is not None]
     waiting = [job.slot_request.holder for session in sessions for job in session.waiting_evals()]
     asks = [ask.holder for session in sessions for ask in session.inflight.values()]
@@ -234,7 +237,7 @@ def _session(session: Session) -> None:
     assert session.state != VACANT or (session.worker is None and running is None)
     assert session.state != IDLE or (session.worker is not None and running is None)
     assert (session.state == STARTING) == (session.start_deadline is not None)
-    assert session.is_occupied or session.inflight or not session.ephemeral, "a throw-away session stayed"
+    assert session.is_occupied or session.inflight or not session.ephemeral, "an ephemeral session stayed"
     held = session.replacement or (session.queue and session.queue[0].hook_deadline)
     assert running or session.next_up or held or not session.queue, "a queue that nobody serves"
     assert running is None or running.hook_deadline is None, "an eval runs that hooks have not judged"
@@ -250,9 +253,9 @@ def _session(session: Session) -> None:
     assert session.state == STARTING or {ask.eval_id for ask in session.deferred} <= waiting_ids
 
 
-def _workers(table: CheckedHarness, sessions: list[Session]) -> None:
-    staff = table.core.scheduler.pool
-    assert staff.workers.keys() == table.workers.keys(), "a worker is alive that the core does not know, or dead"
+def _workers(harness: CheckedHarness, sessions: list[Session]) -> None:
+    staff = harness.core.scheduler.pool
+    assert staff.workers.keys() == harness.workers.keys(), "a worker is alive that the core does not know, or dead"
     counts = staff.count_by_state()
     every = [*sessions, *_replacements(sessions)]
     assert counts["claimed"] == sum(session.worker is not None for session in every)
@@ -262,10 +265,10 @@ def _workers(table: CheckedHarness, sessions: list[Session]) -> None:
     for worker in staff.workers.values():
         if worker.session is not None:
             used[worker.session.owner] += worker.usage.memory_bytes
-    assert max(used.values(), default=0) <= LIMITS["max_identity_memory_bytes"] or table.is_memory_check_due, (
+    assert max(used.values(), default=0) <= LIMITS["max_identity_memory_bytes"] or harness.is_memory_check_due, (
         "an identity uses more than it may"
     )
-    assert used.total() <= LIMITS["max_memory_bytes"] or table.is_memory_check_due, (
+    assert used.total() <= LIMITS["max_memory_bytes"] or harness.is_memory_check_due, (
         "all sessions use more than they may"
     )
     for session in every:

@@ -1,4 +1,4 @@
-"""Who may see and touch a session: its owner, those it is shared with, admins. What one may not see is not there."""
+"""Rights on sessions: owner, shares and admins. A session that a client may not see does not exist for it."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ FORBIDDEN = ["done", "error", "forbidden"]
 
 
 @pytest.fixture
-def two(new_table: Callable[..., CoreHarness]) -> CoreHarness:
-    """`work` belongs to the broker's user; p2 is somebody else."""
-    table = new_table()
-    table.core.set_identity(OTHER, "uid:1001")
-    table.open("work")
-    return table
+def two(new_harness: Callable[..., CoreHarness]) -> CoreHarness:
+    """A harness where `work` belongs to the broker's user, and p2 is another user."""
+    harness = new_harness()
+    harness.core.set_identity(OTHER, "uid:1001")
+    harness.open("work")
+    return harness
 
 
 def about(op: str, reference: str) -> dict[str, object]:
-    """Fields of an op about this session, whatever it calls it."""
+    """Return the fields of an operation about a session, whatever the field is called."""
     usual = {"eval_id": 0, "to": "plan", "symbol": "a", "code": "1", "pos": 0} | FIELDS.get(op, {})
     old_word = {"close-session": "name", "clone-session": "source"}.get(op)
     return usual | ({"session": reference} if old_word is None else {old_word: reference})
 
 
-def refused(table: CoreHarness, op: str, reference: str, peer: bytes = OTHER) -> Answer:
-    """The refusal of an op, with the reference it was for taken out."""
-    answer = table.request(op, peer, **about(op, reference))
+def refused(harness: CoreHarness, op: str, reference: str, peer: bytes = OTHER) -> Answer:
+    """Return the error of an operation, without the reference to the session."""
+    answer = harness.request(op, peer, **about(op, reference))
     assert answer["status"] == NOT_FOUND
     assert reference in answer["err"]
     return {
@@ -231,19 +231,19 @@ def test_stats_tell_a_stranger_nothing_of_the_others(two: CoreHarness) -> None:
     assert two.request("stats", OTHER)["stats"]["queued"] == {"total": 1, "by-agent": {}}
 
 
-def test_an_identity_has_one_rate_for_all_its_connections(new_table: Callable[..., CoreHarness]) -> None:
-    table = new_table(rate_limit_per_min=3)
+def test_an_identity_has_one_rate_for_all_its_connections(new_harness: Callable[..., CoreHarness]) -> None:
+    harness = new_harness(rate_limit_per_min=3)
     for peer in (b"q1", b"q2"):
-        table.core.set_identity(peer, "ada")
-    assert [table.request("ping", peer)["status"][-1] for peer in (b"q1", b"q2", b"q1", b"q2")] == [
+        harness.core.set_identity(peer, "ada")
+    assert [harness.request("ping", peer)["status"][-1] for peer in (b"q1", b"q2", b"q1", b"q2")] == [
         "pong",
         "pong",
         "pong",
         "rate-limited",
     ]
-    table.disconnect(b"q1")
-    assert table.request("ping", b"q2")["status"][-1] == "rate-limited"
-    assert [table.request("ping", peer)["status"][-1] for peer in (b"p1", b"p5")] == ["pong", "pong"]
+    harness.disconnect(b"q1")
+    assert harness.request("ping", b"q2")["status"][-1] == "rate-limited"
+    assert [harness.request("ping", peer)["status"][-1] for peer in (b"p1", b"p5")] == ["pong", "pong"]
 
 
 def test_describe_says_who_one_is(two: CoreHarness) -> None:
@@ -279,23 +279,23 @@ def test_what_an_earlier_owner_waits_for_is_refused_when_the_other_one_takes_the
 
 
 def test_info_names_the_user_whose_rights_the_worker_has_also_after_a_hand_over(
-    new_table: Callable[..., CoreHarness],
+    new_harness: Callable[..., CoreHarness],
 ) -> None:
-    table = new_table()
-    table.state.config = replace(
-        table.state.config, broker_user="uid:0"
+    harness = new_harness()
+    harness.state.config = replace(
+        harness.state.config, broker_user="uid:0"
     )  # else sessions act as the broker's user alone
-    table.core.set_identity(OTHER, "uid:1001")
-    table.core.set_identity(b"p3", "uid:1002")
-    table.open("hers", peer=OTHER)
-    table.request("hand-over", OTHER, session="hers", who="uid:1002")
-    table.request("hand-over", b"p3", session="uid:1001/hers", who="uid:1002")
+    harness.core.set_identity(OTHER, "uid:1001")
+    harness.core.set_identity(b"p3", "uid:1002")
+    harness.open("hers", peer=OTHER)
+    harness.request("hand-over", OTHER, session="hers", who="uid:1002")
+    harness.request("hand-over", b"p3", session="uid:1001/hers", who="uid:1002")
 
     def acts_as() -> object:
-        return views.info(table.state, table.session_of("uid:1002", "hers"), 0.0)["acts-as"]
+        return views.info(harness.state, harness.session_of("uid:1002", "hers"), 0.0)["acts-as"]
 
     assert acts_as() == "uid:1001"
-    table.send("reset", b"p3", session="hers")
+    harness.send("reset", b"p3", session="hers")
     assert acts_as() == "uid:1002"
 
 

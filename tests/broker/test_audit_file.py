@@ -1,4 +1,4 @@
-"""The audit file where the disk is full for a while."""
+"""The audit file on a disk that is full for a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that are refused unseen: answered one after the other, and never kept without bound."""
+"""Delayed errors: sent one after the other, and never kept without limit."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ New = Callable[..., CoreHarness]
 
 
 @pytest.fixture
-def limited_core(new_table: New) -> CoreHarness:
-    """Where one request a minute may be asked, and was."""
-    table = new_table(rate_limit_per_min=1, audit=True)
-    table.request("ping")
-    return table
+def limited_core(new_harness: New) -> CoreHarness:
+    """A harness at its rate limit of one request a minute."""
+    harness = new_harness(rate_limit_per_min=1, audit=True)
+    harness.request("ping")
+    return harness
 
 
 def test_refusals_of_one_connection_come_one_in_each_pause(limited_core: CoreHarness) -> None:
@@ -76,9 +76,9 @@ def test_a_broker_that_ends_answers_what_waits(limited_core: CoreHarness) -> Non
     assert limited_core.exits
 
 
-def test_the_fifth_malformed_message_in_a_row_costs_a_pause_and_the_tenth_the_connection(table: CoreHarness) -> None:
+def test_the_fifth_malformed_message_in_a_row_costs_a_pause_and_the_tenth_the_connection(harness: CoreHarness) -> None:
     for number in range(1, 11):
-        table.send_raw(b"x")
-        assert len(table.paused) == min(max(number - 4, 0), 5)
-    assert {until for _, until in table.paused} == {table.now + 0.1}
-    assert table.hung_up == [b"p1"]
+        harness.send_raw(b"x")
+        assert len(harness.paused) == min(max(number - 4, 0), 5)
+    assert {until for _, until in harness.paused} == {harness.now + 0.1}
+    assert harness.hung_up == [b"p1"]

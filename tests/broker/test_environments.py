@@ -1,4 +1,4 @@
-"""A session moves to another environment, or nothing has changed. And workers by what they run."""
+"""Changes of a session's environment, which succeed or change nothing; and workers by their spec."""
 
 from __future__ import annotations
 
@@ -14,106 +14,106 @@ from replwire.link import AssignedBody, FrameKind
 VENV = WorkerSpec("python", "/venv", principal=Principal(identity="self"))
 
 
-def started(new_table: Callable[..., CoreHarness], **more: object) -> CoreHarness:
-    """A session `work` whose worker is number 1; later workers do what the test says."""
-    table = new_table(auto=False, **more)
-    table.send("new-session", name="work", cwd="/src")
-    table.workers[1].send_ready()
-    table.workers[1].send_assigned()
-    return table
+def started(new_harness: Callable[..., CoreHarness], **more: object) -> CoreHarness:
+    """Return a harness with a session `work` on worker 1; later workers do nothing by themselves."""
+    harness = new_harness(auto=False, **more)
+    harness.send("new-session", name="work", cwd="/src")
+    harness.workers[1].send_ready()
+    harness.workers[1].send_assigned()
+    return harness
 
 
-def test_the_session_moves_when_the_other_worker_is_ready(new_table: Callable[..., CoreHarness]) -> None:
-    table = started(new_table)
-    asked = table.send("env", session="work", action="activate", path="/venv/")
-    assert (table.specs[2], table.killed) == (VENV, [])
-    waiting = table.eval(code="2")
-    assert not table.running_evals(waiting)
-    table.workers[2].send_ready()
-    table.workers[2].send(FrameKind.ASSIGNED, AssignedBody(None, "/venv/bin/python"), epoch=2)
-    answer = table.final_reply(asked)
+def test_the_session_moves_when_the_other_worker_is_ready(new_harness: Callable[..., CoreHarness]) -> None:
+    harness = started(new_harness)
+    asked = harness.send("env", session="work", action="activate", path="/venv/")
+    assert (harness.specs[2], harness.killed) == (VENV, [])
+    waiting = harness.eval(code="2")
+    assert not harness.running_evals(waiting)
+    harness.workers[2].send_ready()
+    harness.workers[2].send(FrameKind.ASSIGNED, AssignedBody(None, "/venv/bin/python"), epoch=2)
+    answer = harness.final_reply(asked)
     assert (answer["environment"], answer["executable"]) == ("/venv", "/venv/bin/python")
     assert (answer["epoch"], answer["state"]) == (2, "lost")
-    assert table.killed == [1]
-    assert table.workers[2].frames(FrameKind.ASSIGN)[0][1]["cwd"] == "/src"
-    assert table.running_evals(waiting) == [waiting]
-    table.finish(waiting)
-    assert table.request("env", session="work", action="show")["executable"] == "/venv/bin/python"
+    assert harness.killed == [1]
+    assert harness.workers[2].frames(FrameKind.ASSIGN)[0][1]["cwd"] == "/src"
+    assert harness.running_evals(waiting) == [waiting]
+    harness.finish(waiting)
+    assert harness.request("env", session="work", action="show")["executable"] == "/venv/bin/python"
 
 
-def test_an_eval_for_the_epoch_before_the_move_does_not_run_after_it(new_table: Callable[..., CoreHarness]) -> None:
-    table = started(new_table)
-    asked = table.send("env", session="work", action="activate", path="/venv")
-    bound = table.eval(code="2", expect_epoch=1, idempotency_key="k")
-    free = table.eval(code="3")
-    table.workers[2].send_ready()
-    table.workers[2].send(FrameKind.ASSIGNED, AssignedBody(None, "/venv/bin/python"), epoch=2)
-    assert table.final_reply(asked)["epoch"] == 2
-    answer = table.final_reply(bound)
+def test_an_eval_for_the_epoch_before_the_move_does_not_run_after_it(new_harness: Callable[..., CoreHarness]) -> None:
+    harness = started(new_harness)
+    asked = harness.send("env", session="work", action="activate", path="/venv")
+    bound = harness.eval(code="2", expect_epoch=1, idempotency_key="k")
+    free = harness.eval(code="3")
+    harness.workers[2].send_ready()
+    harness.workers[2].send(FrameKind.ASSIGNED, AssignedBody(None, "/venv/bin/python"), epoch=2)
+    assert harness.final_reply(asked)["epoch"] == 2
+    answer = harness.final_reply(bound)
     assert answer["status"] == ["done", "error", "epoch-conflict"]
     assert (answer["epoch"], answer["state"]) == (2, "lost")
-    table.finish(free)
-    table.finish(table.eval(code="2", expect_epoch=2, idempotency_key="k"))
-    assert table.is_idle()
+    harness.finish(free)
+    harness.finish(harness.eval(code="2", expect_epoch=2, idempotency_key="k"))
+    assert harness.is_idle()
 
 
-def test_an_environment_that_is_none_changes_nothing(new_table: Callable[..., CoreHarness]) -> None:
-    table = started(new_table)
-    asked = table.send("env", session="work", action="activate", path="/nowhere")
-    waiting = table.eval(code="2")
-    table.workers[2].send_interpreter_exited("no Python environment at /nowhere")
-    answer = table.final_reply(asked)
+def test_an_environment_that_is_none_changes_nothing(new_harness: Callable[..., CoreHarness]) -> None:
+    harness = started(new_harness)
+    asked = harness.send("env", session="work", action="activate", path="/nowhere")
+    waiting = harness.eval(code="2")
+    harness.workers[2].send_interpreter_exited("no Python environment at /nowhere")
+    answer = harness.final_reply(asked)
     assert answer["status"] == ["done", "error", "environment-failed"]
     assert "nothing has changed" in answer["err"]
     assert "/nowhere" in answer["err"]
-    assert (table.session().worker, table.session().epoch) == (1, 1)
-    assert table.running_evals(waiting) == [waiting]
-    table.finish(waiting)
-    assert table.is_idle()
+    assert (harness.session().worker, harness.session().epoch) == (1, 1)
+    assert harness.running_evals(waiting) == [waiting]
+    harness.finish(waiting)
+    assert harness.is_idle()
 
 
-def test_an_environment_that_never_answers_changes_nothing(new_table: Callable[..., CoreHarness]) -> None:
-    table = started(new_table, worker_start_ms=1000)
-    asked = table.send("env", session="work", action="activate", path="/slow")
-    table.wait(1.5)
-    assert "environment-failed" in table.final_reply(asked)["status"]
-    assert table.session().worker == 1
-    table.finish(table.eval())
+def test_an_environment_that_never_answers_changes_nothing(new_harness: Callable[..., CoreHarness]) -> None:
+    harness = started(new_harness, worker_start_ms=1000)
+    asked = harness.send("env", session="work", action="activate", path="/slow")
+    harness.wait(1.5)
+    assert "environment-failed" in harness.final_reply(asked)["status"]
+    assert harness.session().worker == 1
+    harness.finish(harness.eval())
 
 
 @pytest.mark.parametrize("end", ["reset", "close"])
 def test_a_session_that_is_reset_or_closed_meanwhile_does_not_move(
-    new_table: Callable[..., CoreHarness], end: str
+    new_harness: Callable[..., CoreHarness], end: str
 ) -> None:
-    table = started(new_table)
-    asked = table.send("env", session="work", action="activate", path="/venv")
-    table.send(end, session="work")
-    assert "error" in table.final_reply(asked)["status"]
-    late = table.workers[2]
+    harness = started(new_harness)
+    asked = harness.send("env", session="work", action="activate", path="/venv")
+    harness.send(end, session="work")
+    assert "error" in harness.final_reply(asked)["status"]
+    late = harness.workers[2]
     late.send_ready()
     assert late.frames(FrameKind.ASSIGN) == []
-    assert 2 in table.killed
+    assert 2 in harness.killed
 
 
-def test_the_environment_survives_a_reset_and_a_loss(new_table: Callable[..., CoreHarness]) -> None:
-    table = new_table(runtimes=("python", "node"))
-    table.open("work", runtime="/venv")
-    table.request("reset", session="work")
-    assert table.specs[table.worker().number] == VENV
-    table.worker().exit()
-    table.finish(table.eval())
-    assert table.specs[table.worker().number] == VENV
-    entry = table.request("ls-sessions")["sessions"][0]
+def test_the_environment_survives_a_reset_and_a_loss(new_harness: Callable[..., CoreHarness]) -> None:
+    harness = new_harness(runtimes=("python", "node"))
+    harness.open("work", runtime="/venv")
+    harness.request("reset", session="work")
+    assert harness.specs[harness.worker().number] == VENV
+    harness.worker().exit()
+    harness.finish(harness.eval())
+    assert harness.specs[harness.worker().number] == VENV
+    entry = harness.request("ls-sessions")["sessions"][0]
     assert (entry["runtime"], entry["environment"]) == ("python", "/venv")
 
 
-def test_a_session_that_is_in_use_does_not_move(table: CoreHarness) -> None:
-    running = table.eval()
-    assert "busy" in table.request("env", session="work", action="activate", path="/venv")["status"]
-    table.finish(running)
-    assert table.request("env", session="work", action="activate", path="/venv")["epoch"] == 2
-    assert table.request("env", session="work", action="deactivate")["epoch"] == 3
-    assert table.session().spec == WorkerSpec("python")
+def test_a_session_that_is_in_use_does_not_move(harness: CoreHarness) -> None:
+    running = harness.eval()
+    assert "busy" in harness.request("env", session="work", action="activate", path="/venv")["status"]
+    harness.finish(running)
+    assert harness.request("env", session="work", action="activate", path="/venv")["epoch"] == 2
+    assert harness.request("env", session="work", action="deactivate")["epoch"] == 3
+    assert harness.session().spec == WorkerSpec("python")
 
 
 @pytest.mark.parametrize(
@@ -130,56 +130,56 @@ def test_a_session_that_is_in_use_does_not_move(table: CoreHarness) -> None:
     ],
 )
 def test_an_env_request_that_makes_no_sense_is_refused(
-    table: CoreHarness, fields: dict[str, object], word: str
+    harness: CoreHarness, fields: dict[str, object], word: str
 ) -> None:
-    table.open("work")
-    assert word in table.request("env", session="work", **fields)["status"]
-    table.finish(table.eval())
+    harness.open("work")
+    assert word in harness.request("env", session="work", **fields)["status"]
+    harness.finish(harness.eval())
 
 
-def test_packages_take_their_turn_as_an_eval_does(table: CoreHarness) -> None:
-    running = table.eval()
-    asked = table.send("env", session="work", action="add", packages=["six"])
-    assert not table.running_evals(asked)
-    table.finish(running)
-    assert table.running_evals(asked) == [asked]
-    table.finish(asked)
-    jobs = table.request("jobs", session="work")["jobs"]
+def test_packages_take_their_turn_as_an_eval_does(harness: CoreHarness) -> None:
+    running = harness.eval()
+    asked = harness.send("env", session="work", action="add", packages=["six"])
+    assert not harness.running_evals(asked)
+    harness.finish(running)
+    assert harness.running_evals(asked) == [asked]
+    harness.finish(asked)
+    jobs = harness.request("jobs", session="work")["jobs"]
     assert [job["code"] for job in jobs] == ["1", "env add six"]
-    assert table.request("history", session="work")["count"] == 1
+    assert harness.request("history", session="work")["count"] == 1
 
 
-def test_only_python_has_environments(new_table: Callable[..., CoreHarness]) -> None:
-    table = new_table(runtimes=("python", "node"))
-    table.open("js", runtime="node")
-    assert table.specs[table.worker("js").number] == WorkerSpec("node")
+def test_only_python_has_environments(new_harness: Callable[..., CoreHarness]) -> None:
+    harness = new_harness(runtimes=("python", "node"))
+    harness.open("js", runtime="node")
+    assert harness.specs[harness.worker("js").number] == WorkerSpec("node")
     for action in ("show", "activate", "list"):
-        assert "not-supported" in table.request("env", session="js", action=action, path="/venv")["status"]
+        assert "not-supported" in harness.request("env", session="js", action=action, path="/venv")["status"]
 
 
-def test_of_another_runtime_one_is_kept_warm_while_a_session_has_it(new_table: Callable[..., CoreHarness]) -> None:
-    table = new_table(warm=2, runtimes=("python", "node"))
-    assert list(table.specs.values()) == [WorkerSpec("python")] * 2
-    table.open("js", runtime="node")
-    table.wait(0.1)
-    assert list(table.specs.values()).count(WorkerSpec("node")) == 2
-    table.request("reset", session="js")
-    table.wait(0.1)
-    assert table.core.scheduler.pool.count_by_state() == {"starting": 0, "warm": 3, "claimed": 1}
-    table.request("close", session="js")
-    table.wait(0.1)
-    assert table.core.scheduler.pool.count_by_state() == {"starting": 0, "warm": 2, "claimed": 0}
+def test_of_another_runtime_one_is_kept_warm_while_a_session_has_it(new_harness: Callable[..., CoreHarness]) -> None:
+    harness = new_harness(warm=2, runtimes=("python", "node"))
+    assert list(harness.specs.values()) == [WorkerSpec("python")] * 2
+    harness.open("js", runtime="node")
+    harness.wait(0.1)
+    assert list(harness.specs.values()).count(WorkerSpec("node")) == 2
+    harness.request("reset", session="js")
+    harness.wait(0.1)
+    assert harness.core.scheduler.pool.count_by_state() == {"starting": 0, "warm": 3, "claimed": 1}
+    harness.request("close", session="js")
+    harness.wait(0.1)
+    assert harness.core.scheduler.pool.count_by_state() == {"starting": 0, "warm": 2, "claimed": 0}
 
 
-def test_a_runtime_that_cannot_start_does_not_hold_up_another(new_table: Callable[..., CoreHarness]) -> None:
-    table = new_table(auto=False, warm=1, runtimes=("python", "node"))
-    table.workers[1].send_ready()
-    asked = table.send("new-session", name="js", runtime="node")
+def test_a_runtime_that_cannot_start_does_not_hold_up_another(new_harness: Callable[..., CoreHarness]) -> None:
+    harness = new_harness(auto=False, warm=1, runtimes=("python", "node"))
+    harness.workers[1].send_ready()
+    asked = harness.send("new-session", name="js", runtime="node")
     for number in range(2, 5):
-        table.workers[number].exit("exited with code 127")
-    assert "worker-lost" in table.final_reply(asked)["status"]
-    opened = table.send("new-session", name="py")
-    table.workers[1].send_assigned()
-    assert table.final_reply(opened)["created"] is True
-    table.wait(0.1)
-    assert table.specs[table.spawned[-1]] == WorkerSpec("python")
+        harness.workers[number].exit("exited with code 127")
+    assert "worker-lost" in harness.final_reply(asked)["status"]
+    opened = harness.send("new-session", name="py")
+    harness.workers[1].send_assigned()
+    assert harness.final_reply(opened)["created"] is True
+    harness.wait(0.1)
+    assert harness.specs[harness.spawned[-1]] == WorkerSpec("python")

@@ -1,4 +1,4 @@
-"""An epoch is a number of one owner and name that only grows: through closes, transfers, and the end of a broker."""
+"""Epochs: per owner and name they only grow, through closes, transfers, and the end of a broker."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ OTHER = b"p2"
 New = Callable[..., CoreHarness]
 
 
-def saved_sessions_of(table: CoreHarness) -> SavedSessions:
-    """What was saved until a broker was killed."""
-    latest = {(each.owner, each.name or each.id, each.scope): each for each in table.saved}
+def saved_sessions_of(harness: CoreHarness) -> SavedSessions:
+    """Return the records that were saved until a broker was killed."""
+    latest = {(each.owner, each.name or each.id, each.scope): each for each in harness.saved}
     return SavedSessions(0, list(latest.values()))
 
 
-def build_successor(of: CoreHarness, new_table: New) -> CoreHarness:
-    """The broker that comes after one that was killed."""
-    after = new_table()
+def build_successor(of: CoreHarness, new_harness: New) -> CoreHarness:
+    """Build the broker that comes after one that was killed."""
+    after = new_harness()
     after.core.restore(saved_sessions_of(of))
     return after
 
 
-def test_every_new_worker_of_a_name_has_a_higher_epoch(table: CoreHarness) -> None:
-    seen = [table.open("work")["epoch"], table.request("reset", session="work")["epoch"]]
-    table.worker().send_interpreter_exited("SIGSEGV")
-    seen.append(table.finish(table.eval())["epoch"])
-    table.request("close", session="work")
-    seen.append(table.open("work")["epoch"])
+def test_every_new_worker_of_a_name_has_a_higher_epoch(harness: CoreHarness) -> None:
+    seen = [harness.open("work")["epoch"], harness.request("reset", session="work")["epoch"]]
+    harness.worker().send_interpreter_exited("SIGSEGV")
+    seen.append(harness.finish(harness.eval())["epoch"])
+    harness.request("close", session="work")
+    seen.append(harness.open("work")["epoch"])
     assert seen == [1, 2, 3, 4]
-    assert table.open("other")["epoch"] == 1
+    assert harness.open("other")["epoch"] == 1
 
 
-def test_what_is_told_is_saved_before(table: CoreHarness) -> None:
-    """The effects come in that order: a broker that is killed between any two has told nothing that is not saved."""
+def test_what_is_told_is_saved_before(harness: CoreHarness) -> None:
+    """A broker that is killed between two effects has sent nothing that is not saved: records come first."""
     highest = {"work": 0}
-    do = table.apply
+    do = harness.apply
 
     def watching(effects: list[Effect]) -> None:
         for effect in effects:
@@ -53,29 +53,31 @@ def test_what_is_told_is_saved_before(table: CoreHarness) -> None:
                 assert msgspec.json.decode(bytes(effect.body)).get("epoch", 0) <= highest["work"]
         do(effects)
 
-    table.apply = watching  # type: ignore[method-assign]
-    table.eval("work", id="runs")
-    table.worker().send_interpreter_exited("SIGSEGV")
-    table.request("reset", session="work")
-    table.request("close", session="work")
-    table.open("work")
-    assert (highest["work"], table.final_reply("runs")["epoch"]) == (4, 2)
+    harness.apply = watching  # type: ignore[method-assign]
+    harness.eval("work", id="runs")
+    harness.worker().send_interpreter_exited("SIGSEGV")
+    harness.request("reset", session="work")
+    harness.request("close", session="work")
+    harness.open("work")
+    assert (highest["work"], harness.final_reply("runs")["epoch"]) == (4, 2)
 
 
-def test_an_eval_in_a_session_that_is_there_saves_nothing(table: CoreHarness) -> None:
-    table.open("work")
-    before = len(table.saved)
+def test_an_eval_in_a_session_that_is_there_saves_nothing(harness: CoreHarness) -> None:
+    harness.open("work")
+    before = len(harness.saved)
     for _ in range(10):
-        table.finish(table.eval("work"))
-        table.finish(table.eval(None))
-    assert len(table.saved) == before
+        harness.finish(harness.eval("work"))
+        harness.finish(harness.eval(None))
+    assert len(harness.saved) == before
 
 
-def test_after_a_killed_broker_the_first_answer_says_lost_with_the_cause(table: CoreHarness, new_table: New) -> None:
+def test_after_a_killed_broker_the_first_answer_says_lost_with_the_cause(
+    harness: CoreHarness, new_harness: New
+) -> None:
     for name in ("work", "opened"):
-        table.open(name)
-    table.request("reset", session="work")
-    after = build_successor(table, new_table)
+        harness.open(name)
+    harness.request("reset", session="work")
+    after = build_successor(harness, new_harness)
     conflict = after.request("eval", session="work", code="x", if_missing="create", expect_epoch=2)
     assert (conflict["status"][-1], conflict["epoch"], len(after.state.sessions)) == ("epoch-conflict", 3, 0)
     asked = after.eval("work", expect_epoch=3)
@@ -91,54 +93,54 @@ def test_after_a_killed_broker_the_first_answer_says_lost_with_the_cause(table: 
 
 
 def test_who_asks_for_a_session_of_the_broker_before_is_told_what_became_of_it(
-    table: CoreHarness, new_table: New
+    harness: CoreHarness, new_harness: New
 ) -> None:
-    id = table.open("work")["session"]
-    nameless = table.request("new-session")["session"]
-    after = build_successor(table, new_table)
+    id = harness.open("work")["session"]
+    nameless = harness.request("new-session")["session"]
+    after = build_successor(harness, new_harness)
     for key in ("work", id, nameless):
         assert after.request("jobs", session=key)["cause"] == BROKER_ENDED
     after.core.set_identity(OTHER, "uid:1001")
     assert "cause" not in after.request("jobs", OTHER, session="work")
-    assert new_table().core.restore(saved_sessions_of(table)) == ["work", nameless]
+    assert new_harness().core.restore(saved_sessions_of(harness)) == ["work", nameless]
 
 
 def test_a_session_that_was_closed_on_purpose_is_not_lost_and_keeps_its_epochs(
-    table: CoreHarness, new_table: New
+    harness: CoreHarness, new_harness: New
 ) -> None:
-    table.open("work")
-    table.request("close", session="work")
-    after = build_successor(table, new_table)
+    harness.open("work")
+    harness.request("close", session="work")
+    after = build_successor(harness, new_harness)
     opened = after.open("work")
     assert (opened["epoch"], "state" in opened, "cause" in opened) == (2, False, False)
-    assert new_table().core.restore(saved_sessions_of(table)) == []
+    assert new_harness().core.restore(saved_sessions_of(harness)) == []
 
 
-def test_a_broker_that_ends_in_good_order_is_a_cause_as_well(table: CoreHarness, new_table: New) -> None:
-    table.open("work")
-    table.request("shutdown")
-    assert table.exits
-    after = build_successor(table, new_table)
+def test_a_broker_that_ends_in_good_order_is_a_cause_as_well(harness: CoreHarness, new_harness: New) -> None:
+    harness.open("work")
+    harness.request("shutdown")
+    assert harness.exits
+    after = build_successor(harness, new_harness)
     opened = after.open("work")
     assert (opened["epoch"], opened["state"]) == (2, "lost")
     assert opened["cause"].startswith("the broker that had it ended: ")
 
 
-def test_epochs_are_of_one_owner_and_project(table: CoreHarness, new_table: New) -> None:
-    table.core.set_identity(OTHER, "uid:1001")
-    table.open("work")
-    table.request("reset", session="work")
-    assert table.open("work", peer=OTHER)["epoch"] == 1
-    assert [table.open("default", project=project)["epoch"] for project in ("/a", "/b")] == [1, 1]
-    table.request("reset", session="default", project="/b")
-    after = build_successor(table, new_table)
+def test_epochs_are_of_one_owner_and_project(harness: CoreHarness, new_harness: New) -> None:
+    harness.core.set_identity(OTHER, "uid:1001")
+    harness.open("work")
+    harness.request("reset", session="work")
+    assert harness.open("work", peer=OTHER)["epoch"] == 1
+    assert [harness.open("default", project=project)["epoch"] for project in ("/a", "/b")] == [1, 1]
+    harness.request("reset", session="default", project="/b")
+    after = build_successor(harness, new_harness)
     after.core.set_identity(OTHER, "uid:1001")
     assert [after.open("work", peer=peer)["epoch"] for peer in (b"p1", OTHER)] == [3, 2]
     assert [after.open("default", project=project)["epoch"] for project in ("/a", "/b", "/c")] == [2, 3, 1]
 
 
-def test_names_that_are_forgotten_begin_above_all_of_them(table: CoreHarness) -> None:
-    table.core.restore(
+def test_names_that_are_forgotten_begin_above_all_of_them(harness: CoreHarness) -> None:
+    harness.core.restore(
         SavedSessions(
             0,
             [
@@ -147,40 +149,40 @@ def test_names_that_are_forgotten_begin_above_all_of_them(table: CoreHarness) ->
             ],
         )
     )
-    assert len(table.core.saved_sessions().records) == MAX_CLOSED_SESSIONS
-    assert (table.core.saved_sessions().floor, table.open("n3")["epoch"], table.open("n5")["epoch"]) == (7, 8, 2)
+    assert len(harness.core.saved_sessions().records) == MAX_CLOSED_SESSIONS
+    assert (harness.core.saved_sessions().floor, harness.open("n3")["epoch"], harness.open("n5")["epoch"]) == (7, 8, 2)
 
 
-def test_who_is_handed_a_session_whose_name_it_knows_sees_a_higher_epoch(table: CoreHarness) -> None:
-    table.core.set_identity(OTHER, "uid:1001")
-    table.open("work", peer=OTHER)
+def test_who_is_handed_a_session_whose_name_it_knows_sees_a_higher_epoch(harness: CoreHarness) -> None:
+    harness.core.set_identity(OTHER, "uid:1001")
+    harness.open("work", peer=OTHER)
     for _ in range(4):
-        table.request("reset", OTHER, session="work")
-    table.request("close", OTHER, session="work")
-    table.finish(table.eval("work", id="mine"))
-    table.eval("work", id="runs")
-    busy = table.request("hand-over", session="work", who="uid:1001")
+        harness.request("reset", OTHER, session="work")
+    harness.request("close", OTHER, session="work")
+    harness.finish(harness.eval("work", id="mine"))
+    harness.eval("work", id="runs")
+    busy = harness.request("hand-over", session="work", who="uid:1001")
     assert busy["status"][-1] == "busy"
-    table.finish("runs")
-    table.request("hand-over", session="work", who="uid:1001")
-    asked = table.send("eval", OTHER, session="work", code="1", expect_epoch=6)
-    assert table.finish(asked)["epoch"] == 6
-    read = table.send("read", OTHER, session="work", eval_id=1)
-    assert table.worker().op_of(read) == "read"
-    assert table.request("reset", OTHER, session="work")["epoch"] == 7
-    assert table.open("work")["epoch"] == 2
+    harness.finish("runs")
+    harness.request("hand-over", session="work", who="uid:1001")
+    asked = harness.send("eval", OTHER, session="work", code="1", expect_epoch=6)
+    assert harness.finish(asked)["epoch"] == 6
+    read = harness.send("read", OTHER, session="work", eval_id=1)
+    assert harness.worker().op_of(read) == "read"
+    assert harness.request("reset", OTHER, session="work")["epoch"] == 7
+    assert harness.open("work")["epoch"] == 2
 
 
 @pytest.mark.parametrize("way", ["environment", "clone"])
-def test_a_worker_that_comes_another_way_has_the_next_epoch(table: CoreHarness, new_table: New, way: str) -> None:
-    table.open("work")
-    table.open("copy")
-    table.request("close", session="copy")
+def test_a_worker_that_comes_another_way_has_the_next_epoch(harness: CoreHarness, new_harness: New, way: str) -> None:
+    harness.open("work")
+    harness.open("copy")
+    harness.request("close", session="copy")
     if way == "environment":
-        assert table.request("env", session="work", action="activate", path="/v")["epoch"] == 2
-        assert build_successor(table, new_table).open("work")["epoch"] == 3
+        assert harness.request("env", session="work", action="activate", path="/v")["epoch"] == 2
+        assert build_successor(harness, new_harness).open("work")["epoch"] == 3
     else:
-        asked = table.send("clone", session="work", name="copy")
-        table.worker("work").send_snapshot(asked)
-        assert table.final_reply(asked)["epoch"] == 2
-        assert build_successor(table, new_table).open("copy")["epoch"] == 3
+        asked = harness.send("clone", session="work", name="copy")
+        harness.worker("work").send_snapshot(asked)
+        assert harness.final_reply(asked)["epoch"] == 2
+        assert build_successor(harness, new_harness).open("copy")["epoch"] == 3

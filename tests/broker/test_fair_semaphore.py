@@ -1,4 +1,4 @@
-"""Slots: so many at once, turns between identities first and between their agents then, long evals not in all of them."""
+"""The fair semaphore: slots go round between identities, then between their agents; long evals get only some."""
 
 from __future__ import annotations
 
@@ -98,8 +98,10 @@ def test_one_release_may_let_in_two_that_waited_for_different_reasons() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_nobody_that_waits_is_passed_over_twice_by_another(seed: int) -> None:
-    """From the moment an agent has somebody waiting, each other agent of its identity is served once at most before
-    it; and each other identity, from the moment that one of its own waits."""
+    """While an agent waits, each other agent of its identity is served at most once before it.
+
+    The same holds for identities.
+    """
     pick = random.Random(seed)
     gate: FairSemaphore[str] = build_semaphore(1)
     ran = turn("z", "uid:9")

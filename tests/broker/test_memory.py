@@ -1,4 +1,4 @@
-"""Memory in sum, decided from what workers and the machine report: who may begin, and who is ended."""
+"""Memory in sum: decides from reports of workers and the machine what may begin, and which session ends."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ GIB = 1 << 30
 GUEST = b"p9"
 
 
-def table(total: int = 8 * GIB, left: int = 6 * GIB, **limits: int) -> CoreHarness:
-    """A broker that has looked at its machine."""
+def harness(total: int = 8 * GIB, left: int = 6 * GIB, **limits: int) -> CoreHarness:
+    """Return a harness whose machine was measured."""
     made = CoreHarness(**limits)
     report_machine(made, left, total)
     return made
 
 
-def report_machine(table: CoreHarness, left: int, total: int = 8 * GIB) -> None:
-    table.memory_reading = AvailableMemory(total, left)
-    table.apply(table.core.on_memory_measured(table.memory_reading, table.now))
+def report_machine(harness: CoreHarness, left: int, total: int = 8 * GIB) -> None:
+    harness.memory_reading = AvailableMemory(total, left)
+    harness.apply(harness.core.on_memory_measured(harness.memory_reading, harness.now))
 
 
-def report_usage(table: CoreHarness, name: str, used: int) -> None:
-    """A session's worker reports, and the report counts."""
-    table.worker(name).send(FrameKind.HEARTBEAT, HeartbeatBody(1.0, used))
-    table.wait(0.1)
+def report_usage(harness: CoreHarness, name: str, used: int) -> None:
+    """Report the memory of a session, and let the broker sum up."""
+    harness.worker(name).send(FrameKind.HEARTBEAT, HeartbeatBody(1.0, used))
+    harness.wait(0.1)
 
 
-def open_guest_session(table: CoreHarness, name: str) -> None:
-    """A session of another user."""
-    table.core.set_identity(GUEST, "uid:1001")
-    table.final_reply(table.send("new-session", GUEST, name=name))
+def open_guest_session(harness: CoreHarness, name: str) -> None:
+    """Open a session of another user."""
+    harness.core.set_identity(GUEST, "uid:1001")
+    harness.final_reply(harness.send("new-session", GUEST, name=name))
 
 
 def test_a_session_and_an_eval_need_memory_that_is_really_free() -> None:
-    broker = table(min_free_memory_bytes=GIB)
+    broker = harness(min_free_memory_bytes=GIB)
     broker.open("there")
     report_machine(broker, left=900 * MIB)
     for asked in (
@@ -57,7 +57,7 @@ def test_a_session_and_an_eval_need_memory_that_is_really_free() -> None:
 
 
 def test_while_memory_is_short_sessions_can_be_asked_about_reset_and_closed() -> None:
-    broker = table(min_free_memory_bytes=GIB)
+    broker = harness(min_free_memory_bytes=GIB)
     broker.open("a")
     broker.open("b")
     report_machine(broker, left=900 * MIB)
@@ -79,7 +79,7 @@ def test_no_worker_is_kept_warm_while_memory_is_short() -> None:
 
 
 def test_an_identity_over_its_bound_loses_its_largest_session_and_others_none() -> None:
-    broker = table(max_identity_memory_bytes=300 * MIB)
+    broker = harness(max_identity_memory_bytes=300 * MIB)
     for name in ("mine", "small"):
         broker.open(name)
     open_guest_session(broker, "theirs")
@@ -100,7 +100,7 @@ def test_an_identity_over_its_bound_loses_its_largest_session_and_others_none() 
 
 
 def test_an_identity_at_its_bound_begins_nothing_and_others_do() -> None:
-    broker = table(max_identity_memory_bytes=300 * MIB)
+    broker = harness(max_identity_memory_bytes=300 * MIB)
     broker.open("mine")
     open_guest_session(broker, "theirs")
     report_usage(broker, "mine", 300 * MIB)
@@ -112,7 +112,7 @@ def test_an_identity_at_its_bound_begins_nothing_and_others_do() -> None:
 
 
 def test_all_sessions_together_are_bounded_and_the_largest_goes_first() -> None:
-    broker = table(max_memory_bytes=500 * MIB)
+    broker = harness(max_memory_bytes=500 * MIB)
     for name in ("a", "b", "c"):
         broker.open(name)
     for name, used in (("a", 100 * MIB), ("b", 260 * MIB), ("c", 150 * MIB)):
@@ -125,7 +125,7 @@ def test_all_sessions_together_are_bounded_and_the_largest_goes_first() -> None:
 
 
 def test_who_divides_its_memory_over_many_sessions_is_ended_before_who_has_one_that_is_larger() -> None:
-    broker = table(max_memory_bytes=500 * MIB, max_identity_memory_bytes=400 * MIB)
+    broker = harness(max_memory_bytes=500 * MIB, max_identity_memory_bytes=400 * MIB)
     broker.open("large")
     for number in range(4):
         open_guest_session(broker, f"small{number}")
@@ -137,7 +137,7 @@ def test_who_divides_its_memory_over_many_sessions_is_ended_before_who_has_one_t
 
 
 def test_where_the_machine_runs_out_the_largest_is_ended_and_its_memory_waited_for() -> None:
-    broker = table(min_free_memory_bytes=GIB)
+    broker = harness(min_free_memory_bytes=GIB)
     for name, used in (("a", 300 * MIB), ("b", 200 * MIB)):
         broker.open(name)
         report_usage(broker, name, used)
@@ -173,7 +173,7 @@ def test_an_end_for_memory_is_told_by_event_log_and_audit() -> None:
     ],
 )
 def test_bounds_that_are_not_set_come_from_the_machine(total: int, most: int, others: int, free: int) -> None:
-    memory = table(total, total).state.memory
+    memory = harness(total, total).state.memory
     assert (memory.max_bytes, memory.max_bytes_of("self"), memory.max_bytes_of("uid:7"), memory.min_free) == (
         most,
         None,
@@ -190,7 +190,7 @@ def test_a_broker_that_has_not_seen_its_machine_bounds_nothing_by_it() -> None:
 
 
 def test_the_machine_is_looked_at_oftener_when_little_is_left() -> None:
-    broker = table(min_free_memory_bytes=GIB)
+    broker = harness(min_free_memory_bytes=GIB)
     broker.open("work")
     before = broker.memory_checks
     broker.wait(10)
@@ -203,7 +203,7 @@ def test_the_machine_is_looked_at_oftener_when_little_is_left() -> None:
 
 
 def test_a_worker_that_is_gone_counts_no_more() -> None:
-    broker = table(max_memory_bytes=500 * MIB)
+    broker = harness(max_memory_bytes=500 * MIB)
     broker.open("a")
     broker.open("b")
     report_usage(broker, "a", 400 * MIB)
@@ -214,7 +214,7 @@ def test_a_worker_that_is_gone_counts_no_more() -> None:
 
 
 def test_info_says_what_is_left_for_a_session_and_stats_what_all_use() -> None:
-    broker = table(max_memory_bytes=500 * MIB)
+    broker = harness(max_memory_bytes=500 * MIB)
     broker.open("work")
     broker.open("other")
     report_usage(broker, "other", 100 * MIB)

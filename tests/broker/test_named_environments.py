@@ -1,4 +1,4 @@
-"""Named environments in the core: whose a name is, and how many there may be."""
+"""Named environments in the core: their owners, and how many there may be."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ OTHER = b"p2"
 
 
 @pytest.fixture
-def two(new_table: Callable[..., CoreHarness]) -> CoreHarness:
-    """`@a` and `@b` are the broker's user's, `@uid:7/a` is that of p2; `work` is a session in `@a`."""
-    table = new_table(audit=True, ask_timeout_ms=3000)
-    table.core.set_identity(OTHER, "uid:7")
-    table.environments |= KEPT
-    table.open("work", runtime="@a")
-    return table
+def two(new_harness: Callable[..., CoreHarness]) -> CoreHarness:
+    """A harness with `@a` and `@b` of the broker's user and `@uid:7/a` of p2; `work` is a session in `@a`."""
+    harness = new_harness(audit=True, ask_timeout_ms=3000)
+    harness.core.set_identity(OTHER, "uid:7")
+    harness.environments |= KEPT
+    harness.open("work", runtime="@a")
+    return harness
 
 
-def listed(table: CoreHarness, peer: bytes = b"p1") -> list[tuple[str, str, list[str], int]]:
-    entries = table.request("ls-environments", peer)["environments"]
+def listed(harness: CoreHarness, peer: bytes = b"p1") -> list[tuple[str, str, list[str], int]]:
+    entries = harness.request("ls-environments", peer)["environments"]
     return [(each["environment"], each["owner"], each["sessions"], each["session-count"]) for each in entries]
 
 
@@ -130,25 +130,25 @@ def test_an_admin_removes_anybodys(two: CoreHarness) -> None:
     assert listed(two, OTHER) == []
 
 
-def test_workers_that_no_session_has_are_ended_first(new_table: Callable[..., CoreHarness]) -> None:
-    table = new_table(warm=1)
-    table.environments |= {"@a"}
-    table.open("work", runtime="@a")
-    table.wait(0.1)
-    table.request("close", session="work")
-    asked = table.send("remove-environment", environment="@a")
-    assert [number for number, worker in table.core.scheduler.pool.workers.items() if worker.spec.environment] == []
-    table.finish_removal()
-    assert table.final_reply(asked)["status"] == ["done"]
+def test_workers_that_no_session_has_are_ended_first(new_harness: Callable[..., CoreHarness]) -> None:
+    harness = new_harness(warm=1)
+    harness.environments |= {"@a"}
+    harness.open("work", runtime="@a")
+    harness.wait(0.1)
+    harness.request("close", session="work")
+    asked = harness.send("remove-environment", environment="@a")
+    assert [number for number, worker in harness.core.scheduler.pool.workers.items() if worker.spec.environment] == []
+    harness.finish_removal()
+    assert harness.final_reply(asked)["status"] == ["done"]
 
 
-def test_a_session_that_is_to_move_there_has_it(new_table: Callable[..., CoreHarness]) -> None:
-    table = new_table(auto=False)
-    table.send("new-session", name="work")
-    table.workers[1].send_ready()
-    table.workers[1].send_assigned()
-    table.send("env", session="work", action="activate", path="@a")
-    assert table.request("remove-environment", environment="@a")["status"][-1] == "environment-in-use"
+def test_a_session_that_is_to_move_there_has_it(new_harness: Callable[..., CoreHarness]) -> None:
+    harness = new_harness(auto=False)
+    harness.send("new-session", name="work")
+    harness.workers[1].send_ready()
+    harness.workers[1].send_assigned()
+    harness.send("env", session="work", action="activate", path="@a")
+    assert harness.request("remove-environment", environment="@a")["status"][-1] == "environment-in-use"
 
 
 def test_a_removal_that_cannot_be_or_takes_long_is_told(two: CoreHarness) -> None:

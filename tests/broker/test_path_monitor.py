@@ -1,4 +1,4 @@
-"""The folder of a broker's own sockets, where the machine does not give one; and places that cannot be mended."""
+"""The directory of a broker's own sockets where the machine has none; and paths that cannot be repaired."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_lock_file_that_was_removed_can_be_held_again_unless_another_does(tmp:
 
 
 class BrokenDirectory:
-    """A place that is as the test says."""
+    """A path in the state that the test sets."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory

@@ -1,4 +1,4 @@
-"""What each identity may hold, and each of its agents; every refusal says whose quota it is, and heals."""
+"""Quotas of identities and their agents; every error says whose quota was met, and is temporary."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def quotas_of(listed: dict[str, dict[str, int]] | None = None, **limits: int) ->
 
 
 def take(quotas: Quotas, identity: str, agent: str = "a", most: int = 1000) -> int:
-    """Charge sessions until there is no room; how many there were."""
+    """Charge sessions until there is no room. Return how many there were."""
     holder, count = Holder(identity, agent), 0
     while count < most and quotas.has_room(SESSIONS, holder):
         quotas.charge(SESSIONS, holder)
@@ -50,11 +50,11 @@ def exceeded_quota(quotas: Quotas, identity: str, agent: str = "a") -> tuple[str
 
 
 @pytest.fixture
-def shared(new_table: Callable[..., CoreHarness]) -> Callable[..., CoreHarness]:
-    """A table with clients of two users beside the broker's own, two connections each."""
+def shared(new_harness: Callable[..., CoreHarness]) -> Callable[..., CoreHarness]:
+    """A harness with clients of two users beside the broker's own, two connections each."""
 
     def begin(**limits: int) -> CoreHarness:
-        table = new_table(**limits)
+        harness = new_harness(**limits)
         for peer, identity in (
             (ADA, "uid:1"),
             (b"ada2", "uid:1"),
@@ -62,8 +62,8 @@ def shared(new_table: Callable[..., CoreHarness]) -> Callable[..., CoreHarness]:
             (b"bob2", "uid:2"),
             (b"eve1", "uid:3"),
         ):
-            table.core.set_identity(peer, identity)
-        return table
+            harness.core.set_identity(peer, identity)
+        return harness
 
     return begin
 
@@ -165,192 +165,192 @@ def test_sums_are_those_of_what_is_held(steps: list[tuple[str, str, bool]]) -> N
 
 
 def test_a_user_with_all_of_its_sessions_locks_nobody_out(shared: Callable[..., CoreHarness]) -> None:
-    table = shared(max_sessions=10)
-    opened = [table.request("new-session", ADA, name=f"a{number}")["status"][-1] for number in range(7)]
+    harness = shared(max_sessions=10)
+    opened = [harness.request("new-session", ADA, name=f"a{number}")["status"][-1] for number in range(7)]
     assert opened == ["done"] * 5 + ["session-limit-reached"] * 2
-    refused = table.request("new-session", b"ada2", agent="another-label")
+    refused = harness.request("new-session", b"ada2", agent="another-label")
     assert refused["err"] == "Session limit reached for uid:1 (max-sessions = 5)"
     assert (refused["quota-of"], refused["retry-after-ms"]) == ("uid:1", 1000)
-    assert table.request("new-session", BOB, name="b")["status"] == ["done"]
-    assert table.request("new-session", OWN, name="own")["status"] == ["done"]
-    table.request("close", ADA, session="a0")
-    assert table.request("new-session", ADA, name="a9")["status"] == ["done"]
+    assert harness.request("new-session", BOB, name="b")["status"] == ["done"]
+    assert harness.request("new-session", OWN, name="own")["status"] == ["done"]
+    harness.request("close", ADA, session="a0")
+    assert harness.request("new-session", ADA, name="a9")["status"] == ["done"]
 
 
 def test_a_session_that_is_handed_over_counts_for_its_new_owner(shared: Callable[..., CoreHarness]) -> None:
-    table = shared(max_sessions=6)
+    harness = shared(max_sessions=6)
     for name in ("x", "y", "z"):
-        table.request("new-session", ADA, name=name)
-    table.request("new-session", BOB, name="b")
-    full, free = [next(each.id for each in table.state.sessions if each.name == name) for name in ("b", "x")]
-    table.request("hand-over", BOB, session=full, who="uid:1")
-    refused = table.request("hand-over", ADA, session=full, who="uid:1")
+        harness.request("new-session", ADA, name=name)
+    harness.request("new-session", BOB, name="b")
+    full, free = [next(each.id for each in harness.state.sessions if each.name == name) for name in ("b", "x")]
+    harness.request("hand-over", BOB, session=full, who="uid:1")
+    refused = harness.request("hand-over", ADA, session=full, who="uid:1")
     assert refused["err"] == "Session limit reached for uid:1 (max-sessions = 3)"
-    table.request("hand-over", ADA, session=free, who="uid:2")
-    assert table.request("hand-over", BOB, session=free, who="uid:2")["owner"] == "uid:2"
-    assert (table.state.quotas.used_by(SESSIONS, "uid:1"), table.state.quotas.used_by(SESSIONS, "uid:2")) == (2, 2)
-    assert table.request("new-session", ADA, name="w")["status"] == ["done"]
+    harness.request("hand-over", ADA, session=free, who="uid:2")
+    assert harness.request("hand-over", BOB, session=free, who="uid:2")["owner"] == "uid:2"
+    assert (harness.state.quotas.used_by(SESSIONS, "uid:1"), harness.state.quotas.used_by(SESSIONS, "uid:2")) == (2, 2)
+    assert harness.request("new-session", ADA, name="w")["status"] == ["done"]
 
 
 def test_labels_do_not_lengthen_the_queue_of_an_identity(shared: Callable[..., CoreHarness]) -> None:
-    table = shared(max_concurrent_evals=1, max_queued_evals=3)
-    table.eval("held")
-    ends = [table.eval("a", peer=ADA, agent=f"label{number}", if_missing="create") for number in range(6)]
-    waiting = [each for each in ends if table.is_pending(each)]
+    harness = shared(max_concurrent_evals=1, max_queued_evals=3)
+    harness.eval("held")
+    ends = [harness.eval("a", peer=ADA, agent=f"label{number}", if_missing="create") for number in range(6)]
+    waiting = [each for each in ends if harness.is_pending(each)]
     assert len(waiting) == 3
-    refused = table.final_reply(ends[-1])
+    refused = harness.final_reply(ends[-1])
     assert (refused["limit"], refused["limit-value"], refused["quota-of"]) == ("max-queued-evals", 3, "uid:1")
-    assert table.is_pending(table.eval("b", peer=BOB))
-    assert table.state.quotas.used_by(QUEUE, "uid:1") == 3
+    assert harness.is_pending(harness.eval("b", peer=BOB))
+    assert harness.state.quotas.used_by(QUEUE, "uid:1") == 3
 
 
-def test_sleeping_jobs_of_one_agent_leave_slots_to_others_of_the_same_user(table: CoreHarness) -> None:
-    jobs = [table.eval(f"job{number}", agent="sleeper", wait_ms=0) for number in range(10)]
-    assert table.running_evals(*jobs) == jobs[:8]
-    calm = [table.eval(f"calm{number}", agent="calm") for number in range(3)]
-    assert table.running_evals(*calm) == calm[:2]
-    table.finish(calm[0])
-    assert table.running_evals(*calm) == calm[1:]
-    table.finish_abandoned(jobs[0])
-    assert table.running_evals(*jobs[8:]) == jobs[8:9]
+def test_sleeping_jobs_of_one_agent_leave_slots_to_others_of_the_same_user(harness: CoreHarness) -> None:
+    jobs = [harness.eval(f"job{number}", agent="sleeper", wait_ms=0) for number in range(10)]
+    assert harness.running_evals(*jobs) == jobs[:8]
+    calm = [harness.eval(f"calm{number}", agent="calm") for number in range(3)]
+    assert harness.running_evals(*calm) == calm[:2]
+    harness.finish(calm[0])
+    assert harness.running_evals(*calm) == calm[1:]
+    harness.finish_abandoned(jobs[0])
+    assert harness.running_evals(*jobs[8:]) == jobs[8:9]
 
 
-def test_what_has_no_longer_limit_than_others_is_not_long_for_being_waited_for(table: CoreHarness) -> None:
-    jobs = [table.eval(f"job{number}", wait_ms=0, timeout_ms=30_000) for number in range(10)]
-    assert table.running_evals(*jobs) == jobs
+def test_what_has_no_longer_limit_than_others_is_not_long_for_being_waited_for(harness: CoreHarness) -> None:
+    jobs = [harness.eval(f"job{number}", wait_ms=0, timeout_ms=30_000) for number in range(10)]
+    assert harness.running_evals(*jobs) == jobs
 
 
-def test_a_single_slot_is_for_long_evals_too(new_table: Callable[..., CoreHarness]) -> None:
-    table = new_table(max_concurrent_evals=1)
-    job = table.eval(wait_ms=0)
-    assert table.running_evals(job) == [job]
+def test_a_single_slot_is_for_long_evals_too(new_harness: Callable[..., CoreHarness]) -> None:
+    harness = new_harness(max_concurrent_evals=1)
+    job = harness.eval(wait_ms=0)
+    assert harness.running_evals(job) == [job]
 
 
 def test_a_user_that_floods_gets_no_more_than_its_share_and_its_turn(shared: Callable[..., CoreHarness]) -> None:
-    table = shared(max_concurrent_evals=4, max_sessions=100)
-    flood = [table.eval(f"f{number}", peer=ADA, agent=f"label{number}") for number in range(12)]
-    assert table.running_evals(*flood) == flood[:2]
-    calm = table.eval("calm", peer=BOB)
-    own = table.eval("own")
-    assert table.running_evals(calm, own) == [calm, own]
-    table.finish(calm)
-    assert table.running_evals(*flood) == flood[:2]
-    table.finish(flood[0])
-    assert table.running_evals(*flood) == flood[1:3]
-    assert table.state.quotas.used_by(SLOTS, "uid:1") == 2
+    harness = shared(max_concurrent_evals=4, max_sessions=100)
+    flood = [harness.eval(f"f{number}", peer=ADA, agent=f"label{number}") for number in range(12)]
+    assert harness.running_evals(*flood) == flood[:2]
+    calm = harness.eval("calm", peer=BOB)
+    own = harness.eval("own")
+    assert harness.running_evals(calm, own) == [calm, own]
+    harness.finish(calm)
+    assert harness.running_evals(*flood) == flood[:2]
+    harness.finish(flood[0])
+    assert harness.running_evals(*flood) == flood[1:3]
+    assert harness.state.quotas.used_by(SLOTS, "uid:1") == 2
 
 
 # --- reads, subscriptions, keys, requests ---
 
 
 def test_requests_that_wait_are_bounded_for_each_identity(shared: Callable[..., CoreHarness]) -> None:
-    table = shared(max_waiting_reads_total=4)
+    harness = shared(max_waiting_reads_total=4)
     for name, peer in (("a", ADA), ("b", BOB), ("own", OWN)):
-        table.open(name, peer=peer)
-    asked = [table.send("stack", ADA, session="a") for _ in range(3)]
-    assert [table.is_pending(each) for each in asked] == [True, True, False]
-    refused = table.final_reply(asked[2])
+        harness.open(name, peer=peer)
+    asked = [harness.send("stack", ADA, session="a") for _ in range(3)]
+    assert [harness.is_pending(each) for each in asked] == [True, True, False]
+    refused = harness.final_reply(asked[2])
     assert (refused["limit"], refused["quota-of"]) == ("max-waiting-reads-total", "uid:1")
-    anywhere = table.request("complete", ADA, code="a", pos=1)
+    anywhere = harness.request("complete", ADA, code="a", pos=1)
     assert anywhere["status"][-1] == "concurrency-limit-reached"
-    assert len(table.state.sessions) == 3  # none was opened for it
-    assert table.is_pending(table.send("stack", BOB, session="b"))
-    table.worker("a").reply(asked[0])
-    assert table.is_pending(table.send("stack", ADA, session="a"))
-    table.wait(15)
-    assert table.state.quotas.total(READS) == 0
+    assert len(harness.state.sessions) == 3  # none was opened for it
+    assert harness.is_pending(harness.send("stack", BOB, session="b"))
+    harness.worker("a").reply(asked[0])
+    assert harness.is_pending(harness.send("stack", ADA, session="a"))
+    harness.wait(15)
+    assert harness.state.quotas.total(READS) == 0
 
 
 def test_subscriptions_are_bounded_for_each_identity(shared: Callable[..., CoreHarness]) -> None:
-    table = shared(max_subscriptions_total=4)
+    harness = shared(max_subscriptions_total=4)
     for peer in (ADA, b"ada2"):
-        assert table.replies[table.send("subscribe", peer)][0]["status"] == ["subscribed"]
-    refused = table.request("subscribe", b"ada2")
+        assert harness.replies[harness.send("subscribe", peer)][0]["status"] == ["subscribed"]
+    refused = harness.request("subscribe", b"ada2")
     assert (refused["status"][-1], refused["quota-of"]) == ("concurrency-limit-reached", "uid:1")
-    assert table.replies[table.send("subscribe", BOB)][0]["status"] == ["subscribed"]
-    table.disconnect(ADA)
-    table.core.set_identity(ADA, "uid:1")
-    assert table.replies[table.send("subscribe", ADA)][0]["status"] == ["subscribed"]
-    assert table.state.quotas.total(SUBSCRIPTIONS) == 3
+    assert harness.replies[harness.send("subscribe", BOB)][0]["status"] == ["subscribed"]
+    harness.disconnect(ADA)
+    harness.core.set_identity(ADA, "uid:1")
+    assert harness.replies[harness.send("subscribe", ADA)][0]["status"] == ["subscribed"]
+    assert harness.state.quotas.total(SUBSCRIPTIONS) == 3
 
 
 def test_keys_of_one_identity_push_out_none_of_another(shared: Callable[..., CoreHarness]) -> None:
-    table = shared(max_idempotency_keys=10)
-    first = table.eval("b", peer=BOB, agent="x", idempotency_key="mine")
+    harness = shared(max_idempotency_keys=10)
+    first = harness.eval("b", peer=BOB, agent="x", idempotency_key="mine")
     for number in range(20):
-        asked = table.eval("a", peer=ADA, agent=f"label{number}", idempotency_key=f"k{number}")
-        table.finish(asked)
-    assert table.state.quotas.used_by(IDEMPOTENCY_KEYS, "uid:1") == 5
-    table.finish(first)
-    again = table.eval("b", peer=BOB, agent="x", idempotency_key="mine")
-    assert table.worker("b").op_of(again) == "read"
+        asked = harness.eval("a", peer=ADA, agent=f"label{number}", idempotency_key=f"k{number}")
+        harness.finish(asked)
+    assert harness.state.quotas.used_by(IDEMPOTENCY_KEYS, "uid:1") == 5
+    harness.finish(first)
+    again = harness.eval("b", peer=BOB, agent="x", idempotency_key="mine")
+    assert harness.worker("b").op_of(again) == "read"
 
 
 def test_one_label_of_two_users_is_two_agents(shared: Callable[..., CoreHarness]) -> None:
-    table = shared()
+    harness = shared()
     for name, peer in (("a", ADA), ("b", BOB)):
-        table.open(name, peer=peer)
-        asked = table.eval(name, peer=peer, agent="same", idempotency_key="k")
-        assert table.worker(name).op_of(asked) == "eval"
+        harness.open(name, peer=peer)
+        asked = harness.eval(name, peer=peer, agent="same", idempotency_key="k")
+        assert harness.worker(name).op_of(asked) == "eval"
 
 
 def test_who_asks_too_often_may_still_interrupt_and_close(shared: Callable[..., CoreHarness]) -> None:
-    table = shared(rate_limit_per_min=3, control_rate_per_min=2)
-    asked = table.eval("a", peer=ADA)
-    flood = [table.request("ping", ADA)["status"][-1] for _ in range(4)]
+    harness = shared(rate_limit_per_min=3, control_rate_per_min=2)
+    asked = harness.eval("a", peer=ADA)
+    flood = [harness.request("ping", ADA)["status"][-1] for _ in range(4)]
     assert flood == ["pong", "pong", "rate-limited", "rate-limited"]
-    assert table.request("interrupt", ADA, session="a")["interrupted-id"] == 1
-    assert len(table.cancels("a")) == 1
-    assert table.request("ping", ADA)["status"][-1] == "rate-limited"
-    assert table.request("close", ADA, session="a")["status"] == ["done", "session-closed"]
-    assert table.final_reply(asked)["status"] == ["done", "interrupted", "session-closed"]
-    refused = table.request("interrupt", ADA, session="a")
+    assert harness.request("interrupt", ADA, session="a")["interrupted-id"] == 1
+    assert len(harness.cancels("a")) == 1
+    assert harness.request("ping", ADA)["status"][-1] == "rate-limited"
+    assert harness.request("close", ADA, session="a")["status"] == ["done", "session-closed"]
+    assert harness.final_reply(asked)["status"] == ["done", "interrupted", "session-closed"]
+    refused = harness.request("interrupt", ADA, session="a")
     assert (refused["status"][-1], refused["quota-of"]) == ("rate-limited", "uid:1")
-    table.wait(61)
-    assert table.request("ping", ADA)["status"][-1] == "pong"
+    harness.wait(61)
+    assert harness.request("ping", ADA)["status"][-1] == "pong"
 
 
 def test_what_only_names_an_interrupt_does_not_get_through(shared: Callable[..., CoreHarness]) -> None:
-    table = shared(rate_limit_per_min=1)
-    table.request("ping", ADA)
+    harness = shared(rate_limit_per_min=1)
+    harness.request("ping", ADA)
     for fields in (
         {"op": "eval", "code": '"interrupt"'},
         {"op": "ping", "x": "interrupt"},
         {"op": "interrupt", "x": "y" * 2000},
     ):
-        assert table.request(peer=ADA, **fields)["status"][-1] == "rate-limited"
+        assert harness.request(peer=ADA, **fields)["status"][-1] == "rate-limited"
 
 
 # --- what is told of it ---
 
 
 def test_an_identity_sees_its_own_quotas_and_an_admin_all(shared: Callable[..., CoreHarness]) -> None:
-    table = shared(max_concurrent_evals=1)
-    table.eval("a", peer=ADA)
-    table.eval("a2", peer=ADA, agent="secret-label")
-    table.open("b", peer=BOB)
-    own = table.request("stats", ADA)["stats"]
+    harness = shared(max_concurrent_evals=1)
+    harness.eval("a", peer=ADA)
+    harness.eval("a2", peer=ADA, agent="secret-label")
+    harness.open("b", peer=BOB)
+    own = harness.request("stats", ADA)["stats"]
     assert list(own["quotas"]) == ["uid:1"]
     assert own["quotas"]["uid:1"]["max-sessions"] == {"used": 2, "quota": 50}
     assert own["queued"] == {"total": 1, "by-agent": {"secret-label": 1}}
-    assert table.request("stats", BOB)["stats"]["queued"]["by-agent"] == {}
-    every = table.request("stats", OWN)["stats"]
+    assert harness.request("stats", BOB)["stats"]["queued"]["by-agent"] == {}
+    every = harness.request("stats", OWN)["stats"]
     assert set(every["quotas"]) == {"uid:1", "uid:2"}
     assert every["queued"]["by-agent"] == {"uid:1/secret-label": 1}
     assert set(own["quotas"]["uid:1"]) == {each.quota for each in RESOURCES}
 
 
 def test_nothing_stays_charged_when_all_is_over(shared: Callable[..., CoreHarness]) -> None:
-    table = shared(max_concurrent_evals=2)
+    harness = shared(max_concurrent_evals=2)
     for peer, name in ((ADA, "a"), (BOB, "b"), (OWN, "own")):
         for _ in range(3):
-            table.eval(name, peer=peer)
-        table.eval(None, peer=peer)
-        table.send("read", peer, session=name, eval_id=1, wait_ms=5000)
-        table.send("subscribe", peer)
+            harness.eval(name, peer=peer)
+        harness.eval(None, peer=peer)
+        harness.send("read", peer, session=name, eval_id=1, wait_ms=5000)
+        harness.send("subscribe", peer)
     for peer in (ADA, BOB, OWN):
-        table.disconnect(peer)
-    for worker in list(table.workers.values()):
+        harness.disconnect(peer)
+    for worker in list(harness.workers.values()):
         for header, body in worker.frames(FrameKind.REQUEST):
             worker.send(
                 FrameKind.REPLY,
@@ -360,9 +360,9 @@ def test_nothing_stays_charged_when_all_is_over(shared: Callable[..., CoreHarnes
                 eval=header.eval,
                 route=header.route,
             )
-    table.core.set_identity(OWN, "self")
-    for session in list(table.state.sessions):
-        table.request("close", session=session.id)
-    assert {each.quota: table.state.quotas.total(each) for each in RESOURCES} == dict.fromkeys(
+    harness.core.set_identity(OWN, "self")
+    for session in list(harness.state.sessions):
+        harness.request("close", session=session.id)
+    assert {each.quota: harness.state.quotas.total(each) for each in RESOURCES} == dict.fromkeys(
         [each.quota for each in RESOURCES], 0
     )

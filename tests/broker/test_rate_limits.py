@@ -1,4 +1,4 @@
-"""The sliding window: so many requests in any 60 seconds of one connection, refused ones included."""
+"""Rate limits: requests of a connection in any 60 seconds, refused ones included."""
 
 from __future__ import annotations
 
@@ -68,66 +68,66 @@ def test_the_window_agrees_with_counting(limit: int, steps: list[float]) -> None
         assert retry == 0 or sum(when > opens - 0.002 for when in heard) >= limit
 
 
-def test_a_connection_that_asks_too_much_is_told_when_to_come_back(new_table: Callable[..., CoreHarness]) -> None:
-    table = new_table(rate_limit_per_min=2)
-    table.request("ping")
-    table.wait(1)
-    table.request("ping")
-    refused = table.request("ping")
+def test_a_connection_that_asks_too_much_is_told_when_to_come_back(new_harness: Callable[..., CoreHarness]) -> None:
+    harness = new_harness(rate_limit_per_min=2)
+    harness.request("ping")
+    harness.wait(1)
+    harness.request("ping")
+    refused = harness.request("ping")
     assert refused["status"] == ["done", "error", "rate-limited"]
     assert refused["err"] == "Rate limit exceeded (rate-limit-per-min = 2)"
     assert (refused["limit"], refused["limit-value"], refused["retry-after-ms"]) == ("rate-limit-per-min", 2, 59_901)
-    assert table.request("ping", peer=b"p2")["status"] == ["done", "pong"]
-    table.wait(60.001)
-    assert table.request("ping")["status"] == ["done", "pong"]
+    assert harness.request("ping", peer=b"p2")["status"] == ["done", "pong"]
+    harness.wait(60.001)
+    assert harness.request("ping")["status"] == ["done", "pong"]
 
 
-def test_an_unknown_operation_counts_too(new_table: Callable[..., CoreHarness]) -> None:
-    table = new_table(rate_limit_per_min=1)
-    assert table.request("dance")["status"] == ["done", "error", "unknown-op"]
-    assert table.request("ping")["status"] == ["done", "error", "rate-limited"]
+def test_an_unknown_operation_counts_too(new_harness: Callable[..., CoreHarness]) -> None:
+    harness = new_harness(rate_limit_per_min=1)
+    assert harness.request("dance")["status"] == ["done", "error", "unknown-op"]
+    assert harness.request("ping")["status"] == ["done", "error", "rate-limited"]
 
 
-def test_zero_means_no_limit(new_table: Callable[..., CoreHarness]) -> None:
-    table = new_table(rate_limit_per_min=0)
-    assert all(table.request("ping")["status"] == ["done", "pong"] for _ in range(1000))
+def test_zero_means_no_limit(new_harness: Callable[..., CoreHarness]) -> None:
+    harness = new_harness(rate_limit_per_min=0)
+    assert all(harness.request("ping")["status"] == ["done", "pong"] for _ in range(1000))
 
 
-def test_windows_of_silent_connections_are_forgotten(table: CoreHarness) -> None:
-    table.send("ping", peer=b"p1")
-    table.send("ping", peer=b"p2")
-    assert len(table.state.rate_windows) == 2
-    table.wait(50)
-    table.send("ping", peer=b"p2")
-    table.wait(30)
-    assert list(table.state.rate_windows) == [b"p2"]
+def test_windows_of_silent_connections_are_forgotten(harness: CoreHarness) -> None:
+    harness.send("ping", peer=b"p1")
+    harness.send("ping", peer=b"p2")
+    assert len(harness.state.rate_windows) == 2
+    harness.wait(50)
+    harness.send("ping", peer=b"p2")
+    harness.wait(30)
+    assert list(harness.state.rate_windows) == [b"p2"]
 
 
-def test_a_long_request_passes_and_the_next_waits_until_it_is_paid_for(new_table: Callable[..., CoreHarness]) -> None:
-    table = new_table(max_request_bytes_per_s=100_000)
+def test_a_long_request_passes_and_the_next_waits_until_it_is_paid_for(new_harness: Callable[..., CoreHarness]) -> None:
+    harness = new_harness(max_request_bytes_per_s=100_000)
     long = {"code": "#" + "x" * 299_000, "session": None}
-    table.eval(**long)
-    ((peer, until),) = table.paused
-    assert (peer, round(until - table.now, 1)) == (b"p1", 2.0)
-    asked = table.eval(**long)
-    table.wait(0.1)
-    refused = table.final_reply(asked)
+    harness.eval(**long)
+    ((peer, until),) = harness.paused
+    assert (peer, round(until - harness.now, 1)) == (b"p1", 2.0)
+    asked = harness.eval(**long)
+    harness.wait(0.1)
+    refused = harness.final_reply(asked)
     assert (refused["status"][-1], refused["limit"]) == ("rate-limited", "max-request-bytes-per-s")
-    assert table.request("ping")["status"] == ["done", "pong"]  # what is short is never in its way
-    table.now += refused["retry-after-ms"] / 1000
-    table.eval(**long)
-    assert table.state.counts["refused.rate-limited"] == 1
+    assert harness.request("ping")["status"] == ["done", "pong"]  # what is short is never in its way
+    harness.now += refused["retry-after-ms"] / 1000
+    harness.eval(**long)
+    assert harness.state.counts["refused.rate-limited"] == 1
 
 
 def test_bytes_are_counted_for_all_connections_of_an_identity_but_the_brokers_own(
-    new_table: Callable[..., CoreHarness],
+    new_harness: Callable[..., CoreHarness],
 ) -> None:
-    table = new_table(max_request_bytes_per_s=100_000)
+    harness = new_harness(max_request_bytes_per_s=100_000)
     for peer in (b"q1", b"q2"):
-        table.core.set_identity(peer, "ada")
+        harness.core.set_identity(peer, "ada")
     long = "#" + "x" * 150_000
-    table.send("eval", b"q1", code=long)
-    assert "rate-limited" in table.request("eval", b"q2", code=long)["status"]
+    harness.send("eval", b"q1", code=long)
+    assert "rate-limited" in harness.request("eval", b"q2", code=long)["status"]
     for peer in (b"p1", b"p2"):
-        table.send("eval", peer, code=long)
-    assert table.state.counts["refused.rate-limited"] == 1
+        harness.send("eval", peer, code=long)
+    assert harness.state.counts["refused.rate-limited"] == 1

@@ -1,4 +1,4 @@
-"""What the registry remembers of sessions that are gone."""
+"""The causes of the ends of sessions that the registry remembers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new config file in a broker that runs: what changes at once, what is only named, and what changes nothing."""
+"""Reload of the config file: settings that change at once, that need a restart, and files that change nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OTHER = b"p9"
 def config(
     text: str = "", *, admins: tuple[str, ...] = (), warm: int = 0, idle: int = 0, **limits: int
 ) -> RereadResult:
-    """The file says this now."""
+    """Return the result of reading a config file."""
     live = LiveSettings(
         limits=Limits(**limits),
         agents=AgentRules(load(text).config.agents),
@@ -30,118 +30,120 @@ def config(
     return RereadResult(live=live, reloaded=["limits.max-sessions"], needs_restart=["broker.tcp"])
 
 
-def reload_config(table: CoreHarness, reread: RereadResult) -> dict[str, Any]:
-    table.reread_result = reread
-    return table.request("reload-config")
+def reload_config(harness: CoreHarness, reread: RereadResult) -> dict[str, Any]:
+    harness.reread_result = reread
+    return harness.request("reload-config")
 
 
 def test_it_says_what_has_changed_and_what_needs_a_restart() -> None:
-    table = CoreHarness(audit=True)
-    told = reload_config(table, config())
+    harness = CoreHarness(audit=True)
+    told = reload_config(harness, config())
     assert told["status"] == ["done"]
     assert (told["reloaded"], told["needs-restart"]) == (["limits.max-sessions"], ["broker.tcp"])
-    assert table.event_types()[-1] == "config/reloaded"
-    assert "the config file was read again: limits.max-sessions changed; needs a restart: broker.tcp" in table.log_lines
-    assert [line.op for line in table.audited] == ["reload-config"]
+    assert harness.event_types()[-1] == "config/reloaded"
+    assert (
+        "the config file was read again: limits.max-sessions changed; needs a restart: broker.tcp" in harness.log_lines
+    )
+    assert [line.op for line in harness.audited] == ["reload-config"]
 
 
 def test_limits_count_from_then_on() -> None:
-    table = CoreHarness(max_sessions=1)
-    table.open("a")
-    assert "session-limit-reached" in table.request("new-session", name="b")["status"]
-    reload_config(table, config(max_sessions=2))
-    table.open("b")
-    assert table.request("describe")["limits"]["max-sessions"] == 2
+    harness = CoreHarness(max_sessions=1)
+    harness.open("a")
+    assert "session-limit-reached" in harness.request("new-session", name="b")["status"]
+    reload_config(harness, config(max_sessions=2))
+    harness.open("b")
+    assert harness.request("describe")["limits"]["max-sessions"] == 2
 
 
 def test_quotas_of_identities_count_from_then_on() -> None:
-    table = CoreHarness()
-    table.core.set_identity(OTHER, "uid:7")
-    reload_config(table, config('[[identities]]\nname = "uid:7"\nquotas = { max-sessions = 1 }\n'))
-    table.request("new-session", OTHER, name="a")
-    told = table.request("new-session", OTHER, name="b")
+    harness = CoreHarness()
+    harness.core.set_identity(OTHER, "uid:7")
+    reload_config(harness, config('[[identities]]\nname = "uid:7"\nquotas = { max-sessions = 1 }\n'))
+    harness.request("new-session", OTHER, name="a")
+    told = harness.request("new-session", OTHER, name="b")
     assert (told["status"][2:], told["limit-value"]) == (["session-limit-reached"], 1)
-    reload_config(table, config())
-    assert "done" in table.request("new-session", OTHER, name="c")["status"]
+    reload_config(harness, config())
+    assert "done" in harness.request("new-session", OTHER, name="c")["status"]
 
 
 def test_more_slots_are_given_to_who_waits_and_fewer_are_not_taken_away() -> None:
-    table = CoreHarness(max_concurrent_evals=1)
+    harness = CoreHarness(max_concurrent_evals=1)
     for name in "abc":
-        table.open(name)
-    evals = [table.eval(name) for name in "abc"]
-    assert table.running_evals(*evals) == evals[:1]
-    reload_config(table, config(max_concurrent_evals=3))
-    assert table.running_evals(*evals) == evals
-    reload_config(table, config(max_concurrent_evals=1))
-    assert table.running_evals(*evals) == evals
-    late = table.eval("a", "2")
+        harness.open(name)
+    evals = [harness.eval(name) for name in "abc"]
+    assert harness.running_evals(*evals) == evals[:1]
+    reload_config(harness, config(max_concurrent_evals=3))
+    assert harness.running_evals(*evals) == evals
+    reload_config(harness, config(max_concurrent_evals=1))
+    assert harness.running_evals(*evals) == evals
+    late = harness.eval("a", "2")
     for each in evals[:2]:
-        table.finish(each)
-    assert table.running_evals(late) == []
-    table.finish(evals[2])
-    assert table.running_evals(late) == [late]
+        harness.finish(each)
+    assert harness.running_evals(late) == []
+    harness.finish(evals[2])
+    assert harness.running_evals(late) == [late]
 
 
 def test_rules_and_admins_count_from_then_on() -> None:
-    table = CoreHarness()
-    table.core.set_identity(OTHER, "ci")
-    assert "forbidden" in table.request("introspect", OTHER)["status"]
-    table.open("work")
-    assert table.request("eval", session="work", code="1", agent="ada", mode="plan")["status"][-1] == "plan-mode"
-    reload_config(table, config('[[agents]]\nname = "eve"\nenabled = false\n', admins=("ci",)))
-    assert table.request("introspect", OTHER)["status"] == ["done"]
-    assert "forbidden" in table.request("ping", agent="eve")["status"]
-    reload_config(table, config())
-    assert "forbidden" in table.request("introspect", OTHER)["status"]
-    assert "pong" in table.request("ping", agent="eve")["status"]
+    harness = CoreHarness()
+    harness.core.set_identity(OTHER, "ci")
+    assert "forbidden" in harness.request("introspect", OTHER)["status"]
+    harness.open("work")
+    assert harness.request("eval", session="work", code="1", agent="ada", mode="plan")["status"][-1] == "plan-mode"
+    reload_config(harness, config('[[agents]]\nname = "eve"\nenabled = false\n', admins=("ci",)))
+    assert harness.request("introspect", OTHER)["status"] == ["done"]
+    assert "forbidden" in harness.request("ping", agent="eve")["status"]
+    reload_config(harness, config())
+    assert "forbidden" in harness.request("introspect", OTHER)["status"]
+    assert "pong" in harness.request("ping", agent="eve")["status"]
 
 
 def test_identities_count_from_then_on() -> None:
-    table = CoreHarness()
-    assert table.state.config.identities.get("ci") is None
-    reload_config(table, config('[[identities]]\nname = "ci"\nuser = "root"\n'))
-    assert table.state.config.identities.get("ci") is not None
+    harness = CoreHarness()
+    assert harness.state.config.identities.get("ci") is None
+    reload_config(harness, config('[[identities]]\nname = "ci"\nuser = "root"\n'))
+    assert harness.state.config.identities.get("ci") is not None
 
 
 def test_warm_workers_and_idle_times_count_from_then_on() -> None:
-    table = CoreHarness(session_idle_timeout_ms=3_600_000)
-    table.open("work")
-    before = len(table.spawned)
-    reload_config(table, config(warm=2, session_idle_timeout_ms=1000))
-    assert len(table.spawned) == before + 2
-    table.wait(20)
-    assert not len(table.state.sessions)
+    harness = CoreHarness(session_idle_timeout_ms=3_600_000)
+    harness.open("work")
+    before = len(harness.spawned)
+    reload_config(harness, config(warm=2, session_idle_timeout_ms=1000))
+    assert len(harness.spawned) == before + 2
+    harness.wait(20)
+    assert not len(harness.state.sessions)
 
 
 def test_a_file_that_cannot_be_used_changes_nothing_and_says_why() -> None:
-    table = CoreHarness(max_sessions=1, audit=True)
-    told = reload_config(table, RereadResult(error="c.toml: limits.max-sessions: Expected `int`, got `str`"))
+    harness = CoreHarness(max_sessions=1, audit=True)
+    told = reload_config(harness, RereadResult(error="c.toml: limits.max-sessions: Expected `int`, got `str`"))
     assert told["status"] == ["done", "error", "invalid-config"]
     assert told["err"].endswith("nothing has changed: c.toml: limits.max-sessions: Expected `int`, got `str`")
-    assert table.request("describe")["limits"]["max-sessions"] == 1
-    assert "config/reloaded" not in table.event_types()
+    assert harness.request("describe")["limits"]["max-sessions"] == 1
+    assert "config/reloaded" not in harness.event_types()
 
 
 def test_a_signal_is_told_to_the_log_and_the_audit_alone() -> None:
-    table = CoreHarness(audit=True)
+    harness = CoreHarness(audit=True)
     for reread, outcome in ((config(max_sessions=7), "ok"), (RereadResult(error="no"), "invalid-config")):
-        table.apply(table.core.on_config_reread(reread, None, "", table.now))
-        assert (table.audited[-1].op, table.audited[-1].identity, table.audited[-1].outcome) == (
+        harness.apply(harness.core.on_config_reread(reread, None, "", harness.now))
+        assert (harness.audited[-1].op, harness.audited[-1].identity, harness.audited[-1].outcome) == (
             "reload-config",
             "broker",
             outcome,
         )
-    assert table.received == []
-    assert table.state.limits.max_sessions == 7
+    assert harness.received == []
+    assert harness.state.limits.max_sessions == 7
 
 
 @pytest.mark.parametrize("mode", ["plan", "normal"])
 def test_strangers_and_plan_mode_do_not_reload(mode: str) -> None:
-    table = CoreHarness()
-    table.reread_result = config(max_sessions=7)
-    table.core.set_identity(OTHER, "uid:1001")
-    assert table.request("reload-config", OTHER, mode=mode)["status"][-1] == (
+    harness = CoreHarness()
+    harness.reread_result = config(max_sessions=7)
+    harness.core.set_identity(OTHER, "uid:1001")
+    assert harness.request("reload-config", OTHER, mode=mode)["status"][-1] == (
         "plan-mode" if mode == "plan" else "forbidden"
     )
-    assert table.state.limits.max_sessions != 7
+    assert harness.state.limits.max_sessions != 7

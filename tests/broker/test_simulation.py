@@ -1,4 +1,4 @@
-"""Clients, agents and workers that do anything at any moment, late, twice or never. See broker_sim for what must hold.
+"""Clients, agents and workers that do anything at any moment, late, twice or never. See core_invariants for the invariants.
 
 `REPLCTL_SOAK=1` runs many more examples, with fresh randomness; a failure prints the steps that lead to it.
 """
@@ -44,15 +44,15 @@ COMMON = ("info", "stdin", "read", "jobs", "clear-bindings", "ls-sessions", "sta
 
 
 class BrokerMachine(RuleBasedStateMachine):
-    """One broker's life."""
+    """The life of one broker."""
 
     @initialize()
     def begin(self) -> None:
-        self.table = CheckedHarness()
+        self.harness = CheckedHarness()
         self.peers = [b"p0", b"p1", b"p2", b"p3"]
         self.count = len(self.peers)
         for peer, identity in zip(self.peers, IDENTITIES, strict=True):
-            self.table.core.on_connect(peer, identity, self.table.now)
+            self.harness.core.on_connect(peer, identity, self.harness.now)
         self.ready: set[int] = set()
         self.answered: set[tuple[int, int]] = set()
         self.paths: set[str] = set()
@@ -60,7 +60,7 @@ class BrokerMachine(RuleBasedStateMachine):
     # --- clients ---
 
     def _eval(self, peer: int, session: str | None, agent: str | None, wait_ms: int | None, **more: Any) -> None:
-        self.table.eval(session, peer=self.peers[peer], agent=agent, wait_ms=wait_ms, **more)
+        self.harness.eval(session, peer=self.peers[peer], agent=agent, wait_ms=wait_ms, **more)
 
     # What is most of an agent's life stands here more than once, to come more often.
     first = rule(peer=PEERS, session=NAMES, agent=AGENTS, wait_ms=WAITS)(_eval)
@@ -71,114 +71,116 @@ class BrokerMachine(RuleBasedStateMachine):
     exact = rule(peer=PEERS, session=NAMES, agent=AGENTS, wait_ms=WAITS, expect_epoch=st.integers(1, 2))(_eval)
 
     def _some_session(self, pick: int) -> str:
-        ids = [session.id for session in self.table.state.sessions]  # throw-away ones too
+        ids = [session.id for session in self.harness.state.sessions]  # ephemeral ones too
         return ids[pick % len(ids)] if ids else "none"
 
     @rule(peer=PEERS, pick=PICK, op=st.sampled_from(COMMON), eval_id=st.integers(0, 6))
     def asks(self, peer: int, pick: int, op: str, eval_id: int) -> None:
         session = self._some_session(pick)
-        self.table.send(op, self.peers[peer], session=session, eval_id=eval_id, input="x", wait_ms=eval_id * 1000)
+        self.harness.send(op, self.peers[peer], session=session, eval_id=eval_id, input="x", wait_ms=eval_id * 1000)
 
-    @precondition(lambda self: list(self.table.state.sessions))
+    @precondition(lambda self: list(self.harness.state.sessions))
     @rule(peer=PEERS, pick=PICK, back=st.integers(0, 2), wait_ms=st.sampled_from([0, 100, 2000]))
     def reads(self, peer: int, pick: int, back: int, wait_ms: int) -> None:
-        sessions = list(self.table.state.sessions)
+        sessions = list(self.harness.state.sessions)
         session = sessions[pick % len(sessions)]
-        self.table.send(
+        self.harness.send(
             "read", self.peers[peer], session=session.id, eval_id=session.eval_count - back, wait_ms=wait_ms
         )
 
     @rule(peer=PEERS, pick=PICK | st.none(), since=st.none() | st.integers(0, 9), output=st.booleans())
     def subscribes(self, peer: int, pick: int | None, since: int | None, output: bool) -> None:
         session = None if pick is None else self._some_session(pick)
-        self.table.send("subscribe", self.peers[peer], session=session, since_seq=since, output=output)
+        self.harness.send("subscribe", self.peers[peer], session=session, since_seq=since, output=output)
 
     @rule(peer=PEERS, pick=PICK)
     def unsubscribes(self, peer: int, pick: int) -> None:
-        ids = [each.request_id for each in self.table.state.bus.subscriptions_of(self.peers[peer])]
-        self.table.send("unsubscribe", self.peers[peer], subscription=ids[pick % len(ids)] if ids else "none")
+        ids = [each.request_id for each in self.harness.state.bus.subscriptions_of(self.peers[peer])]
+        self.harness.send("unsubscribe", self.peers[peer], subscription=ids[pick % len(ids)] if ids else "none")
 
     @rule(peer=PEERS, name=NAMES | st.none(), reuse=st.booleans())
     def opens(self, peer: int, name: str | None, reuse: bool) -> None:
-        self.table.send("new-session", self.peers[peer], name=name, if_exists="reuse" if reuse else "error")
+        self.harness.send("new-session", self.peers[peer], name=name, if_exists="reuse" if reuse else "error")
 
     @rule(peer=PEERS, pick=PICK, name=NAMES, timeout_ms=st.none() | LIMITS_MS)
     def clones(self, peer: int, pick: int, name: str, timeout_ms: int | None) -> None:
         session = self._some_session(pick)
-        self.table.send("clone", self.peers[peer], session=session, name=name, timeout_ms=timeout_ms)
+        self.harness.send("clone", self.peers[peer], session=session, name=name, timeout_ms=timeout_ms)
 
     @rule(peer=PEERS, pick=PICK, action=ENV_ACTIONS, path=st.sampled_from(["/v", "/w", "v"]))
     def moves(self, peer: int, pick: int, action: str, path: str) -> None:
         session = self._some_session(pick)
-        self.table.send("env", self.peers[peer], session=session, action=action, path=path, packages=["six"])
+        self.harness.send("env", self.peers[peer], session=session, action=action, path=path, packages=["six"])
 
     @rule(peer=PEERS, pick=PICK, reload=st.booleans())
     def loads(self, peer: int, pick: int, reload: bool) -> None:
         session = self._some_session(pick)
-        self.table.send("reload-file" if reload else "load-file", self.peers[peer], session=session, file="/f")
+        self.harness.send("reload-file" if reload else "load-file", self.peers[peer], session=session, file="/f")
 
     @rule(peer=PEERS, op=st.sampled_from(["complete", "lookup"]))
     def asks_nobody(self, peer: int, op: str) -> None:
-        """Without a session: a throw-away one answers."""
-        self.table.send(op, self.peers[peer], code="a", pos=1, symbol="a")
+        """Without a session an ephemeral one answers."""
+        self.harness.send(op, self.peers[peer], code="a", pos=1, symbol="a")
 
     @rule(peer=PEERS, pick=PICK, to=st.sampled_from(["plan", "normal", "normal"]))
     def sets_mode(self, peer: int, pick: int, to: str) -> None:
-        self.table.send("set-mode", self.peers[peer], session=self._some_session(pick), to=to)
+        self.harness.send("set-mode", self.peers[peer], session=self._some_session(pick), to=to)
 
     @rule(peer=PEERS, pick=PICK, who=st.sampled_from(["*", "uid:1"]), level=st.sampled_from(["write", "write", "none"]))
     def shares(self, peer: int, pick: int, who: str, level: str) -> None:
-        self.table.send("share", self.peers[peer], session=self._some_session(pick), who=who, level=level)
+        self.harness.send("share", self.peers[peer], session=self._some_session(pick), who=who, level=level)
 
     @rule(peer=PEERS, pick=PICK, who=st.sampled_from(["self", "uid:1", "uid:2"]))
     def hands_over(self, peer: int, pick: int, who: str) -> None:
-        self.table.send("hand-over", self.peers[peer], session=self._some_session(pick), who=who)
+        self.harness.send("hand-over", self.peers[peer], session=self._some_session(pick), who=who)
 
     @rule(peer=PEERS, pick=PICK, op=st.sampled_from(["reset", "reset", "close"]))
     def ends_session(self, peer: int, pick: int, op: str) -> None:
-        self.table.send(op, self.peers[peer], session=self._some_session(pick))
+        self.harness.send(op, self.peers[peer], session=self._some_session(pick))
 
     @rule(peer=PEERS, pick=PICK, number=st.none() | st.integers(1, 9), everything=st.booleans())
     def interrupts(self, peer: int, pick: int, number: int | None, everything: bool) -> None:
         session = self._some_session(pick)
-        self.table.send("interrupt", self.peers[peer], session=session, interrupt_id=number, all=everything)
+        self.harness.send("interrupt", self.peers[peer], session=session, interrupt_id=number, all=everything)
 
     @rule(peer=PEERS, pick=PICK)
     def interrupts_request(self, peer: int, pick: int) -> None:
-        self.table.send("interrupt", self.peers[peer], request_id=f"r{pick}")
+        self.harness.send("interrupt", self.peers[peer], request_id=f"r{pick}")
 
     @rule(peer=PEERS)
     def vanishes(self, peer: int) -> None:
-        self.table.disconnected.add(self.peers[peer])
-        self.table.disconnect(self.peers[peer])
+        self.harness.disconnected.add(self.peers[peer])
+        self.harness.disconnect(self.peers[peer])
         self.peers[peer] = b"p%d" % self.count
-        self.table.core.on_connect(self.peers[peer], IDENTITIES[peer], self.table.now)
+        self.harness.core.on_connect(self.peers[peer], IDENTITIES[peer], self.harness.now)
         self.count += 1
 
     # --- hooks ---
 
-    @precondition(lambda self: self.table.hook_requests)
+    @precondition(lambda self: self.harness.hook_requests)
     @rule(verdict=VERDICTS)
     def judges(self, verdict: Verdict) -> None:
-        self.table.answer_hook(verdict)
+        self.harness.answer_hook(verdict)
 
     # --- workers ---
 
     def _waiting_asks(self) -> list[tuple[FakeWorker, str, int]]:
         return [
             (worker, body["id"], header.route)
-            for worker in self.table.workers.values()
+            for worker in self.harness.workers.values()
             for header, body in worker.frames(FrameKind.REQUEST)
             if (worker.number, header.route) not in self.answered
         ]
 
     def _claims(self) -> list[FakeWorker]:
         return [
-            w for w in self.table.workers.values() if w.frames(FrameKind.ASSIGN) and (w.number, -1) not in self.answered
+            w
+            for w in self.harness.workers.values()
+            if w.frames(FrameKind.ASSIGN) and (w.number, -1) not in self.answered
         ]
 
     def _unready(self) -> list[FakeWorker]:
-        return [worker for worker in self.table.workers.values() if worker.number not in self.ready]
+        return [worker for worker in self.harness.workers.values() if worker.number not in self.ready]
 
     def _become_ready(self, worker: FakeWorker) -> None:
         self.ready.add(worker.number)
@@ -210,11 +212,11 @@ class BrokerMachine(RuleBasedStateMachine):
         workers[pick % len(workers)].send(FrameKind.HEARTBEAT, HeartbeatBody(1.0, used))
 
     def _claimed(self) -> list[FakeWorker]:
-        return [worker for worker in self.table.workers.values() if worker.frames(FrameKind.ASSIGN)]
+        return [worker for worker in self.harness.workers.values() if worker.frames(FrameKind.ASSIGN)]
 
     @rule(left=st.sampled_from([20, 70, 5000, 5000]))
     def memory_of_the_machine_changes(self, left: int) -> None:
-        self.table.memory_reading = AvailableMemory(10_000, left)
+        self.harness.memory_reading = AvailableMemory(10_000, left)
 
     @precondition(lambda self: self._claims())
     @rule(pick=PICK, error=st.sampled_from([None, None, None, "no such folder"]))
@@ -249,81 +251,81 @@ class BrokerMachine(RuleBasedStateMachine):
         worker, request_id, _ = asks[pick % len(asks)]
         worker.reply(request_id, Outcome.NONE, kind, out="x")
 
-    @precondition(lambda self: self.table.frames)
+    @precondition(lambda self: self.harness.frames)
     @rule(pick=PICK)
     def repeats(self, pick: int) -> None:
-        """A frame comes again, or late: its worker may be dead."""
-        self.table.send_worker_frame(*self.table.frames[pick % len(self.table.frames)])
+        """Send a frame again, or late: its worker may be dead."""
+        self.harness.send_worker_frame(*self.harness.frames[pick % len(self.harness.frames)])
 
     @precondition(lambda self: self._waiting_asks())
     @rule(pick=PICK, by=PICK, shift=st.sampled_from([-1, 0, 1]))
     def lies(self, pick: int, by: int, shift: int) -> None:
-        """An end that is not true: of another epoch, or said by another worker."""
-        asks, workers = self._waiting_asks(), list(self.table.workers.values())
+        """Send a false final reply: of another epoch, or from another worker."""
+        asks, workers = self._waiting_asks(), list(self.harness.workers.values())
         worker, request_id, _ = asks[pick % len(asks)]
         liar = workers[by % len(workers)]
         true = worker.header_of(request_id)
         where = {"eval": true.eval, "route": true.route, "epoch": true.epoch + (shift or (liar is worker))}
         liar.send(FrameKind.REPLY, {"id": request_id, "status": ["done"], "lie": True}, outcome=Outcome.OK, **where)
 
-    @precondition(lambda self: self.table.workers)
+    @precondition(lambda self: self.harness.workers)
     @rule(pick=PICK, how=st.sampled_from(["dies", "gone", "babbles"]))
     def is_lost(self, pick: int, how: str) -> None:
-        workers = list(self.table.workers.values())
+        workers = list(self.harness.workers.values())
         worker = workers[pick % len(workers)]
         if how == "dies":
             worker.exit()
         elif how == "gone":
             worker.send_interpreter_exited("exit code 1")
         else:
-            self.table.apply(self.table.core.handle_worker_frame(worker.number, b"eh", self.table.now))
+            self.harness.apply(self.harness.core.handle_worker_frame(worker.number, b"eh", self.harness.now))
 
     # --- time ---
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 1.0, 3.0, 7.0, 25.0]), beats=st.booleans())
     def time_passes(self, seconds: float, beats: bool) -> None:
-        self.table.wait(seconds, beats=beats)
+        self.harness.wait(seconds, beats=beats)
 
     @rule(seconds=st.sampled_from([5, 100]), noticed=st.booleans())
     def broker_is_stopped(self, seconds: float, noticed: bool) -> None:
-        self.table.now += seconds
+        self.harness.now += seconds
         if noticed:
-            self.table.core.on_suspended(seconds)
-            self.table.memory_reported_at += seconds  # what is due is put off
-        self.table.apply(self.table.core.tick(self.table.now))
+            self.harness.core.on_suspended(seconds)
+            self.harness.memory_reported_at += seconds  # what is due is put off
+        self.harness.apply(self.harness.core.tick(self.harness.now))
 
     # --- what must hold ---
 
     @invariant()
     def holds(self) -> None:
-        check(self.table)
+        check(self.harness)
 
     def teardown(self) -> None:
-        """Drive everything to rest, in one of three ways: nothing may be left, nothing may be unanswered."""
-        table = self.table
-        way = len(table.received) % 3
+        """Drive everything to rest in one of three ways: nothing is left, and every request has its reply."""
+        harness = self.harness
+        way = len(harness.received) % 3
         if way == 0:
             self._obey()
         elif way == 1:
-            table.send("shutdown", self.peers[0])
-        table.wait(150, beats=False)  # workers that say nothing any more
-        check(table)
-        assert table.is_idle()
-        expected = {request_id for request_id, peer in table.senders.items() if peer not in table.disconnected}
-        listening = {each.request_id for each in table.state.bus.all()}
-        assert expected - table.done == listening
+            harness.send("shutdown", self.peers[0])
+        harness.wait(150, beats=False)  # workers that say nothing any more
+        check(harness)
+        assert harness.is_idle()
+        expected = {request_id for request_id, peer in harness.senders.items() if peer not in harness.disconnected}
+        listening = {each.request_id for each in harness.state.bus.all()}
+        assert expected - harness.done == listening
         assert way != 1 or not listening
-        assert len(table.exits) == (way == 1)
-        assert self.paths <= set(table.discarded), "a snapshot's file stayed"
-        assert way != 1 or not table.workers
-        assert len(table.state.sessions) == 0  # swept, closed, or never had
+        assert len(harness.exits) == (way == 1)
+        assert self.paths <= set(harness.discarded), "a snapshot's file stayed"
+        assert way != 1 or not harness.workers
+        assert len(harness.state.sessions) == 0  # swept, closed, or never had
 
     def _obey(self) -> None:
-        """Hooks allow what they are asked, and every worker does at once what it was told."""
-        judges = self.table.hook_requests
+        """Let hooks allow every eval, and every worker answer at once."""
+        judges = self.harness.hook_requests
         while judges or (unready := self._unready()) or (claims := self._claims()) or (asks := self._waiting_asks()):
             if judges:
-                self.table.answer_hook(Allow())
+                self.harness.answer_hook(Allow())
             elif unready:
                 self._become_ready(unready[0])
             elif claims:
@@ -331,12 +333,12 @@ class BrokerMachine(RuleBasedStateMachine):
             else:
                 self._answer(asks[0], Outcome.OK)
             self.holds()
-        assert not any(session.is_occupied for session in self.table.state.sessions)
+        assert not any(session.is_occupied for session in self.harness.state.sessions)
 
 
 @pytest.fixture
 def small_heap() -> Iterator[None]:
-    """What other tests have loaded is not looked through again at each of our many collections."""
+    """Freeze objects of other tests, so that the many collections here do not visit them."""
     gc.collect()
     gc.freeze()
     yield

@@ -1,4 +1,4 @@
-"""Both storages of transcripts: the same face, the same answers."""
+"""Both transcript stores: one interface, the same results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Make = Callable[..., TranscriptBackend]
 
 @pytest.fixture(params=[JsonlBackend, SqliteBackend], ids=["jsonl", "sqlite"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
-    """Open the storage in the same folder, as often as you like."""
+    """Open the store in the same directory any number of times."""
     opened: list[TranscriptBackend] = []
 
     def make(most: int = 1 << 30) -> TranscriptBackend:
@@ -230,7 +230,7 @@ def test_more_sessions_than_descriptors_can_be_written(tmp_path: Path) -> None:
 
 
 class _FullOnFirstOpen:
-    """A storage whose disk is full once."""
+    """A store whose disk is full once."""
 
     def __init__(self, backend: TranscriptBackend) -> None:
         self._backend = backend
@@ -258,7 +258,7 @@ def test_a_session_keeps_its_name_when_the_event_that_tells_it_is_lost(make: Mak
 
 
 class _StuckStore:
-    """A storage whose disk does not answer until it is let go."""
+    """A store whose disk does not answer until it is released."""
 
     def __init__(self) -> None:
         import threading

@@ -1,4 +1,4 @@
-"""Workers that never come up, sessions that cannot be set up: everyone is told, nothing half-made stays."""
+"""Workers that never start, and sessions that cannot be set up: every client is answered, nothing is left."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from core_harness import CoreHarness
 
 
 @pytest.fixture
-def slow(new_table: Callable[..., CoreHarness]) -> CoreHarness:
-    """Workers that do nothing by themselves."""
-    return new_table(auto=False, worker_start_ms=5000)
+def slow(new_harness: Callable[..., CoreHarness]) -> CoreHarness:
+    """A harness whose workers do nothing by themselves."""
+    return new_harness(auto=False, worker_start_ms=5000)
 
 
 def test_a_folder_that_is_not_there_leaves_no_session(slow: CoreHarness) -> None:
@@ -122,22 +122,22 @@ def test_whoever_asks_after_that_gets_a_try_and_success_forgets_the_past(slow: C
     assert slow.is_pending(opening)
 
 
-def test_those_who_come_up_when_the_starts_failed_are_tried_for(new_table: Callable[..., CoreHarness]) -> None:
-    table = new_table(max_concurrent_evals=1)
-    table.open("a")
-    table.open("b")
-    table.worker("a").exit()
-    table.worker("b").exit()
-    table.auto = False
-    first, second = table.eval("a"), table.eval("b")
+def test_those_who_come_up_when_the_starts_failed_are_tried_for(new_harness: Callable[..., CoreHarness]) -> None:
+    harness = new_harness(max_concurrent_evals=1)
+    harness.open("a")
+    harness.open("b")
+    harness.worker("a").exit()
+    harness.worker("b").exit()
+    harness.auto = False
+    first, second = harness.eval("a"), harness.eval("b")
     for _ in range(3):
-        table.workers[table.spawned[-1]].exit("exit code 1")
-    assert table.final_reply(first)["cause"] == "no worker could be started: exit code 1"
-    assert table.is_pending(second)
-    worker = table.workers[table.spawned[-1]]
+        harness.workers[harness.spawned[-1]].exit("exit code 1")
+    assert harness.final_reply(first)["cause"] == "no worker could be started: exit code 1"
+    assert harness.is_pending(second)
+    worker = harness.workers[harness.spawned[-1]]
     worker.send_ready()
     worker.send_assigned()
-    table.finish(second)
+    harness.finish(second)
 
 
 def test_a_worker_that_dies_while_it_takes_the_session_is_told(slow: CoreHarness) -> None:

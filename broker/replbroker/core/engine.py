@@ -17,16 +17,16 @@ import msgspec
 from replbroker.core.admission.admission import Admission
 from replbroker.core.admission.version_notice import send_version_notice
 from replbroker.core.config import CoreConfig
-from replbroker.core.effects import Effect, Log, Peer, SavedSessions, SessionRecord
+from replbroker.core.effects import Effect, Log, Peer, SavedSessions
 from replbroker.core.limits.memory_totals import AvailableMemory
 from replbroker.core.maintenance import Maintenance
 from replbroker.core.operations.broker_metrics import BrokerMetrics, read_metrics
 from replbroker.core.operations.dispatcher import OperationDispatcher
+from replbroker.core.operations.restore import restore_sessions
 from replbroker.core.operations.settings_reload import RereadResult, apply_reload
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
 from replbroker.core.scheduling.memory_pressure import MemoryPressure
 from replbroker.core.scheduling.worker_protocol import WorkerProtocol
-from replbroker.core.sessions.session_registry import NameKey
 from replbroker.core.state import BrokerState
 from replwire.events import BrokerStarted, ExtensionError, ExtensionLoaded, LogError
 from replwire.ext.verdicts import HookRequest, Verdict
@@ -65,23 +65,8 @@ class BrokerCore:
     # --- what outlives a broker ---
 
     def restore(self, saved: SavedSessions) -> list[str]:
-        """Take over the session records of the broker before this one.
-
-        Returns:
-            The sessions that were lost with it, as the broker's own user calls them.
-        """
-        lost = self.state.records.restore(saved)
-        for record in (*lost, *(each for each in saved.records if not each.open)):
-            if record.cause is not None:
-                name = NameKey(record.owner, record.name or record.id, record.scope)
-                self.state.sessions.record_end(NameKey(record.owner, record.id), record.cause)
-                self.state.sessions.record_end(name, record.cause)
-        return [self._display_name(record) for record in lost]
-
-    def _display_name(self, record: SessionRecord) -> str:
-        owner = "" if record.owner == self.state.config.broker_user else f"{record.owner}/"
-        scope = f" ({record.scope})" if record.scope else ""
-        return f"{owner}{record.name or record.id}{scope}"
+        """Take over the session records of the broker before this one; see `restore_sessions`."""
+        return restore_sessions(self.state, saved)
 
     def saved_sessions(self) -> SavedSessions:
         """Return the session records that a broker after this one needs."""

@@ -21,9 +21,9 @@ from replbroker.core.limits.sliding_window import SlidingWindow
 from replbroker.core.observing.audit_trail import AuditTrail
 from replbroker.core.observing.event_bus import EventBus
 from replbroker.core.observing.event_emitter import EventEmitter
+from replbroker.core.sessions.eval_task import EvalTask, WorkerRequest
 from replbroker.core.sessions.idempotency_cache import IdempotencyCache
 from replbroker.core.sessions.named_environments import NamedEnvironments
-from replbroker.core.sessions.session import EvalTask, WorkerRequest
 from replbroker.core.sessions.session_records import SessionRecords
 from replbroker.core.sessions.session_registry import SessionRegistry
 from replwire.deadlines import Deadline, Deadlines

@@ -6,7 +6,7 @@ from functools import partial
 
 from replbroker.core.effects import Peer
 from replbroker.core.scheduling.session_teardown import SessionTeardown
-from replbroker.core.sessions.session import EvalTask
+from replbroker.core.sessions.eval_task import EvalTask
 from replbroker.core.state import BrokerState
 
 

@@ -8,8 +8,9 @@ from typing import Any
 from replbroker.core.effects import WorkerSpec
 from replbroker.core.observing.event_bus import EventBus
 from replbroker.core.observing.metrics import Metrics
+from replbroker.core.sessions.eval_task import EvalTask
 from replbroker.core.sessions.output_summary import OutputSummary, head_utf8
-from replbroker.core.sessions.session import EvalTask, Session
+from replbroker.core.sessions.session import Session
 from replwire import events
 from replwire.faults import RequestError, find_fault
 from replwire.limits import Limits

@@ -8,7 +8,7 @@ from __future__ import annotations
 from replbroker.core.effects import DeleteSnapshot, Peer
 from replbroker.core.operations.session_factory import SessionFactory, check_fields
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
-from replbroker.core.sessions.session import EvalTask, ReadyWaiter
+from replbroker.core.sessions.eval_task import EvalTask, ReadyWaiter
 from replbroker.core.state import BrokerState
 from replwire import ops as wire
 from replwire.faults import RequestError

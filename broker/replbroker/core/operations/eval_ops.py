@@ -10,7 +10,8 @@ from replbroker.core.operations import views
 from replbroker.core.operations.query_ops import QueryOps
 from replbroker.core.operations.session_factory import SessionFactory
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
-from replbroker.core.sessions.session import EvalTask, Session, WorkerRequest
+from replbroker.core.sessions.eval_task import EvalTask, WorkerRequest
+from replbroker.core.sessions.session import Session
 from replbroker.core.state import BrokerState
 from replwire import ops as wire
 from replwire.faults import RequestError

@@ -9,7 +9,8 @@ from replbroker.core.limits.quotas import READS
 from replbroker.core.operations import views
 from replbroker.core.operations.session_factory import SessionFactory
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
-from replbroker.core.sessions.session import VACANT, Session, WorkerRequest
+from replbroker.core.sessions.eval_task import WorkerRequest
+from replbroker.core.sessions.session import VACANT, Session
 from replbroker.core.state import BrokerState
 from replwire import ops as wire
 from replwire.faults import RequestError

@@ -8,7 +8,8 @@ from replbroker.core.operations import views
 from replbroker.core.operations.eval_ops import EvalOps
 from replbroker.core.operations.session_factory import SessionFactory, check_fields, check_path, environment_spec
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
-from replbroker.core.sessions.session import CLOSED, ReadyWaiter, Session
+from replbroker.core.sessions.eval_task import ReadyWaiter
+from replbroker.core.sessions.session import CLOSED, Session
 from replbroker.core.sessions.session_registry import NameKey
 from replbroker.core.state import BrokerState
 from replwire import ops as wire

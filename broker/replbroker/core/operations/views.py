@@ -8,7 +8,8 @@ import msgspec
 
 from replbroker.core.limits.quotas import QUEUE, SESSIONS
 from replbroker.core.scheduling.worker_pool import WorkerPool
-from replbroker.core.sessions.session import EvalTask, HistoryItem, Session
+from replbroker.core.sessions.eval_task import EvalTask, HistoryItem
+from replbroker.core.sessions.session import Session
 from replbroker.core.state import BrokerState
 from replwire.replies import HistoryEntry, JobEntry, SessionEntry
 

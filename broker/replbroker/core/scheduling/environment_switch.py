@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from replbroker.core.effects import Peer, WorkerSpec
 from replbroker.core.scheduling.session_teardown import SessionTeardown
-from replbroker.core.sessions.session import EvalTask, ReadyWaiter, Session
+from replbroker.core.sessions.eval_task import EvalTask, ReadyWaiter
+from replbroker.core.sessions.session import Session
 from replbroker.core.state import BrokerState
 from replwire import ops as wire
 

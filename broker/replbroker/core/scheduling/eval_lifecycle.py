@@ -13,7 +13,8 @@ from replbroker.core.scheduling.eval_queue import EvalQueue
 from replbroker.core.scheduling.inflight_requests import InflightRequests
 from replbroker.core.scheduling.outcomes import COUNTED_AS, STATUS_OF
 from replbroker.core.scheduling.worker_pool import WorkerPool
-from replbroker.core.sessions.session import CLOSED, IDLE, VACANT, EvalTask, Session, WorkerRequest
+from replbroker.core.sessions.eval_task import EvalTask, WorkerRequest
+from replbroker.core.sessions.session import CLOSED, IDLE, VACANT, Session
 from replbroker.core.state import BrokerState
 from replwire.faults import RequestError
 from replwire.link import CancelBody, FrameKind, encode, pack

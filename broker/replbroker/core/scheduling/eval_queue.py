@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from replbroker.core.limits.quotas import QUEUE, Holder
-from replbroker.core.sessions.session import EvalTask, Session
+from replbroker.core.sessions.eval_task import EvalTask
+from replbroker.core.sessions.session import Session
 from replbroker.core.state import BrokerState
 
 

@@ -12,7 +12,8 @@ from replbroker.core.scheduling.eval_queue import EvalQueue
 from replbroker.core.scheduling.hook_gate import HookGate
 from replbroker.core.scheduling.inflight_requests import InflightRequests
 from replbroker.core.scheduling.session_teardown import SessionTeardown
-from replbroker.core.sessions.session import STARTING, EvalTask, ReadyWaiter, Session
+from replbroker.core.sessions.eval_task import EvalTask, ReadyWaiter
+from replbroker.core.sessions.session import STARTING, Session
 from replbroker.core.state import BrokerState
 from replwire.faults import clip
 from replwire.link import AssignedBody

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from replbroker.core.effects import RunHooks
 from replbroker.core.scheduling.eval_lifecycle import EvalLifecycle
-from replbroker.core.sessions.session import CODE_SHOWN, EvalTask, Session
+from replbroker.core.sessions.eval_task import CODE_SHOWN, EvalTask
+from replbroker.core.sessions.session import Session
 from replbroker.core.state import BrokerState
 from replwire.events import PolicyDecision
 from replwire.ext.verdicts import Allow, Block, HookRequest, RequireApproval, Verdict

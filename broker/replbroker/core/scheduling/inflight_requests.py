@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from replbroker.core.effects import ToWorker
 from replbroker.core.limits.quotas import READS
-from replbroker.core.sessions.session import Session, WorkerRequest
+from replbroker.core.sessions.eval_task import WorkerRequest
+from replbroker.core.sessions.session import Session
 from replbroker.core.state import BrokerState
 from replwire.faults import RequestError
 from replwire.link import FrameKind, pack

@@ -11,7 +11,7 @@ from replbroker.core.scheduling.eval_scheduler import EvalScheduler
 from replbroker.core.scheduling.memory_pressure import MemoryPressure
 from replbroker.core.scheduling.outcomes import STATUS_OF
 from replbroker.core.scheduling.worker_pool import Worker
-from replbroker.core.sessions.session import EvalTask
+from replbroker.core.sessions.eval_task import EvalTask
 from replbroker.core.state import BrokerState
 from replwire.faults import clip
 from replwire.link import (

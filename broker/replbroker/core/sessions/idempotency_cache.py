@@ -6,7 +6,7 @@ import hashlib
 from collections import OrderedDict
 
 from replbroker.core.limits.quotas import IDEMPOTENCY_KEYS, Holder, Quotas
-from replbroker.core.sessions.session import EvalTask
+from replbroker.core.sessions.eval_task import EvalTask
 from replwire.faults import RequestError
 
 _Entries = OrderedDict[tuple[Holder, str], tuple[bytes, EvalTask]]
