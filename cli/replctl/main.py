@@ -48,7 +48,7 @@ COMMANDS = {
     "clone": CommandEntry("replctl.commands.sessions:clone", "Clone a session."),
     "mode": CommandEntry("replctl.commands.sessions:mode", "Switch plan mode on or off."),
     "share": CommandEntry("replctl.commands.sessions:share", "Share a session with others."),
-    "hand-over": CommandEntry("replctl.commands.sessions:transfer", "Transfer a session to another owner."),
+    "transfer": CommandEntry("replctl.commands.sessions:transfer", "Transfer a session to another owner."),
     "reset": CommandEntry("replctl.commands.sessions:reset", "Restart a session; variables are lost."),
     "close": CommandEntry("replctl.commands.sessions:close", "Close sessions."),
     "status": CommandEntry("replctl.commands.broker:status", "Show whether a broker is running, and its counters."),

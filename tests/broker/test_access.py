@@ -143,7 +143,7 @@ def test_a_session_that_is_shared_to_read_can_be_looked_at_and_not_changed(two: 
         for op in ("eval", "reset", "close", "interrupt", "stdin", "clear-bindings"):
             assert two.request(op, OTHER, **about(op, reference))["status"] == FORBIDDEN
         assert two.request("share", OTHER, session=reference, level="write")["status"] == FORBIDDEN
-        assert two.request("hand-over", OTHER, session=reference, who="uid:1001")["status"] == FORBIDDEN
+        assert two.request("transfer", OTHER, session=reference, who="uid:1001")["status"] == FORBIDDEN
         assert two.request("set-mode", OTHER, session=reference, to="plan")["status"] == FORBIDDEN
     assert [each["ref"] for each in two.request("ls-sessions", OTHER)["sessions"]] == ["self/work"]
     assert refused(two, "jobs", "work")
@@ -189,7 +189,7 @@ def test_a_session_that_is_shared_with_everybody_to_write_can_be_used(two: CoreH
     two.request("share", session="work", level="write")
     running = two.send("eval", OTHER, session="self/work", code="1")
     two.finish(running)
-    assert two.request("hand-over", OTHER, session="self/work", who="uid:1001")["status"] == FORBIDDEN
+    assert two.request("transfer", OTHER, session="self/work", who="uid:1001")["status"] == FORBIDDEN
 
 
 def test_a_session_that_is_shared_to_read_can_be_copied_by_who_reads_it(two: CoreHarness) -> None:
@@ -202,7 +202,7 @@ def test_a_session_that_is_shared_to_read_can_be_copied_by_who_reads_it(two: Cor
 
 def test_a_session_that_was_handed_over_is_somebody_elses(two: CoreHarness) -> None:
     two.core.set_identity(b"p3", "uid:1002")
-    assert two.request("hand-over", session="work", who="uid:1001")["owner"] == "uid:1001"
+    assert two.request("transfer", session="work", who="uid:1001")["owner"] == "uid:1001"
     two.finish(two.send("eval", OTHER, session="work", code="1"))
     assert refused(two, "jobs", "uid:1001/work", b"p3")
     assert refused(two, "jobs", "work", b"p1")
@@ -212,10 +212,10 @@ def test_a_session_that_was_handed_over_is_somebody_elses(two: CoreHarness) -> N
 
 def test_a_session_is_not_handed_to_an_owner_who_has_one_of_its_name(two: CoreHarness) -> None:
     two.open("work", peer=OTHER)
-    answer = two.request("hand-over", session="work", who="uid:1001")
+    answer = two.request("transfer", session="work", who="uid:1001")
     assert answer["status"] == ["done", "error", "session-already-exists"]
     assert two.session_of("self", "work").owner == "self"
-    assert two.request("hand-over", session="work", who="self")["owner"] == "self"
+    assert two.request("transfer", session="work", who="self")["owner"] == "self"
 
 
 def test_only_admins_end_the_broker(two: CoreHarness) -> None:
@@ -273,12 +273,12 @@ def test_what_an_earlier_owner_waits_for_is_refused_when_the_other_one_takes_the
     two.open("hers", peer=b"p3")
     two.finish(two.send("eval", b"p3", session="hers", code="1"))
     waits = two.send("info", b"p3", session="hers")
-    two.request("hand-over", b"p3", session="hers", who="uid:1001")
-    assert two.request("hand-over", OTHER, session="uid:1002/hers", who="uid:1001")["owner"] == "uid:1001"
+    two.request("transfer", b"p3", session="hers", who="uid:1001")
+    assert two.request("transfer", OTHER, session="uid:1002/hers", who="uid:1001")["owner"] == "uid:1001"
     assert two.final_reply(waits)["status"] == NOT_FOUND
 
 
-def test_info_names_the_user_whose_rights_the_worker_has_also_after_a_hand_over(
+def test_info_names_the_user_whose_rights_the_worker_has_also_after_a_transfer(
     new_harness: Callable[..., CoreHarness],
 ) -> None:
     harness = new_harness()
@@ -288,8 +288,8 @@ def test_info_names_the_user_whose_rights_the_worker_has_also_after_a_hand_over(
     harness.core.set_identity(OTHER, "uid:1001")
     harness.core.set_identity(b"p3", "uid:1002")
     harness.open("hers", peer=OTHER)
-    harness.request("hand-over", OTHER, session="hers", who="uid:1002")
-    harness.request("hand-over", b"p3", session="uid:1001/hers", who="uid:1002")
+    harness.request("transfer", OTHER, session="hers", who="uid:1002")
+    harness.request("transfer", b"p3", session="uid:1001/hers", who="uid:1002")
 
     def acts_as() -> object:
         return views.info(harness.state, harness.session_of("uid:1002", "hers"), 0.0)["acts-as"]

@@ -22,7 +22,7 @@ FIELDS = {
     "clone-session": {"name": "copy", "source": "work"},
     "close-session": {"name": "work"},
     "share": {"level": "read"},
-    "hand-over": {"who": "uid:7"},
+    "transfer": {"who": "uid:7"},
     "unsubscribe": {"subscription": "r0"},
     "remove-environment": {"environment": "@data"},
 }

@@ -161,10 +161,10 @@ def test_who_is_handed_a_session_whose_name_it_knows_sees_a_higher_epoch(harness
     harness.request("close", OTHER, session="work")
     harness.finish(harness.eval("work", id="mine"))
     harness.eval("work", id="runs")
-    busy = harness.request("hand-over", session="work", who="uid:1001")
+    busy = harness.request("transfer", session="work", who="uid:1001")
     assert busy["status"][-1] == "busy"
     harness.finish("runs")
-    harness.request("hand-over", session="work", who="uid:1001")
+    harness.request("transfer", session="work", who="uid:1001")
     asked = harness.send("eval", OTHER, session="work", code="1", expect_epoch=6)
     assert harness.finish(asked)["epoch"] == 6
     read = harness.send("read", OTHER, session="work", eval_id=1)

@@ -117,7 +117,7 @@ def test_what_is_in_use_anothers_or_not_there_is_not_removed(
 def test_a_refusal_names_the_sessions_that_the_client_may_see(two: CoreHarness) -> None:
     two.open("hers", runtime="@a", peer=OTHER)
     two.request("share", OTHER, session="hers", who="self", level="read")
-    two.request("hand-over", session="work", who="uid:7")
+    two.request("transfer", session="work", who="uid:7")
     assert two.request("remove-environment", environment="@a")["err"].endswith("environment @a: uid:7/work")
     refused = two.request("remove-environment", OTHER, environment="@a")
     assert refused["err"].endswith("@uid:7/a: hers")

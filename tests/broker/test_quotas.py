@@ -183,11 +183,11 @@ def test_a_session_that_is_handed_over_counts_for_its_new_owner(shared: Callable
         harness.request("new-session", ADA, name=name)
     harness.request("new-session", BOB, name="b")
     full, free = [next(each.id for each in harness.state.sessions if each.name == name) for name in ("b", "x")]
-    harness.request("hand-over", BOB, session=full, who="uid:1")
-    refused = harness.request("hand-over", ADA, session=full, who="uid:1")
+    harness.request("transfer", BOB, session=full, who="uid:1")
+    refused = harness.request("transfer", ADA, session=full, who="uid:1")
     assert refused["err"] == "Session limit reached for uid:1 (max-sessions = 3)"
-    harness.request("hand-over", ADA, session=free, who="uid:2")
-    assert harness.request("hand-over", BOB, session=free, who="uid:2")["owner"] == "uid:2"
+    harness.request("transfer", ADA, session=free, who="uid:2")
+    assert harness.request("transfer", BOB, session=free, who="uid:2")["owner"] == "uid:2"
     assert (harness.state.quotas.used_by(SESSIONS, "uid:1"), harness.state.quotas.used_by(SESSIONS, "uid:2")) == (2, 2)
     assert harness.request("new-session", ADA, name="w")["status"] == ["done"]
 

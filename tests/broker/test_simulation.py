@@ -132,7 +132,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(peer=PEERS, pick=PICK, who=st.sampled_from(["self", "uid:1", "uid:2"]))
     def hands_over(self, peer: int, pick: int, who: str) -> None:
-        self.harness.send("hand-over", self.peers[peer], session=self._some_session(pick), who=who)
+        self.harness.send("transfer", self.peers[peer], session=self._some_session(pick), who=who)
 
     @rule(peer=PEERS, pick=PICK, op=st.sampled_from(["reset", "reset", "close"]))
     def ends_session(self, peer: int, pick: int, op: str) -> None:

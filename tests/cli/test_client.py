@@ -65,7 +65,7 @@ def test_every_method_asks_the_operation_of_its_name(stub: Start) -> None:
         "shutdown",
         "share",
         "share",
-        "hand-over",
+        "transfer",
     ]
     assert {request["agent"] for request in heard} == {"me"}
     assert (heard[0]["env"], heard[0]["if-exists"]) == (["A=1"], "reuse")

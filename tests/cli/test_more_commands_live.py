@@ -162,7 +162,7 @@ def bash(shop: Shell, tmp_path: Path) -> Callable[..., list[str]]:
 
 def test_a_shell_completes_commands_options_and_names_of_sessions(bash: Callable[..., list[str]], shop: Shell) -> None:
     shop.run("new", "completed-one")
-    assert "hand-over" in bash("h")
+    assert "transfer" in bash("t")
     assert "--timeout" in bash("eval", "--ti")
     assert bash("info", "completed-") == ["completed-one"]
     assert bash("eval", "-s", "completed-") == ["completed-one"]

@@ -54,7 +54,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
     "clone": [["s", "t"]],
     "mode": [["s", "plan"]],
     "share": [["s", "read"]],
-    "hand-over": [["s", "--to", "uid:1"]],
+    "transfer": [["s", "--to", "uid:1"]],
     "reset": [["s"]],
     "close": [["s"], ["s", "t"]],
     "status": [[]],

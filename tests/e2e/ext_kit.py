@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-HEAD = "from replwire.ext.api import *\nfrom replwire.ext.api import hookimpl\nimport pathlib, time\n"
+HEAD = "from replctl.ext import *\nfrom replctl.ext import hookimpl\nimport pathlib, time\n"
 
 
 def write_extension(folder: Path, name: str, text: str) -> Path:

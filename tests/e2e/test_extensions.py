@@ -322,7 +322,7 @@ def test_a_token_that_an_extension_knows_lets_somebody_in_as_its_own(kinds: Brok
         assert wire.ask("describe")["identity"] == "static:ann"
         assert wire.ask("hello", token="another-token-0")["status"] == ["done", "error", "unauthorized"]
     log = wait_until(
-        lambda: "auth-backend broken: ZeroDivisionError" in kinds.log_text() and kinds.log_text(), "it is told"
+        lambda: "identity-backend broken: ZeroDivisionError" in kinds.log_text() and kinds.log_text(), "it is told"
     )
     assert "another-token-0" not in log
 

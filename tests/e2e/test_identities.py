@@ -253,7 +253,7 @@ def test_sharing_is_said_and_seen(wire: Wire) -> None:
     wire.run("1")
     assert wire.ask("share", session="s", who="uid:7", level="read")["shares"] == {"uid:7": "read"}
     assert wire.ask("info", session="s")["info"]["shares"] == {"uid:7": "read"}
-    assert wire.ask("hand-over", session="s", who="uid:7")["owner"] == "uid:7"
+    assert wire.ask("transfer", session="s", who="uid:7")["owner"] == "uid:7"
     assert wire.run("2", "uid:7/s").value == "2"  # the broker's own user is an admin
 
 

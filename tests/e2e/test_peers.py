@@ -89,7 +89,7 @@ def test_who_takes_the_name_of_anothers_connection_has_none_of_its_rights(site: 
     with LineWire(broker.listening["unix"]) as owner, broker.wire() as second:
         assert owner.run("x = 1", session="mine").status == ["done"]
         assert second.ask("ping").status == ["done", "pong"]
-        request = {"id": "a", "op": "hand-over", "session": "mine", "who": "eve"}
+        request = {"id": "a", "op": "transfer", "session": "mine", "who": "eve"}
         stranger = Stranger(broker.listening["tcp"], [(name, request) for name in names()], uid, key)
         assert [answer["status"][-1] for answer in stranger.answers] == ["unauthorized"] * len(names())
         assert "routing id" in stranger.answers[0]["err"]

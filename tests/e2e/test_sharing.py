@@ -108,8 +108,8 @@ def test_a_session_is_not_handed_to_who_has_one_of_its_name(people: tuple[Sharin
     ada, bob = people
     for person in people:
         person.run("new", "work")
-    ada.run("hand-over", "work", "--to", "bob")
-    refused = bob.run("hand-over", "ada/work", "--to", "bob")
+    ada.run("transfer", "work", "--to", "bob")
+    refused = bob.run("transfer", "ada/work", "--to", "bob")
     assert (refused.returncode, "bob has one named work" in refused.stderr) == (4, True)
     assert (ada.visible_sessions(), bob.visible_sessions()) == (["work"], ["ada/work", "work"])
 
@@ -128,15 +128,15 @@ def test_a_session_that_is_handed_over_is_the_others(people: tuple[SharingUser, 
     ada, bob = people
     ada.run("new", "work")
     ada.run("eval", "-s", "work", "x = 42")
-    assert bob.run("hand-over", "ada/work", "--to", "bob").returncode == 4
+    assert bob.run("transfer", "ada/work", "--to", "bob").returncode == 4
     ada.run("share", "work", "write")
-    assert "offered to bob" in ada.run("hand-over", "work", "--to", "bob").stderr
+    assert "offered to bob" in ada.run("transfer", "work", "--to", "bob").stderr
     assert ada.run("eval", "-s", "work", "x").stdout == "42\n"
-    assert bob.run("hand-over", "ada/work", "--to", "bob").stdout == "bob\n"
+    assert bob.run("transfer", "ada/work", "--to", "bob").stdout == "bob\n"
     assert bob.run("eval", "-s", "work", "x").stdout == "42\n"
     assert ada.run("eval", "-s", "bob/work", "x").returncode == 4
-    assert bob.run_json("hand-over", "work", "--to", "ada")["offered-to"] == "ada"
-    assert bob.run_json("hand-over", "work", "--to", "bob")["offered-to"] is None
+    assert bob.run_json("transfer", "work", "--to", "ada")["offered-to"] == "ada"
+    assert bob.run_json("transfer", "work", "--to", "bob")["offered-to"] is None
     assert (ada.visible_sessions(), bob.visible_sessions()) == ([], ["work"])
 
 
@@ -144,7 +144,7 @@ def test_nobody_finds_a_session_of_anothers_making_among_its_own(people: tuple[S
     ada, bob = people
     ada.run("new", "work")
     ada.run("share", "work", "write", "--with", "ada")
-    ada.run("hand-over", "work", "--to", "bob")
+    ada.run("transfer", "work", "--to", "bob")
     assert bob.run_json("eval", "-s", "work", "secret = 1")["created"] is True
     assert bob.visible_sessions() == ["ada/work", "work"]
     assert ada.run("eval", "-s", "bob/work", "secret").returncode == 4
@@ -166,7 +166,7 @@ def test_what_is_refused_to_somebody_is_in_the_audit(people: tuple[SharingUser, 
     assert b" bob " in table
 
 
-def test_both_clients_share_and_hand_over(people: tuple[SharingUser, SharingUser]) -> None:
+def test_both_clients_share_and_transfer(people: tuple[SharingUser, SharingUser]) -> None:
     ada, _ = people
 
     async def awaited() -> tuple[Any, Any]:

@@ -41,7 +41,7 @@ ATTEMPTS: dict[str, Attempt] = {
     "clone-session": Attempt({"source": "SESSION", "name": "copy-2"}),
     "clear-bindings": Attempt(S),
     "reset": Attempt(S),
-    "hand-over": Attempt(S | {"who": "ATTACKER"}, own=False),
+    "transfer": Attempt(S | {"who": "ATTACKER"}, own=False),
     "close": Attempt(S),
     "close-session": Attempt({"name": "SESSION"}, own=False),
 }
@@ -98,7 +98,7 @@ def methods(reference: str, attacker: str) -> list[list[Any]]:
         ["clone", reference, "copy"],
         ["clear", reference],
         ["reset", reference],
-        ["hand_over", reference, attacker],
+        ["transfer", reference, attacker],
         ["close", reference],
     ]
 
@@ -122,7 +122,7 @@ def commands(reference: str, attacker: str) -> list[list[str]]:
         ["mode", reference, "plan"],
         ["share", reference, "write"],
         ["clone", reference, "copy"],
-        ["hand-over", reference, "--to", attacker],
+        ["transfer", reference, "--to", attacker],
         ["export", reference],
         ["reset", reference],
         ["close", reference],

@@ -152,7 +152,7 @@ def test_without_a_sandbox_a_root_broker_opens_sessions_for_root_alone(tmp_path:
         ada.close()
         with broker.wire() as wire:
             assert wire.run("6*7").value == "42"
-            assert wire.ask("hand-over", session="s", who="uid:1001").status == ["done"]
+            assert wire.ask("transfer", session="s", who="uid:1001").status == ["done"]
             given = next(each["session"] for each in wire.ask("ls-sessions")["sessions"])
             assert "as root" in wire.ask("reset", session=given)["err"]
     finally:

@@ -249,12 +249,12 @@ def test_who_has_no_entry_in_the_user_database_comes_by_a_unix_socket(connect: C
     assert connect(EVE).run("6*7", session="bare").value == "42"
 
 
-def test_after_a_hand_over_directories_are_opened_for_the_new_owner(connect: Connect, ground: Path) -> None:
+def test_after_a_transfer_directories_are_opened_for_the_new_owner(connect: Connect, ground: Path) -> None:
     root, ada = connect(0), connect(ADA)
     opened(root, "given", cwd=f"{ground}/root")
     opened(root, "kept", cwd=f"{ground}/ada")
     for name in ("given", "kept"):
-        assert root.ask("hand-over", session=name, who="uid:1001").status == ["done"]
+        assert root.ask("transfer", session=name, who="uid:1001").status == ["done"]
     ids = {each["name"]: each["session"] for each in ada.ask("ls-sessions")["sessions"]}
     lost = ada.ask("reset", session=ids["given"])
     assert lost.status == REFUSED, lost.messages
@@ -290,12 +290,12 @@ def test_nobody_gets_roots_rights_by_giving_root_a_session(connect: Connect, gro
     bait = ada.ask("info", session="bait")["info"]["session"]
     for who in ("uid:1001", "*"):
         assert ada.ask("share", session="bait", who=who, level="write").status == ["done"]
-    assert ada.ask("hand-over", session="bait", who="uid:0")["offered-to"] == "uid:0"
+    assert ada.ask("transfer", session="bait", who="uid:0")["offered-to"] == "uid:0"
     running = ada.send("eval", session="bait", code="import time; time.sleep(1)")
     ada.ask("ping")
-    assert root.ask("hand-over", session=bait, who="uid:0").status == ["done", "error", "busy"]
+    assert root.ask("transfer", session=bait, who="uid:0").status == ["done", "error", "busy"]
     assert ada.answer(running).status == ["done"]
-    given = root.ask("hand-over", session=bait, who="uid:0")
+    given = root.ask("transfer", session=bait, who="uid:0")
     assert "runs the broker's own python" in given["notice"]
     for op in ("reset", "info", "eval"):
         assert ada.ask(op, session=bait, **({"code": "1"} if op == "eval" else {})).status[-1] == "session-not-found"

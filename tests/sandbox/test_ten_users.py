@@ -219,8 +219,7 @@ def test_the_owner_hears_of_a_session_through_every_interface(scene: TenUsersSce
         "close",
         "reset",
         "clone",
-        "hand_over",
-        "hand-over",
+        "transfer",
         "share",
         "set_mode",
         "mode",
@@ -269,7 +268,7 @@ def test_what_runs_goes_on_and_ends_as_its_owner_says(scene: TenUsersScene) -> N
     )
     values = {number: [value(messages) for messages in told[number]] for number in range(USERS)}
     assert values == {number: [f"'of {number}'"] * 2 for number in range(USERS)}
-    given = {"op": "hand-over", "session": scene.owners[9].session, "who": scene.owners[8].identity}
+    given = {"op": "transfer", "session": scene.owners[9].session, "who": scene.owners[8].identity}
     assert [status(scene.wire(number, given)[0]) for number in (9, 8)] == [["done"], ["done"]]
     assert NOT_FOUND in status(scene.wire(9, {"op": "info", "session": scene.owners[9].session})[0])
     assert status(scene.wire(8, {"op": "close-session", "name": scene.owners[9].session})[0]) == [

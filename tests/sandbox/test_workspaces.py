@@ -16,7 +16,7 @@ from attack_targets import begin, end, uid_of
 from kit import BrokerProcess, Wire
 from replwire.policy import Policy
 
-EXTENSION = "from replwire.ext.api import hookimpl\n\n\n@hookimpl\ndef replctl_register(register, settings): pass\n"
+EXTENSION = "from replctl.ext import hookimpl\n\n\n@hookimpl\ndef replctl_register(register, settings): pass\n"
 
 
 @pytest.fixture(scope="module")

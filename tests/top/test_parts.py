@@ -197,14 +197,14 @@ def test_another_screen_is_chosen_by_its_name(start: Start, tmp_path: Path) -> N
     environ = {**broker.environ, "REPLCTL_CONFIG": str(broker.folder / "config.toml")}
 
     def top(name: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "replctl", "top", "--endpoint", broker.endpoint, "--presenter", name]
+        command = [sys.executable, "-m", "replctl", "top", "--endpoint", broker.endpoint, "--screen", name]
         return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
 
     shown = top("plain")
     assert (shown.returncode, shown.stdout) == (3, "sessions: 0\n")
     broken = top("broken")
     assert (broken.returncode, "Traceback" in broken.stderr) == (2, False)
-    assert "extension presenter broken: ZeroDivisionError" in broken.stderr
+    assert "extension screen broken: ZeroDivisionError" in broken.stderr
     missing = top("fancy")
     assert missing.returncode == 2
-    assert "no extension has a presenter fancy" in missing.stderr
+    assert "no extension has a screen fancy" in missing.stderr

@@ -78,9 +78,9 @@ def test_all_kinds_have_their_contract() -> None:
             "status",
             "panel",
             "control",
-            "presenter",
+            "screen",
             "runtime",
-            "auth-backend",
+            "identity-backend",
         ]
     )
     for contract in CONTRACTS.values():
@@ -204,7 +204,7 @@ def test_one_that_raises_is_told_and_stops_nobody(
 
 def _file(folder: Path, text: str, name: str = "guard_one.py") -> Path:
     path = folder / name
-    path.write_text("from replwire.ext.api import Hook, hookimpl\n" + text)
+    path.write_text("from replctl.ext import Hook, hookimpl\n" + text)
     path.chmod(0o600)
     folder.chmod(0o700)
     return path

@@ -258,7 +258,7 @@ class Operations(ABC, Generic[ReplyT, ResultT]):
         The reply's `owner` is the current owner and `offered_to` the identity that may accept. An administrator changes
         the owner at once.
         """
-        return self.request("hand-over", session=session, who=who)
+        return self.request("transfer", session=session, who=who)
 
     def describe(self) -> ReplyT:
         """Return the broker's operations, runtimes, limits and versions."""

@@ -183,7 +183,7 @@ def share(context: CommandContext, session: str, level: str, who: str) -> None:
         context.screen.notice(f"session {session!r} is not shared")
 
 
-@click.command("hand-over")
+@click.command("transfer")
 @session_argument
 @click.option("--to", "who", metavar="WHO", required=True, help="Identity, such as uid:1001 or a key's name.")
 @with_common_options
@@ -200,7 +200,7 @@ def transfer(context: CommandContext, session: str, who: str) -> None:
     }
     context.show(data, reply.owner or "")
     if reply.offered_to is not None and not context.json:
-        taken = f"replctl hand-over {reply.owner}/{reply.name or reply.session} --to {reply.offered_to}"
+        taken = f"replctl transfer {reply.owner}/{reply.name or reply.session} --to {reply.offered_to}"
         context.screen.notice(f"offered to {reply.offered_to}, who accepts with: {taken}")
 
 

@@ -30,17 +30,17 @@ INSTALL = "pip install 'replctl[tui]'"
     metavar="DURATION",
     help="Polling interval of processor time and memory; events are live.",
 )
-@click.option("--presenter", metavar="NAME", help="Screen of an extension.")
+@click.option("--screen", metavar="NAME", help="Screen of an extension.")
 @with_common_options
-def top(context: CommandContext, once: bool, interval: float, presenter: str | None) -> int:
+def top(context: CommandContext, once: bool, interval: float, screen: str | None) -> int:
     """Show sessions, agents, queue and live output on one screen. Press ? for the keys, q to quit.
 
     Without a terminal (a pipe, TERM=dumb) one snapshot is printed, as with --once.
     """
     if interval < MIN_INTERVAL_SECONDS:
         raise click.BadParameter(f"at least {MIN_INTERVAL_SECONDS} seconds", param_hint="--interval")
-    if presenter is not None:
-        return _run_extension_screen(context, presenter)
+    if screen is not None:
+        return _run_extension_screen(context, screen)
     why = None if once or context.json else _no_terminal_reason()
     if why is None and not once and not context.json and find_spec("textual") is None:
         context.screen.notice(f"the live screen needs textual: {INSTALL}")
@@ -81,14 +81,14 @@ def _run_extension_screen(context: CommandContext, name: str) -> int:
     parts = _load_extensions()
     found = parts.find_screen(name)
     if found is None:
-        raise click.BadParameter(f"no extension has a presenter {name}", param_hint="--presenter")
+        raise click.BadParameter(f"no extension has a screen {name}", param_hint="--screen")
     with context.client() as client:
         try:
             return int(found.run(client) or ExitCode.OK)
         except ReplError:
             raise
         except (Exception, SystemExit) as error:
-            raise ReplError("not-supported", f"extension presenter {name}: {type(error).__name__}: {error}") from error
+            raise ReplError("not-supported", f"extension screen {name}: {type(error).__name__}: {error}") from error
 
 
 def _no_terminal_reason() -> str | None:

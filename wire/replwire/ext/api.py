@@ -1,4 +1,4 @@
-"""Public API for extensions. Import it as `replctl.ext`; see docs/extensions.md."""
+"""Public API for extensions. Authors import it as `replctl.ext`; see docs/extensions.md."""
 
 from replwire.ext.contracts import (
     Contribution,

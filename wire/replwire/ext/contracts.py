@@ -112,7 +112,7 @@ class IdentityBackend(Contribution):
     Called in the broker's event loop: it must return quickly.
     """
 
-    kind: ClassVar[str] = "auth-backend"
+    kind: ClassVar[str] = "identity-backend"
     process: ClassVar[HostProcess] = "broker"
 
     identify: Annotated[Callable[[str], str | None], "identity of a token; None: unknown"]
@@ -190,7 +190,7 @@ class Control(Contribution):
 class Screen(Contribution):
     """A full-screen replacement for `replctl top`: `--screen NAME`."""
 
-    kind: ClassVar[str] = "presenter"
+    kind: ClassVar[str] = "screen"
     process: ClassVar[HostProcess] = "client"
 
     run: Annotated[Callable[[Any], int], "(client) -> exit code; it owns the terminal until it returns"]

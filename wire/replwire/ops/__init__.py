@@ -12,7 +12,6 @@ from replwire.ops.sessions import (
     Close,
     CloseSession,
     Env,
-    HandOver,
     Info,
     LsEnvironments,
     LsSessions,
@@ -21,6 +20,7 @@ from replwire.ops.sessions import (
     Reset,
     SetMode,
     Share,
+    Transfer,
 )
 from replwire.ops.watching import Introspect, Subscribe, Unsubscribe
 
@@ -35,7 +35,6 @@ __all__ = [
     "Describe",
     "Env",
     "Eval",
-    "HandOver",
     "Hello",
     "History",
     "Info",
@@ -66,6 +65,7 @@ __all__ = [
     "Stats",
     "Stdin",
     "Subscribe",
+    "Transfer",
     "Unsubscribe",
 ]
 
@@ -90,7 +90,7 @@ OPS: dict[str, type[Request]] = {
     "info": Info,
     "set-mode": SetMode,
     "share": Share,
-    "hand-over": HandOver,
+    "transfer": Transfer,
     "env": Env,
     "ls-environments": LsEnvironments,
     "remove-environment": RemoveEnvironment,

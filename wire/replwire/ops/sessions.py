@@ -73,7 +73,7 @@ class Share(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
     level: Literal["none", "read", "write"]
 
 
-class HandOver(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
+class Transfer(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
     """Transfer a session to another identity: the owner offers it, and that identity accepts with the same operation.
 
     Fails with `session-already-exists` if the new owner has a session of this name. Admins transfer without an offer.

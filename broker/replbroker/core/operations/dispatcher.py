@@ -62,7 +62,7 @@ class OperationDispatcher:
             wire.LsSessions: sessions.ls_sessions,
             wire.SetMode: sessions.set_mode,
             wire.Share: sessions.share,
-            wire.HandOver: sessions.transfer,
+            wire.Transfer: sessions.transfer,
             wire.Env: sessions.env,
             wire.LsEnvironments: self.environments.ls_environments,
             wire.RemoveEnvironment: self.environments.remove_environment,
@@ -112,7 +112,7 @@ class OperationDispatcher:
             session = state.lookup.find(request, peer)
         if session is not None:
             # A clone leaves its source as it is, and the recipient of a transfer need not be allowed to change it.
-            changes = mutates and not isinstance(request, wire.Clone | wire.HandOver)
+            changes = mutates and not isinstance(request, wire.Clone | wire.Transfer)
             if changes and (session.owner != identity or session.mode == "plan"):
                 self._check_session(session, request, peer)
         if isinstance(request, wire.Eval):  # the hot path: its session is not looked up again

@@ -141,7 +141,7 @@ class SessionOps:
             peer, request.id, status=["done"], session=session.id, name=session.name, shares=session.shares
         )
 
-    def transfer(self, request: wire.HandOver, peer: Peer, _: bytes, now: float) -> None:
+    def transfer(self, request: wire.Transfer, peer: Peer, _: bytes, now: float) -> None:
         """Offer a session to another identity, or accept one: nobody gets a session without having agreed."""
         session, access = self._state.lookup.get(request, peer), self._state.access
         accepts = access.identity_of(peer) == request.who == session.offered_to
