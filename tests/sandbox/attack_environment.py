@@ -283,10 +283,10 @@ class Unconfined:
     def enter(self) -> None:
         os.environ.clear()
 
-    def started(self, pid: int) -> None:
+    def on_fork(self, pid: int) -> None:
         del pid
 
-    def verdict(self) -> str | None:
+    def death_cause(self) -> str | None:
         return None
 
 
