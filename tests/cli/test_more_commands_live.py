@@ -125,7 +125,7 @@ def test_load_runs_a_file_of_an_allowed_folder(alone: Shell, tmp_path: Path) -> 
     assert alone.run("load", str(tmp_path / "shapes.py"), "-s", "work", "--reload", **config).stdout == "4\n"
     assert alone.run("eval", "-s", "work", "side", **config).returncode == 1
     refused = alone.run("load", "/etc/hostname", "-s", "work", **config)
-    assert (refused.returncode, "not below a folder" in refused.stderr) == (5, True)
+    assert (refused.returncode, "not below a directory" in refused.stderr) == (5, True)
 
 
 # --- shells ---

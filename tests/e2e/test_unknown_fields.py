@@ -40,7 +40,7 @@ def test_what_would_open_a_session_is_refused_for_a_field_that_is_not_known(
     answer = wire.ask(op, newtork="none", **asked)
     assert answer.status == ["done", "error", "invalid-request"]
     assert answer["err"].startswith(f"{op} has no field newtork")
-    assert op == "complete" or answer["err"].endswith("is network meant?")
+    assert op == "complete" or answer["err"].endswith("did you mean network?")
     assert answer["ignored-fields"] == ["newtork"]
     assert sessions(wire) == before
     assert wire.ask("ping").get("ignored-fields") is None
@@ -68,7 +68,7 @@ def test_our_clients_refuse_an_option_that_is_not_known_before_they_send_it(brok
             lambda: client.request("new-session", newtork="none"),
             lambda: client.send("eval", {"code": "1", "session": None, "newtork": "none"}),
         ):
-            with pytest.raises(TypeError, match=r"has no field newtork: is network meant\?") as caught:
+            with pytest.raises(TypeError, match=r"has no field newtork: did you mean network\?") as caught:
                 call()
             assert isinstance(caught.value, ReplError)
             assert caught.value.code == "invalid-request"
@@ -82,7 +82,7 @@ def test_our_clients_refuse_an_option_that_is_not_known_before_they_send_it(brok
 def test_so_does_the_client_of_an_event_loop(broker: BrokerProcess) -> None:
     async def run() -> None:
         async with AsyncClient(broker.endpoint, start=False) as client:
-            with pytest.raises(TypeError, match=r"is network meant\?"):
+            with pytest.raises(TypeError, match=r"did you mean network\?"):
                 await client.new("tight", newtork="none")
             assert "tight" not in {entry.name for entry in await client.sessions()}
 

@@ -139,9 +139,9 @@ def test_a_bubblewrap_that_cannot_start_says_why(
 NESTED = """
 import sys
 from replwire.policy import Policy
-from replworker.sandbox.machine import look
+from replworker.sandbox.machine import detect_machine
 from replworker.sandbox.probe import probe
-print(probe(Policy(), look(), sys.executable, {}).text())
+print(probe(Policy(), detect_machine(), sys.executable, {}).text())
 """
 
 
