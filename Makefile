@@ -32,7 +32,7 @@ PARALLEL := -n auto --no-loadscope-reorder
 
 # Wire, core and client: seconds.
 test-fast: install
-	@$(PYTEST) -n 2 --no-loadscope-reorder -m 'not slow' tests/wire tests/broker tests/cli/test_client.py tests/cli/test_client_protocol.py \
+	@$(PYTEST) -m 'not slow' tests/wire tests/broker tests/cli/test_client.py tests/cli/test_client_protocol.py \
 	  --ignore tests/broker/test_simulation.py
 
 # What a change needs.
