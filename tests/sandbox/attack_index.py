@@ -311,6 +311,36 @@ INDEXED_ATTACKS = [
         "sandbox/test_agent_isolation.py::test_an_agent_loads_files_of_its_own_alone",
     ),
     IndexedAttack(
+        "broker",
+        "all connections, held idle by one identity",
+        "quota of connections",
+        "e2e/test_quotas.py::test_150_idle_connections_of_one_user_lock_nobody_out_and_go",
+    ),
+    IndexedAttack(
+        "broker",
+        "all slots, held by one identity's sleeping jobs",
+        "quota of slots",
+        "e2e/test_quotas.py::test_sleeping_jobs_of_one_identity_hold_its_share_of_the_slots",
+    ),
+    IndexedAttack(
+        "broker",
+        "more sessions under new agent labels",
+        "quota of sessions",
+        "e2e/test_quotas.py::test_sessions_of_one_identity_end_at_its_quota_which_no_label_raises",
+    ),
+    IndexedAttack(
+        "broker",
+        "stopping the broker until code runs out of time",
+        "suspended time is forgiven",
+        "e2e/test_suspend.py::test_code_that_was_stopped_with_its_broker_has_all_of_its_time",
+    ),
+    IndexedAttack(
+        "broker",
+        "a misspelt option that would loosen a session",
+        "refusal of unknown fields",
+        "e2e/test_unknown_fields.py::test_what_would_open_a_session_is_refused_for_a_field_that_is_not_known",
+    ),
+    IndexedAttack(
         "session",
         "code that a clone unpickles",
         "the clone's own sandbox",
