@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from replbroker.file_lock import AlreadyLocked, FileLock
+from replwire.loopback import is_loopback_host
 from replwire.paths import ipc_path
 from replwire.private_directories import make_private_directory
 
-_LOOPBACK = ("127.", "localhost", "[::1]")
 _BACKLOG = 100  # connections that were not accepted yet
 _FIRST_SYSTEMD_FD = 3  # sd_listen_fds(3)
 
@@ -164,7 +164,7 @@ def _inherited_socket(fd: int) -> BrokerEndpoint:
 
 def is_loopback(url: str) -> bool:
     """Return whether only this machine can reach a tcp endpoint."""
-    return url.removeprefix("tcp://").startswith(_LOOPBACK)
+    return is_loopback_host(url.removeprefix("tcp://").rpartition(":")[0])
 
 
 def ensure_private_dir(directory: Path) -> None:

@@ -85,7 +85,7 @@ def test_packages_come_and_go_with_their_output_live(wire: Wire, project: Path) 
     assert wire.ask("env", session="s", action="remove", packages=["thing"]).status == ["done"]
     again = wire.ask("env", session="s", action="remove", packages=["--no-such-option"])
     assert again.status == ["done", "error"]
-    assert "exit code" in again["err"]
+    assert "exited with code" in again["err"]
     assert wire.ask("env", session="s", action="install").status == ["done", "error"]
     assert wire.run("6*7").value == "42"
 

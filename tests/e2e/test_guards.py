@@ -52,4 +52,4 @@ def test_the_guard_of_imports_knows_each_agent(start: Start) -> None:
         ):
             assert wire.run(code)["status"] == ["done", "error", "hook-blocked"], code
         assert "agent bob may not import math; allowed: nothing" in wire.run("import math", agent="bob")["err"]
-        assert "its imports cannot be told (SyntaxError" in wire.run("def f(:")["err"]
+        assert "its imports cannot be determined (SyntaxError" in wire.run("def f(:")["err"]

@@ -10,9 +10,8 @@ from replctl.client.address import directory_problem, is_listening
 from replctl.client.errors import ReplError
 from replctl.doctor.finding import Finding, fail, ok, warn
 from replwire.keys import InvalidKey, KeyStore
+from replwire.loopback import is_loopback_host
 from replwire.paths import ipc_path
-
-_LOOPBACK = ("127.", "localhost", "[::1]")
 
 
 def directory(name: str, path: str, uid: int) -> Iterator[Finding]:
@@ -93,7 +92,7 @@ def _check_tcp(endpoint: str, state_dir: str) -> Iterator[Finding]:
             "create a new one: replctl keys new NAME",
         )
         return
-    if pair is not None or endpoint.removeprefix("tcp://").startswith(_LOOPBACK):
+    if pair is not None or is_loopback_host(endpoint.removeprefix("tcp://").rpartition(":")[0]):
         yield ok("sockets", f"{endpoint}, {'clients need keys' if pair else 'this machine only'}")
     else:
         cause = "beyond loopback clients need keys, and a broker refuses to start without any"

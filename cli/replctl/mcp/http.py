@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import os
 import secrets
 import socket
@@ -21,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from replctl.client.address import directory_problem
 from replctl.client.errors import ReplError
 from replwire.faults import ExitCode
+from replwire.loopback import is_loopback_host
 from replwire.paths import state_dir
 from replwire.private_directories import make_private_directory
 
@@ -56,7 +56,7 @@ def bind(where: str) -> socket.socket:
     host = host.strip("[]")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ReplError("invalid-request", f"not HOST:PORT: {where}")
-    if host != "localhost" and not _is_loopback(host):
+    if not is_loopback_host(host):
         raise ReplError("invalid-request", f"only loopback is served (127.0.0.1, ::1, localhost), not {host}")
     host = "127.0.0.1" if host == "localhost" else host
     try:
@@ -132,10 +132,3 @@ def build_app(server: Server[Any], listener: socket.socket) -> ASGIApp:
 def _authority(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -25,7 +25,7 @@ LAYERS = {
     "limits": "limits on file size, /tmp, open files and processes",
     "memory": "a limit on the memory of all processes together",
     "pids": "a limit on the number of processes of the session",
-    "cpu": "a limit on CPU time",
+    "cpu": "a limit on the share of the processors",
 }
 REQUIRED = (
     "mounts",
