@@ -293,8 +293,8 @@ def test_a_replay_needs_a_transcript_and_a_session_of_its_runtime(
         lambda: _cli(broker, "export", "py", "--format", "jsonl").count("session/closed"), "the whole transcript"
     )
     to = ("--endpoint", broker.endpoint)
-    assert "none came out differently" in _cli(broker, "replay", "sh", "--into", "again", *to)  # a session of bash
-    assert "none came out differently" in _cli(broker, "replay", "py", "--into", "more", *to)  # errors name another one
+    assert "none differed" in _cli(broker, "replay", "sh", "--into", "again", *to)  # a session of bash
+    assert "none differed" in _cli(broker, "replay", "py", "--into", "more", *to)  # errors name another one
     assert "differ" in _cli(broker, "replay", "py", "--into", "exact", "--exact", *to, code=1)
     _cli(broker, "replay", "sh", "--into", "more", *to, code=2)
     other = tmp_path / "book.ipynb"

@@ -119,7 +119,7 @@ def test_a_home_is_no_place_to_work_and_a_wish_for_it_can_be_let_go(wire: Wire, 
     assert "home" in refused["err"]
     opened = wire.ask("new-session", name="s", cwd=home, cwd_needed=False)
     assert opened.status == ["done"]
-    assert "no folder" in opened["notice"]
+    assert "no working directory" in opened["notice"]
     assert wire.run("6*7").value == "42"
 
 
@@ -135,7 +135,7 @@ def test_a_request_makes_it_tighter_and_never_looser(wire: Wire, work: Path) -> 
     for loose in ({"network": "host"}, {"memory_bytes": 1 << 40}, {"pids": 10**6}):
         refused = wire.ask("new-session", name="t", **loose)
         assert refused.status == ["done", "error", "invalid-request"]
-        assert "more than this broker gives" in refused["err"]
+        assert "more than this broker grants" in refused["err"]
     assert wire.ask("new-session", name="t", profile="off").status == ["done", "error", "invalid-request"]
     wire.ask("reset", session="s")
     assert wire.run("open('a.txt', 'w')")["ex"]["type"] in ("PermissionError", "OSError")
