@@ -317,7 +317,7 @@ def without_layer(found: machine.Machine, layer: str) -> machine.Machine:
     if layer == "memory":
         return replace(found, cgroups=cgroup.CgroupRoot())
     if layer == "seccomp":
-        vars(seccomp)["program"] = lambda *_, **__: struct.pack("=HBBI", 6, 0, 0, 0x7FFF_0000)  # allow
+        vars(seccomp)["build_filter"] = lambda *_, **__: struct.pack("=HBBI", 6, 0, 0, 0x7FFF_0000)  # allow
     if layer == "network":
         namespaces = vars(plans)["_namespaces"]
         vars(plans)["_namespaces"] = lambda *given: (each for each in namespaces(*given) if each != "--unshare-net")

@@ -354,7 +354,7 @@ def test_a_token_or_key_acts_as_the_user_that_the_config_names(broker: BrokerPro
     assert [answer.status[1] for answer in answers] == ["error"] * 3
     for text in (told, *(answer["err"] for answer in answers)):
         assert "[[identities]]" in text
-        assert "no user of this machine" in text
+        assert "is not a user of this machine" in text
 
 
 SMALL = {"pids": 16, "memory_bytes": 128 << 20}
