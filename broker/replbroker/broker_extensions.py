@@ -50,7 +50,7 @@ class BrokerExtensions:
 
     @property
     def has_hooks(self) -> bool:
-        """Whether hooks decide about evals."""
+        """True if hooks decide about evals."""
         return bool(self._registry.by_kind(Hook))
 
     def build_hook_runner(self, timeout_s: float) -> HookRunner | None:
@@ -128,7 +128,7 @@ class BrokerExtensions:
 
     @property
     def has_failures(self) -> bool:
-        """Whether some contribution has failed since the last `take_failures`."""
+        """True if some contribution has failed since the last `take_failures`."""
         return bool(self._failures)
 
     def take_failures(self) -> list[HookFailure]:

@@ -38,7 +38,7 @@ class FrameKind(enum.IntEnum):
 
 
 class Outcome(enum.IntEnum):
-    """How a route ended, readable without the body. NONE: it is still open."""
+    """End of a route, readable without the body. NONE: it is still open."""
 
     NONE = 0
     OK = 1

@@ -45,7 +45,7 @@ _CLOSE_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class LauncherSettings:
-    """What workers are started with.
+    """Settings of the worker launcher.
 
     Attributes:
         socket_dir: Directory for the fork server's socket.

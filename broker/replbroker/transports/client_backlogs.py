@@ -31,7 +31,7 @@ class _Backlog:
 
     @property
     def has_room_for_event(self) -> bool:
-        """Whether an event may wait here; a burst of events does not mean that the reader is slow."""
+        """True if an event may wait here; a burst of events does not mean that the reader is slow."""
         return len(self.messages) < _MAX_MESSAGES_WITH_EVENTS and self.bytes < _MAX_BYTES_WITH_EVENTS
 
     def push(self, body: bytes) -> None:

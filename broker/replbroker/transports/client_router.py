@@ -122,7 +122,7 @@ class ClientRouter:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether some client is full, and `retry` may help."""
+        """True if some client is full, and `retry` may help."""
         return self._backlogs.due is not None
 
     def retry(self) -> None:

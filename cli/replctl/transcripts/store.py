@@ -1,4 +1,4 @@
-"""This user's transcripts in either storage. The only module that reads the broker's transcripts."""
+"""Transcripts of this user in either storage. The only module that reads the broker's transcripts."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _DROPPED = ("XDG_", "DBUS_", "SSH_", "GPG_")
 
 
 class SandboxUnavailable(Exception):
-    """This machine cannot provide the sandbox: cause and fix."""
+    """Error of a machine that cannot provide the sandbox: cause and fix."""
 
     def __init__(self, cause: str, mend: str) -> None:
         self.cause, self.fix = cause, mend

@@ -65,7 +65,7 @@ _SHARED_CHARS = 4096  # minimum length of texts shared between names
 
 
 class NotCopyable(Exception):
-    """This object cannot be copied to another session."""
+    """Error for an object that cannot be copied to another session."""
 
 
 def create_pickler(dill: Any, main: Any, file: Any, beside: Callable[[Any], object]) -> Any:
