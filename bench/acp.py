@@ -47,9 +47,9 @@ class _AcpConversation:
             if update["sessionUpdate"] == "agent_message_chunk":
                 self.chunks.append(update["content"]["text"])
 
-    def open(self, folder: Path) -> str:
+    def open(self, directory: Path) -> str:
         """Open a session; return its id."""
-        return str(self.call("session/new", cwd=str(folder), mcpServers=[])["sessionId"])
+        return str(self.call("session/new", cwd=str(directory), mcpServers=[])["sessionId"])
 
     def prompt(self, session: str) -> None:
         """`1+1` to its answer."""

@@ -41,8 +41,8 @@ class McpConversation(ABC):
 
     log: Path | None = None  # where the server's stderr goes, if not to ours
 
-    def __init__(self, argv: list[str], folder: Path, env: dict[str, str] | None = None) -> None:
-        self._process = procs.start(argv, env, self.log, cwd=folder)
+    def __init__(self, argv: list[str], directory: Path, env: dict[str, str] | None = None) -> None:
+        self._process = procs.start(argv, env, self.log, cwd=directory)
         assert self._process.stdin is not None
         self._in = self._process.stdin
         self._count = 0
@@ -95,7 +95,7 @@ class McpConversation(ABC):
 
 
 class ReplctlMcp(McpConversation):
-    """`replctl mcp`, in a session that ends with it: the folder it was opened with does too."""
+    """`replctl mcp`, in a session that ends with it: the directory it was opened with does too."""
 
     _session = "bench"
     broker: ours.RawClient | None = None
@@ -162,7 +162,7 @@ class McpContender:
         self.conversation: McpConversation | None = None
 
     def start(self) -> None:
-        """Start it in a folder of its own, which is its sessions' workspace."""
+        """Start it in a directory of its own, which is its sessions' workspace."""
         self.conversation = self._kind(self._argv, self._stack.enter_context(procs.temporary_directory()), self._env)
         if isinstance(self.conversation, ReplctlMcp):
             self.conversation.broker = self._broker

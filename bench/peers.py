@@ -31,7 +31,7 @@ class JupyterKernel:
     """One kernel and its client, over the transport that is ours too (ipc)."""
 
     def __init__(self) -> None:
-        # Its own folder: jupyter_client's ipc sockets otherwise lie in the current one, under one name for all kernels.
+        # Its own directory: otherwise the ipc sockets lie in the current one, under one name for all kernels.
         self._stack = ExitStack()
         file = str(self._stack.enter_context(temporary_directory()) / "k.json")
         self._manager: Any = KernelManager(kernel_name="python3", transport="ipc", connection_file=file)

@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 from typing import NamedTuple
 
-if not __package__:  # run as a file: the package's parent takes the place of its folder
+if not __package__:  # run as a file: the package's parent takes the place of its directory
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from bench import machine, ours

@@ -110,24 +110,24 @@ def _starts(turns: Turns, machine: Machine, plan: SandboxPlan) -> BenchTable:
 
 def _workspace(turns: Turns, plan: SandboxPlan) -> BenchTable:
     """Alone, and with four protected paths in it."""
-    samples: dict[str, list[float]] = {"an empty folder": [], "a repository (.git, .envrc, .vscode)": []}
+    samples: dict[str, list[float]] = {"an empty directory": [], "a repository (.git, .envrc, .vscode)": []}
     for _ in range(turns.of(20, 3)):
         for name, seconds in samples.items():
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory() as directory:
                 if "repository" in name:
                     for part in (".git/hooks", ".vscode"):
-                        Path(folder, part).mkdir(parents=True)
+                        Path(directory, part).mkdir(parents=True)
                     for part in (".git/config", ".envrc"):
-                        Path(folder, part).touch()
+                        Path(directory, part).touch()
                 session = BenchInterpreter(BubblewrapSandbox(plan), plan.env)
                 assert session.confined is not None
                 started = time.perf_counter()
-                error = session.confined.attach(plan.policy, folder)
+                error = session.confined.attach(plan.policy, directory)
                 seconds.append(time.perf_counter() - started)
                 session.close()
                 assert error is None, error
     rows = [SampleRow(name, "ours", scale(seconds, 1e3)) for name, seconds in samples.items()]
-    return BenchTable("sandbox-workspace", "Giving a warm session its folder", "ms", rows[0].who, rows)
+    return BenchTable("sandbox-workspace", "Giving a warm session its directory", "ms", rows[0].who, rows)
 
 
 def _probe(turns: Turns, machine: Machine) -> BenchTable:

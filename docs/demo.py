@@ -1,6 +1,6 @@
 """`make demo`: two agents share one broker, and everything that can happen to an eval happens to them.
 
-Nothing here is printed that did not come back over the wire. The broker and its folder are its own.
+Nothing here is printed that did not come back over the wire. The broker and its directory are its own.
 """
 
 from __future__ import annotations
@@ -185,13 +185,13 @@ def limits(endpoint: str) -> None:
             client.disconnect()
 
 
-def serve(folder: str, log: IO[bytes]) -> tuple[subprocess.Popen[bytes], str]:
+def serve(directory: str, log: IO[bytes]) -> tuple[subprocess.Popen[bytes], str]:
     """Start a broker of our own with small limits; return its address."""
-    endpoint = f"ipc://{folder}/run/broker.sock"
+    endpoint = f"ipc://{directory}/run/broker.sock"
     pairs = [word for limit in LIMITS for word in ("--set", limit)]
     command = [sys.executable, "-m", "replctl", "serve", "--json", "--endpoint", endpoint, *pairs]
     broker = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=log, env={**os.environ, "REPLCTL_STATE_DIR": folder}
+        command, stdout=subprocess.PIPE, stderr=log, env={**os.environ, "REPLCTL_STATE_DIR": directory}
     )
     assert broker.stdout is not None
     if not broker.stdout.readline():
@@ -201,10 +201,10 @@ def serve(folder: str, log: IO[bytes]) -> tuple[subprocess.Popen[bytes], str]:
 
 def main() -> None:
     """Run it all; exit 0 when everything held."""
-    folder = tempfile.mkdtemp(prefix="replctl-demo-")
-    work = tempfile.mkdtemp(prefix="replctl-demo-work-")  # beside it: no session sees its broker's own folder
-    with open(f"{folder}/broker.log", "wb") as log:
-        broker, endpoint = serve(folder, log)
+    directory = tempfile.mkdtemp(prefix="replctl-demo-")
+    work = tempfile.mkdtemp(prefix="replctl-demo-work-")  # beside it: no session sees its broker's own directory
+    with open(f"{directory}/broker.log", "wb") as log:
+        broker, endpoint = serve(directory, log)
         os.chdir(work)
         try:
             together(endpoint)
@@ -216,7 +216,7 @@ def main() -> None:
             broker.terminate()
             code = broker.wait(20)
     os.chdir("/")
-    for each in (folder, work):
+    for each in (directory, work):
         shutil.rmtree(each)
     expect(code == 0, "the broker ended cleanly")
     print("\nEverything above came back over the wire, and everything it claims was checked.")

@@ -22,12 +22,12 @@ COMMAND = [sys.executable, "-m", "replctl", "acp"]
 Start = Callable[..., "Agent"]
 
 
-def environ(folder: Path, endpoint: str) -> dict[str, str]:
+def environ(directory: Path, endpoint: str) -> dict[str, str]:
     """An environment in which nothing of the user's counts."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("REPLCTL_")}
     return kept | {
-        "REPLCTL_STATE_DIR": str(folder),
-        "XDG_CONFIG_HOME": str(folder),
+        "REPLCTL_STATE_DIR": str(directory),
+        "XDG_CONFIG_HOME": str(directory),
         "REPLCTL_ENDPOINT": endpoint,
     }
 

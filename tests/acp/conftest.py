@@ -20,18 +20,18 @@ from kit import BrokerProcess
 @pytest.fixture(scope="session")
 def acp_broker() -> Iterator[BrokerProcess]:
     """A broker that outlives every agent; at its end it must have met no defect."""
-    folder = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))  # short: socket paths are bounded
-    broker = BrokerProcess(folder, "limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=500")
+    directory = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))  # short: socket paths are bounded
+    broker = BrokerProcess(directory, "limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=500")
     yield broker
     assert broker.process.poll() is None, broker.log_text()
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
 @pytest.fixture
 def start(acp_broker: BrokerProcess, tmp_path: Path) -> Iterator[Start]:
-    """Start an agent; all of one test share a state folder, as restarts do."""
+    """Start an agent; all of one test share a state directory, as restarts do."""
     agents: list[Agent] = []
 
     def begin(*args: str, **variables: str) -> Agent:
@@ -46,13 +46,13 @@ def start(acp_broker: BrokerProcess, tmp_path: Path) -> Iterator[Start]:
 @pytest.fixture(scope="session")
 def shared(acp_broker: BrokerProcess) -> Iterator[Agent]:
     """An agent that lives through many tests and must end well."""
-    folder = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))
-    agent = Agent(environ(folder, acp_broker.endpoint), "--permission-timeout", "20s")
+    directory = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))
+    agent = Agent(environ(directory, acp_broker.endpoint), "--permission-timeout", "20s")
     agent.start()
     yield agent
     assert agent.end() == 0
     assert "internal error" not in agent.stderr_text
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
 @pytest.fixture

@@ -158,7 +158,7 @@ class _IdleTurn(PromptTurn):
         """What happens just before the turn resolves."""
 
 
-def _resolve(folder: Path, cancel: str) -> tuple[str, bool]:
+def _resolve(directory: Path, cancel: str) -> tuple[str, bool]:
     async def run() -> tuple[str, bool]:
         read, write = os.pipe()
         try:
@@ -166,7 +166,7 @@ def _resolve(folder: Path, cancel: str) -> tuple[str, bool]:
             desk = AcpServices(
                 AcpClientConnection(StdoutWriter(write, notes), notes),
                 AcpBrokerConnection("ipc:///nowhere", "a", False, notes),
-                AcpSessionStore(str(folder)),
+                AcpSessionStore(str(directory)),
             )
             record = AcpSessionRecord(id=new_id(), cwd="/", created=now(), mode=Mode.AUTO, runtime="python")
             session = AcpSession(desk, record)

@@ -48,19 +48,20 @@ Outcome = dict[str, Any]
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Agent]:
     """An agent of a broker with a hook that asks and commands of an extension."""
-    folder = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))
+    directory = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))
     texts = {"guard": ASKS, "more": COMMANDS}
     broker = BrokerProcess(
-        folder, config="".join(config_entry(path=write_extension(tmp_path, name, each)) for name, each in texts.items())
+        directory,
+        config="".join(config_entry(path=write_extension(tmp_path, name, each)) for name, each in texts.items()),
     )
-    found = Agent(environ(tmp_path, broker.endpoint) | {"REPLCTL_CONFIG": str(folder / "config.toml")})
+    found = Agent(environ(tmp_path, broker.endpoint) | {"REPLCTL_CONFIG": str(directory / "config.toml")})
     found.start()
     yield found
     assert found.end() == 0
     assert "Traceback" not in found.stderr_text
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
 def _choose(option: str) -> Outcome:

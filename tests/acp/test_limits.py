@@ -16,20 +16,20 @@ from kit import BrokerProcess
 @pytest.fixture(scope="module")
 def tight() -> Iterator[Agent]:
     """An agent whose broker waits and runs for a moment only, and has room for one session."""
-    folder = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))
+    directory = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))
     broker = BrokerProcess(
-        folder,
+        directory,
         "limits.max-wait-ms=150",
         "limits.max-job-time-ms=1500",
         "limits.interrupt-grace-ms=300",
         "limits.max-sessions=1",
         "limits.rate-limit-per-min=0",
     )
-    agent = Agent(environ(folder, broker.endpoint))
+    agent = Agent(environ(directory, broker.endpoint))
     yield agent
     assert agent.end() == 0
     assert broker.stop() == 0
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
 @pytest.fixture

@@ -53,11 +53,11 @@ def test_a_new_session_tells_its_modes_options_and_commands(agent: Agent) -> Non
 
 
 @pytest.mark.parametrize("params", [{}, {"cwd": None}, {"cwd": 3}, {"cwd": "relative"}, {"cwd": ""}, {"cwd": "./a"}])
-def test_a_session_needs_an_absolute_folder(agent: Agent, params: dict[str, Any]) -> None:
+def test_a_session_needs_an_absolute_directory(agent: Agent, params: dict[str, Any]) -> None:
     assert agent.error("session/new", mcpServers=[], **params)["code"] == -32602
 
 
-def test_a_relative_folder_is_told_as_that(agent: Agent) -> None:
+def test_a_relative_directory_is_told_as_that(agent: Agent) -> None:
     for method in ("session/new", "session/load", "session/resume"):
         error = agent.error(method, cwd="here", sessionId="acp-x", mcpServers=[])
         assert (error["code"], error["message"]) == (-32602, "cwd must be an absolute path")
@@ -68,18 +68,18 @@ def test_mcp_servers_may_be_missing(agent: Agent) -> None:
     assert agent.result("session/close", sessionId=made["sessionId"]) == {}
 
 
-def test_code_runs_in_the_sessions_folder(agent: Agent, tmp_path: Path) -> None:
+def test_code_runs_in_the_sessions_directory(agent: Agent, tmp_path: Path) -> None:
     session = agent.new(str(tmp_path))
     assert str(tmp_path) in agent.prompt(session, "import os; os.getcwd()").text
     agent.call("session/close", sessionId=session)
 
 
-def test_a_folder_that_is_not_there_is_told_beside_the_first_value(agent: Agent) -> None:
-    session = agent.new("/no/such/folder")
+def test_a_directory_that_is_not_there_is_told_beside_the_first_value(agent: Agent) -> None:
+    session = agent.new("/no/such/directory")
     turn = agent.prompt(session, "1")
     assert (turn.stop, turn.tool["status"]) == ("end_turn", "completed")
     assert "the session has no working directory" in turn.text
-    assert "/no/such/folder" in turn.text
+    assert "/no/such/directory" in turn.text
     agent.call("session/close", sessionId=session)
 
 
@@ -260,13 +260,13 @@ def test_a_restored_mode_holds(start: Start, method: str) -> None:
 def test_files_are_the_users_alone(start: Start, tmp_path: Path) -> None:
     agent = start()
     agent.prompt(agent.new(), "1")
-    folder = tmp_path / "acp"
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert {each.stat().st_mode & 0o777 for each in folder.iterdir()} == {0o600}
-    assert len(list(folder.iterdir())) == 2
+    directory = tmp_path / "acp"
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert {each.stat().st_mode & 0o777 for each in directory.iterdir()} == {0o600}
+    assert len(list(directory.iterdir())) == 2
 
 
-def test_list_has_all_sessions_of_all_processes_and_filters_by_folder(start: Start, tmp_path: Path) -> None:
+def test_list_has_all_sessions_of_all_processes_and_filters_by_directory(start: Start, tmp_path: Path) -> None:
     first, second = start(), start()
     here, there = first.new("/tmp"), first.new(str(tmp_path))
     other = second.new("/tmp")

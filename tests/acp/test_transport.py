@@ -214,9 +214,9 @@ def test_descriptors_are_not_leaked_from_turn_to_turn(agent: Agent, session: str
 
 
 def test_a_broker_that_goes_away_is_content_and_the_next_prompt_gets_a_new_one(tmp_path: Path) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))
-    broker = BrokerProcess(folder)
-    agent = Agent(environ(folder, broker.endpoint))
+    directory = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))
+    broker = BrokerProcess(directory)
+    agent = Agent(environ(directory, broker.endpoint))
     try:
         session = agent.new(str(tmp_path))
         agent.prompt(session, "x = 1")
@@ -235,19 +235,19 @@ def test_a_broker_that_goes_away_is_content_and_the_next_prompt_gets_a_new_one(t
         agent.stop()
         subprocess.run(
             [*COMMAND[:3], "shutdown"],
-            env=environ(folder, broker.endpoint),
+            env=environ(directory, broker.endpoint),
             timeout=30,
             check=True,
             capture_output=True,
         )
-        wait_until(lambda: not (folder / "run" / "b.sock").exists(), "the broker is gone")
-        shutil.rmtree(folder)
+        wait_until(lambda: not (directory / "run" / "b.sock").exists(), "the broker is gone")
+        shutil.rmtree(directory)
 
 
 def test_a_prompt_that_finds_no_broker_is_an_error_with_its_tool_call_closed(tmp_path: Path) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))
-    broker = BrokerProcess(folder)
-    agent = Agent(environ(folder, broker.endpoint), "--no-start")
+    directory = Path(tempfile.mkdtemp(prefix="rpa-", dir="/tmp"))
+    broker = BrokerProcess(directory)
+    agent = Agent(environ(directory, broker.endpoint), "--no-start")
     try:
         session = agent.new(str(tmp_path))
         agent.prompt(session, "1")
@@ -265,7 +265,7 @@ def test_a_prompt_that_finds_no_broker_is_an_error_with_its_tool_call_closed(tmp
     finally:
         agent.stop()
         broker.stop()
-        shutil.rmtree(folder)
+        shutil.rmtree(directory)
 
 
 def test_a_broker_that_cannot_be_reached_is_an_error_of_the_protocol(start: Start) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # for broker_kit: pytest imports tests by file, not by folder
+sys.path.insert(0, str(Path(__file__).parent))  # for broker_kit: pytest imports tests by file, not by directory
 from core_harness import CoreHarness
 
 

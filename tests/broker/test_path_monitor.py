@@ -22,7 +22,7 @@ def tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_folder_that_cannot_be_locked_ends_the_start_and_not_in_a_loop(
+def test_a_directory_that_cannot_be_locked_ends_the_start_and_not_in_a_loop(
     tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_descriptors(_: str) -> int:
@@ -35,7 +35,7 @@ def test_a_folder_that_cannot_be_locked_ends_the_start_and_not_in_a_loop(
     monkeypatch.undo()
 
 
-def test_no_folder_for_temporary_files_is_a_start_that_fails_in_words(tmp: Path) -> None:
+def test_no_directory_for_temporary_files_is_a_start_that_fails_in_words(tmp: Path) -> None:
     tempfile.tempdir = str(tmp / "nowhere")
     with pytest.raises(StartError, match=r"nowhere.*TMPDIR"):
         PrivateTempDir()

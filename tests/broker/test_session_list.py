@@ -31,8 +31,8 @@ def file(tmp_path: Path) -> Iterator[SessionListFile]:
     found.close()
 
 
-def path(folder: Path) -> Path:
-    (found,) = folder.glob("sessions-*.ndjson")
+def path(directory: Path) -> Path:
+    (found,) = directory.glob("sessions-*.ndjson")
     return found
 
 
@@ -119,7 +119,7 @@ def test_a_write_that_fails_is_told_and_made_good_with_the_next(file: SessionLis
     assert file.read_previous() == (SavedSessions(0, [record(epoch=2)]), None)
 
 
-def test_a_folder_that_vanished_is_told_and_made_good(file: SessionListFile, tmp_path: Path) -> None:
+def test_a_directory_that_vanished_is_told_and_made_good(file: SessionListFile, tmp_path: Path) -> None:
     for each in tmp_path.iterdir():
         each.unlink()
     assert not file.is_locked()

@@ -219,7 +219,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.harness.memory_reading = AvailableMemory(10_000, left)
 
     @precondition(lambda self: self._claims())
-    @rule(pick=PICK, error=st.sampled_from([None, None, None, "no such folder"]))
+    @rule(pick=PICK, error=st.sampled_from([None, None, None, "no such directory"]))
     def claims(self, pick: int, error: str | None) -> None:
         workers = self._claims()
         self._claim(workers[pick % len(workers)], error)

@@ -15,13 +15,13 @@ def slow(new_harness: Callable[..., CoreHarness]) -> CoreHarness:
     return new_harness(auto=False, worker_start_ms=5000)
 
 
-def test_a_folder_that_is_not_there_leaves_no_session(slow: CoreHarness) -> None:
+def test_a_directory_that_is_not_there_leaves_no_session(slow: CoreHarness) -> None:
     opening = slow.send("new-session", name="work", cwd="/nowhere")
     slow.workers[1].send_ready()
-    slow.workers[1].send_assigned("cwd: no such folder: /nowhere")
+    slow.workers[1].send_assigned("cwd: no such directory: /nowhere")
     answer = slow.final_reply(opening)
     assert answer["status"] == ["done", "error", "invalid-request"]
-    assert answer["err"] == "session work: cwd: no such folder: /nowhere"
+    assert answer["err"] == "session work: cwd: no such directory: /nowhere"
     assert len(slow.state.sessions) == 0
     assert (slow.killed, slow.workers) == ([1], {})
     assert [each.open for each in slow.saved] == [True, False]
@@ -33,20 +33,20 @@ def test_every_eval_of_a_session_that_could_not_be_set_up_is_told_why(slow: Core
     stdin = slow.send("stdin", session="work", input="x")
     assert not slow.is_pending(info)  # what the broker knows needs no worker
     slow.workers[1].send_ready()
-    slow.workers[1].send_assigned("no such folder")
+    slow.workers[1].send_assigned("no such directory")
     for asked in (running, queued, stdin):
         assert slow.final_reply(asked)["status"] == ["done", "error", "invalid-request"]
-        assert slow.final_reply(asked)["cause"] == "no such folder"
+        assert slow.final_reply(asked)["cause"] == "no such directory"
     assert [slow.final_reply(asked)["state"] for asked in (running, queued)] == ["lost", "lost"]
-    assert slow.final_reply(queued)["err"] == "session work: no such folder; this eval was queued and never ran"
-    assert slow.request("jobs", session="work")["cause"] == "never started: no such folder"
+    assert slow.final_reply(queued)["err"] == "session work: no such directory; this eval was queued and never ran"
+    assert slow.request("jobs", session="work")["cause"] == "never started: no such directory"
     assert slow.is_idle()
 
 
 def test_a_throw_away_session_that_cannot_be_set_up_goes(slow: CoreHarness) -> None:
     asked = slow.eval(None, cwd="/nowhere")
     slow.workers[1].send_ready()
-    slow.workers[1].send_assigned("no such folder")
+    slow.workers[1].send_assigned("no such directory")
     assert slow.final_reply(asked)["ephemeral"] is True
     assert len(slow.state.sessions) == 0
     assert slow.is_idle()
@@ -59,8 +59,8 @@ def test_a_session_that_lived_before_outlives_a_worker_that_cannot_take_it(slow:
     slow.auto = False
     first, second = slow.eval(), slow.eval()
     slow.workers[2].send_ready()
-    slow.workers[2].send_assigned("the folder is gone")
-    assert slow.final_reply(first)["err"] == "session work: the folder is gone"
+    slow.workers[2].send_assigned("the directory is gone")
+    assert slow.final_reply(first)["err"] == "session work: the directory is gone"
     slow.workers[3].send_ready()  # the next eval gets its own try
     slow.workers[3].send_assigned()
     slow.finish(second)

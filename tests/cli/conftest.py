@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # for stub_broker: pytest imports tests by file, not by folder
+sys.path.insert(0, str(Path(__file__).parent))  # for stub_broker: pytest imports tests by file, not by directory
 from stub_broker import TIMEOUT_S, Script, StubBroker, command_environment
 
 
 def _short() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="rc", dir="/tmp"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)  # a broker that is ending takes its own files away
+    directory = Path(tempfile.mkdtemp(prefix="rc", dir="/tmp"))
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)  # a broker that is ending takes its own files away
 
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """A folder with a short name: a socket's path may have 99 bytes."""
+    """A directory with a short name: a socket's path may have 99 bytes."""
     yield from _short()
 
 
@@ -81,7 +81,7 @@ class Shell:
 
 @pytest.fixture
 def shell(short: Path) -> Iterator[Shell]:
-    """Commands with a state folder of their own."""
+    """Commands with a state directory of their own."""
     shell = Shell(short)
     yield shell
     shell.reap()
@@ -96,8 +96,8 @@ def _ended(shell: Shell) -> Iterator[Shell]:
 @pytest.fixture(scope="module")
 def live() -> Iterator[Shell]:
     """Commands that share one real broker, which the first of them starts; ended with the module's tests."""
-    for folder in _short():
-        yield from _ended(Shell(folder))
+    for directory in _short():
+        yield from _ended(Shell(directory))
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ class StubBroker:
 
 
 def command_environment(state: Path, **more: str) -> dict[str, str]:
-    """The environment of a command: our packages, a state folder of its own, nothing of the user's."""
+    """The environment of a command: our packages, a state directory of its own, nothing of the user's."""
     parts = [str(ROOT / part) for part in ("wire", "worker", "broker", "cli")]
     roots = os.pathsep.join([*parts, *filter(None, [os.environ.get("PYTHONPATH")])])
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("REPLCTL_", "XDG_"))}

@@ -33,7 +33,7 @@ def test_state_stays_in_a_session_and_its_opening_is_told_once(live: Shell) -> N
     assert (second.stdout, second.stderr) == ("42\n", "")
 
 
-def test_a_session_works_in_the_folder_it_was_asked_for_from(live: Shell) -> None:
+def test_a_session_works_in_the_directory_it_was_asked_for_from(live: Shell) -> None:
     assert asked(live, "eval", "-s", "here", "import os; os.getcwd()")["value"] == repr(os.getcwd())
 
 
@@ -92,10 +92,10 @@ def test_a_reset_forgets_everything_and_counts_up(live: Shell) -> None:
     assert live.run("eval", "-s", "reset", "x").returncode == 1
 
 
-def test_a_reset_and_a_clone_say_that_the_folder_is_gone(live: Shell, tmp_path: Path) -> None:
+def test_a_reset_and_a_clone_say_that_the_directory_is_gone(live: Shell, tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     assert live.start("new", "astray", cwd=tmp_path / "gone").wait(TIMEOUT_S) == 0
-    assert "folder" not in live.run("reset", "astray").stderr
+    assert "directory" not in live.run("reset", "astray").stderr
     shutil.rmtree(tmp_path / "gone")  # protected names are held in it while a session works there
     assert "has no working directory" in live.run("reset", "astray").stderr
     assert "has no working directory" in asked(live, "reset", "astray")["notice"]

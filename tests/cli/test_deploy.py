@@ -92,7 +92,7 @@ def test_a_stop_has_time_for_the_grace(service: dict[str, str], config: Config) 
     assert min(int(service["TimeoutStopSec"].removesuffix("s")), int(compose[1])) >= 2 * grace_s
 
 
-def test_the_unit_makes_the_folders_that_it_names_and_nobody_else_enters_them(service: dict[str, str]) -> None:
+def test_the_unit_makes_the_directories_that_it_names_and_nobody_else_enters_them(service: dict[str, str]) -> None:
     env = environment_in("replctl.service")
     assert (service["StateDirectoryMode"], service["RuntimeDirectoryMode"]) == ("0700", "0700")
     assert env["REPLCTL_STATE_DIR"] == f"/var/lib/{service['StateDirectory']}"

@@ -31,7 +31,7 @@ ALL_HOLD = SandboxReport(dict.fromkeys(LAYERS, True))
 
 
 def checks(shell: Shell, *args: str, **env: str) -> tuple[int, list[dict[str, Any]]]:
-    """Exit code and findings. Doctor looks at every broker of this user: other tests clear the folders of theirs."""
+    """Exit code and findings. Doctor looks at every broker of this user: other tests clear the directories of theirs."""
     ran = shell.run("doctor", "--json", *args, **env)
     assert "Traceback" not in ran.stderr
     found = json.loads(ran.stdout)["checks"]
@@ -58,7 +58,7 @@ def good(found: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 @pytest.fixture
 def state(short: Path) -> Path:
-    """The state folder of the commands, with the one for sockets in it."""
+    """The state directory of the commands, with the one for sockets in it."""
     (short / "run").mkdir(mode=0o700)
     return short
 
@@ -98,7 +98,7 @@ def test_people_get_a_line_for_each_check_and_cause_and_mend_below(shell: Shell,
     assert (ran.returncode, "failed" in lines[-1]) == (1, True)
 
 
-def test_a_folder_that_others_may_write_to_fails(shell: Shell, state: Path) -> None:
+def test_a_directory_that_others_may_write_to_fails(shell: Shell, state: Path) -> None:
     (state / "run").chmod(0o777)
     code, found = checks(shell)
     assert (code, bad(found, "sockets")["level"]) == (1, "fail")
@@ -119,7 +119,7 @@ def test_a_config_file_that_others_may_write_fails(shell: Shell, state: Path) ->
     assert (code, "0666" in bad(found, "config")["seen"]) == (1, True)
 
 
-def test_a_folder_that_is_named_and_not_there_is_told(shell: Shell, state: Path) -> None:
+def test_a_directory_that_is_named_and_not_there_is_told(shell: Shell, state: Path) -> None:
     (state / "c.toml").write_text(f'[sandbox]\nworkspaces = ["{state}/none"]\n')
     _, found = checks(shell, "--config", str(state / "c.toml"))
     warned = [check for check in found if check["name"] == "config" and check["level"] == "warn"]
@@ -197,7 +197,7 @@ def test_a_broker_that_does_not_let_us_in_is_told(shell: Shell, stub: Callable[[
     assert bad(found, "broker")["cause"] == "not you"
 
 
-def test_a_live_broker_is_well_and_one_that_stands_still_while_its_folder_is_cleared_is_found(
+def test_a_live_broker_is_well_and_one_that_stands_still_while_its_directory_is_cleared_is_found(
     alone: Shell, short: Path
 ) -> None:
     process = alone.start("serve", "--json")

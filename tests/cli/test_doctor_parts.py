@@ -161,7 +161,7 @@ def test_runtimes_that_are_missing_are_told() -> None:
     assert [each.seen for each in settings.interpreters(Config(), "/nowhere")] == ["python, no node or bash"]
 
 
-def test_a_folder_that_cannot_be_written_fails(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_be_written_fails(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     bad = one(host.disk(Config(), str(short), str(short)))
     assert (bad.level, bad.seen) == ("fail", f"{short} is not writable")

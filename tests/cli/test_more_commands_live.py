@@ -116,7 +116,7 @@ def test_env_moves_a_session_to_an_environment_and_back(shop: Shell, tmp_path: P
     assert shop.run("env", "pkg", "list", "-s", "moved").returncode == 0
 
 
-def test_load_runs_a_file_of_an_allowed_folder(alone: Shell, tmp_path: Path) -> None:
+def test_load_runs_a_file_of_an_allowed_directory(alone: Shell, tmp_path: Path) -> None:
     (tmp_path / "shapes.py").write_text("print('loaded')\nside = 3\nside ** 2\n")
     (alone.state / "config.toml").write_text(f'[session]\nload-paths = ["{tmp_path}"]\n')
     config = {"REPLCTL_CONFIG": str(alone.state / "config.toml")}

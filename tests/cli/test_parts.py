@@ -75,7 +75,7 @@ def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
     assert caught.value.code == "invalid-request"
 
 
-def test_a_socket_path_does_not_depend_on_the_folder_of_whoever_uses_it() -> None:
+def test_a_socket_path_does_not_depend_on_the_directory_of_whoever_uses_it() -> None:
     assert absolute_endpoint("ipc://x.sock") == f"ipc://{os.getcwd()}/x.sock"
 
 
@@ -85,7 +85,7 @@ def test_a_socket_file_that_nobody_listens_on_is_no_broker(short: Path) -> None:
     assert not is_listening(f"ipc://{short}/stale")
 
 
-def test_a_folder_that_others_can_write_to_is_not_trusted(tmp_path: Path) -> None:
+def test_a_directory_that_others_can_write_to_is_not_trusted(tmp_path: Path) -> None:
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)

@@ -102,10 +102,10 @@ class InMemoryBroker:
         flags = dict(setting.split("=", 1) for setting in (*base, *settings))
         config = load(UNSANDBOXED, flags=flags).config
         self._limits = config.limits
-        self._folder = tempfile.mkdtemp(prefix="rpl-", dir="/tmp")
+        self._directory = tempfile.mkdtemp(prefix="rpl-", dir="/tmp")
         env = session_env(os.environ, config.session.pass_env)
         self._interpreters = find_interpreters(config)
-        self._common = (env, config.limits, self._folder, tuple(config.session.load_paths))
+        self._common = (env, config.limits, self._directory, tuple(config.session.load_paths))
         self._last_words: deque[tuple[int, bytes]] = deque()  # of workers that never came to be
         self._workers: dict[int, MemoryWorker] = {}
         self._wires: dict[bytes, MemoryWire] = {}
@@ -116,10 +116,10 @@ class InMemoryBroker:
         services = CoreServices(
             run=BrokerRun.begin(),
             runtimes=tuple(self._interpreters),
-            keys=KeyStore(self._folder),
+            keys=KeyStore(self._directory),
             sandbox=self._sandbox.summary,
             extensions=BrokerExtensions([]),
-            state_dir=Path(self._folder),
+            state_dir=Path(self._directory),
         )
         self.core = BrokerCore(build_core_config(config, services, idle_exit=False))
         self.apply(self.core.start(time.monotonic()))
@@ -148,7 +148,7 @@ class InMemoryBroker:
         self._workers.clear()
         for wire in self._wires.values():
             wire.hung_up = True
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     # --- clients ---
 

@@ -1,7 +1,7 @@
 """The behavioural scenarios that were collected from REPLy, AgentREPL and nexo, by their numbers.
 
 Every number is played by a test that bears it in `@scenario(…)`, or stands in one of the two tables below: what
-another folder's tests cover, and what does not apply here, with the reason. `test_scenarios.py` counts them.
+another directory's tests cover, and what does not apply here, with the reason. `test_scenarios.py` counts them.
 The numbers have gaps, as the collection has.
 """
 

@@ -108,11 +108,11 @@ def test_evals_at_once_do_not_mix_their_output(wire: Any) -> None:
 def test_three_evals_of_three_sessions_run_at_the_same_time(wire: Any, tmp_path: Path) -> None:
     """Each of them waits for the other two, which is surer than a clock."""
     code = (
-        "import pathlib, time\nhere = pathlib.Path({folder!r})\n(here / {name!r}).touch()\n"
+        "import pathlib, time\nhere = pathlib.Path({directory!r})\n(here / {name!r}).touch()\n"
         "while len(list(here.iterdir())) < 3: time.sleep(.005)"
     )
     requests = [
-        wire.send("eval", code=code.format(folder=str(tmp_path), name=name), session=name, if_missing="create")
+        wire.send("eval", code=code.format(directory=str(tmp_path), name=name), session=name, if_missing="create")
         for name in "abc"
     ]
     assert [wire.answer(request).status for request in requests] == [["done"]] * 3

@@ -59,7 +59,7 @@ def target() -> Iterator[BrokerProcess]:
     broker = BrokerSites.start(*QUIET)
     with LineWire(broker.listening["tcp"]) as wire:
         wire.run("x = 'kept'", session="witness")
-    kept = broker.folder / "transcripts"  # opened behind the answers; what is counted later must not begin before
+    kept = broker.directory / "transcripts"  # opened behind the answers; what is counted later must not begin before
     wait_until(lambda: len(list(kept.glob("*.jsonl"))) == 2, "the transcripts of broker and witness are open")
     yield broker
     BrokerSites.remove(broker)
@@ -249,11 +249,11 @@ def _descriptors(broker: BrokerProcess) -> int:
 
 def _open_transcripts(broker: BrokerProcess) -> list[str]:
     """Of broker, witness and one session; they are opened and closed behind the answers."""
-    folder = f"/proc/{broker.pid}/fd"
+    directory = f"/proc/{broker.pid}/fd"
     links = []
-    for name in os.listdir(folder):
+    for name in os.listdir(directory):
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            links.append(os.readlink(f"{folder}/{name}"))
+            links.append(os.readlink(f"{directory}/{name}"))
     return [link for link in links if link.endswith(".jsonl")]
 
 

@@ -17,7 +17,7 @@ Open = Callable[..., BrokerSite]
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose files may be loaded."""
+    """A directory whose files may be loaded."""
     return tmp_path_factory.mktemp("library")
 
 

@@ -13,7 +13,7 @@ from stream_rules import StreamRules
 
 
 def _played() -> set[int]:
-    """Numbers in `@scenario(…)` over all tests of this folder."""
+    """Numbers in `@scenario(…)` over all tests of this directory."""
     calls = (
         decorator
         for path in Path(__file__).parent.glob("test_*.py")
@@ -33,7 +33,9 @@ def test_every_scenario_stands_in_exactly_one_book() -> None:
 
 def test_what_is_covered_elsewhere_has_tests_there() -> None:
     root = Path(__file__).parents[2]
-    assert [folder for folder in sorted(set(ELSEWHERE.values())) if not list((root / folder).glob("test_*.py"))] == []
+    assert [
+        directory for directory in sorted(set(ELSEWHERE.values())) if not list((root / directory).glob("test_*.py"))
+    ] == []
 
 
 def test_every_reason_is_given() -> None:

@@ -30,7 +30,7 @@ SMALL = (
 )
 ONE_SLOT = ("limits.max-concurrent-evals=1", "limits.max-queued-evals=2", *USUAL)
 ONE_SESSION = ("limits.max-sessions=1",)
-_LISTENERS = ("broker.tcp=127.0.0.1:0", "broker.unix=/FOLDER/run/lines.sock")
+_LISTENERS = ("broker.tcp=127.0.0.1:0", "broker.unix=/DIRECTORY/run/lines.sock")
 
 
 class BrokerSite(Protocol):
@@ -98,8 +98,8 @@ class BrokerSites:
     @staticmethod
     def start(*settings: str) -> BrokerProcess:
         """Start a broker process, which `remove` stops."""
-        folder = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))  # short: socket paths are bounded
-        return BrokerProcess(folder, *_LISTENERS, *settings)
+        directory = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))  # short: socket paths are bounded
+        return BrokerProcess(directory, *_LISTENERS, *settings)
 
     @staticmethod
     def remove(broker: BrokerProcess) -> None:
@@ -108,7 +108,7 @@ class BrokerSites:
         assert broker.stop() == 0, broker.log_text()
         assert "internal error" not in broker.log_text()
         assert not [pid for pid in family if is_alive(pid)], broker.log_text()
-        shutil.rmtree(broker.folder)
+        shutil.rmtree(broker.directory)
 
     def close(self) -> None:
         """Stop every broker, even if one fails to; each has to be running still."""

@@ -15,35 +15,35 @@ sys.path.insert(0, str(Path(__file__).parent))
 from kit import BrokerProcess, Wire
 
 
-def _folder() -> Path:
+def _directory() -> Path:
     return Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))  # short: socket paths are bounded
 
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[BrokerProcess]:
     """The shared broker; it has to survive every fault of these tests."""
-    folder = _folder()
-    broker = BrokerProcess(folder, "limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=500")
+    directory = _directory()
+    broker = BrokerProcess(directory, "limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=500")
     yield broker
     assert broker.process.poll() is None, broker.log_text()
     family = broker.process_tree()
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
     assert not [pid for pid in family if Path(f"/proc/{pid}").exists()]
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
 @pytest.fixture(scope="session")
 def lines_broker() -> Iterator[BrokerProcess]:
     """A shared broker with line listeners."""
     broker = BrokerProcess(
-        _folder(), "limits.rate-limit-per-min=0", "broker.tcp=127.0.0.1:0", "broker.unix=/FOLDER/run/lines.sock"
+        _directory(), "limits.rate-limit-per-min=0", "broker.tcp=127.0.0.1:0", "broker.unix=/DIRECTORY/run/lines.sock"
     )
     yield broker
     assert broker.process.poll() is None, broker.log_text()
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(broker.folder)
+    shutil.rmtree(broker.directory)
 
 
 @pytest.fixture
@@ -63,10 +63,10 @@ def start() -> Iterator[Callable[..., BrokerProcess]]:
     brokers: list[BrokerProcess] = []
 
     def begin(*settings: str, **more: object) -> BrokerProcess:
-        brokers.append(BrokerProcess(_folder(), *settings, **more))  # type: ignore[arg-type]
+        brokers.append(BrokerProcess(_directory(), *settings, **more))  # type: ignore[arg-type]
         return brokers[-1]
 
     yield begin
     for broker in brokers:
         broker.stop()
-        shutil.rmtree(broker.folder, ignore_errors=True)
+        shutil.rmtree(broker.directory, ignore_errors=True)

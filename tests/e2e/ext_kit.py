@@ -10,9 +10,9 @@ from typing import Any
 HEAD = "from replctl.ext import *\nfrom replctl.ext import hookimpl\nimport pathlib, time\n"
 
 
-def write_extension(folder: Path, name: str, text: str) -> Path:
+def write_extension(directory: Path, name: str, text: str) -> Path:
     """Write an extension that only its user may change, as loading requires."""
-    home = folder / "ext"
+    home = directory / "ext"
     home.mkdir(mode=0o700, exist_ok=True)
     path = home / f"{name}.py"
     path.write_text(HEAD + text)

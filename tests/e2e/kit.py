@@ -87,7 +87,7 @@ class BrokerProcess:
 
     def __init__(
         self,
-        folder: Path,
+        directory: Path,
         *settings: str,
         warm: int = 2,
         max_file_bytes: int | None = None,
@@ -102,7 +102,7 @@ class BrokerProcess:
         """Start the broker.
 
         Args:
-            folder: The state directory, with the config file and the log.
+            directory: The state directory, with the config file and the log.
             *settings: `SECTION.KEY=VALUE`, given to `--set`.
             warm: Workers to keep ready.
             max_file_bytes: Bound on every file it writes, which has the effect of a full disk.
@@ -114,21 +114,21 @@ class BrokerProcess:
             uid: The owner of the state directory.
             config_in: Directory of the config file, instead of the state directory.
         """
-        self.folder = folder
+        self.directory = directory
         self._through = through
-        self.environ = {**os.environ, "REPLCTL_STATE_DIR": str(folder)}
+        self.environ = {**os.environ, "REPLCTL_STATE_DIR": str(directory)}
         self._max_file_bytes = max_file_bytes
-        self._config = (config_in or folder) / "config.toml"
+        self._config = (config_in or directory) / "config.toml"
         self._config.write_text(config if sandbox else UNSANDBOXED + config + identities_as_root(*keys))
         self._more = [word for url in more_endpoints for word in ("--endpoint", url)]
         for name in keys:
             command = [sys.executable, "-m", "replctl", "keys", "new", name]
-            subprocess.run(command, cwd=folder, env=self.environ, check=True, stdout=subprocess.DEVNULL)
-        self.endpoint = f"ipc://{folder}/run/b.sock"
+            subprocess.run(command, cwd=directory, env=self.environ, check=True, stdout=subprocess.DEVNULL)
+        self.endpoint = f"ipc://{directory}/run/b.sock"
         if uid is not None:
-            for path in (folder, *folder.rglob("*")):
+            for path in (directory, *directory.rglob("*")):
                 os.chown(path, uid, uid)
-        settings = tuple(setting.replace("/FOLDER", str(folder)) for setting in settings)
+        settings = tuple(setting.replace("/DIRECTORY", str(directory)) for setting in settings)
         self._settings = [f"broker.warm-workers={warm}", "limits.close-grace-ms=300", *settings]
         self.start()
 
@@ -136,14 +136,14 @@ class BrokerProcess:
         pairs = [word for setting in self._settings for word in ("--set", setting)]
         command = [sys.executable, "-m", "replctl", "serve", "--json", "--endpoint", self.endpoint, *pairs]
         command += [*self._more, "--config", str(self._config)]
-        self.log = (self.folder / "log").open("ab")
+        self.log = (self.directory / "log").open("ab")
         if self._max_file_bytes is not None:  # what a full disk does to every write, without filling one
             command = ["prlimit", f"--fsize={self._max_file_bytes}", *command]
         command = [*self._through, *command]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, env=self.environ)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, (self.folder / "log").read_text()
+        assert line, (self.directory / "log").read_text()
         self.ready = json.loads(line)
         self.listening = {url.partition("://")[0].removeprefix("lines+"): url for url in self.ready["listening"][1:]}
 
@@ -161,10 +161,10 @@ class BrokerProcess:
                 continue
             if "/replctl-broker-" in link:
                 return Path(link)
-        raise AssertionError("it holds no such folder")
+        raise AssertionError("it holds no such directory")
 
     def log_text(self) -> str:
-        return (self.folder / "log").read_text()
+        return (self.directory / "log").read_text()
 
     def kill(self) -> None:
         """Send SIGKILL, as a machine out of memory would."""

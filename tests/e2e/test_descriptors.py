@@ -23,7 +23,7 @@ COMERS = 5000
 def few(start: Start) -> BrokerProcess:
     return start(
         "broker.tcp=127.0.0.1:0",
-        "broker.unix=/FOLDER/run/lines.sock",
+        "broker.unix=/DIRECTORY/run/lines.sock",
         "limits.rate-limit-per-min=0",
         more_endpoints=[free_tcp()],
         through=FEW,

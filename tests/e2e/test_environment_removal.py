@@ -17,7 +17,7 @@ from replctl import Client, ReplError
 
 def make(broker: BrokerProcess, name: str) -> Path:
     """An environment as the broker keeps it, without the time that a whole one takes."""
-    place = broker.folder / "envs" / name
+    place = broker.directory / "envs" / name
     (place / "bin").mkdir(parents=True)
     (place / "bin/python").symlink_to(sys.executable)
     return place
@@ -25,12 +25,12 @@ def make(broker: BrokerProcess, name: str) -> Path:
 
 def left(broker: BrokerProcess) -> list[Path]:
     """What there is in `envs/`, and of what is being deleted."""
-    envs = broker.folder / "envs"
-    return [path for folder in (envs, envs / ".removed") for path in folder.iterdir() if path.name != ".removed"]
+    envs = broker.directory / "envs"
+    return [path for directory in (envs, envs / ".removed") for path in directory.iterdir() if path.name != ".removed"]
 
 
 def audited(broker: BrokerProcess) -> list[tuple[str, str, str]]:
-    records = [json.loads(line) for line in (broker.folder / "audit.ndjson").read_text().splitlines()]
+    records = [json.loads(line) for line in (broker.directory / "audit.ndjson").read_text().splitlines()]
     return [(each["op"], each["session"], each["outcome"]) for each in records]
 
 
@@ -63,8 +63,8 @@ def test_of_two_identities_each_lists_and_removes_its_own_and_an_admin_all(start
         make(broker, name)
     at = broker.listening["tcp"]
     with (
-        Client(at, key=str(broker.folder / "ada.key")) as ada,
-        Client(at, key=str(broker.folder / "bob.key")) as bob,
+        Client(at, key=str(broker.directory / "ada.key")) as ada,
+        Client(at, key=str(broker.directory / "bob.key")) as bob,
         broker.wire() as own,
     ):
         assert [[each.environment for each in who.environments()] for who in (ada, bob)] == [
@@ -82,7 +82,7 @@ def test_of_two_identities_each_lists_and_removes_its_own_and_an_admin_all(start
         bob.close("hers")
         assert own.ask("remove-environment", environment="@bob/data")["environment"] == "@bob/data"
         assert ada.environments() == bob.environments() == []
-    assert (broker.folder / "envs/mine/bin/python").exists()
+    assert (broker.directory / "envs/mine/bin/python").exists()
     removed = ("remove-environment", "@bob/data", "ok")
     wait_until(lambda: removed in audited(broker), "the audit has it")
 
@@ -116,20 +116,20 @@ def test_what_a_killed_broker_had_not_deleted_the_next_one_deletes(start: Callab
         assert [each["environment"] for each in wire.ask("ls-environments")["environments"]] == ["@stays"]
     broker.kill()
     broker.start()
-    wait_until(lambda: not list((broker.folder / "envs/.removed").iterdir()), "it is deleted")
+    wait_until(lambda: not list((broker.directory / "envs/.removed").iterdir()), "it is deleted")
     assert (stays / "bin/python").exists()
 
 
 def test_symlinks_in_it_lead_nowhere(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
-    (make(broker, "evil") / "link").symlink_to(broker.folder / "precious")
-    (broker.folder / "precious").mkdir()
-    (broker.folder / "precious/file").touch()
-    (broker.folder / "envs/whole").symlink_to(broker.folder / "precious")
+    (make(broker, "evil") / "link").symlink_to(broker.directory / "precious")
+    (broker.directory / "precious").mkdir()
+    (broker.directory / "precious/file").touch()
+    (broker.directory / "envs/whole").symlink_to(broker.directory / "precious")
     with broker.wire() as wire:
         assert wire.ask("remove-environment", environment="@whole").status[-1] == "environment-not-found"
         for name in ("@..", "@../precious", "@.removed", "@evil/link", "@/evil"):
             assert "error" in wire.ask("remove-environment", environment=name).status
         assert wire.ask("remove-environment", environment="@evil").status == ["done"]
     wait_until(lambda: [path.name for path in left(broker)] == ["whole"], "only the link is left")
-    assert (broker.folder / "precious/file").exists()
+    assert (broker.directory / "precious/file").exists()

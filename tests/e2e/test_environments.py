@@ -1,4 +1,4 @@
-"""Python environments of sessions, made for the test, and packages installed from a folder of its own."""
+"""Python environments of sessions, made for the test, and packages installed from a directory of its own."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from kit import BrokerProcess, Wire
 
 @pytest.fixture(scope="module")
 def project() -> Iterator[Path]:
-    """A folder with a `.venv` that has pip, and a package to install: nothing is fetched from anywhere."""
-    folder = Path(tempfile.mkdtemp(prefix="rpl-project-", dir="/tmp"))
-    subprocess.run([sys.executable, "-m", "venv", str(folder / ".venv")], check=True, timeout=60)
-    package = folder / "thing"
+    """A directory with a `.venv` that has pip, and a package to install: nothing is fetched from anywhere."""
+    directory = Path(tempfile.mkdtemp(prefix="rpl-project-", dir="/tmp"))
+    subprocess.run([sys.executable, "-m", "venv", str(directory / ".venv")], check=True, timeout=60)
+    package = directory / "thing"
     package.mkdir()
     (package / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n[project]\nname = "thing"\nversion = "1.0"\n'
     )
     (package / "backend.py").write_text(BACKEND)
-    yield folder
-    shutil.rmtree(folder)
+    yield directory
+    shutil.rmtree(directory)
 
 
 BACKEND = """
 import zipfile
 
-def build_wheel(folder, config_settings=None, metadata_directory=None):
+def build_wheel(directory, config_settings=None, metadata_directory=None):
     name = "thing-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(f"{folder}/{name}", "w") as wheel:
+    with zipfile.ZipFile(f"{directory}/{name}", "w") as wheel:
         wheel.writestr("thing.py", "answer = 42\\n")
         wheel.writestr("thing-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: thing\\nVersion: 1.0\\n")
         wheel.writestr("thing-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
@@ -103,7 +103,7 @@ def test_a_named_environment_is_made_when_it_is_new_and_kept(start: Callable[...
     with broker.wire() as wire:
         first = wire.ask("new-session", name="a", runtime="@mine")
         assert first["created"] is True, first.messages
-        assert wire.run("import sys; sys.prefix", session="a").value == repr(str(broker.folder / "envs/mine"))
+        assert wire.run("import sys; sys.prefix", session="a").value == repr(str(broker.directory / "envs/mine"))
         assert wire.ask("new-session", name="b", runtime="@mine")["created"] is True
         assert wire.ask("new-session", name="c", runtime="@../x").status == ["done", "error", "invalid-request"]
 
@@ -116,7 +116,7 @@ def test_a_worker_in_an_environment_is_kept_warm_while_a_session_has_it(wire: Wi
         assert wire.run("6*7").value == "42"
 
 
-def test_new_takes_the_environment_of_its_folder_and_says_so(
+def test_new_takes_the_environment_of_its_directory_and_says_so(
     start: Callable[..., BrokerProcess], project: Path
 ) -> None:
     broker = start()
@@ -139,10 +139,10 @@ def test_named_environments_have_a_bound_and_room_comes_back(start: Callable[...
             assert asked.status == ["done", "error", "environment-limit-reached"], asked.messages
             assert (asked["limit"], asked["limit-value"]) == ("max-identity-environments", 1)
         assert wire.ask("new-session", name="c", runtime="@one")["created"] is True
-        assert "two" not in os.listdir(broker.folder / "envs")
+        assert "two" not in os.listdir(broker.directory / "envs")
         for name in ("a", "c"):
             wire.ask("close", session=name)
-        shutil.rmtree(broker.folder / "envs/one")
+        shutil.rmtree(broker.directory / "envs/one")
         assert wire.ask("new-session", name="b", runtime="@two")["created"] is True
 
 

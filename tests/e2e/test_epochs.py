@@ -99,7 +99,7 @@ def test_a_damaged_list_starts_every_epoch_higher_and_says_so(start: Callable[..
     with broker.wire() as wire:
         wire.run("x = 1", "work")
     broker.kill()
-    (session_list,) = Path(broker.folder).glob("sessions-*.ndjson")
+    (session_list,) = Path(broker.directory).glob("sessions-*.ndjson")
     session_list.write_text(session_list.read_text()[:-5])
     broker.start()
     with broker.wire() as wire:

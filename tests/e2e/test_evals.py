@@ -212,7 +212,7 @@ def test_clear_bindings_keeps_the_process(wire: Wire) -> None:
     assert wire.run("import os; os.getpid()").value == pid
 
 
-def test_a_working_folder_that_is_not_there_leaves_nothing_half_made(wire: Wire) -> None:
+def test_a_working_directory_that_is_not_there_leaves_nothing_half_made(wire: Wire) -> None:
     answer = wire.ask("new-session", name="nowhere", cwd="/does/not/exist")
     assert answer.status == ["done", "error", "invalid-request"]
     assert wire.ask("eval", code="1", session="nowhere").status == ["done", "error", "session-not-found"]

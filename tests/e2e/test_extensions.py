@@ -36,7 +36,7 @@ def _cli(broker: BrokerProcess, *args: str, **more: Any) -> subprocess.Completed
     environ = {
         **broker.environ,
         "REPLCTL_ENDPOINT": broker.endpoint,
-        "REPLCTL_CONFIG": str(broker.folder / "config.toml"),
+        "REPLCTL_CONFIG": str(broker.directory / "config.toml"),
     }
     return subprocess.run([*COMMAND, *args], env=environ, capture_output=True, text=True, timeout=60, **more)
 
@@ -278,19 +278,19 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Any:
     import shutil
     import tempfile
 
-    folder = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
+    directory = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
     elsewhere = tmp_path_factory.mktemp("kinds")
     driver = elsewhere / "shout.txt"
     driver.write_text(SHOUT)
     path = write_extension(elsewhere, "kinds", f"SHOUT = {str(driver)!r}\n" + KINDS)
     broker = BrokerProcess(
-        folder, "transcript.backend=mine", "broker.unix=/FOLDER/run/lines.sock", config=config_entry(path=path)
+        directory, "transcript.backend=mine", "broker.unix=/DIRECTORY/run/lines.sock", config=config_entry(path=path)
     )
     yield broker
     assert broker.process.poll() is None, broker.log_text()
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
 def test_snapshots_of_extensions_stand_beside_the_brokers_own(kinds: BrokerProcess) -> None:
@@ -383,7 +383,7 @@ def test_what_an_extension_prints_stays_out_of_answers(start: Start, tmp_path: P
 
 def test_a_command_works_although_an_extension_cannot_be_loaded(start: Start, tmp_path: Path) -> None:
     broker = start()
-    with (broker.folder / "config.toml").open("a") as config:
+    with (broker.directory / "config.toml").open("a") as config:
         config.write(config_entry(path=write_extension(tmp_path, "broken", "1/0")))
     done = _cli(broker, "extensions")
     assert done.returncode == 0

@@ -290,12 +290,12 @@ def test_an_interpreter_that_is_stopped_is_told_to_be_and_replaced(start: Start)
         assert wire.run("1+1").value == "2"
 
 
-def test_a_full_disk_in_the_state_folder_costs_the_list_and_no_session(start: Start) -> None:
+def test_a_full_disk_in_the_state_directory_costs_the_list_and_no_session(start: Start) -> None:
     broker = start(max_file_bytes=16)
     with broker.wire() as wire:
         assert wire.run("1+1").value == "2"
         assert wire.run("1+1", session="t").value == "2"
-    assert (broker.folder / "log").stat().st_size <= 16
+    assert (broker.directory / "log").stat().st_size <= 16
     assert broker.stop() == 0
 
 

@@ -17,12 +17,12 @@ from kit import BrokerProcess, LineWire, Wire, wait_until
 
 @pytest.fixture(scope="module")
 def library() -> Iterator[Path]:
-    folder = Path(f"/tmp/rpl-lib-{os.getpid()}")
-    folder.mkdir()
-    yield folder
-    for path in sorted(folder.rglob("*"), reverse=True):
+    directory = Path(f"/tmp/rpl-lib-{os.getpid()}")
+    directory.mkdir()
+    yield directory
+    for path in sorted(directory.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-    folder.rmdir()
+    directory.rmdir()
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def loading(start: Callable[..., BrokerProcess], library: Path) -> Iterator[Wire
         yield wire
 
 
-def test_a_file_below_an_allowed_folder_runs_and_is_named_in_its_traceback(loading: Wire, library: Path) -> None:
+def test_a_file_below_an_allowed_directory_runs_and_is_named_in_its_traceback(loading: Wire, library: Path) -> None:
     file = library / "mod.py"
     file.write_text("print('loaded')\ndef f():\n    return 1 / 0\n\n7\n")
     assert loading.run("1").value == "1"
@@ -194,7 +194,7 @@ def test_every_request_is_in_the_audit_with_its_client_and_outcome(start: Callab
         timeout=20,
     )
     assert [json.loads(text)["outcome"] for text in told.stdout.splitlines()] == ["rate-limited"]
-    assert os.stat(broker.folder / "audit.ndjson").st_mode & 0o777 == 0o600
+    assert os.stat(broker.directory / "audit.ndjson").st_mode & 0o777 == 0o600
 
 
 def test_a_damaged_line_of_the_audit_is_skipped(start: Callable[..., BrokerProcess]) -> None:
@@ -202,7 +202,7 @@ def test_a_damaged_line_of_the_audit_is_skipped(start: Callable[..., BrokerProce
     with broker.wire() as wire:
         wire.ask("ping")
     broker.stop()
-    audit = broker.folder / "audit.ndjson"
+    audit = broker.directory / "audit.ndjson"
     audit.write_bytes('{"agent":"ä'.encode()[:-1] + b'"}\n' + audit.read_bytes())
     told = subprocess.run(
         [sys.executable, "-m", "replctl", "audit", "--json"],
@@ -220,13 +220,15 @@ def test_the_audit_is_rotated_and_never_grows_beyond_two_files(start: Callable[.
         for name in ("audit.ndjson", "audit.ndjson.1"):
             for _ in range(200):
                 wire.ask("ping")
-            wait_until((broker.folder / name).exists, name)
+            wait_until((broker.directory / name).exists, name)
     broker.stop()
-    sizes = [os.stat(broker.folder / name).st_size for name in ("audit.ndjson", "audit.ndjson.1")]
+    sizes = [os.stat(broker.directory / name).st_size for name in ("audit.ndjson", "audit.ndjson.1")]
     assert max(sizes) <= 4096 + 64 * 1024
-    assert {json.loads(line)["op"] for line in (broker.folder / "audit.ndjson.1").read_text().splitlines()} == {"ping"}
+    assert {json.loads(line)["op"] for line in (broker.directory / "audit.ndjson.1").read_text().splitlines()} == {
+        "ping"
+    }
 
 
 def records(broker: BrokerProcess) -> list[dict[str, Any]]:
-    path = broker.folder / "audit.ndjson"
+    path = broker.directory / "audit.ndjson"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -31,13 +31,13 @@ def flooded() -> Iterator[BrokerProcess]:
     broker = BrokerProcess(
         Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp")),
         "broker.tcp=127.0.0.1:0",
-        "broker.unix=/FOLDER/run/lines.sock",
+        "broker.unix=/DIRECTORY/run/lines.sock",
         "limits.worker-silence-ms=1500",
     )
     yield broker
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(broker.folder)
+    shutil.rmtree(broker.directory)
 
 
 @contextmanager
@@ -81,7 +81,7 @@ FLOODS = {
     ("transport", "kind"), [*(("unix", kind) for kind in FLOODS), ("tcp", "objects"), ("tcp", "pings")]
 )
 def test_a_flood_of_lines_stalls_nobody_and_costs_no_session(flooded: BrokerProcess, transport: str, kind: str) -> None:
-    audit = flooded.folder / "audit.ndjson"
+    audit = flooded.directory / "audit.ndjson"
     with flooded.wire() as wire, LineWire(flooded.listening["unix"]) as line:
         wire.run("x = 41", session="calm")
         before = audit.stat().st_size if audit.exists() else 0
@@ -107,7 +107,7 @@ def test_a_flood_of_refusals_is_a_few_lines_of_the_audit_that_say_how_many(flood
             line.receive()
 
     def told() -> int:
-        rows = [json.loads(row) for row in (flooded.folder / "audit.ndjson").read_bytes().splitlines()]
+        rows = [json.loads(row) for row in (flooded.directory / "audit.ndjson").read_bytes().splitlines()]
         mine = [row for row in rows if str(row["id"]).startswith("flood")]
         assert len(mine) < 200
         return sum(row.get("repeated", 1) for row in mine)
@@ -130,7 +130,7 @@ def test_nothing_is_heard_after_a_hang_up_and_what_runs_is_answered(flooded: Bro
 
 
 def test_who_asks_too_often_is_heard_more_slowly_and_loses_nothing(start: Start) -> None:
-    broker = start("limits.rate-limit-per-min=5", "broker.unix=/FOLDER/run/lines.sock")
+    broker = start("limits.rate-limit-per-min=5", "broker.unix=/DIRECTORY/run/lines.sock")
     with LineWire(broker.listening["unix"]) as line:
         sent = [line.send("ping") for _ in range(12)]
         begun = time.monotonic()
@@ -142,7 +142,7 @@ def test_who_asks_too_often_is_heard_more_slowly_and_loses_nothing(start: Start)
 
 
 def test_long_requests_are_read_later_over_lines_and_refused_with_a_word_over_zeromq(start: Start) -> None:
-    broker = start("limits.max-request-bytes-per-s=200000", "broker.unix=/FOLDER/run/lines.sock")
+    broker = start("limits.max-request-bytes-per-s=200000", "broker.unix=/DIRECTORY/run/lines.sock")
     long = "#" + "x" * 150_000
     with LineWire(broker.listening["unix"]) as line, broker.wire() as wire:
         begun = time.monotonic()

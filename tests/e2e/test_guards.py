@@ -30,7 +30,7 @@ def test_the_guard_of_secrets_keeps_them_out_of_session_history_and_transcript(s
         assert wire.run("x = 'https://user@host/ and sk-short'; 7", "s").value == "7"
         assert wire.ask("info", session="s")["info"]["eval-count"] >= 1
     assert broker.stop() == 0
-    kept = b"".join(path.read_bytes() for path in broker.folder.rglob("*") if path.is_file())
+    kept = b"".join(path.read_bytes() for path in broker.directory.rglob("*") if path.is_file())
     assert not [name for name, secret in SECRETS.items() if secret.encode() in kept]
     assert b"sk-short" in kept, "nothing was kept at all"
 

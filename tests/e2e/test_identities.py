@@ -52,7 +52,7 @@ def keys(broker: BrokerProcess, *args: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "replctl", "keys", *args],
         env=broker.environ,
-        cwd=broker.folder,
+        cwd=broker.directory,
         capture_output=True,
         timeout=20,
         check=True,
@@ -121,7 +121,7 @@ def test_another_user_of_the_machine_is_known_by_the_kernels_word(start: Callabl
 def test_a_client_with_a_key_comes_in_over_tcp_and_one_without_does_not(start: Callable[..., BrokerProcess]) -> None:
     broker = start(more_endpoints=[free_tcp()], keys=["ada"])
     tcp = broker.listening["tcp"]
-    with Client(tcp, key=str(broker.folder / "ada.key"), start=False) as client:
+    with Client(tcp, key=str(broker.directory / "ada.key"), start=False) as client:
         assert client.describe().identity == "ada"
         assert client.eval("6*7", session="hers").value == "42"
         with pytest.raises(ReplError) as ended:
@@ -136,13 +136,13 @@ def test_a_client_with_a_key_comes_in_over_tcp_and_one_without_does_not(start: C
 
 def test_a_key_that_was_revoked_is_nobodys(start: Callable[..., BrokerProcess]) -> None:
     broker = start(more_endpoints=[free_tcp()], keys=["ada"])
-    with Client(broker.listening["tcp"], key=str(broker.folder / "ada.key"), start=False) as client:
+    with Client(broker.listening["tcp"], key=str(broker.directory / "ada.key"), start=False) as client:
         assert client.describe().identity == "ada"
         keys(broker, "revoke", "ada")
         with pytest.raises(ReplError) as refused:
             client.describe()
         assert refused.value.code == "unauthorized"
-    with Client(broker.listening["tcp"], key=str(broker.folder / "ada.key"), start=False) as again:
+    with Client(broker.listening["tcp"], key=str(broker.directory / "ada.key"), start=False) as again:
         with pytest.raises(ReplError) as gone:
             again.ping()
         assert gone.value.code == "unauthorized"
@@ -154,7 +154,7 @@ def test_a_token_that_was_revoked_ends_what_waits_on_its_connection_at_once(
 ) -> None:
     broker = start("broker.tcp=0.0.0.0:0", config=identities_as_root("bob"))
     keys(broker, "token", "bob")
-    token = (broker.folder / "bob.token").read_text().strip()
+    token = (broker.directory / "bob.token").read_text().strip()
     line = LineWire(f"lines+tcp://{own_address()}:{broker.listening['tcp'].rpartition(':')[2]}")
     with broker.wire() as wire:
         try:
@@ -166,7 +166,7 @@ def test_a_token_that_was_revoked_ends_what_waits_on_its_connection_at_once(
             keys(broker, "revoke", "bob")
             for each in (listening, waiting):
                 assert line.answer(each, patience_s=5).status == ["done", "error", "unauthorized"]
-            keys(broker, "token", "bob", "--out", str(broker.folder / "second"))  # the name is another's now
+            keys(broker, "token", "bob", "--out", str(broker.directory / "second"))  # the name is another's now
             assert line.ask("ls-sessions").status == ["done", "error", "unauthorized"]
         finally:
             line.close()
@@ -176,11 +176,11 @@ def test_a_token_that_was_revoked_ends_what_waits_on_its_connection_at_once(
 
 def unauthorized(broker: BrokerProcess) -> list[tuple[Any, Any]]:
     """Client and identity of what the audit says of those that were not let in."""
-    found = [json.loads(line) for line in (broker.folder / "audit.ndjson").read_text().splitlines()]
+    found = [json.loads(line) for line in (broker.directory / "audit.ndjson").read_text().splitlines()]
     return [(each["client"], each["identity"]) for each in found if each["outcome"] == "unauthorized"]
 
 
-def test_a_first_key_leaves_a_folder_that_a_broker_takes(tmp_path: Path) -> None:
+def test_a_first_key_leaves_a_directory_that_a_broker_takes(tmp_path: Path) -> None:
     environ = {**os.environ, "REPLCTL_STATE_DIR": str(tmp_path / "state")}
     command = [sys.executable, "-m", "replctl", "keys", "new", "ada"]
     subprocess.run(command, env=environ, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL, timeout=20)
@@ -218,8 +218,8 @@ def test_a_line_client_whom_nobody_vouches_for_shows_a_token(start: Callable[...
     broker = start("broker.tcp=0.0.0.0:0", config=identities_as_root("bob"))
     assert any("non-loopback" in warning for warning in broker.ready["warnings"])
     keys(broker, "token", "bob")
-    (broker.folder / "keys/tokens/none").write_bytes(b"\xff")  # what is no digest is nobody's token
-    token = (broker.folder / "bob.token").read_text().strip()
+    (broker.directory / "keys/tokens/none").write_bytes(b"\xff")  # what is no digest is nobody's token
+    token = (broker.directory / "bob.token").read_text().strip()
     address = own_address()
     port = broker.listening["tcp"].rpartition(":")[2]
     line = LineWire(f"lines+tcp://{address}:{port}")
@@ -232,10 +232,10 @@ def test_a_line_client_whom_nobody_vouches_for_shows_a_token(start: Callable[...
     finally:
         line.close()
     assert broker.stop() == 0  # the audit is written behind the answers
-    audit = (broker.folder / "audit.ndjson").read_text()
+    audit = (broker.directory / "audit.ndjson").read_text()
     assert '"unauthorized"' in audit
     assert token not in audit + broker.log_text()
-    assert token not in (broker.folder / "keys/tokens/bob").read_text()
+    assert token not in (broker.directory / "keys/tokens/bob").read_text()
 
 
 def test_ten_wrong_tokens_in_a_row_end_the_connection(start: Callable[..., BrokerProcess]) -> None:
@@ -284,7 +284,7 @@ def test_who_has_hung_up_on_loopback_is_nobody_and_not_root(start: Callable[...,
     line.send("shutdown", id="gone")
     line.close()
     broker.process.send_signal(signal.SIGCONT)
-    audit = broker.folder / "audit.ndjson"
+    audit = broker.directory / "audit.ndjson"
     told = wait_until(lambda: [row for row in rows(audit) if row["id"] == "gone"], "the request is in the audit")
     assert [row["outcome"] for row in told] == ["unauthorized"]
     with broker.wire() as wire:
@@ -294,9 +294,9 @@ def test_who_has_hung_up_on_loopback_is_nobody_and_not_root(start: Callable[...,
 @pytest.mark.needs_root("to be another user")
 @pytest.mark.parametrize("transport", ["ipc", "tcp"])
 def test_a_request_that_waits_is_not_taken_for_that_of_who_came_to_its_connections_descriptor(transport: str) -> None:
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        os.chmod(folder, 0o755)
-        path = f"{folder}/b.sock"
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        os.chmod(directory, 0o755)
+        path = f"{directory}/b.sock"
         url = f"ipc://{path}" if transport == "ipc" else free_tcp()
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         stack.callback(context.destroy, 0)

@@ -21,8 +21,8 @@ def _rss_kib(pid: int) -> int:
     return int(Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2].split()[0])
 
 
-def _files(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+def _files(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
 
 
 def _zombies(broker: BrokerProcess) -> list[int]:
@@ -51,7 +51,7 @@ def _calm(broker: BrokerProcess, wire: Wire) -> dict[str, object]:
     return {
         "fds": _fds(broker.pid),
         "processes": len(broker.process_tree()),
-        "files": _files(broker.folder),
+        "files": _files(broker.directory),
         "slots": stats["slots"]["taken"],
         "routes": stats["routes"],
         "strays": len([pid for pid in broker.process_tree() if b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()]),
@@ -76,7 +76,7 @@ def test_a_clean_end_leaves_no_process_and_no_socket(start: Start) -> None:
         family = broker.process_tree()
     assert broker.stop() == 0
     assert not [pid for pid in family if Path(f"/proc/{pid}").exists()]
-    rest = [name for name in _files(broker.folder) if not re.fullmatch(r"sessions-\w+\.ndjson(\.lock)?", name)]
+    rest = [name for name in _files(broker.directory) if not re.fullmatch(r"sessions-\w+\.ndjson(\.lock)?", name)]
     assert rest == ["audit.ndjson", "config.toml", "log", "run", "run/b.sock.lock"]
 
 

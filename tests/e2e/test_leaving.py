@@ -38,7 +38,9 @@ def test_evals_without_a_session_end_with_the_connection_that_asked(
 
 @pytest.mark.parametrize("transport", ["ipc", "unix"])
 def test_evals_without_a_session_that_still_wait_never_run(start: Start, tmp_path: Path, transport: str) -> None:
-    broker = start("limits.max-concurrent-evals=1", "limits.rate-limit-per-min=0", "broker.unix=/FOLDER/run/lines.sock")
+    broker = start(
+        "limits.max-concurrent-evals=1", "limits.rate-limit-per-min=0", "broker.unix=/DIRECTORY/run/lines.sock"
+    )
     with broker.wire() as watcher:
         held = watcher.send("eval", code="input()", session="held", if_missing="create")
         watcher.until(held, "need-input")

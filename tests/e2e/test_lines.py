@@ -125,7 +125,7 @@ def test_a_client_that_vanishes_leaves_an_eval_that_can_be_read(line: LineWire) 
 
 
 def test_all_lines_of_a_client_that_has_gone_since_are_heard_as_its_own(start: Start) -> None:
-    broker = start("broker.unix=/FOLDER/run/lines.sock")
+    broker = start("broker.unix=/DIRECTORY/run/lines.sock")
     broker.process.send_signal(signal.SIGSTOP)
     with LineWire(broker.listening["unix"]) as gone:
         gone.send("ping")
@@ -146,7 +146,7 @@ def test_a_client_that_never_reads_is_given_up_and_hurts_nobody(line: LineWire) 
 
 
 def test_the_socket_file_is_private_and_goes_with_the_broker(start: Start) -> None:
-    broker = start("broker.unix=/FOLDER/run/lines.sock")
+    broker = start("broker.unix=/DIRECTORY/run/lines.sock")
     path = Path(broker.listening["unix"].removeprefix("lines+unix://"))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     broker.stop()
@@ -154,9 +154,9 @@ def test_the_socket_file_is_private_and_goes_with_the_broker(start: Start) -> No
 
 
 def test_a_stale_socket_is_replaced_and_a_live_one_or_a_file_is_not(start: Start) -> None:
-    broker = start("broker.unix=/FOLDER/run/lines.sock")
+    broker = start("broker.unix=/DIRECTORY/run/lines.sock")
     path = broker.listening["unix"].removeprefix("lines+unix://")
-    plain = broker.folder / "run" / "plain"
+    plain = broker.directory / "run" / "plain"
     plain.write_text("precious")
     for taken, why in ((path, "another process listens there"), (str(plain), "not a socket")):
         done = subprocess.run(
@@ -178,9 +178,9 @@ def test_a_stale_socket_is_replaced_and_a_live_one_or_a_file_is_not(start: Start
 
 def test_every_listener_that_is_named_is_served(start: Start) -> None:
     broker = start('broker.tcp=["127.0.0.1:0", "127.0.0.1:0"]')
-    paths = [str(broker.folder / "run" / name) for name in ("one.sock", "two.sock")]
+    paths = [str(broker.directory / "run" / name) for name in ("one.sock", "two.sock")]
     command = [sys.executable, "-m", "replctl", "serve", "--json", "--endpoint", broker.endpoint + "2"]
-    command += ["--config", str(broker.folder / "config.toml"), "--tcp", "127.0.0.1:0", "--tcp", "127.0.0.1:0"]
+    command += ["--config", str(broker.directory / "config.toml"), "--tcp", "127.0.0.1:0", "--tcp", "127.0.0.1:0"]
     command += [word for path in paths for word in ("--unix", path)]
     with subprocess.Popen(command, env=broker.environ, stdout=subprocess.PIPE) as second:
         try:

@@ -125,7 +125,7 @@ def test_a_clone_of_what_is_too_large_says_so_and_opens_nothing(start: Callable[
         wire.run("del big; small = 1")
         assert wire.ask("clone", session="s", name="copy").status == ["done"]
         assert wire.run("small", session="copy").value == "1"
-        shelf = broker.folder / "snapshots"
+        shelf = broker.directory / "snapshots"
         wait_until(lambda: os.listdir(shelf) == [], "the snapshot's file is gone")
 
 
@@ -139,7 +139,7 @@ def opened(pid: int) -> set[Path]:
 
 def test_a_snapshot_that_cannot_be_removed_is_told_and_costs_nothing(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
-    shelf = broker.folder / "snapshots"
+    shelf = broker.directory / "snapshots"
     with broker.wire() as wire:
         wire.run("import time\nclass Slow:\n    def __reduce__(self): return time.sleep, (1.0,)\nslow, x = Slow(), 42")
         request = wire.send("clone", session="s", name="copy")
@@ -172,7 +172,7 @@ def test_a_clone_can_be_interrupted_and_timed_out(wire: Wire) -> None:
 
 def test_a_clone_whose_source_is_killed_leaves_no_file(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
-    shelf = broker.folder / "snapshots"
+    shelf = broker.directory / "snapshots"
     with broker.wire() as wire:
         wire.run(
             "class Slow:\n    def __reduce__(self):\n        print('copying', flush=True)\n        while True: pass"
@@ -204,8 +204,8 @@ def test_an_eval_can_run_in_an_imported_module(wire: Wire) -> None:
 
 
 def test_a_file_can_be_loaded_again_after_it_was_changed(start: Callable[..., BrokerProcess]) -> None:
-    broker = start('session.load-paths=["/FOLDER"]')
-    file = broker.folder / "mine.py"
+    broker = start('session.load-paths=["/DIRECTORY"]')
+    file = broker.directory / "mine.py"
     with broker.wire() as wire:
         wire.run("1")
         file.write_text("a = 1\nb = 2\n")

@@ -40,7 +40,7 @@ def troubles(wire: Wire) -> list[str]:
     return list(wire.ask("stats")["stats"]["troubles"])
 
 
-def test_the_folder_of_its_own_sockets_is_made_anew_and_workers_go_on_and_come(start: Start) -> None:
+def test_the_directory_of_its_own_sockets_is_made_anew_and_workers_go_on_and_come(start: Start) -> None:
     broker = start(warm=1)
     with broker.wire() as wire:
         wire.run("x = 1", session="a")
@@ -59,7 +59,7 @@ def test_the_folder_of_its_own_sockets_is_made_anew_and_workers_go_on_and_come(s
     assert not scratch.exists()
 
 
-def test_a_scratch_folder_that_cannot_be_made_anew_is_told_and_heals(start: Start) -> None:
+def test_a_scratch_directory_that_cannot_be_made_anew_is_told_and_heals(start: Start) -> None:
     broker = start(warm=0)
     with broker.wire() as wire:
         wire.run("x = 1", session="a")
@@ -77,9 +77,9 @@ def test_a_scratch_folder_that_cannot_be_made_anew_is_told_and_heals(start: Star
     shutil.rmtree(scratch.with_name(f"{scratch.name}-away"), ignore_errors=True)  # a start of another may have
 
 
-def test_the_folder_of_its_socket_is_made_anew_and_everybody_finds_the_same_broker(start: Start) -> None:
+def test_the_directory_of_its_socket_is_made_anew_and_everybody_finds_the_same_broker(start: Start) -> None:
     broker = start(warm=0)
-    run = broker.folder / "run"
+    run = broker.directory / "run"
     with broker.wire() as before:
         before.run("x = 1", session="a")
         for vanish in (lambda: shutil.rmtree(run), (run / "b.sock").unlink, (run / "b.sock.lock").unlink):
@@ -94,11 +94,11 @@ def test_the_folder_of_its_socket_is_made_anew_and_everybody_finds_the_same_brok
 
 
 def test_the_socket_of_line_clients_is_made_anew(start: Start) -> None:
-    broker = start("broker.unix=/FOLDER/lines/l.sock", warm=0)
+    broker = start("broker.unix=/DIRECTORY/lines/l.sock", warm=0)
     with closing(LineWire(broker.listening["unix"])) as before:
         before.run("x = 1", session="a")
-        (broker.folder / "lines").rename(broker.folder / "away")
-        wait_until((broker.folder / "lines/l.sock").exists, "it is there again")
+        (broker.directory / "lines").rename(broker.directory / "away")
+        wait_until((broker.directory / "lines/l.sock").exists, "it is there again")
         assert before.run("x", session="a").value == "1"
         with closing(LineWire(broker.listening["unix"])) as after:
             assert after.run("x", session="a").value == "1"
@@ -110,7 +110,7 @@ def test_a_second_start_beside_a_broker_whose_socket_is_gone_finds_that_broker(s
     with broker.wire() as wire:
         wire.run("x = 1", session="a")
         os.kill(broker.pid, signal.SIGSTOP)
-        shutil.rmtree(broker.folder / "run")
+        shutil.rmtree(broker.directory / "run")
         second = subprocess.Popen(
             [sys.executable, "-m", "replctl", "eval", "-s", "a", "x"],
             stdout=subprocess.PIPE,
@@ -118,28 +118,28 @@ def test_a_second_start_beside_a_broker_whose_socket_is_gone_finds_that_broker(s
             env={**broker.environ, "REPLCTL_ENDPOINT": broker.endpoint},
             text=True,
         )
-        wait_until(lambda: (broker.folder / "run/b.sock.start.lock").exists(), "it begins to start one")
+        wait_until(lambda: (broker.directory / "run/b.sock.start.lock").exists(), "it begins to start one")
         os.kill(broker.pid, signal.SIGCONT)
         out, err = second.communicate(timeout=60)
         assert (out, second.returncode) == ("1\n", 0), err
         assert "lost" not in err
 
 
-def test_the_state_folder_is_made_anew_for_its_owner_alone_and_the_next_start_takes_it(start: Start) -> None:
+def test_the_state_directory_is_made_anew_for_its_owner_alone_and_the_next_start_takes_it(start: Start) -> None:
     broker = start(warm=0)
     with broker.wire() as wire:
         wire.run("x = 1", session="a")
-        kept = {name: (broker.folder / name).read_bytes() for name in ("config.toml", "log")}
-        for path in broker.folder.iterdir():
+        kept = {name: (broker.directory / name).read_bytes() for name in ("config.toml", "log")}
+        for path in broker.directory.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        broker.folder.rmdir()
-        wait_until(lambda: (broker.folder / "run/b.sock").exists(), "its socket is there again")
-        wait_until(lambda: broker.folder.stat().st_mode & 0o777 == 0o700, "it is its owner's alone")
+        broker.directory.rmdir()
+        wait_until(lambda: (broker.directory / "run/b.sock").exists(), "its socket is there again")
+        wait_until(lambda: broker.directory.stat().st_mode & 0o777 == 0o700, "it is its owner's alone")
         for name, data in kept.items():
-            (broker.folder / name).write_bytes(data)
+            (broker.directory / name).write_bytes(data)
         with broker.wire() as again:
             assert again.run("x", session="a").value == "1"
-        wait_until(lambda: (broker.folder / "audit.ndjson").exists(), "the audit goes on")
+        wait_until(lambda: (broker.directory / "audit.ndjson").exists(), "the audit goes on")
     broker.stop()
     broker.start()
     assert broker.ready["lost"] == []
@@ -147,10 +147,10 @@ def test_the_state_folder_is_made_anew_for_its_owner_alone_and_the_next_start_ta
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
-    yield folder
-    folder.chmod(0o700)
-    shutil.rmtree(folder)
+    directory = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
+    yield directory
+    directory.chmod(0o700)
+    shutil.rmtree(directory)
 
 
 def serve(home: Path) -> Done:
@@ -170,7 +170,7 @@ def one_line(done: Done) -> str:
     return done.stderr
 
 
-def test_a_start_without_a_folder_for_temporary_files_says_so_in_one_line(home: Path) -> None:
+def test_a_start_without_a_directory_for_temporary_files_says_so_in_one_line(home: Path) -> None:
     code = (
         "import os, sys, tempfile; tempfile._candidate_tempdir_list = lambda: ['/nowhere'];"
         "from replctl.main import main; main(['serve', '--idle-exit', '0.1'])"
@@ -180,12 +180,12 @@ def test_a_start_without_a_folder_for_temporary_files_says_so_in_one_line(home: 
     assert "No usable temporary directory" in one_line(done)
 
 
-def test_a_start_with_a_file_in_the_place_of_a_folder_says_so_in_one_line(home: Path) -> None:
+def test_a_start_with_a_file_in_the_place_of_a_directory_says_so_in_one_line(home: Path) -> None:
     (home / "run").write_text("a file")
     assert str(home / "run") in one_line(serve(home))
 
 
-def test_a_state_folder_that_cannot_be_written_is_told_in_one_line_by_both_who_start(home: Path) -> None:
+def test_a_state_directory_that_cannot_be_written_is_told_in_one_line_by_both_who_start(home: Path) -> None:
     through = [sys.executable, str(Path(__file__).parents[1] / "sandbox/as_user.py")] if os.getuid() == 0 else []
     if through:
         os.chown(home, PLAIN_UID, PLAIN_UID)

@@ -71,7 +71,7 @@ def names() -> list[bytes]:
 
 
 def key_of(broker: BrokerProcess, name: str) -> str:
-    lines = (line.split(" = ") for line in (broker.folder / f"{name}.key").read_text().splitlines())
+    lines = (line.split(" = ") for line in (broker.directory / f"{name}.key").read_text().splitlines())
     return json.dumps({field: text.strip("'") for field, text in lines})
 
 
@@ -79,8 +79,8 @@ def key_of(broker: BrokerProcess, name: str) -> str:
 def site(request: pytest.FixtureRequest, start: Start) -> tuple[BrokerProcess, int, str]:
     """A broker with lines and a TCP endpoint; who comes there, as its user and its key."""
     if request.param == "uid":
-        return start("broker.unix=/FOLDER/run/lines.sock", more_endpoints=[free_tcp()]), OTHER_UID, ""
-    broker = start("broker.unix=/FOLDER/run/lines.sock", more_endpoints=[free_tcp()], keys=["eve"])
+        return start("broker.unix=/DIRECTORY/run/lines.sock", more_endpoints=[free_tcp()]), OTHER_UID, ""
+    broker = start("broker.unix=/DIRECTORY/run/lines.sock", more_endpoints=[free_tcp()], keys=["eve"])
     return broker, 0, key_of(broker, "eve")
 
 
@@ -139,7 +139,7 @@ def test_an_ordinary_client_is_who_it_is(site: tuple[BrokerProcess, int, str]) -
 
 
 def test_connections_are_counted_on_every_transport_and_forgotten_as_they_end(start: Start) -> None:
-    broker = start("broker.tcp=127.0.0.1:0", "broker.unix=/FOLDER/run/lines.sock", more_endpoints=[free_tcp()])
+    broker = start("broker.tcp=127.0.0.1:0", "broker.unix=/DIRECTORY/run/lines.sock", more_endpoints=[free_tcp()])
     zmq_tcp = broker.ready["listening"][1]
 
     def count(wire: Wire) -> int:

@@ -107,14 +107,14 @@ def test_where_a_broker_has_just_ended_the_next_one_is_started(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: Any
 ) -> None:
     """Its socket still takes a connection, and hangs up before a word is said."""
-    folder = tmp_path_factory.mktemp("e")
-    monkeypatch.setenv("REPLCTL_STATE_DIR", str(folder))
-    run = folder / "run"
+    directory = tmp_path_factory.mktemp("e")
+    monkeypatch.setenv("REPLCTL_STATE_DIR", str(directory))
+    run = directory / "run"
     run.mkdir(mode=0o700)
-    folder.chmod(0o700)
+    directory.chmod(0o700)
     path = run / "broker.sock"
-    (folder / "config.toml").write_text('[sandbox]\nallow-unsandboxed = true\nprofile = "off"\n')
-    monkeypatch.setenv("REPLCTL_CONFIG", str(folder / "config.toml"))
+    (directory / "config.toml").write_text('[sandbox]\nallow-unsandboxed = true\nprofile = "off"\n')
+    monkeypatch.setenv("REPLCTL_CONFIG", str(directory / "config.toml"))
     ending = socket.socket(socket.AF_UNIX)
     ending.bind(str(path))
     ending.listen()

@@ -44,7 +44,7 @@ class Guest(LineWire):
 
     def __init__(self, broker: BrokerProcess, name: str) -> None:
         super().__init__(f"lines+tcp://127.0.0.1:{lines_port(broker)}")
-        assert self.ask("hello", token=(broker.folder / f"{name}.token").read_text().strip())["identity"] == name
+        assert self.ask("hello", token=(broker.directory / f"{name}.token").read_text().strip())["identity"] == name
 
 
 @contextmanager
@@ -76,11 +76,11 @@ def broker() -> Iterator[BrokerProcess]:
     )
     for name in NAMES:
         command = [sys.executable, "-m", "replctl", "keys", "token", name]
-        subprocess.run(command, cwd=broker.folder, env=broker.environ, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, cwd=broker.directory, env=broker.environ, check=True, stdout=subprocess.DEVNULL)
     yield broker
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(broker.folder)
+    shutil.rmtree(broker.directory)
 
 
 def zmq_endpoint(broker: BrokerProcess) -> str:

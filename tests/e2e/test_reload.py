@@ -13,7 +13,7 @@ from kit import UNSANDBOXED, BrokerProcess, wait_until
 
 
 def write(broker: BrokerProcess, text: str) -> None:
-    (broker.folder / "config.toml").write_text(UNSANDBOXED + text)
+    (broker.directory / "config.toml").write_text(UNSANDBOXED + text)
 
 
 def command(broker: BrokerProcess, *words: str) -> subprocess.CompletedProcess[str]:
@@ -51,7 +51,7 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_the_broker_lives(start: 
     said = json.loads(ran.stdout)
     assert (ran.returncode, said["word"]) == (2, "invalid-config")
     assert "limits.max-sessions: Expected `int`, got `str`" in said["err"]
-    (broker.folder / "config.toml").unlink()
+    (broker.directory / "config.toml").unlink()
     with broker.wire() as wire:
         assert "which does not exist" in wire.ask("reload-config")["err"]
         assert wire.run("6*7").value == "42"
@@ -68,5 +68,5 @@ def test_a_hangup_signal_reloads_and_the_log_tells(start: Callable[..., BrokerPr
         os.kill(broker.pid, signal.SIGHUP)
         wait_until(lambda: "cannot be used, nothing has changed" in broker.log_text(), "the log says why not")
         assert wire.run("6*7").value == "42"
-    audit = broker.folder / "audit.ndjson"
+    audit = broker.directory / "audit.ndjson"
     wait_until(lambda: audit.read_text().count('"op":"reload-config"') == 2, "the audit has both")

@@ -20,13 +20,13 @@ RUNTIMES = [NODE, "bash"]
 
 @pytest.fixture(scope="module", params=["bare", "sandboxed"])
 def site(request: pytest.FixtureRequest) -> Iterator[tuple[BrokerProcess, Path]]:
-    """A broker, and a folder to work in."""
-    folder, work = (Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp")) for prefix in ("rpl-", "rpl-work-"))
-    broker = BrokerProcess(folder, "limits.rate-limit-per-min=0", sandbox=request.param == "sandboxed")
+    """A broker, and a directory to work in."""
+    directory, work = (Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp")) for prefix in ("rpl-", "rpl-work-"))
+    broker = BrokerProcess(directory, "limits.rate-limit-per-min=0", sandbox=request.param == "sandboxed")
     yield broker, work
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
     shutil.rmtree(work)
 
 

@@ -25,7 +25,7 @@ class SharingUser:
 
     @property
     def key(self) -> str:
-        return str(self.broker.folder / f"{self.name}.key")
+        return str(self.broker.directory / f"{self.name}.key")
 
     @property
     def endpoint(self) -> str:

@@ -60,14 +60,14 @@ def faulty() -> Iterator[BrokerProcess]:
 
 def begin(broker: BrokerProcess, method: str, error: str) -> Callable[[], int]:
     """Have a method raise; returns how often it has."""
-    (times := broker.folder / "fault.times").write_text("")
-    (fresh := broker.folder / "fault.new").write_text(f"{method} {error}")
-    os.rename(fresh, broker.folder / "fault")
+    (times := broker.directory / "fault.times").write_text("")
+    (fresh := broker.directory / "fault.new").write_text(f"{method} {error}")
+    os.rename(fresh, broker.directory / "fault")
     return lambda: len(times.read_text())
 
 
 def end(broker: BrokerProcess) -> None:
-    (broker.folder / "fault").unlink()
+    (broker.directory / "fault").unlink()
 
 
 @pytest.mark.parametrize("error", ERRORS)

@@ -24,9 +24,9 @@ Done = subprocess.CompletedProcess[str]
 class FreshUser:
     """A user who has never used replctl."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.env = {**os.environ, "REPLCTL_STATE_DIR": str(folder), "HOME": str(folder)}
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.env = {**os.environ, "REPLCTL_STATE_DIR": str(directory), "HOME": str(directory)}
         self.env.pop("REPLCTL_ENDPOINT", None)
 
     def command(self, *words: str) -> list[str]:
@@ -43,19 +43,19 @@ class FreshUser:
                 line = Path(f"/proc/{entry}/cmdline").read_bytes()
             except OSError:
                 continue
-            if b"serve" in line and str(self.folder).encode() in line and is_alive(int(entry)):
+            if b"serve" in line and str(self.directory).encode() in line and is_alive(int(entry)):
                 found.add(int(entry))
         return found
 
 
 @pytest.fixture
 def home() -> Iterator[FreshUser]:
-    folder = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
-    home = FreshUser(folder)
+    directory = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
+    home = FreshUser(directory)
     yield home
     home.run("shutdown", "--no-start")
     wait_until(lambda: not home.brokers(), "its broker has ended")
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
 def test_the_first_command_starts_a_broker_and_says_so(home: FreshUser) -> None:
@@ -112,17 +112,17 @@ def test_a_program_with_more_than_a_thousand_descriptors_starts_a_broker(home: F
     assert (done.returncode, done.stdout) == (0, "42\n")
 
 
-def test_a_broker_whose_folder_was_cleared_takes_nothing_of_its_successor_along(home: FreshUser) -> None:
+def test_a_broker_whose_directory_was_cleared_takes_nothing_of_its_successor_along(home: FreshUser) -> None:
     """While it was stopped, so that it could not make it anew."""
     home.run("eval", "-s", "old", "1")
     (old,) = home.brokers()
     os.kill(old, signal.SIGSTOP)
-    shutil.rmtree(home.folder / "run")
-    for path in home.folder.glob("sessions-*"):
+    shutil.rmtree(home.directory / "run")
+    for path in home.directory.glob("sessions-*"):
         path.unlink()
     assert home.run("eval", "-s", "new", "x = 41").returncode == 0
     os.kill(old, signal.SIGCONT)
-    log = home.folder / "broker.log"
+    log = home.directory / "broker.log"
     wait_until(
         lambda: "another broker has taken it; clients cannot find this broker there" in log.read_text(), "it says so"
     )
@@ -162,7 +162,7 @@ def test_a_second_broker_at_the_same_address_is_refused_and_the_first_lives_on(s
 
 
 def test_one_broker_listens_at_several_addresses(home: FreshUser) -> None:
-    urls = [f"ipc://{home.folder}/run/{name}.sock" for name in ("a", "b")]
+    urls = [f"ipc://{home.directory}/run/{name}.sock" for name in ("a", "b")]
     words = [word for url in urls for word in ("--endpoint", url)]
     serving = subprocess.Popen(
         home.command("serve", "--json", *words),
@@ -180,7 +180,7 @@ def test_one_broker_listens_at_several_addresses(home: FreshUser) -> None:
 
 
 def test_the_longest_socket_path_that_is_accepted_works(home: FreshUser) -> None:
-    stem = f"ipc://{home.folder}/run/"
+    stem = f"ipc://{home.directory}/run/"
     url = stem + "s" * (paths.MAX_IPC_PATH - len(stem.removeprefix("ipc://")))
     assert home.run("eval", "--endpoint", url, "6*7").stdout == "42\n"
     assert home.run("shutdown", "--endpoint", url).returncode == 0
@@ -188,10 +188,10 @@ def test_the_longest_socket_path_that_is_accepted_works(home: FreshUser) -> None
 
 
 def test_what_a_broker_makes_is_its_users_alone(home: FreshUser) -> None:
-    home.folder.joinpath("deep").mkdir(mode=0o700)
-    home.env["REPLCTL_STATE_DIR"] = str(home.folder / "deep" / "state")
+    home.directory.joinpath("deep").mkdir(mode=0o700)
+    home.env["REPLCTL_STATE_DIR"] = str(home.directory / "deep" / "state")
     assert home.run("eval", "1").returncode == 0
-    made = list((home.folder / "deep").rglob("*"))
+    made = list((home.directory / "deep").rglob("*"))
     assert len(made) > 4
     assert [str(path) for path in made if path.stat().st_mode & 0o077 and not path.is_socket()] == []
     assert home.run("shutdown").returncode == 0
@@ -203,22 +203,22 @@ def test_tcp_beyond_loopback_is_refused(home: FreshUser) -> None:
     assert "beyond loopback" in done.stderr
 
 
-def test_a_folder_that_others_may_enter_is_refused(home: FreshUser) -> None:
-    (home.folder / "run").mkdir(mode=0o755)
-    (home.folder / "run").chmod(0o755)
-    done = home.run("serve", "--endpoint", f"ipc://{home.folder}/run/b.sock")
+def test_a_directory_that_others_may_enter_is_refused(home: FreshUser) -> None:
+    (home.directory / "run").mkdir(mode=0o755)
+    (home.directory / "run").chmod(0o755)
+    done = home.run("serve", "--endpoint", f"ipc://{home.directory}/run/b.sock")
     assert done.returncode == 3
     assert "chmod 700" in done.stderr
 
 
-@pytest.mark.needs_root("to give a folder away")
-def test_a_folder_of_another_user_is_refused_also_to_root(home: FreshUser) -> None:
-    folder = home.folder / "theirs"
-    folder.mkdir(mode=0o700)
-    os.chown(folder, 65534, 65534)
-    done = home.run("serve", "--endpoint", f"ipc://{folder}/b.sock")
+@pytest.mark.needs_root("to give a directory away")
+def test_a_directory_of_another_user_is_refused_also_to_root(home: FreshUser) -> None:
+    directory = home.directory / "theirs"
+    directory.mkdir(mode=0o700)
+    os.chown(directory, 65534, 65534)
+    done = home.run("serve", "--endpoint", f"ipc://{directory}/b.sock")
     assert done.returncode == 3
-    assert f"{folder}: it belongs to another user (uid 65534)" in done.stderr
+    assert f"{directory}: it belongs to another user (uid 65534)" in done.stderr
 
 
 def test_sigterm_lets_running_evals_end_and_refuses_new_ones(start: Start) -> None:
@@ -244,8 +244,8 @@ def test_shutdown_answers_who_still_waits_after_the_grace(start: Start) -> None:
 
 
 def test_a_broker_that_nothing_uses_ends_by_itself(home: FreshUser) -> None:
-    (home.folder / "config.toml").write_text("[broker]\nidle-exit-ms = 300\n")
-    home.env["REPLCTL_CONFIG"] = str(home.folder / "config.toml")
+    (home.directory / "config.toml").write_text("[broker]\nidle-exit-ms = 300\n")
+    home.env["REPLCTL_CONFIG"] = str(home.directory / "config.toml")
     assert home.run("eval", "--ephemeral", "1").returncode == 0
     wait_until(lambda: not home.brokers(), "it has ended")
 

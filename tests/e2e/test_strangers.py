@@ -30,11 +30,11 @@ def broker() -> Iterator[BrokerProcess]:
     )
     for name in NAMES:
         command = [sys.executable, "-m", "replctl", "keys", "token", name]
-        subprocess.run(command, cwd=broker.folder, env=broker.environ, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, cwd=broker.directory, env=broker.environ, check=True, stdout=subprocess.DEVNULL)
     yield broker
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(broker.folder)
+    shutil.rmtree(broker.directory)
 
 
 def stranger(broker: BrokerProcess) -> LineWire:
@@ -42,7 +42,7 @@ def stranger(broker: BrokerProcess) -> LineWire:
 
 
 def token(broker: BrokerProcess, name: str) -> str:
-    return (broker.folder / f"{name}.token").read_text().strip()
+    return (broker.directory / f"{name}.token").read_text().strip()
 
 
 def test_strangers_who_ask_too_often_do_not_keep_a_token_out(broker: BrokerProcess) -> None:
@@ -99,7 +99,7 @@ def test_a_connection_that_has_shown_a_token_does_not_become_another(broker: Bro
         refused = ada.ask("hello", token=token(broker, "bob"))
         assert refused.status == ["done", "error", "invalid-request"]
         command = [sys.executable, "-m", "replctl", "keys", "revoke", "ada"]
-        subprocess.run(command, cwd=broker.folder, env=broker.environ, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, cwd=broker.directory, env=broker.environ, check=True, stdout=subprocess.DEVNULL)
         assert ada.answer("events").status == ["done", "error", "unauthorized"]
         assert ada.ask("hello", token=token(broker, "bob"))["identity"] == "bob"
         assert own.ask("close", session="ada/kept").status == ["done", "session-closed"]

@@ -24,7 +24,7 @@ KINDS = ("jsonl", "sqlite")
 
 
 def _backend(broker: BrokerProcess, kind: str) -> TranscriptBackend:
-    return (JsonlBackend if kind == "jsonl" else SqliteBackend)(broker.folder / "transcripts", 1 << 40)
+    return (JsonlBackend if kind == "jsonl" else SqliteBackend)(broker.directory / "transcripts", 1 << 40)
 
 
 def _cli(broker: BrokerProcess, *args: str, code: int = 0) -> str:
@@ -62,9 +62,9 @@ def test_what_a_session_did_is_found_when_it_and_its_broker_are_gone(
     found = json.loads(_cli(broker, "history", "--search", "zerodivision", "--json"))
     assert [each["code"] for each in found["found"]] == ["1/0"]
     _cli(broker, "history", "--search", "not there", code=4)
-    modes = {path.stat().st_mode & 0o777 for path in (broker.folder / "transcripts").iterdir()}
+    modes = {path.stat().st_mode & 0o777 for path in (broker.directory / "transcripts").iterdir()}
     assert modes == {0o600}
-    assert not processes_with(str(broker.folder))
+    assert not processes_with(str(broker.directory))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,12 +85,12 @@ def test_a_broker_that_is_killed_in_the_middle_leaves_what_can_be_read(
         broker.kill()
     before = kept()
     assert before > 100
-    folder = broker.folder / "transcripts"
+    directory = broker.directory / "transcripts"
     if kind == "jsonl":  # what a torn write leaves
-        path = next(path for path in folder.glob("*.jsonl") if path.name != "broker.jsonl")
+        path = next(path for path in directory.glob("*.jsonl") if path.name != "broker.jsonl")
         whole = path.read_bytes()
         path.write_bytes(whole + b'{"type":"eval/fin')
-        backend = JsonlBackend(folder, 1 << 40)
+        backend = JsonlBackend(directory, 1 << 40)
         assert sum(entry["type"] == "eval/finished" for entry in backend.load(path.stem)) == before
         backend.append(path.stem, [b'{"type":"x","seq":9}'])  # goes on, on a line of its own
         assert [*backend.load(path.stem)][-1] == {"type": "x", "seq": 9}
@@ -112,14 +112,14 @@ def test_a_full_disk_loses_entries_and_nothing_else(start: Callable[..., BrokerP
         wire.run("1", "s")
         wait_until(lambda: "transcripts cannot be written" in broker.log_text(), "a line in the log")
     assert broker.log_text().count("transcripts cannot be written") == 1
-    for line in (broker.folder / "transcripts").glob("*.jsonl"):
+    for line in (broker.directory / "transcripts").glob("*.jsonl"):
         assert line.read_bytes().endswith(b"\n")  # no half line stays
     assert _entries(broker, "jsonl", "s")
 
 
-def test_a_folder_that_cannot_be_written_is_told_once_and_evals_go_on(start: Callable[..., BrokerProcess]) -> None:
+def test_a_directory_that_cannot_be_written_is_told_once_and_evals_go_on(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
-    blocked = broker.folder / "transcripts"
+    blocked = broker.directory / "transcripts"
     broker.stop()
     for path in blocked.iterdir():
         path.unlink()
@@ -139,7 +139,7 @@ def test_off_is_off(start: Callable[..., BrokerProcess]) -> None:
     with broker.wire() as wire:
         wire.run("1")
     assert broker.stop() == 0
-    assert not (broker.folder / "transcripts").exists()
+    assert not (broker.directory / "transcripts").exists()
 
 
 def test_throw_away_evals_are_in_no_transcript(start: Callable[..., BrokerProcess]) -> None:
@@ -147,7 +147,7 @@ def test_throw_away_evals_are_in_no_transcript(start: Callable[..., BrokerProces
     with broker.wire() as wire:
         wire.run("'thrown away'", None)
     assert broker.stop() == 0
-    assert [path.name for path in (broker.folder / "transcripts").iterdir()] == ["broker.jsonl"]
+    assert [path.name for path in (broker.directory / "transcripts").iterdir()] == ["broker.jsonl"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -323,7 +323,7 @@ def test_tail_follows_a_session_and_ends_with_it(start: Callable[..., BrokerProc
         assert "eval/finished 1 ok" in rest
         assert "\x1b" not in rest  # no terminal, no colours
         assert "session/closed" in rest
-    assert os.path.isdir(broker.folder)
+    assert os.path.isdir(broker.directory)
 
 
 def test_tail_ends_when_its_reader_does_though_nothing_happens(start: Callable[..., BrokerProcess]) -> None:

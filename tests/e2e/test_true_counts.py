@@ -20,7 +20,7 @@ def ended(wire: Wire, session: str, number: int) -> bool:
 
 
 def test_bytes_that_a_slow_reader_was_not_sent_are_counted_as_text(start: Callable[..., BrokerProcess]) -> None:
-    broker = start("limits.max-output-bytes=10000000", "broker.unix=/FOLDER/run/lines.sock")
+    broker = start("limits.max-output-bytes=10000000", "broker.unix=/DIRECTORY/run/lines.sock")
     with LineWire(broker.listening["unix"]) as slow, broker.wire() as other:
         slow.run("1")
         running = slow.send(

@@ -31,20 +31,20 @@ SAID = (
 @pytest.fixture(scope="module")
 def older() -> Iterator[BrokerProcess]:
     """A broker whose distribution says that it is an older one."""
-    folder = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
+    directory = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
     found = distribution("replctl")
-    info = folder / "installed" / f"replctl-{OLD}.dist-info"
+    info = directory / "installed" / f"replctl-{OLD}.dist-info"
     info.mkdir(parents=True)
     for name in ("METADATA", "entry_points.txt"):
         text = found.read_text(name)
         assert text is not None
         (info / name).write_text(text.replace(f"\nVersion: {__version__}\n", f"\nVersion: {OLD}\n"))
-    broker = BrokerProcess(folder, through=["env", f"PYTHONPATH={info.parent}"])
+    broker = BrokerProcess(directory, through=["env", f"PYTHONPATH={info.parent}"])
     yield broker
     assert broker.process.poll() is None, broker.log_text()
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
 @pytest.mark.parametrize(

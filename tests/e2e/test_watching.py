@@ -115,10 +115,10 @@ def test_a_subscriber_that_goes_without_a_word_is_forgotten(lines_broker: Broker
 
 
 def test_the_pub_socket_has_every_event_by_type(start: Callable[..., BrokerProcess]) -> None:
-    broker = start("broker.publish=ipc:///FOLDER/run/events.sock", "transcript.backend=off")
+    broker = start("broker.publish=ipc:///DIRECTORY/run/events.sock", "transcript.backend=off")
     context = zmq.Context()
     reader: Any = context.socket(zmq.SUB)
-    reader.connect(f"ipc://{broker.folder}/run/events.sock")
+    reader.connect(f"ipc://{broker.directory}/run/events.sock")
     reader.subscribe(b"eval/output")
     reader.subscribe(b"eval/finished")
     found: dict[bytes, dict[str, Any]] = {}
@@ -135,16 +135,16 @@ def test_the_pub_socket_has_every_event_by_type(start: Callable[..., BrokerProce
     context.destroy(linger=0)
     assert found[b"eval/output"]["reply"]["out"] == "hi\n"
     assert set(found) == {b"eval/output", b"eval/output-end", b"eval/finished"}
-    folder = broker.folder
+    directory = broker.directory
     assert broker.stop() == 0
-    assert not (folder / "run/events.sock").exists()
+    assert not (directory / "run/events.sock").exists()
 
 
-def _refusal(folder: Path, setting: str) -> str:
+def _refusal(directory: Path, setting: str) -> str:
     """What a broker says that does not start with this setting."""
-    command = [sys.executable, "-m", "replctl", "serve", "--endpoint", f"ipc://{folder}/b.sock", "--set", setting]
-    env = {**os.environ, "REPLCTL_STATE_DIR": str(folder), "XDG_CONFIG_HOME": str(folder)}
-    folder.chmod(0o700)
+    command = [sys.executable, "-m", "replctl", "serve", "--endpoint", f"ipc://{directory}/b.sock", "--set", setting]
+    env = {**os.environ, "REPLCTL_STATE_DIR": str(directory), "XDG_CONFIG_HOME": str(directory)}
+    directory.chmod(0o700)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
     assert done.returncode != 0
     return done.stderr
@@ -170,8 +170,8 @@ def test_a_reader_that_goes_is_forgotten_though_nothing_happens(start: Callable[
 
 
 def test_a_pub_socket_takes_nobodys_place(start: Callable[..., BrokerProcess], tmp_path: Path) -> None:
-    broker = start("broker.publish=ipc:///FOLDER/run/events.sock")
-    taken = broker.folder / "run/events.sock"
+    broker = start("broker.publish=ipc:///DIRECTORY/run/events.sock")
+    taken = broker.directory / "run/events.sock"
     assert "another process listens there" in _refusal(tmp_path, f"broker.publish=ipc://{taken}")
     assert taken.is_socket()
     notes = tmp_path / "notes.txt"
@@ -289,7 +289,7 @@ def test_snapshots_of_a_live_broker(start: Callable[..., BrokerProcess]) -> None
 def test_a_broker_says_when_it_starts_and_ends(start: Callable[..., BrokerProcess]) -> None:
     broker = start("transcript.backend=jsonl")
     assert broker.stop() == 0
-    lines = (broker.folder / "transcripts/broker.jsonl").read_bytes().splitlines()[1:]
+    lines = (broker.directory / "transcripts/broker.jsonl").read_bytes().splitlines()[1:]
     told = [events.decode(line) for line in lines]
     assert [event.seq for event in told] == list(range(1, len(told) + 1))
     assert isinstance(told[-1], BrokerShutdown)
@@ -304,7 +304,7 @@ def test_every_event_in_a_real_transcript_is_declared(start: Callable[..., Broke
         wire.ask("reset", session="s")
         wire.ask("close", session="s")
     assert broker.stop() == 0
-    path = next(each for each in (broker.folder / "transcripts").glob("*.jsonl") if each.name != "broker.jsonl")
+    path = next(each for each in (broker.directory / "transcripts").glob("*.jsonl") if each.name != "broker.jsonl")
     told = [events.decode(line) for line in path.read_bytes().splitlines()[1:]]
     assert [event.seq for event in told] == list(range(1, len(told) + 1))
     ends = [event for event in told if isinstance(event, EvalFinished)]

@@ -20,7 +20,7 @@ from kit import BrokerProcess, processes_with, wait_until
 class World:
     """Where a client runs. `agent` is the command that it starts."""
 
-    folder: Path
+    directory: Path
     environ: dict[str, str]
     broker: BrokerProcess
     agent: list[str]
@@ -29,19 +29,19 @@ class World:
 @contextmanager
 def world() -> Iterator[World]:
     """One, with a home of its own; at its end no process of it may be left."""
-    folder = Path(tempfile.mkdtemp(prefix="rpi-", dir="/tmp"))
-    (folder / "home").mkdir()
-    (folder / "work").mkdir()
-    broker = BrokerProcess(folder, "limits.rate-limit-per-min=0")
+    directory = Path(tempfile.mkdtemp(prefix="rpi-", dir="/tmp"))
+    (directory / "home").mkdir()
+    (directory / "work").mkdir()
+    broker = BrokerProcess(directory, "limits.rate-limit-per-min=0")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("REPLCTL_")}
     environ = kept | {
-        "HOME": str(folder / "home"),
-        "REPLCTL_STATE_DIR": str(folder),
+        "HOME": str(directory / "home"),
+        "REPLCTL_STATE_DIR": str(directory),
         "REPLCTL_ENDPOINT": broker.endpoint,
     }
     try:
-        yield World(folder, environ, broker, [sys.executable, "-m", "replctl", "acp"])
+        yield World(directory, environ, broker, [sys.executable, "-m", "replctl", "acp"])
     finally:
         assert broker.stop() == 0
-        wait_until(lambda: not processes_with(str(folder)), "all processes have ended", 30)
-        shutil.rmtree(folder)
+        wait_until(lambda: not processes_with(str(directory)), "all processes have ended", 30)
+        shutil.rmtree(directory)

@@ -30,4 +30,4 @@ def broker() -> Iterator[BrokerProcess]:
     broker = BrokerProcess(Path(tempfile.mkdtemp(prefix="ri-", dir="/tmp")), "limits.rate-limit-per-min=0")
     yield broker
     assert broker.stop() == 0
-    shutil.rmtree(broker.folder)
+    shutil.rmtree(broker.directory)

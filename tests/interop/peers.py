@@ -19,7 +19,7 @@ _PAUSES = (5, 20)  # seconds between tries: registries have bad moments
 
 
 class Peers(NamedTuple):
-    """The installed clients: their node, their python, and the folder of the packages of npm."""
+    """The installed clients: their node, their python, and the directory of the packages of npm."""
 
     node: str
     python: str

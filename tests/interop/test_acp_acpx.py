@@ -30,7 +30,7 @@ class Acpx:
             "--agent",
             shlex.join(here.agent),
             "--cwd",
-            str(here.folder / "work"),
+            str(here.directory / "work"),
             "--ttl",
             str(ttl),
         ]

@@ -42,7 +42,7 @@ class Editor(Client):
 
 
 async def _drive(here: World) -> None:
-    editor, cwd = Editor(), str(here.folder / "work")
+    editor, cwd = Editor(), str(here.directory / "work")
     async with spawn_agent_process(editor, *here.agent, env=here.environ, use_unstable_protocol=True) as (
         agent,
         process,

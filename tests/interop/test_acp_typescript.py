@@ -18,7 +18,7 @@ def test_the_typescript_client_drives_every_method(peers: Peers) -> None:
     script = Path(__file__).with_name("acp_client.mjs")
     with world() as here:
         done = subprocess.run(
-            [peers.node, str(script), str(sdk), str(here.folder / "work"), *here.agent],
+            [peers.node, str(script), str(sdk), str(here.directory / "work"), *here.agent],
             env=here.environ,
             capture_output=True,
             text=True,

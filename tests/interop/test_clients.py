@@ -138,7 +138,7 @@ def conform(peers: Peers, broker: BrokerProcess, url: str, *words: str) -> str:
         *words,
     ]
     done = subprocess.run(
-        suite, capture_output=True, text=True, timeout=SECONDS, env=broker.environ, cwd=broker.folder, check=False
+        suite, capture_output=True, text=True, timeout=SECONDS, env=broker.environ, cwd=broker.directory, check=False
     )
     return done.stdout + done.stderr
 

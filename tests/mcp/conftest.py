@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))  # pytest imports tests by file, not by folder
+sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))  # pytest imports tests by file, not by directory
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -24,7 +24,7 @@ from replctl import Client as ReplClient
 from stub_broker import Script, StubBroker
 
 
-def _folder() -> Path:
+def _directory() -> Path:
     return Path(tempfile.mkdtemp(prefix="rm-", dir="/tmp"))  # short: socket paths are bounded
 
 
@@ -36,41 +36,45 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="session")
 def broker() -> Iterator[BrokerProcess]:
     """A long-lived one; each test uses sessions of its own names."""
-    settings = ("limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=500", 'session.load-paths=["/FOLDER/files"]')
-    broker = BrokerProcess(_folder(), *settings)
+    settings = (
+        "limits.rate-limit-per-min=0",
+        "limits.interrupt-grace-ms=500",
+        'session.load-paths=["/DIRECTORY/files"]',
+    )
+    broker = BrokerProcess(_directory(), *settings)
     yield broker
     assert broker.process.poll() is None, broker.log_text()
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(broker.folder)
+    shutil.rmtree(broker.directory)
 
 
 @pytest.fixture
 def own_broker() -> Iterator[BrokerProcess]:
     """One for a test that kills it; what was started in its place is ended too."""
-    broker = BrokerProcess(_folder(), "limits.rate-limit-per-min=0")
+    broker = BrokerProcess(_directory(), "limits.rate-limit-per-min=0")
     yield broker
     broker.stop()
     with ReplClient(broker.endpoint, start=False) as client:
         client.shutdown()
         assert client.wait_for_shutdown(TIMEOUT_S)
-    shutil.rmtree(broker.folder, ignore_errors=True)
+    shutil.rmtree(broker.directory, ignore_errors=True)
 
 
 @pytest.fixture
 def stub() -> Iterator[Callable[[Script], StubBroker]]:
     """Start a stub broker with a script."""
-    folder = _folder()
+    directory = _directory()
     stubs: list[StubBroker] = []
 
     def start(script: Script) -> StubBroker:
-        stubs.append(StubBroker(f"ipc://{folder}/b{len(stubs)}.sock", script))
+        stubs.append(StubBroker(f"ipc://{directory}/b{len(stubs)}.sock", script))
         return stubs[-1]
 
     yield start
     for each in stubs:
         each.stop()
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"na
 def server_parameters(broker: BrokerProcess, *args: str) -> StdioServerParameters:
     """How a client starts the server."""
     command = ["-P", "-m", "replctl", "mcp", "--endpoint", broker.endpoint, *args]
-    return StdioServerParameters(command=sys.executable, args=command, env=broker.environ, cwd=str(broker.folder))
+    return StdioServerParameters(command=sys.executable, args=command, env=broker.environ, cwd=str(broker.directory))
 
 
 def text(result: CallToolResult) -> str:

@@ -54,18 +54,18 @@ TWICE = hook_source(
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker with hooks that ask; the server reads the same config, and has the tools."""
-    folder = Path(tempfile.mkdtemp(prefix="rm-", dir="/tmp"))
+    directory = Path(tempfile.mkdtemp(prefix="rm-", dir="/tmp"))
     texts = {"guard": ASKS, "twice": TWICE, "tools": TOOLS}
     home = tmp_path_factory.mktemp("home")
     broker = BrokerProcess(
-        folder, config="".join(config_entry(path=write_extension(home, name, each)) for name, each in texts.items())
+        directory, config="".join(config_entry(path=write_extension(home, name, each)) for name, each in texts.items())
     )
-    broker.environ["REPLCTL_CONFIG"] = str(folder / "config.toml")
+    broker.environ["REPLCTL_CONFIG"] = str(directory / "config.toml")
     yield broker
     assert broker.process.poll() is None, broker.log_text()
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
 class Reviewer:

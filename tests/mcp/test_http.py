@@ -116,7 +116,7 @@ def _until(broker: BrokerProcess, session: str, state: str) -> None:
 
 
 async def test_the_end_of_the_server_is_not_the_end_of_the_code(broker: BrokerProcess) -> None:
-    gate = broker.folder / "http-end"
+    gate = broker.directory / "http-end"
     code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
     served = Served(broker)
     with ThreadPoolExecutor(2) as pool:
@@ -148,7 +148,7 @@ async def _one_call(served: Served, mode: str, code: str, session: str) -> None:
 
 
 async def test_progress_comes_over_http(served: Served, broker: BrokerProcess) -> None:
-    gate = broker.folder / "http-progress"
+    gate = broker.directory / "http-progress"
     code = f"import os, time\nprint('begun', flush=True)\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)"
     said: list[str | None] = []
 

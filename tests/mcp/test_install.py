@@ -259,7 +259,7 @@ def test_printing_writes_nothing(tmp_path: Path) -> None:
     ("client", "variable", "file"),
     [("codex", "CODEX_HOME", "config.toml"), ("claude", "CLAUDE_CONFIG_DIR", ".claude.json")],
 )
-def test_a_moved_folder_is_found(tmp_path: Path, client: str, variable: str, file: str) -> None:
+def test_a_moved_directory_is_found(tmp_path: Path, client: str, variable: str, file: str) -> None:
     moved = tmp_path / "moved"
     assert install(tmp_path, "--client", client, **{variable: str(moved)}).returncode == 0
     assert [path.name for path in moved.iterdir()] == [file]

@@ -118,7 +118,7 @@ async def test_a_session_outlives_the_connection(connect: Connect) -> None:
 
 
 async def test_calls_run_side_by_side(connect: Connect, broker: BrokerProcess) -> None:
-    gate = broker.folder / "gate"
+    gate = broker.directory / "gate"
     code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'opened'"
     async with connect() as client, anyio.create_task_group() as tasks:
         waiting: list[CallToolResult] = []
@@ -135,7 +135,7 @@ async def test_calls_run_side_by_side(connect: Connect, broker: BrokerProcess) -
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_progress_tells_the_last_line(connect: Connect, broker: BrokerProcess, mode: str) -> None:
-    gate = broker.folder / f"progress-{mode}"
+    gate = broker.directory / f"progress-{mode}"
     code = f"import os, time\nprint('step 1', flush=True)\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)"
     said: list[tuple[float, str | None]] = []
 
@@ -199,7 +199,7 @@ async def test_a_cancelled_call_interrupts_its_code_and_keeps_the_state(connect:
 
 
 async def test_a_client_that_stops_waiting_interrupts_nothing(connect: Connect, broker: BrokerProcess) -> None:
-    gate = broker.folder / "patient"
+    gate = broker.directory / "patient"
     code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
     async with connect() as client:
         with pytest.raises(MCPError, match="timed out"):
@@ -212,7 +212,7 @@ async def test_a_client_that_stops_waiting_interrupts_nothing(connect: Connect, 
 
 
 async def test_the_end_of_input_ends_the_server_and_not_the_code(broker: BrokerProcess) -> None:
-    gate = broker.folder / "eof"
+    gate = broker.directory / "eof"
     code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
     process = start_raw(broker)
     send_request(process, "initialize", 1, **HELLO)
@@ -229,7 +229,7 @@ async def test_the_end_of_input_ends_the_server_and_not_the_code(broker: BrokerP
 
 
 async def test_a_server_that_nobody_hears_ends_without_a_word_and_the_code_goes_on(broker: BrokerProcess) -> None:
-    gate = broker.folder / "deaf"
+    gate = broker.directory / "deaf"
     code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
     process = start_raw(broker)
     send_request(process, "initialize", 1, **HELLO)
@@ -251,7 +251,7 @@ async def test_a_server_that_nobody_hears_ends_without_a_word_and_the_code_goes_
 
 
 async def test_a_server_that_was_never_asked_to_run_code_starts_no_broker(broker: BrokerProcess) -> None:
-    other = f"ipc://{broker.folder}/run/never.sock"
+    other = f"ipc://{broker.directory}/run/never.sock"
     process = start_raw(broker, "--endpoint", other)
     send_request(process, "initialize", 1, **HELLO)
     send_request(process, "tools/list", 2)
@@ -342,7 +342,7 @@ async def test_a_broker_that_somebody_else_has_started_since_is_told_too(
 async def test_what_is_too_large_for_the_broker_is_refused_and_costs_no_other_call(
     broker: BrokerProcess, connect: Connect
 ) -> None:
-    gate = broker.folder / "large"
+    gate = broker.directory / "large"
     code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
     async with connect() as client, anyio.create_task_group() as tasks:
 

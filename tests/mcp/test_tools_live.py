@@ -178,7 +178,7 @@ def test_a_reset_says_what_is_gone(tools: Tools) -> None:
     assert "NameError" in tools.call("eval", {"code": "x", "session": "again"}).text
 
 
-def test_a_reset_says_that_the_folder_is_gone(tools: Tools, broker: BrokerProcess, tmp_path: Path) -> None:
+def test_a_reset_says_that_the_directory_is_gone(tools: Tools, broker: BrokerProcess, tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     with Client(broker.endpoint, start=False) as client:
         client.new("astray", cwd=str(tmp_path / "gone"), cwd_needed=False)

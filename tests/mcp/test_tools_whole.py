@@ -46,7 +46,7 @@ def test_stacks_are_shown_while_code_runs(tools: Tools) -> None:
 
 
 def test_a_file_is_run_and_run_again_when_it_has_changed(tools: Tools, broker: BrokerProcess) -> None:
-    file = broker.folder / "files" / "part.py"
+    file = broker.directory / "files" / "part.py"
     file.parent.mkdir(exist_ok=True)
     file.write_text("size = 1\n")
     assert tools.call("load_file", {"file": str(file), "session": "whole-file"}).text.endswith(

@@ -126,18 +126,18 @@ def test_no_page_names_a_place_of_one_machine(page: Path) -> None:
 
 @pytest.fixture
 def state_dir() -> Iterator[str]:
-    """A state folder with a path that is short enough for a socket; its broker is ended afterwards."""
-    folder = tempfile.mkdtemp(prefix="rdoc-", dir="/tmp")
+    """A state directory with a path that is short enough for a socket; its broker is ended afterwards."""
+    directory = tempfile.mkdtemp(prefix="rdoc-", dir="/tmp")
     try:
-        yield folder
+        yield directory
         try:
-            with Client(f"ipc://{folder}/run/broker.sock", start=False) as client:
+            with Client(f"ipc://{directory}/run/broker.sock", start=False) as client:
                 client.shutdown()
                 assert client.wait_for_shutdown(15)
         except ReplError as error:
             assert error.code == "no-broker", error  # noqa: PT017 - no example has run
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.mark.parametrize(("page", "code"), _EXAMPLES)

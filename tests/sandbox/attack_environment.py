@@ -61,24 +61,26 @@ def become_ordinary_user(home: str = "/tmp") -> None:
 def sentinels(uid: int | None = None) -> Iterator[tuple[Path, dict[str, str]]]:
     """What attacks may aim at, all of it ours, and where they find it. `uid`: whose it is to be."""
     with ExitStack() as stack:
-        folder = Path(os.path.realpath(stack.enter_context(tempfile.TemporaryDirectory(prefix="arena-", dir="/tmp"))))
+        directory = Path(
+            os.path.realpath(stack.enter_context(tempfile.TemporaryDirectory(prefix="arena-", dir="/tmp")))
+        )
         for name in ("workspace", "beside", "home", "mask"):
-            (folder / name).mkdir()
-        (folder / "mask/masked").write_text("")
-        (folder / "secret").write_text("for nobody")
-        (folder / "log").write_text("a line")
-        (folder / "home/diary").write_text("")
+            (directory / name).mkdir()
+        (directory / "mask/masked").write_text("")
+        (directory / "secret").write_text("for nobody")
+        (directory / "log").write_text("a line")
+        (directory / "home/diary").write_text("")
         token, name = os.urandom(12).hex(), f"arena-{os.getpid()}-{time.monotonic_ns()}"
         shm = Path(f"/dev/shm/{name}")
         shm.write_text("a sibling's")
         shm.chmod(0o666)
         stack.callback(shm.unlink)
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        for address in ("\0" + name, str(folder / "socket")):
+        for address in ("\0" + name, str(directory / "socket")):
             listener = stack.enter_context(socket.socket(socket.AF_UNIX))
             listener.bind(address)
             listener.listen(64)
-        for path in (folder, *folder.iterdir()):
+        for path in (directory, *directory.iterdir()):
             path.chmod(0o777)  # what holds must be the sandbox: no closed door stands before it
             if uid is not None:
                 os.chown(path, uid, uid)
@@ -87,27 +89,27 @@ def sentinels(uid: int | None = None) -> Iterator[tuple[Path, dict[str, str]]]:
         stack.callback(lambda: (sibling.kill(), sibling.wait()))
         key = _shared_memory(stack)
         yield (
-            folder,
+            directory,
             {
-                "SECRET": str(folder / "secret"),
-                "BESIDE": str(folder / "beside"),
-                "HIDDEN_HOME": str(folder / "home"),
-                "MASK": str(folder / "mask"),
-                "SOCKET": str(folder / "socket"),
+                "SECRET": str(directory / "secret"),
+                "BESIDE": str(directory / "beside"),
+                "HIDDEN_HOME": str(directory / "home"),
+                "MASK": str(directory / "mask"),
+                "SOCKET": str(directory / "socket"),
                 "ABSTRACT": name,
                 "DEV_SHM": str(shm),
                 "PORT": str(tcp.getsockname()[1]),
                 "UDP_PORT": str(udp),
                 "SIBLING": str(sibling.pid),
                 "SHM_KEY": str(key),
-                "TMP_FILE": str(folder / "log"),
+                "TMP_FILE": str(directory / "log"),
                 "TMP_NAME": f"/tmp/{name}-fill",
                 "SHM_NAME": f"/dev/shm/{name}-fill",
                 "QUEUE": _queue(stack, name),
-                **_stand_ins(folder, sibling.pid),
+                **_stand_ins(directory, sibling.pid),
                 "HALF": token[:12],
                 "OTHER_HALF": token[12:],
-                "WORKSPACE": str(folder / "workspace"),
+                "WORKSPACE": str(directory / "workspace"),
             },
         )
 
@@ -122,8 +124,8 @@ REAL = {
 }
 
 
-def _stand_ins(folder: Path, sibling: int) -> dict[str, str]:
-    secret, beside = str(folder / "secret"), str(folder / "beside")
+def _stand_ins(directory: Path, sibling: int) -> dict[str, str]:
+    secret, beside = str(directory / "secret"), str(directory / "beside")
     return {"INIT": str(sibling), "PASSWORDS": secret, "SYSTEM": beside, "SETTING": secret, "PIDS": str(sibling)}
 
 
@@ -206,11 +208,11 @@ def refill_workspace(workspace: Path) -> None:
 class AttackRunner:
     """One way of running attacks."""
 
-    def __init__(self, folder: Path, targets: dict[str, str], without: str | None) -> None:
+    def __init__(self, directory: Path, targets: dict[str, str], without: str | None) -> None:
         """`without`: the layer to leave out, "" for none; None: no sandbox at all."""
-        self._workspace = folder / "workspace"
-        self._records = str(folder / "held")
-        self._log = folder / "log"
+        self._workspace = directory / "workspace"
+        self._records = str(directory / "held")
+        self._log = directory / "log"
         self._targets = targets
         self._confined = without is not None
         self._machine = without_layer(machine.detect_machine(), without or "")
@@ -233,12 +235,12 @@ class AttackRunner:
     def run(self, attack: Attack) -> str:
         """OUT, HELD and why, or what became of the process instead."""
         refill_workspace(self._workspace)
-        folder_fd = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY)
+        directory_fd = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY)
         log_fd = os.open(self._log, os.O_RDONLY)
         try:
-            return self._with(attack, (folder_fd, log_fd))
+            return self._with(attack, (directory_fd, log_fd))
         finally:
-            os.close(folder_fd)
+            os.close(directory_fd)
             os.close(log_fd)
 
     def _with(self, attack: Attack, extra: tuple[int, int]) -> str:
@@ -246,7 +248,7 @@ class AttackRunner:
         wrapping: Any = BubblewrapSandbox(plan, extra) if self._confined else Unconfined(extra)
         first = FIRST_FD + len(wrapping.fds) - 2
         real = REAL if self._confined else {}
-        env = {**plan.env, **self._targets, **real, "FOLDER_FD": str(first), "LOG_FD": str(first + 1)}
+        env = {**plan.env, **self._targets, **real, "DIRECTORY_FD": str(first), "LOG_FD": str(first + 1)}
         child = InterpreterProcess(InterpreterCommand([*PROGRAMS[attack.runtime], program(attack)], env, wrapping))
         held: list[int] = []
         try:
@@ -338,14 +340,14 @@ def main(who: str, how: str) -> None:
         if who == "user":
             become_ordinary_user()
     started = time.monotonic()
-    with sentinels() as (folder, targets):
+    with sentinels() as (directory, targets):
         if os.getuid() == 0:
-            mounts.tmpfs(str(folder / "mask"), "size=64k")  # something to be unmounted
-        arena = AttackRunner(folder, targets, how.partition("without-")[2] if how != "bare" else None)
+            mounts.tmpfs(str(directory / "mask"), "size=64k")  # something to be unmounted
+        arena = AttackRunner(directory, targets, how.partition("without-")[2] if how != "bare" else None)
         result = {attack.id: arena.run(attack) for attack in select_attacks(who, how)}
         if os.getuid() == 0:
             for name in ("mask", "beside"):  # what got out may have taken the one away, and made the other
-                while ctypes.CDLL(None).umount2(str(folder / name).encode(), 2) == 0:
+                while ctypes.CDLL(None).umount2(str(directory / name).encode(), 2) == 0:
                     pass
     print(json.dumps({"results": result, "seconds": time.monotonic() - started}))
 

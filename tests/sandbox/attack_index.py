@@ -204,7 +204,7 @@ INDEXED_ATTACKS = [
     ),
     IndexedAttack(
         "broker",
-        "its folder and sockets",
+        "its directory and sockets",
         "modes 0700 and 0600",
         "e2e/test_start.py::test_what_a_broker_makes_is_its_users_alone",
     ),
@@ -222,19 +222,19 @@ INDEXED_ATTACKS = [
     ),
     IndexedAttack(
         "broker",
-        "a session's folder in the broker's own",
-        "refusal of the folder",
-        "sandbox/test_workspaces.py::test_a_folder_below_the_brokers_own_is_given_to_nobody",
+        "a session's directory in the broker's own",
+        "refusal of the directory",
+        "sandbox/test_workspaces.py::test_a_directory_below_the_brokers_own_is_given_to_nobody",
     ),
     IndexedAttack(
         "broker",
-        "a session's folder in the broker's code",
-        "refusal of the folder",
+        "a session's directory in the broker's code",
+        "refusal of the directory",
         "sandbox/test_workspaces.py::test_where_the_brokers_code_lies_is_no_place_to_write",
     ),
     IndexedAttack(
         "broker",
-        "a folder through /proc/1/root or a descriptor",
+        "a directory through /proc/1/root or a descriptor",
         "typed refusal of such paths",
         "sandbox/test_hostile_projects.py::test_what_is_no_path_is_an_invalid_request_for_every_field",
     ),
@@ -380,11 +380,11 @@ INDEXED_ATTACKS = [
         "session",
         "a workspace swapped for a symlink",
         "opening without symlinks",
-        "sandbox/test_child.py::test_a_folder_that_was_swapped_for_a_symlink_is_refused",
+        "sandbox/test_child.py::test_a_directory_that_was_swapped_for_a_symlink_is_refused",
     ),
     IndexedAttack(
         "session",
-        "the broker's config or extension in its folder",
+        "the broker's config or extension in its directory",
         "workspace",
         "sandbox/test_workspaces.py::test_what_the_broker_obeys_at_its_next_start_is_not_written",
     ),
@@ -402,9 +402,9 @@ INDEXED_ATTACKS = [
     ),
     IndexedAttack(
         "session",
-        "a folder of its environment swapped for a symlink",
+        "a directory of its environment swapped for a symlink",
         "a second look from inside",
-        "sandbox/test_child.py::test_a_folder_of_an_environment_that_was_swapped_before_it_is_mounted_stops_the_start",
+        "sandbox/test_child.py::test_a_directory_of_an_environment_that_was_swapped_before_it_is_mounted_stops_the_start",
     ),
     IndexedAttack(
         "session",
@@ -498,8 +498,8 @@ INDEXED_ATTACKS = [
     ),
     IndexedAttack(
         "start-up",
-        "folders of others in the place of ours",
+        "directories of others in the place of ours",
         "refusal to start",
-        "e2e/test_start.py::test_a_folder_that_others_may_enter_is_refused",
+        "e2e/test_start.py::test_a_directory_that_others_may_enter_is_refused",
     ),
 ]

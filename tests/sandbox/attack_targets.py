@@ -37,25 +37,25 @@ def uid_of(who: str) -> int:
 
 def begin(who: str, *settings: str, mask: str = "", **options: Any) -> BrokerProcess:
     """Start a broker as this kind of user."""
-    folder = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
+    directory = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
     through = [sys.executable, APART, who, mask]
     options = {"sandbox": True, "through": through, "uid": uid_of(who), **options}
-    return BrokerProcess(folder, "limits.rate-limit-per-min=0", *settings, **options)
+    return BrokerProcess(directory, "limits.rate-limit-per-min=0", *settings, **options)
 
 
 def end(broker: BrokerProcess) -> None:
-    """End it, and take its folder away."""
+    """End it, and take its directory away."""
     broker.stop()
-    shutil.rmtree(broker.folder)
+    shutil.rmtree(broker.directory)
 
 
 class AttackSite:
     """A broker, an attacker's connection to it, and a neighbour's."""
 
-    def __init__(self, broker: BrokerProcess, folder: Path, targets: dict[str, str], *, confined: bool) -> None:
+    def __init__(self, broker: BrokerProcess, directory: Path, targets: dict[str, str], *, confined: bool) -> None:
         self.broker = broker
         self._confined = confined
-        self.workspace = folder / "workspace"
+        self.workspace = directory / "workspace"
         self._targets = targets
         self.attacker, self.neighbour = broker.wire(), broker.wire()
         assert self.neighbour.run("6*7", session="neighbour").value == "42"
@@ -109,12 +109,12 @@ class AttackSite:
 @contextmanager
 def site(who: str, *, confined: bool) -> Iterator[AttackSite]:
     """A place to attack, in namespaces of its own."""
-    with sentinels(uid_of(who)) as (folder, targets):
+    with sentinels(uid_of(who)) as (directory, targets):
         config = "" if confined else UNSANDBOXED
-        hidden = f'sandbox.hidden-paths=["{folder}/workspace/state"]'
+        hidden = f'sandbox.hidden-paths=["{directory}/workspace/state"]'
         broker = begin(who, *BOUNDS, hidden, mask=targets["MASK"], config=config)
         try:
-            place = AttackSite(broker, folder, targets | REAL if confined else targets, confined=confined)
+            place = AttackSite(broker, directory, targets | REAL if confined else targets, confined=confined)
             try:
                 yield place
             finally:

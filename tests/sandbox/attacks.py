@@ -62,9 +62,13 @@ def _python() -> list[Attack]:
             profile="read-only",
         ),
         a("write a protected file", ("workspace",), "open('.git/config', 'a').close()\nreturn True"),
-        a("write into a protected folder", ("workspace",), "open('.git/hooks/pre-commit', 'w').close()\nreturn True"),
         a(
-            "rename the protected folder's parent away",
+            "write into a protected directory",
+            ("workspace",),
+            "open('.git/hooks/pre-commit', 'w').close()\nreturn True",
+        ),
+        a(
+            "rename the protected directory's parent away",
             ("workspace",),
             "os.rename('.git', 'elsewhere')\nos.makedirs('.git/hooks')\nopen('.git/hooks/pre-commit', 'w').close()\nreturn True",
         ),
@@ -100,7 +104,7 @@ def _python() -> list[Attack]:
         ),
         a("lead a submodule elsewhere", ("workspace",), "os.rename('sub', 'other')\nreturn True"),
         a(
-            "make a folder of settings",
+            "make a directory of settings",
             ("workspace",),
             "os.makedirs('.cursor', exist_ok=True)\nopen('.cursor/mcp.json', 'w').close()\nreturn True",
         ),
@@ -123,9 +127,9 @@ def _python() -> list[Attack]:
             "os.close(os.open('tool', os.O_CREAT | os.O_WRONLY, 0o4755))\nreturn os.stat('tool').st_mode & 0o4000",
         ),
         a(
-            "walk out through an inherited folder",
+            "walk out through an inherited directory",
             ("landlock",),
-            "return os.read(os.open('../secret', os.O_RDONLY, dir_fd=int(E['FOLDER_FD'])), 9)",
+            "return os.read(os.open('../secret', os.O_RDONLY, dir_fd=int(E['DIRECTORY_FD'])), 9)",
         ),
         a(
             "reopen an inherited log for writing",
@@ -369,7 +373,7 @@ def _bash() -> list[Attack]:
         ),
         a("raise its own limits", ("limits", "capabilities"), "ulimit -S -n 300"),
         a("write a protected file", ("workspace",), ": >> .git/config"),
-        a("make a folder of settings", ("workspace",), "mkdir -p .husky && : > .husky/pre-commit"),
+        a("make a directory of settings", ("workspace",), "mkdir -p .husky && : > .husky/pre-commit"),
         a("make a set-user-id program", ("seccomp",), ": > tool && chmod u+s tool"),
         a("write a file without end", ("limits",), "head -c 3145728 /dev/zero > big"),
         a(
@@ -550,7 +554,7 @@ def program(attack: Attack) -> str:
 
 
 def block(attack: Attack) -> str:
-    """The whole text to be run in a session that has the workspace as its folder."""
+    """The whole text to be run in a session that has the workspace as its directory."""
     return _tries(attack) + EVALS[attack.runtime]
 
 

@@ -67,7 +67,7 @@ def wire(broker: BrokerProcess) -> Iterator[Wire]:
 @pytest.fixture(scope="session")
 def grouped(machine: Machine) -> None:
     """Control groups for memory, processes and processor."""
-    if set(machine.cgroups.folders) != {"memory", "pids", "cpu"}:
+    if set(machine.cgroups.directories) != {"memory", "pids", "cpu"}:
         _without(f"NO CONTROL GROUPS HERE, so nothing bounds a session's sum: {machine.cgroups.problem}")
 
 
@@ -103,8 +103,8 @@ def live(machine: Machine, report: SandboxReport) -> Iterator[Callable[..., Sand
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    """A folder with something in it."""
-    folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "data.txt").write_text("forty-two")
-    return folder
+    """A directory with something in it."""
+    directory = tmp_path / "project"
+    directory.mkdir()
+    (directory / "data.txt").write_text("forty-two")
+    return directory

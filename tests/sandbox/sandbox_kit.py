@@ -27,11 +27,11 @@ class SandboxedPython:
     """A python session without its worker: ready, then claimed."""
 
     def __init__(
-        self, policy: Policy, machine: Machine, *, python: str = sys.executable, folder: str | None = None
+        self, policy: Policy, machine: Machine, *, python: str = sys.executable, directory: str | None = None
     ) -> None:
         self.policy = policy
         self.plan = prepare_plan(
-            policy, machine, "python", python, {"PATH": "/usr/bin:/bin"}, slot=os.getpid(), folder=folder
+            policy, machine, "python", python, {"PATH": "/usr/bin:/bin"}, slot=os.getpid(), directory=directory
         )
         self.confined = BubblewrapSandbox(self.plan)
         self.child = InterpreterProcess(build_command("python", python, self.plan.env, self.confined))
@@ -49,10 +49,10 @@ class SandboxedPython:
     def late(self) -> str:
         return self.streams[self.child.background].decode()
 
-    def claim(self, folder: Path | str | None = None) -> None:
-        if folder is not None and self.plan.late:
-            assert self.confined.attach(self.policy, str(folder)) is None
-        answer = self.ask("claim", cwd=None if folder is None else str(folder), env={}, limits=LIMITS)
+    def claim(self, directory: Path | str | None = None) -> None:
+        if directory is not None and self.plan.late:
+            assert self.confined.attach(self.policy, str(directory)) is None
+        answer = self.ask("claim", cwd=None if directory is None else str(directory), env={}, limits=LIMITS)
         assert answer["error"] is None
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """`python separate_namespaces.py root|user MASK COMMAND...`: a command in namespaces of its own (mounts, host name).
 
 As root, so that not even an attack that gets out changes anything for anybody else; there MASK becomes a mount that can
-be taken away. As an ordinary user, whose home is the folder that REPLCTL_STATE_DIR names.
+be taken away. As an ordinary user, whose home is the directory that REPLCTL_STATE_DIR names.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class TenUsersScene:
             at | {"code": "answer", "wait-ms": 0},
         )
         assert [status(messages)[-1] for messages in ran] == ["done", "subscribed", "running", "running"], ran
-        (self.broker.folder / "envs" / f"@{quote(identity, safe='')}" / name).mkdir(parents=True)
+        (self.broker.directory / "envs" / f"@{quote(identity, safe='')}" / name).mkdir(parents=True)
         return SessionOwner(number, identity, name, secret, agent, opened[-1]["session"])
 
     def state(self) -> list[Any]:
@@ -157,13 +157,13 @@ def references(owner: SessionOwner) -> list[str]:
 @contextmanager
 def start_scene(who: str) -> Iterator[TenUsersScene]:
     """A broker of root's, or of an ordinary user's."""
-    place, folder = (Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp")) for _ in range(2))
+    place, directory = (Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp")) for _ in range(2))
     place.chmod(0o755)
     (place / "load.py").write_text("loaded = 1\n")
     (place / "lines").mkdir(mode=0o700)
     broker, people = None, None
     try:
-        broker, seats, identities = (_root if who == "root" else _service)(place, folder)
+        broker, seats, identities = (_root if who == "root" else _service)(place, directory)
         for path, mode in ((place / "lines", 0o755), (place / "lines/b.sock", 0o666)):
             path.chmod(mode)
         people = subprocess.Popen(
@@ -185,7 +185,7 @@ def start_scene(who: str) -> Iterator[TenUsersScene]:
         if broker is not None:
             assert broker.stop() == 0
             assert "internal error" not in broker.log_text()
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
         shutil.rmtree(place, ignore_errors=True)
 
 
@@ -214,20 +214,20 @@ def _settings(place: Path) -> list[str]:
     return [*SETTINGS, f"broker.unix={place}/lines/b.sock", f'session.load-paths=["{place}"]']
 
 
-def _root(place: Path, folder: Path) -> tuple[BrokerProcess, list[dict[str, Any]], list[str]]:
+def _root(place: Path, directory: Path) -> tuple[BrokerProcess, list[dict[str, Any]], list[str]]:
     """Everybody may come to its sockets, and the kernel says who comes."""
     broker = BrokerProcess(
-        folder, *_settings(place), sandbox=True, through=[sys.executable, "-c", LISTEN, f"{place}/zmq.sock"]
+        directory, *_settings(place), sandbox=True, through=[sys.executable, "-c", LISTEN, f"{place}/zmq.sock"]
     )
     uids = range(FIRST_UID, FIRST_UID + USERS)
     seats = [_seat(place, number, uid, broker, zmq=f"ipc://{place}/zmq.sock") for number, uid in enumerate(uids)]
     return broker, seats, [f"uid:{uid}" for uid in uids]
 
 
-def _service(place: Path, folder: Path) -> tuple[BrokerProcess, list[dict[str, Any]], list[str]]:
+def _service(place: Path, directory: Path) -> tuple[BrokerProcess, list[dict[str, Any]], list[str]]:
     """An ordinary user's: who comes shows a key, or a token."""
     is_root = os.getuid() == 0
-    keys, endpoint = KeyStore(str(folder)), free_tcp()
+    keys, endpoint = KeyStore(str(directory)), free_tcp()
     server = KeyPair(*(key.decode() for key in zmq.curve_keypair()))
     keys.set_server(server)
     names = [f"agent-{number}" for number in range(USERS)]
@@ -241,7 +241,7 @@ def _service(place: Path, folder: Path) -> tuple[BrokerProcess, list[dict[str, A
     if is_root:
         os.chown(place / "lines", PLAIN_UID, PLAIN_UID)
     broker = BrokerProcess(
-        folder,
+        directory,
         *_settings(place),
         sandbox=True,
         through=through,

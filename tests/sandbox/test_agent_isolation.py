@@ -50,11 +50,11 @@ def broker(who: str, agents: Path) -> Iterator[BrokerProcess]:
     for name in (*AGENTS, "unlisted"):
         command = [sys.executable, "-m", "replctl", "keys", "token", name]
         subprocess.run(
-            command, env=broker.environ, cwd=broker.folder, check=True, stdout=subprocess.DEVNULL, timeout=20
+            command, env=broker.environ, cwd=broker.directory, check=True, stdout=subprocess.DEVNULL, timeout=20
         )
-    for path in (broker.folder / "keys").rglob("*"):
+    for path in (broker.directory / "keys").rglob("*"):
         os.chown(path, uid_of(who), uid_of(who))
-    os.chown(broker.folder / "keys", uid_of(who), uid_of(who))
+    os.chown(broker.directory / "keys", uid_of(who), uid_of(who))
     yield broker
     end(broker)
 
@@ -71,7 +71,7 @@ def ada(broker: BrokerProcess) -> Iterator[LineWire]:
 def agent(broker: BrokerProcess, name: str) -> LineWire:
     """A connection of an agent's."""
     wire = LineWire(broker.listening["tcp"])
-    token = (broker.folder / f"{name}.token").read_text().strip()
+    token = (broker.directory / f"{name}.token").read_text().strip()
     assert wire.ask("hello", token=token)["identity"] == name
     return wire
 
@@ -85,9 +85,9 @@ def test_an_agent_works_in_its_own_directories_alone(ada: LineWire, agents: Path
     assert ada.ask("new-session", name="own", cwd=f"{agents}/ada").status == ["done"]
     assert ada.run("open('made', 'w').write('x')", session="own").value == "1"
     assert ada.ask("new-session", name="below", cwd=f"{agents}/ada/sub").status == ["done"]
-    for folder in ("bob", "bob/sub", "ada/way", "ada/way/sub", "ada/../bob", "common", "absent", ""):
-        answer = ada.ask("new-session", name="s", cwd=f"{agents}/{folder}")
-        assert refused(answer), (folder, answer.messages)
+    for directory in ("bob", "bob/sub", "ada/way", "ada/way/sub", "ada/../bob", "common", "absent", ""):
+        answer = ada.ask("new-session", name="s", cwd=f"{agents}/{directory}")
+        assert refused(answer), (directory, answer.messages)
     assert ada.run("open('way/own.py')", session="own")["ex"]["type"] == "FileNotFoundError"
     without = ada.run("1", session="t", cwd=f"{agents}/bob", cwd_needed=False)
     assert "not in a workspace of ada" in "".join(message.get("notice", "") for message in without.messages)

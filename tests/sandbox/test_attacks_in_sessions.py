@@ -17,7 +17,7 @@ from replworker.sandbox.report import SandboxReport
 from test_attacks import ABSENT
 
 # Two are about descriptors that the arena gives away; a session inherits none of the broker's.
-INHERITED = ("FOLDER_FD", "LOG_FD")
+INHERITED = ("DIRECTORY_FD", "LOG_FD")
 TRIED = [attack for attack in ATTACKS if not any(name in attack.code for name in INHERITED)]
 
 

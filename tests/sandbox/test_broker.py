@@ -35,17 +35,17 @@ def broker(start: Callable[..., BrokerProcess]) -> BrokerProcess:
 
 @pytest.fixture
 def work(who: str) -> Iterator[Path]:
-    """A folder of the broker's user."""
-    folder = Path(tempfile.mkdtemp(prefix="rpl-work-", dir="/tmp"))
-    os.chown(folder, uid_of(who), uid_of(who))
-    yield folder
-    shutil.rmtree(folder)
+    """A directory of the broker's user."""
+    directory = Path(tempfile.mkdtemp(prefix="rpl-work-", dir="/tmp"))
+    os.chown(directory, uid_of(who), uid_of(who))
+    yield directory
+    shutil.rmtree(directory)
 
 
 @pytest.fixture
 def home(who: str, broker: BrokerProcess) -> str:
     """The home of the broker's user."""
-    return str(broker.folder if who == "user" and os.getuid() == 0 else Path.home())
+    return str(broker.directory if who == "user" and os.getuid() == 0 else Path.home())
 
 
 def test_it_is_on_unless_the_config_file_says_otherwise(wire: Wire, broker: BrokerProcess) -> None:
@@ -57,22 +57,22 @@ def test_it_is_on_unless_the_config_file_says_otherwise(wire: Wire, broker: Brok
     assert wire.ask("info", session="s")["info"]["sandbox"]["layers"] == told["layers"]
 
 
-def test_a_session_writes_in_its_folder_and_nowhere_else(
+def test_a_session_writes_in_its_directory_and_nowhere_else(
     wire: Wire, work: Path, broker: BrokerProcess, home: str, who: str
 ) -> None:
     wire.ask("new-session", name="s", cwd=str(work))
     assert wire.run("open('a.txt', 'w').write('hi'); import os; os.getcwd()").value == repr(str(work))
     assert (work / "a.txt").read_text() == "hi"
     assert (work / "a.txt").stat().st_uid == uid_of(who)
-    for path in ("/etc/x", "/usr/x", str(broker.folder / "x"), f"{home}/x"):
+    for path in ("/etc/x", "/usr/x", str(broker.directory / "x"), f"{home}/x"):
         refused = wire.run(f"open({path!r}, 'w')")
         assert refused["ex"]["type"] in ("PermissionError", "FileNotFoundError", "OSError"), path
     wire.run(f"open({str(work.parent / 'rpl-outside')!r}, 'w')")  # its own /tmp, not the machine's
     assert not (work.parent / "rpl-outside").exists()
 
 
-def test_the_brokers_own_folder_and_secrets_are_not_seen(wire: Wire, broker: BrokerProcess) -> None:
-    secret = broker.folder / "secret"
+def test_the_brokers_own_directory_and_secrets_are_not_seen(wire: Wire, broker: BrokerProcess) -> None:
+    secret = broker.directory / "secret"
     secret.write_text("s3cr3t")
     assert wire.run(f"open({str(secret)!r}).read()")["ex"]["type"] in ("FileNotFoundError", "PermissionError")
     assert wire.run("import os; [k for k in os.environ if k.startswith('REPLCTL')]").value == "[]"

@@ -31,7 +31,7 @@ def test_a_limit_of_memory_around_the_sessions_own_is_not_told_as_its_own(
 ) -> None:
     del report, grouped
     home = machine.cgroups
-    outer = Path(home.folders["memory"], f"outer-{os.getpid()}")
+    outer = Path(home.directories["memory"], f"outer-{os.getpid()}")
     outer.mkdir()
     try:
         for name in ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.max"):

@@ -145,8 +145,8 @@ def test_a_worker_that_is_killed_takes_its_sandbox_along(machine: Machine, repor
     os.close(told)
     assert all(has_exited(pid) for pid in everything)
     cgroup.remove_orphans(machine.cgroups)  # other sessions of this machine may have groups of their own
-    folders = set(machine.cgroups.folders.values())
-    assert [path for folder in folders for path in Path(folder).glob(f"replctl-{worker}-*")] == []
+    directories = set(machine.cgroups.directories.values())
+    assert [path for directory in directories for path in Path(directory).glob(f"replctl-{worker}-*")] == []
 
 
 def test_an_usher_that_is_dismissed_while_it_prepares_leaves_nothing() -> None:
@@ -177,10 +177,10 @@ def test_a_crash_is_named(live: Start) -> None:
     assert session.death() == "the interpreter was killed by SIGSEGV (signal 11)"
 
 
-# --- its folder ---
+# --- its directory ---
 
 
-def test_a_warm_interpreter_is_given_its_folder(live: Start, workspace: Path) -> None:
+def test_a_warm_interpreter_is_given_its_directory(live: Start, workspace: Path) -> None:
     session = live(claimed=False)
     session.claim(workspace)
     assert session.value("import os; os.getcwd()") == repr(str(workspace))
@@ -191,7 +191,7 @@ def test_a_warm_interpreter_is_given_its_folder(live: Start, workspace: Path) ->
     assert (made.stat().st_uid, made.stat().st_gid) == (os.getuid(), os.getgid())
 
 
-def test_a_folder_is_mounted_without_programs_that_change_users_and_without_devices(
+def test_a_directory_is_mounted_without_programs_that_change_users_and_without_devices(
     live: Start, workspace: Path
 ) -> None:
     session = live(claimed=False)
@@ -200,7 +200,7 @@ def test_a_folder_is_mounted_without_programs_that_change_users_and_without_devi
     assert session.value("{'nosuid', 'nodev', 'rw'} <= set(line.split()[5].split(','))") == "True"
 
 
-def test_nothing_beside_the_folder_comes_along(live: Start, workspace: Path) -> None:
+def test_nothing_beside_the_directory_comes_along(live: Start, workspace: Path) -> None:
     (workspace.parent / "beside").write_text("not for you")
     session = live(claimed=False)
     session.claim(workspace)
@@ -213,14 +213,14 @@ def test_a_slot_is_used_once(live: Start, workspace: Path) -> None:
     assert session.confined.attach(session.policy, str(workspace)) is not None
 
 
-def test_a_read_only_session_reads_its_folder(live: Start, workspace: Path) -> None:
+def test_a_read_only_session_reads_its_directory(live: Start, workspace: Path) -> None:
     session = live(Policy(profile="read-only"), claimed=False)
     session.claim(workspace)
     assert session.value("open('data.txt').read()") == "'forty-two'"
     assert session.eval("open('data.txt', 'a')")["ex"]["type"] == "OSError"
 
 
-def test_a_folder_that_was_swapped_for_a_symlink_is_refused(live: Start, workspace: Path, tmp_path: Path) -> None:
+def test_a_directory_that_was_swapped_for_a_symlink_is_refused(live: Start, workspace: Path, tmp_path: Path) -> None:
     session = live(claimed=False)
     workspace.rename(tmp_path / "real")
     workspace.symlink_to(tmp_path / "real")
@@ -229,14 +229,14 @@ def test_a_folder_that_was_swapped_for_a_symlink_is_refused(live: Start, workspa
     assert "Too many levels of symbolic links" in error
 
 
-def test_a_folder_of_an_environment_that_was_swapped_before_it_is_mounted_stops_the_start(machine: Machine) -> None:
+def test_a_directory_of_an_environment_that_was_swapped_before_it_is_mounted_stops_the_start(machine: Machine) -> None:
     """bubblewrap follows symlinks, so the step inside looks at what it mounted before the environment is run."""
     with tempfile.TemporaryDirectory(prefix="rpl-env-", dir="/tmp") as name:
         home = Path(name)
         home.chmod(0o755)
         (packages := home / "env/lib/python3.11/site-packages").mkdir(parents=True)
-        for folder in ("env/bin", "src", "secret"):
-            (home / folder).mkdir()
+        for directory in ("env/bin", "src", "secret"):
+            (home / directory).mkdir()
         (home / "env/bin/python").symlink_to("/usr/bin/python3")
         (home / "env/pyvenv.cfg").write_text("home = /usr/bin\n")
         (packages / "x.pth").write_text(f"{home}/src\n")
@@ -255,15 +255,15 @@ def test_a_folder_of_an_environment_that_was_swapped_before_it_is_mounted_stops_
     assert how == f"the interpreter exited with code 1 at its start: sandbox: {home}/src was replaced meanwhile"
 
 
-def test_a_folder_can_be_mounted_at_the_start_where_it_cannot_be_later(live: Start, workspace: Path) -> None:
-    session = live(claimed=False, folder=str(workspace))
+def test_a_directory_can_be_mounted_at_the_start_where_it_cannot_be_later(live: Start, workspace: Path) -> None:
+    session = live(claimed=False, directory=str(workspace))
     assert session.plan.late is False
     session.claim(workspace)
     session.value("open('made', 'w').write('inside')")
     assert (workspace / "made").stat().st_uid == os.getuid()
 
 
-def test_extra_folders_are_there_from_the_start(live: Start, tmp_path: Path) -> None:
+def test_extra_directories_are_there_from_the_start(live: Start, tmp_path: Path) -> None:
     for name in ("reading", "writing"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
@@ -298,9 +298,9 @@ def test_the_verdict_names_the_memory_limit(live: Start, grouped: None) -> None:
 def test_a_processor_share_is_set(live: Start, grouped: None) -> None:
     del grouped
     session = live(Policy(limits=SandboxLimits(cpu_percent=50)))
-    folder = session.confined.group.folders["cpu"]
+    directory = session.confined.group.directories["cpu"]
     settings = [
-        path.read_text().split() for path in folder.glob("cpu.*") if path.name in ("cpu.max", "cpu.cfs_quota_us")
+        path.read_text().split() for path in directory.glob("cpu.*") if path.name in ("cpu.max", "cpu.cfs_quota_us")
     ]
     assert [words[0] for words in settings] == ["50000"]
 
@@ -346,14 +346,14 @@ def test_an_older_python_is_confined_as_well(live: Start) -> None:
     assert session.value("6 * 7") == "42"
 
 
-def test_a_refused_folder_says_why(tmp_path: Path) -> None:
+def test_a_refused_directory_says_why(tmp_path: Path) -> None:
     with pytest.raises(DirectoryRefused, match="system directory"):
         check_directory(Policy(), "/usr/lib", "/home/ada")
     with pytest.raises(DirectoryRefused, match="contains a home directory"):
         check_directory(Policy(), str(tmp_path), str(tmp_path))
 
 
-def test_a_refused_folder_is_left_to_the_claim_where_folders_are_mounted_at_the_start(
+def test_a_refused_directory_is_left_to_the_claim_where_directories_are_mounted_at_the_start(
     machine: Machine, report: SandboxReport, tmp_path: Path
 ) -> None:
     del report
@@ -362,9 +362,9 @@ def test_a_refused_folder_is_left_to_the_claim_where_folders_are_mounted_at_the_
         "python", told, ResolvedInterpreter(sys.executable, {"PATH": "/usr/bin:/bin"}), records=str(tmp_path / "held")
     )
     try:
-        folder, why = confinement.enter_directory(told.folder, needed=False, granted=lambda: EVERYTHING)
-        assert (folder, "not in one of the broker's workspaces" in (why or "")) == (None, True)
+        directory, why = confinement.enter_directory(told.directory, needed=False, granted=lambda: EVERYTHING)
+        assert (directory, "not in one of the broker's workspaces" in (why or "")) == (None, True)
         with pytest.raises(DirectoryRefused, match="workspaces"):
-            confinement.enter_directory(told.folder, needed=True, granted=lambda: EVERYTHING)
+            confinement.enter_directory(told.directory, needed=True, granted=lambda: EVERYTHING)
     finally:
         confinement.wrapper.close()

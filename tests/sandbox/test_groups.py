@@ -14,11 +14,11 @@ USAGE = SandboxLimits(memory_bytes=128 << 20, pids=20, cpu_percent=150)
 
 
 def proc(tmp_path: Path, groups: str, mounts: list[str]) -> Path:
-    folder = tmp_path / "proc"
-    folder.mkdir()
-    (folder / "cgroup").write_text(groups)
-    (folder / "mountinfo").write_text("".join(f"{line}\n" for line in mounts))
-    return folder
+    directory = tmp_path / "proc"
+    directory.mkdir()
+    (directory / "cgroup").write_text(groups)
+    (directory / "mountinfo").write_text("".join(f"{line}\n" for line in mounts))
+    return directory
 
 
 def first(tmp_path: Path, name: str, root: str = "/") -> str:
@@ -29,14 +29,14 @@ def second(tmp_path: Path) -> str:
     return f"41 31 0:38 / {tmp_path}/two rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate"
 
 
-def make(folder: Path, **files: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
+def make(directory: Path, **files: str) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
     for name, text in {"cgroup_procs": "", **files}.items():
-        (folder / name.replace("_", ".", 1)).write_text(text)
-    return folder
+        (directory / name.replace("_", ".", 1)).write_text(text)
+    return directory
 
 
-def test_version_1_has_a_folder_for_each_controller(tmp_path: Path) -> None:
+def test_version_1_has_a_directory_for_each_controller(tmp_path: Path) -> None:
     make(tmp_path / "memory/service")
     make(tmp_path / "pids")
     found = find_cgroup_root(
@@ -52,12 +52,12 @@ def test_version_1_has_a_folder_for_each_controller(tmp_path: Path) -> None:
 def test_a_mount_that_shows_a_part_of_the_tree_is_understood(tmp_path: Path) -> None:
     make(tmp_path / "memory/inner")
     found = find_cgroup_root(proc(tmp_path, "4:memory:/docker/abc/inner\n", [first(tmp_path, "memory", "/docker/abc")]))
-    assert found.folders == {"memory": f"{tmp_path}/memory/inner"}
+    assert found.directories == {"memory": f"{tmp_path}/memory/inner"}
 
 
-def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
+def test_a_directory_that_may_not_be_written_is_named(tmp_path: Path) -> None:
     found = find_cgroup_root(proc(tmp_path, "4:memory:/not-there\n", [first(tmp_path, "memory")]))
-    assert (found.folders, found.problem) == ({}, f"{tmp_path}/memory/not-there is not writable")
+    assert (found.directories, found.problem) == ({}, f"{tmp_path}/memory/not-there is not writable")
 
 
 def test_version_2_divides_a_group_that_is_the_brokers_alone(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_version_2_leaves_a_group_alone_that_others_are_in(tmp_path: Path) -> No
         cgroup_subtree_control="",
     )
     found = find_cgroup_root(proc(tmp_path, "0::/shell\n", [second(tmp_path)]))
-    assert found.folders == {}
+    assert found.directories == {}
     assert "processes other than the broker" in (found.problem or "")
     assert (own / "cgroup.subtree_control").read_text() == ""
 
@@ -99,20 +99,22 @@ def test_a_machine_without_any_says_so(tmp_path: Path) -> None:
 
 
 def test_version_1_is_limited_in_its_own_words(tmp_path: Path) -> None:
-    folders = {name: str(make(tmp_path / name)) for name in ("memory", "pids", "cpu")}
-    group = Cgroup(CgroupRoot(1, folders, None), USAGE)
+    directories = {name: str(make(tmp_path / name)) for name in ("memory", "pids", "cpu")}
+    group = Cgroup(CgroupRoot(1, directories, None), USAGE)
     group.create()
-    assert (group.folders["memory"] / "memory.limit_in_bytes").read_text() == str(128 << 20)
-    assert not (group.folders["memory"] / "memory.memsw.limit_in_bytes").exists()  # a kernel without swap accounting
-    assert (group.folders["pids"] / "pids.max").read_text() == "22"
-    assert (group.folders["cpu"] / "cpu.cfs_quota_us").read_text() == "150000"
+    assert (group.directories["memory"] / "memory.limit_in_bytes").read_text() == str(128 << 20)
+    assert not (
+        group.directories["memory"] / "memory.memsw.limit_in_bytes"
+    ).exists()  # a kernel without swap accounting
+    assert (group.directories["pids"] / "pids.max").read_text() == "22"
+    assert (group.directories["cpu"] / "cpu.cfs_quota_us").read_text() == "150000"
 
 
 def test_version_2_is_limited_in_its_own_words(tmp_path: Path) -> None:
     group = Cgroup(CgroupRoot(2, dict.fromkeys(("memory", "pids", "cpu"), str(make(tmp_path / "own"))), None), USAGE)
     group.create()
-    folder = group.folders["memory"]
-    assert {path.name: path.read_text() for path in folder.iterdir()} == {
+    directory = group.directories["memory"]
+    assert {path.name: path.read_text() for path in directory.iterdir()} == {
         "memory.max": str(128 << 20),
         "pids.max": "22",
         "cpu.max": "150000 100000",
@@ -124,7 +126,7 @@ def test_two_groups_of_one_process_are_two(tmp_path: Path) -> None:
     groups = [Cgroup(home, USAGE) for _ in range(2)]
     for group in groups:
         group.create()
-    assert len({group.folders["pids"] for group in groups}) == 2
+    assert len({group.directories["pids"] for group in groups}) == 2
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ def test_two_groups_of_one_process_are_two(tmp_path: Path) -> None:
 def test_a_death_for_memory_is_known(tmp_path: Path, version: int, file: str, text: str, said: bool) -> None:
     group = Cgroup(CgroupRoot(version, {"memory": str(make(tmp_path / "memory"))}, None), USAGE)
     group.create()
-    (group.folders["memory"] / file).write_text(text)
+    (group.directories["memory"] / file).write_text(text)
     assert group.was_oom_killed() is said
 
 
@@ -158,16 +160,16 @@ def test_whose_limit_a_death_for_memory_met_is_known(
 ) -> None:
     group = Cgroup(CgroupRoot(version, {"memory": str(make(tmp_path / "memory"))}, None), USAGE)
     group.create()
-    (group.folders["memory"] / file).write_text(text)
+    (group.directories["memory"] / file).write_text(text)
     assert group.has_hit_own_limit() is said
 
 
 def test_groups_of_workers_that_are_gone_are_swept_and_no_others(tmp_path: Path) -> None:
-    folder = make(tmp_path / "pids")
+    directory = make(tmp_path / "pids")
     for name in ("replctl-4194305-0", f"replctl-{os.getpid()}-0", "replctl-broker", "system"):  # no pid is that high
-        (folder / name).mkdir()
-    assert remove_orphans(CgroupRoot(1, {"pids": str(folder)}, None)) == 0
-    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == sorted(
+        (directory / name).mkdir()
+    assert remove_orphans(CgroupRoot(1, {"pids": str(directory)}, None)) == 0
+    assert sorted(path.name for path in directory.iterdir() if path.is_dir()) == sorted(
         [f"replctl-{os.getpid()}-0", "replctl-broker", "system"]
     )
 
@@ -176,7 +178,7 @@ def test_without_groups_there_is_nothing_to_do() -> None:
     group = Cgroup(CgroupRoot(), USAGE)
     group.create()
     group.join()
-    assert group.folders == {}
+    assert group.directories == {}
     assert not group.was_oom_killed()
     assert not group.has_hit_own_limit()
     assert group.remove()

@@ -28,18 +28,18 @@ READY = b"\x04\x1c\x05READY" + b"\x0bSocket-Type" + struct.pack(">I", 6) + b"DEA
 def place(request: pytest.FixtureRequest, report: SandboxReport) -> Iterator[AttackSite]:
     """A broker, and somebody whose session must not notice what is done to it."""
     assert report.ok
-    folder = Path(tempfile.mkdtemp(prefix="rpl-guest-", dir="/tmp"))
-    (folder / "workspace").mkdir()
-    for path in (folder, folder / "workspace"):
+    directory = Path(tempfile.mkdtemp(prefix="rpl-guest-", dir="/tmp"))
+    (directory / "workspace").mkdir()
+    for path in (directory, directory / "workspace"):
         os.chown(path, uid_of(request.param), uid_of(request.param))
     broker = begin(request.param)
     try:
-        place = AttackSite(broker, folder, {}, confined=True)
+        place = AttackSite(broker, directory, {}, confined=True)
         yield place
         place.close()
     finally:
         end(broker)
-        shutil.rmtree(folder)
+        shutil.rmtree(directory)
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_a_clone_is_held_as_tightly_as_its_source(wire: Wire, place: AttackSite)
 def test_the_environment_cannot_switch_the_sandbox_off(place: AttackSite) -> None:
     env = {**place.broker.environ, "REPLCTL_SANDBOX_ALLOW_UNSANDBOXED": "true"}
     ran = subprocess.run(
-        [sys.executable, "-m", "replctl", "serve", "--endpoint", f"ipc://{place.broker.folder}/run/other.sock"],
+        [sys.executable, "-m", "replctl", "serve", "--endpoint", f"ipc://{place.broker.directory}/run/other.sock"],
         env=env,
         capture_output=True,
         text=True,

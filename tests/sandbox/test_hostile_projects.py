@@ -51,20 +51,20 @@ while True:
 
 @pytest.fixture
 def project(who: str) -> Iterator[Path]:
-    """A folder of the broker's user, with an environment in it."""
-    folder = Path(tempfile.mkdtemp(prefix="rpl-hostile-", dir="/tmp"))
-    packages = folder / ".venv/lib/python3.11/site-packages"
+    """A directory of the broker's user, with an environment in it."""
+    directory = Path(tempfile.mkdtemp(prefix="rpl-hostile-", dir="/tmp"))
+    packages = directory / ".venv/lib/python3.11/site-packages"
     packages.mkdir(parents=True)
-    (folder / ".venv/bin").mkdir()
-    (folder / ".venv/bin/python").symlink_to(os.path.realpath("/usr/bin/python3"))
-    (folder / ".venv/pyvenv.cfg").write_text("home = /usr/bin\n")
-    own(folder, who)
-    yield folder
-    shutil.rmtree(folder)
+    (directory / ".venv/bin").mkdir()
+    (directory / ".venv/bin/python").symlink_to(os.path.realpath("/usr/bin/python3"))
+    (directory / ".venv/pyvenv.cfg").write_text("home = /usr/bin\n")
+    own(directory, who)
+    yield directory
+    shutil.rmtree(directory)
 
 
-def own(folder: Path, who: str) -> None:
-    for path in (folder, *folder.rglob("*")):
+def own(directory: Path, who: str) -> None:
+    for path in (directory, *directory.rglob("*")):
         os.chown(path, uid_of(who), uid_of(who), follow_symlinks=False)
 
 
@@ -120,7 +120,7 @@ def test_a_snapshot_that_is_forged_is_refused_before_anybody_reads_it(
     assert cloned.status == ["done", "error", "clone-failed"], cloned.messages
     assert "the snapshot is longer than" in cloned["err"]
     assert largest(broker) - before < MOST_GROWTH
-    assert not list((broker.folder / "snapshots").iterdir())
+    assert not list((broker.directory / "snapshots").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_what_is_no_path_is_no_environment_and_no_file(wire: Wire, path: str) ->
     assert wire.run("x").value == "1"
 
 
-def test_a_folder_that_leads_through_the_kernels_own_links_is_refused(wire: Wire, project: Path) -> None:
+def test_a_directory_that_leads_through_the_kernels_own_links_is_refused(wire: Wire, project: Path) -> None:
     (project / "way").symlink_to("/proc/self/cwd")
     refused = wire.ask("new-session", name="s", cwd=f"{project}/way")
     assert refused.status == ["done", "error", "invalid-request"]
@@ -163,8 +163,8 @@ def test_an_environment_is_looked_at_within_bounds(tmp_path: Path) -> None:
     python.parent.mkdir()
     packages.mkdir(parents=True)
     python.symlink_to("/usr/bin/python3")
-    (packages / "many.pth").write_text("".join(f"{folder(tmp_path, number)}\n" for number in range(101)))
-    with pytest.raises(Oversized, match="more than 100 folders"):
+    (packages / "many.pth").write_text("".join(f"{directory(tmp_path, number)}\n" for number in range(101)))
+    with pytest.raises(Oversized, match="more than 100 directories"):
         find_runtime_paths(str(python))
     (packages / "many.pth").write_bytes(b"/" * (1 << 20))
     with pytest.raises(Oversized, match="longer than 65536 bytes"):
@@ -189,7 +189,7 @@ def test_what_is_no_regular_file_in_an_environment_is_not_waited_for(tmp_path: P
     assert find_runtime_paths(str(python)).paths == (str(tmp_path),)
 
 
-def folder(base: Path, number: int) -> Path:
+def directory(base: Path, number: int) -> Path:
     (made := base / f"developed/{number}").mkdir(parents=True)
     return made
 

@@ -1,4 +1,4 @@
-"""A session without a folder, because the sandbox lets no home in: every door says so, and runs the code all the same."""
+"""A session without a directory, because the sandbox lets no home in: every door says so, and runs the code all the same."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def broker() -> Iterator[BrokerProcess]:
     yield broker
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(broker.folder)
+    shutil.rmtree(broker.directory)
 
 
 def at_home(broker: BrokerProcess, *words: str, input: str = "") -> subprocess.CompletedProcess[str]:
-    """A command that is given in the user's home folder."""
+    """A command that is given in the user's home directory."""
     return subprocess.run(
         [sys.executable, "-P", "-m", "replctl", *words, "--endpoint", broker.endpoint],
         env=broker.environ,

@@ -123,7 +123,7 @@ def test_the_sum_of_an_identity_ends_its_largest_session_with_and_without_groups
             assert f"limit {120} MiB, and this is the largest session of the identity that used most" in ended["cause"]
             assert [wire.run("len(held) >> 20", session=name).value for name in "ab"] == ["10", "40"]
             wait_until(lambda: "ended: killed: the sessions of" in broker.log_text(), "the log says so")
-        audit = broker.folder / "audit.ndjson"
+        audit = broker.directory / "audit.ndjson"
         wait_until(lambda: "memory-limit-reached" in audit.read_text(), "the audit says so")
         line = next(json.loads(line) for line in audit.read_text().splitlines() if "memory-limit-reached" in line)
         assert (line["client"], line["identity"], line["session"], line["op"]) == ("broker", "broker", "c", None)

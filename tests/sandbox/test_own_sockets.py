@@ -30,20 +30,20 @@ for path in found:
 @pytest.fixture(params=USERS)
 def workspace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
     """Whose it is, and where."""
-    folder = Path(tempfile.mkdtemp(prefix="rpl-work-", dir="/tmp"))
-    (folder / "tmp").mkdir()
-    for path in (folder, folder / "tmp"):
+    directory = Path(tempfile.mkdtemp(prefix="rpl-work-", dir="/tmp"))
+    (directory / "tmp").mkdir()
+    for path in (directory, directory / "tmp"):
         os.chown(path, uid_of(request.param), -1)
-    monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
-    yield request.param, folder
-    shutil.rmtree(folder)
+    monkeypatch.setenv("TMPDIR", str(directory / "tmp"))
+    yield request.param, directory
+    shutil.rmtree(directory)
 
 
 @pytest.fixture
 def broker(workspace: tuple[str, Path]) -> Iterator[BrokerProcess]:
-    who, folder = workspace
-    settings = (f"broker.unix={folder}/lines.sock", f"broker.publish=ipc://{folder}/events.sock")
-    broker = begin(who, *settings, more_endpoints=[f"ipc://{folder}/more.sock"])
+    who, directory = workspace
+    settings = (f"broker.unix={directory}/lines.sock", f"broker.publish=ipc://{directory}/events.sock")
+    broker = begin(who, *settings, more_endpoints=[f"ipc://{directory}/more.sock"])
     yield broker
     end(broker)
 
@@ -52,14 +52,14 @@ def broker(workspace: tuple[str, Path]) -> Iterator[BrokerProcess]:
 def test_a_session_reaches_none_of_the_brokers_own_sockets(
     broker: BrokerProcess, workspace: tuple[str, Path], asked: dict[str, str]
 ) -> None:
-    _, folder = workspace
+    _, directory = workspace
     for name in ("lines.sock", "events.sock", "more.sock", f"{broker.private_dir}/workers"):
         with socket.socket(socket.AF_UNIX) as control:
-            control.connect(str(folder / name))
+            control.connect(str(directory / name))
     with broker.wire() as wire:
-        opened = wire.ask("new-session", name="s", cwd=str(folder), **asked)
+        opened = wire.ask("new-session", name="s", cwd=str(directory), **asked)
         assert opened.status == ["done"], opened.messages
-        assert broker.private_dir.is_relative_to(folder / "tmp")
+        assert broker.private_dir.is_relative_to(directory / "tmp")
         assert wire.run("import os; sorted(os.listdir('.'))", session="s").value is not None
         assert wire.run(CONNECT, session="s").out == ""
         assert wire.run(f"os.listdir('tmp/{broker.private_dir.name}')", session="s").value == "[]"

@@ -1,4 +1,4 @@
-"""Which paths a runtime needs, and which mounts make a folder a place to work in."""
+"""Which paths a runtime needs, and which mounts make a directory a place to work in."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home with an installed python and a virtual environment that builds on it."""
     monkeypatch.setenv("HOME", str(tmp_path))
     base = tmp_path / "pythons/3.12"
-    for folder in ("bin", "lib/python3.12"):
-        (base / folder).mkdir(parents=True)
+    for directory in ("bin", "lib/python3.12"):
+        (base / directory).mkdir(parents=True)
     (base / "bin/python3.12").write_text("")
     (base / "bin/python3.12").chmod(0o755)
     (base / "bin/python3").symlink_to("python3.12")
@@ -50,7 +50,7 @@ def test_packages_that_are_developed_in_the_workspace_can_be_written(home: Path)
     assert find_runtime_paths(str(home / "venv/bin/python")).read_only == (f"{home}/pythons/3.12", f"{home}/venv")
 
 
-def test_an_environment_brings_no_folder_along_that_its_session_may_not_read(home: Path) -> None:
+def test_an_environment_brings_no_directory_along_that_its_session_may_not_read(home: Path) -> None:
     (home / "project/src").mkdir(parents=True)
     (home / ".ssh").mkdir()
     (home / "venv/lib/python3.12/site-packages/dev.pth").write_text(f"{home}/project/src\n{home}/.ssh\n")
@@ -123,7 +123,7 @@ def test_only_what_exists_is_protected(tmp_path: Path) -> None:
     assert workspace_mounts(Policy(), str(tmp_path)) == [SandboxMount(str(tmp_path), "writable")]
 
 
-def test_a_file_in_the_place_of_a_protected_folders_parent_is_protected_itself(tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_a_protected_directories_parent_is_protected_itself(tmp_path: Path) -> None:
     (tmp_path / ".git").write_text("gitdir: /elsewhere")
     assert kinds(workspace_mounts(Policy(), str(tmp_path)), tmp_path) == {".": "writable", ".git": "readable"}
 
@@ -140,7 +140,7 @@ def test_a_read_only_session_needs_no_protection(project: Path) -> None:
     assert workspace_mounts(Policy(profile="read-only"), str(project)) == [SandboxMount(str(project), "readable")]
 
 
-def test_a_runtime_inside_the_folder_stays_read_only(project: Path) -> None:
+def test_a_runtime_inside_the_directory_stays_read_only(project: Path) -> None:
     (project / "envs/main").mkdir(parents=True)
     found = kinds(workspace_mounts(Policy(protected_paths=[]), str(project), [f"{project}/envs/main"]), project)
     assert found == {".": "writable", "envs": "writable", "envs/main": "readable"}
@@ -151,7 +151,7 @@ def test_what_is_hidden_is_covered(project: Path) -> None:
     (project / "state/key").write_text("")
     policy = Policy(protected_paths=[], hidden_paths=[f"{project}/state/run", f"{project}/state/key", "/elsewhere"])
     found = kinds(workspace_mounts(policy, str(project)), project)
-    assert found == {".": "writable", "state": "writable", "state/run": "hidden-folder", "state/key": "hidden-file"}
+    assert found == {".": "writable", "state": "writable", "state/run": "hidden-directory", "state/key": "hidden-file"}
 
 
 def test_a_symlink_is_not_hidden(tmp_path: Path) -> None:
@@ -160,9 +160,11 @@ def test_a_symlink_is_not_hidden(tmp_path: Path) -> None:
         hide(str(tmp_path / "link"))
 
 
-@pytest.mark.parametrize("folder", ["/", "/etc", "/usr", "/usr/lib/python3", "/proc", "/home", "/var", "/tmp", "/run"])
-def test_system_folders_are_no_workspaces(folder: str) -> None:
-    real = folder if os.path.isdir(folder) else "/usr/lib"
+@pytest.mark.parametrize(
+    "directory", ["/", "/etc", "/usr", "/usr/lib/python3", "/proc", "/home", "/var", "/tmp", "/run"]
+)
+def test_system_directories_are_no_workspaces(directory: str) -> None:
+    real = directory if os.path.isdir(directory) else "/usr/lib"
     with pytest.raises(DirectoryRefused, match="system directory"):
         check_directory(Policy(), real, "/nowhere")
 
@@ -170,9 +172,9 @@ def test_system_folders_are_no_workspaces(folder: str) -> None:
 def test_a_home_is_no_workspace_unless_it_is_named(tmp_path: Path) -> None:
     ada = tmp_path / "ada"
     (ada / "project").mkdir(parents=True)
-    for folder in (ada, tmp_path):
+    for directory in (ada, tmp_path):
         with pytest.raises(DirectoryRefused, match="is or contains a home directory"):
-            check_directory(Policy(), str(folder), str(ada))
+            check_directory(Policy(), str(directory), str(ada))
     assert check_directory(Policy(), str(ada / "project"), str(ada)) == str(ada / "project")
     assert check_directory(Policy(workspaces=[str(ada)]), str(ada), str(ada)) == str(ada)
 
@@ -181,21 +183,21 @@ def test_a_home_is_no_workspace_unless_it_is_named(tmp_path: Path) -> None:
 def test_what_a_home_keeps_for_its_owner_is_no_workspace_unless_it_is_named(tmp_path: Path, name: str) -> None:
     place = tmp_path / name
     (place / "work").mkdir(parents=True)
-    for folder in (place, place / "work"):
+    for directory in (place, place / "work"):
         with pytest.raises(DirectoryRefused, match="settings or programs of a home"):
-            check_directory(Policy(), str(folder), str(tmp_path))
-        assert check_directory(Policy(workspaces=[str(place)]), str(folder), str(tmp_path)) == str(folder)
+            check_directory(Policy(), str(directory), str(tmp_path))
+        assert check_directory(Policy(workspaces=[str(place)]), str(directory), str(tmp_path)) == str(directory)
         with pytest.raises(DirectoryRefused, match="settings or programs of a home"):
-            check_directory(Policy(workspaces=[str(tmp_path)]), str(folder), str(tmp_path))
+            check_directory(Policy(workspaces=[str(tmp_path)]), str(directory), str(tmp_path))
 
 
 def test_what_programs_of_the_machine_obey_is_no_workspace_unless_it_is_named() -> None:
-    for folder in ("/usr/local/bin", "/usr/lib", "/var/lib", "/var/spool"):
+    for directory in ("/usr/local/bin", "/usr/lib", "/var/lib", "/var/spool"):
         with pytest.raises(DirectoryRefused, match="system directory"):
-            check_directory(Policy(), folder, "/nowhere")
+            check_directory(Policy(), directory, "/nowhere")
         with pytest.raises(DirectoryRefused, match="system directory"):
-            check_directory(Policy(workspaces=["/"]), folder, "/nowhere")
-        assert check_directory(Policy(workspaces=[folder]), folder, "/nowhere") == folder
+            check_directory(Policy(workspaces=["/"]), directory, "/nowhere")
+        assert check_directory(Policy(workspaces=[directory]), directory, "/nowhere") == directory
     assert check_directory(Policy(workspaces=["/usr/local"]), "/usr/local/bin", "/nowhere") == "/usr/local/bin"
 
 
@@ -212,9 +214,9 @@ def test_what_agents_check_out_in_a_home_is_a_place_to_work_in(tmp_path: Path) -
     tree = tmp_path / ".codex/worktrees/1f/project"
     (tree / ".git").mkdir(parents=True)
     assert check_directory(Policy(), str(tree), str(tmp_path)) == str(tree)
-    for folder in (tmp_path / ".codex", tmp_path / ".codex/worktrees"):
+    for directory in (tmp_path / ".codex", tmp_path / ".codex/worktrees"):
         with pytest.raises(DirectoryRefused, match="settings or programs of a home"):
-            check_directory(Policy(), str(folder), str(tmp_path))
+            check_directory(Policy(), str(directory), str(tmp_path))
 
 
 @pytest.mark.parametrize("name", [".git/hooks", ".git/hooks/deep", ".claude", ".claude/commands"])
@@ -229,7 +231,7 @@ def test_what_is_protected_in_a_project_is_no_workspace_to_write(project: Path, 
     )
 
 
-def test_a_folder_on_the_way_to_what_is_protected_has_it_read_only(project: Path) -> None:
+def test_a_directory_on_the_way_to_what_is_protected_has_it_read_only(project: Path) -> None:
     git = project / ".git"
     assert kinds(workspace_mounts(Policy(), check_directory(Policy(), str(git), "/nowhere")), git) == {
         ".": "writable",
@@ -253,19 +255,19 @@ def test_a_protected_path_of_the_machine_and_all_in_it_is_no_workspace_to_write(
     assert kinds(workspace_mounts(policy, str(project)), project) == {".": "writable", "golden": "readable"}
 
 
-def test_a_hidden_folder_and_all_in_it_is_no_workspace(tmp_path: Path) -> None:
+def test_a_hidden_directory_and_all_in_it_is_no_workspace(tmp_path: Path) -> None:
     (tmp_path / "state/run").mkdir(parents=True)
-    for folder in (tmp_path / "state", tmp_path / "state/run"):
+    for directory in (tmp_path / "state", tmp_path / "state/run"):
         with pytest.raises(DirectoryRefused, match="hidden from sessions"):
             check_directory(
-                Policy(hidden_paths=[f"{tmp_path}/state"], workspaces=[str(folder)]), str(folder), "/nowhere"
+                Policy(hidden_paths=[f"{tmp_path}/state"], workspaces=[str(directory)]), str(directory), "/nowhere"
             )
 
 
-def test_what_lies_in_a_hidden_folder_is_hidden_with_it(project: Path) -> None:
+def test_what_lies_in_a_hidden_directory_is_hidden_with_it(project: Path) -> None:
     (project / "state/run").mkdir(parents=True)
     policy = Policy(protected_paths=[], hidden_paths=[f"{project}/state/run", f"{project}/state"])
-    assert kinds(workspace_mounts(policy, str(project)), project) == {".": "writable", "state": "hidden-folder"}
+    assert kinds(workspace_mounts(policy, str(project)), project) == {".": "writable", "state": "hidden-directory"}
 
 
 def test_a_workspace_is_known_by_its_real_path(tmp_path: Path) -> None:

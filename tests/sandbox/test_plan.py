@@ -28,7 +28,7 @@ PLAIN = Machine(
     late_mounts=True,
     cgroups=CgroupRoot(),
     top_links={"/bin": "usr/bin"},
-    top_folders=("/lib",),
+    top_directories=("/lib",),
     etc=("/etc/ssl",),
     etc_network=("/etc/resolv.conf",),
 )
@@ -116,7 +116,7 @@ def test_symlinks_of_the_runtime_and_of_the_system_are_made_again() -> None:
 def test_reading_the_whole_host_still_hides_and_denies_sockets() -> None:
     found = planned(
         Policy(read="host"),
-        hidden=[SandboxMount("/home/ada/.ssh", "hidden-folder"), SandboxMount("/home/ada/.netrc", "hidden-file")],
+        hidden=[SandboxMount("/home/ada/.ssh", "hidden-directory"), SandboxMount("/home/ada/.netrc", "hidden-file")],
     )
     assert ("/", "/") in pairs(found, "--ro-bind")
     assert "/home/ada/.ssh" in found.options
@@ -163,7 +163,7 @@ def test_an_older_bubblewrap_is_not_asked_for_what_it_lacks() -> None:
     assert "--disable-userns" not in planned(machine=replace(PLAIN, bwrap_version=(0, 7, 0))).options
 
 
-def test_a_folder_from_the_start_is_where_the_session_begins() -> None:
+def test_a_directory_from_the_start_is_where_the_session_begins() -> None:
     found = planned(workspace=[SandboxMount("/work/p", "writable"), SandboxMount("/work/p/.envrc", "readable")])
     assert found.options[-1] == "/work/p"
     assert found.late is False

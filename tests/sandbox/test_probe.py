@@ -88,11 +88,11 @@ def test_a_path_of_the_policy_that_does_not_exist_is_named(report: SandboxReport
 @pytest.fixture
 def script() -> Iterator[Callable[[str], str]]:
     """A program in the place of bubblewrap, where a root broker's sessions can reach it."""
-    with tempfile.TemporaryDirectory(prefix="fake-", dir="/tmp") as folder:
-        os.chmod(folder, 0o755)
+    with tempfile.TemporaryDirectory(prefix="fake-", dir="/tmp") as directory:
+        os.chmod(directory, 0o755)
 
         def write(text: str) -> str:
-            path = Path(folder, "bwrap")
+            path = Path(directory, "bwrap")
             path.write_text(f"#!/bin/sh\n{text}\n")
             path.chmod(0o755)
             return str(path)
@@ -205,4 +205,6 @@ def test_nothing_is_left_of_a_probe(report: SandboxReport, machine: Machine, tmp
     assert probes.probe(Policy(), machine, sys.executable, ENV, scratch=str(tmp_path)).ok
     assert set(os.listdir("/proc/self/fd")) == before
     assert list(tmp_path.iterdir()) == []
-    assert all(not list(Path(folder).glob(f"replctl-{os.getpid()}-*")) for folder in machine.cgroups.folders.values())
+    assert all(
+        not list(Path(directory).glob(f"replctl-{os.getpid()}-*")) for directory in machine.cgroups.directories.values()
+    )

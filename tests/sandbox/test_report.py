@@ -105,7 +105,7 @@ def test_layers_that_the_policy_does_not_ask_for_are_not_judged() -> None:
     assert "landlock" not in evaluate(Policy(read="host"), {**HELD, "walk": "done"}, OUTSIDE).layers
 
 
-def test_a_read_only_session_that_can_write_its_folder_is_found_out() -> None:
+def test_a_read_only_session_that_can_write_its_directory_is_found_out() -> None:
     assert evaluate(Policy(profile="read-only"), HELD, OUTSIDE).layers["workspace"] is False
 
 

@@ -67,22 +67,22 @@ REFUSED = (
 class Repository:
     """A repository with a submodule, and its owner's git."""
 
-    def __init__(self, folder: Path, uid: int) -> None:
-        self.folder, self.path, self._uid = folder, folder / "project", uid
-        os.chown(folder, uid, uid)
+    def __init__(self, directory: Path, uid: int) -> None:
+        self.directory, self.path, self._uid = directory, directory / "project", uid
+        os.chown(directory, uid, uid)
         for name in ("lib", "project"):
-            self.git("init", "-q", "-b", "main", name, at=folder)
-            self.git("config", "user.email", "a@b", at=folder / name)
-            self.git("config", "user.name", "Ada", at=folder / name)
-            (folder / name / "f").write_text("1\n")
-            os.chown(folder / name / "f", uid, uid)
-            self.git("add", ".", at=folder / name)
-            self.git("commit", "-qm", "one", at=folder / name)
-        self.git("submodule", "--quiet", "add", str(folder / "lib"), "sub")
+            self.git("init", "-q", "-b", "main", name, at=directory)
+            self.git("config", "user.email", "a@b", at=directory / name)
+            self.git("config", "user.name", "Ada", at=directory / name)
+            (directory / name / "f").write_text("1\n")
+            os.chown(directory / name / "f", uid, uid)
+            self.git("add", ".", at=directory / name)
+            self.git("commit", "-qm", "one", at=directory / name)
+        self.git("submodule", "--quiet", "add", str(directory / "lib"), "sub")
         self.git("commit", "-qm", "sub")
 
     def git(self, *words: str, at: Path | None = None) -> str:
-        env = {"PATH": os.environ["PATH"], "HOME": str(self.folder)}
+        env = {"PATH": os.environ["PATH"], "HOME": str(self.directory)}
         command = ["git", "-c", "protocol.file.allow=always", *words]
         done = subprocess.run(
             command,
@@ -101,13 +101,13 @@ class Repository:
 
 @pytest.fixture
 def repository(who: str) -> Iterator[Repository]:
-    folder = Path(tempfile.mkdtemp(prefix="rpl-git-", dir="/tmp"))
-    yield Repository(folder, uid_of(who))
-    shutil.rmtree(folder)
+    directory = Path(tempfile.mkdtemp(prefix="rpl-git-", dir="/tmp"))
+    yield Repository(directory, uid_of(who))
+    shutil.rmtree(directory)
 
 
-def enter(wire: Wire, folder: Path, name: str = "s") -> None:
-    opened = wire.ask("new-session", name=name, runtime="bash", cwd=str(folder))
+def enter(wire: Wire, directory: Path, name: str = "s") -> None:
+    opened = wire.ask("new-session", name=name, runtime="bash", cwd=str(directory))
     assert opened.status == ["done"], opened.messages
 
 
@@ -176,15 +176,15 @@ def test_what_a_killed_broker_held_goes_with_the_next_start(who: str, repository
         end(broker)
 
 
-def test_a_folder_without_a_repository_gets_none_and_a_session_may_make_one(wire: Wire, who: str) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="rpl-plain-", dir="/tmp"))
-    os.chown(folder, uid_of(who), uid_of(who))
+def test_a_directory_without_a_repository_gets_none_and_a_session_may_make_one(wire: Wire, who: str) -> None:
+    directory = Path(tempfile.mkdtemp(prefix="rpl-plain-", dir="/tmp"))
+    os.chown(directory, uid_of(who), uid_of(who))
     try:
-        enter(wire, folder)
-        assert not (folder / ".git").exists()
+        enter(wire, directory)
+        assert not (directory / ".git").exists()
         assert wire.run("git init -q .").value == "0"
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(directory)
 
 
 def test_what_the_owner_put_there_meanwhile_is_not_taken_away(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_the_place_of_a_repository_that_is_none_is_left_as_it_is(tmp_path: Path)
     assert [mount.kind for mount in workspace_mounts(Policy(), str(tmp_path))] == ["writable", "readable"]
 
 
-def test_submodules_are_found_within_the_folder_and_nowhere_else(tmp_path: Path) -> None:
+def test_submodules_are_found_within_the_directory_and_nowhere_else(tmp_path: Path) -> None:
     for name in ("project/one", "project/two", "project/full", "outside"):
         (tmp_path / name).mkdir(parents=True)
     root = tmp_path / "project"

@@ -58,12 +58,12 @@ def identities(*names: str) -> str:
 
 @pytest.fixture(scope="module")
 def broker(ground: Path) -> Iterator[BrokerProcess]:
-    folder = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
+    directory = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
     broker = BrokerProcess(
-        folder,
+        directory,
         "limits.rate-limit-per-min=0",
         "broker.tcp=127.0.0.1:0",
-        "broker.unix=/FOLDER/run/lines.sock",
+        "broker.unix=/DIRECTORY/run/lines.sock",
         f'session.load-paths=["{ground}"]',
         sandbox=True,
         through=[sys.executable, PEOPLE],
@@ -73,19 +73,19 @@ def broker(ground: Path) -> Iterator[BrokerProcess]:
     )
     for name in ("mapped-token", "bob-token"):
         command = [sys.executable, "-m", "replctl", "keys", "token", name]
-        subprocess.run(command, env=broker.environ, cwd=folder, check=True, stdout=subprocess.DEVNULL, timeout=20)
+        subprocess.run(command, env=broker.environ, cwd=directory, check=True, stdout=subprocess.DEVNULL, timeout=20)
     broker.listening["curve"] = broker.ready["listening"][1]
     broker.listening["tcp"] = next(url for url in broker.ready["listening"] if url.startswith("lines+tcp"))
     for path, mode in (
-        (folder, 0o711),
-        (folder / "run", 0o711),
-        (folder / "run/lines.sock", 0o666),
-        (folder / "run/b.sock", 0o666),
+        (directory, 0o711),
+        (directory / "run", 0o711),
+        (directory / "run/lines.sock", 0o666),
+        (directory / "run/b.sock", 0o666),
     ):
         path.chmod(mode)
     yield broker
     end(broker)
-    assert "internal error" not in broker.log_text() if (broker.folder / "log").exists() else True
+    assert "internal error" not in broker.log_text() if (broker.directory / "log").exists() else True
 
 
 @pytest.fixture
@@ -128,8 +128,8 @@ def test_a_directory_of_roots_is_given_to_root_alone(connect: Connect, ground: P
     root, ada = connect(0, way), connect(ADA, way)
     opened(root, "roots", cwd=str(ground / "root"))
     assert root.run("open('secret').read()", session="roots").value == "'for its owner'"
-    for folder in ("root", "bob", "ada/../root"):
-        refused = ada.ask("new-session", name="adas", cwd=f"{ground}/{folder}")
+    for directory in ("root", "bob", "ada/../root"):
+        refused = ada.ask("new-session", name="adas", cwd=f"{ground}/{directory}")
         assert refused.status == REFUSED, refused.messages
         assert "uid:1001 may enter" in refused["err"]
     assert ada.run("1", session="adas", cwd=str(ground / "root")).status == REFUSED
@@ -324,14 +324,14 @@ def test_a_process_has_the_groups_that_it_connected_with(connect: Connect, broke
 def test_a_token_or_key_acts_as_the_user_that_the_config_names(broker: BrokerProcess, ground: Path, named: str) -> None:
     """`mapped` is ada, `bob` nobody, although the machine has a user of this name."""
     line = LineWire(broker.listening["tcp"])
-    token = (broker.folder / f"{named}-token.token").read_text().strip()
+    token = (broker.directory / f"{named}-token.token").read_text().strip()
     assert line.ask("hello", token=token)["identity"] == f"{named}-token"
     asked = [
         lambda wire: wire.ask("new-session", name="n", cwd=f"{ground}/ada"),
         lambda wire: wire.ask("new-session", name="e", runtime=f"{ground}/ada/env"),
         lambda wire: wire.ask("load-file", session="bare", file=f"{ground}/ada/own.py"),
     ]
-    with Client(broker.listening["curve"], key=str(broker.folder / f"{named}.key"), start=False) as client:
+    with Client(broker.listening["curve"], key=str(broker.directory / f"{named}.key"), start=False) as client:
         acts_as = client.describe().acts_as
         assert client.eval("6*7", session="bare").value == "42"
         try:

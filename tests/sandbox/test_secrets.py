@@ -31,8 +31,8 @@ class BrokerWithSecrets:
 
     def __init__(self, broker: BrokerProcess, token: str) -> None:
         self.broker = broker
-        key = tomllib.loads((broker.folder / "ada.key").read_text())
-        server = tomllib.loads((broker.folder / "keys/server.toml").read_text())
+        key = tomllib.loads((broker.directory / "ada.key").read_text())
+        server = tomllib.loads((broker.directory / "keys/server.toml").read_text())
         self.secrets = {
             "ada's key": key["secret"],
             "the broker's key": server["secret"],
@@ -51,10 +51,10 @@ def place(request: pytest.FixtureRequest, report: SandboxReport) -> Iterator[Bro
     patch.undo()
     try:
         command = [sys.executable, "-m", "replctl", "keys", "token", "bob"]
-        subprocess.run(command, cwd=broker.folder, env=broker.environ, check=True, stdout=subprocess.DEVNULL)
-        token = (broker.folder / "bob.token").read_text().strip()
+        subprocess.run(command, cwd=broker.directory, env=broker.environ, check=True, stdout=subprocess.DEVNULL)
+        token = (broker.directory / "bob.token").read_text().strip()
         clients, lines = broker.ready["listening"][1:]
-        with Client(clients, key=str(broker.folder / "ada.key"), start=False) as ada:
+        with Client(clients, key=str(broker.directory / "ada.key"), start=False) as ada:
             assert ada.eval("6*7", session="hers").value == "42"
         line = LineWire(f"lines+tcp://{own_address()}:{lines.rpartition(':')[2]}")
         assert line.ask("hello", token=token[::-1]).status == ["done", "error", "unauthorized"]
@@ -94,8 +94,8 @@ def test_no_process_of_a_session_has_one_in_its_environment(place: BrokerWithSec
 
 
 def test_no_file_of_the_broker_has_one_but_their_own(place: BrokerWithSecrets) -> None:
-    folder = place.broker.folder
-    files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    directory = place.broker.directory
+    files = {str(path.relative_to(directory)): path for path in directory.rglob("*") if path.is_file()}
     assert {"log", "audit.ndjson"} <= set(files)
     assert any(b"6*7" in path.read_bytes() for name, path in files.items() if name.startswith("transcripts/"))
     assert b"hello" in files["audit.ndjson"].read_bytes()

@@ -1,4 +1,4 @@
-"""Folders and environments that a client might ask for, because a session with them would be more than a session."""
+"""Directories and environments that a client might ask for, because a session with them would be more than a session."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ EXTENSION = "from replctl.ext import hookimpl\n\n\n@hookimpl\ndef replctl_regist
 
 @pytest.fixture(scope="module")
 def work(who: str) -> Iterator[Path]:
-    """A folder of the broker's user, in which its config and an extension lie."""
-    folder = Path(tempfile.mkdtemp(prefix="rpl-work-", dir="/tmp"))
-    (folder / "extension.py").write_text(EXTENSION)
-    for path in (folder, *folder.iterdir()):
+    """A directory of the broker's user, in which its config and an extension lie."""
+    directory = Path(tempfile.mkdtemp(prefix="rpl-work-", dir="/tmp"))
+    (directory / "extension.py").write_text(EXTENSION)
+    for path in (directory, *directory.iterdir()):
         os.chown(path, uid_of(who), uid_of(who))
-    yield folder
-    shutil.rmtree(folder)
+    yield directory
+    shutil.rmtree(directory)
 
 
 @pytest.fixture(scope="module")
@@ -38,18 +38,18 @@ def broker(who: str, work: Path) -> Iterator[BrokerProcess]:
     end(broker)
 
 
-def test_a_folder_below_the_brokers_own_is_given_to_nobody(wire: Wire, broker: BrokerProcess) -> None:
-    for folder in (broker.folder / "run", broker.folder / "transcripts"):
-        refused = wire.ask("new-session", name="s", cwd=str(folder))
+def test_a_directory_below_the_brokers_own_is_given_to_nobody(wire: Wire, broker: BrokerProcess) -> None:
+    for directory in (broker.directory / "run", broker.directory / "transcripts"):
+        refused = wire.ask("new-session", name="s", cwd=str(directory))
         assert refused.status == ["done", "error", "invalid-request"]
         assert "hidden from sessions" in refused["err"]
 
 
 def test_where_the_brokers_code_lies_is_no_place_to_write(wire: Wire) -> None:
     code = str(Path(str(replwire.__file__)).parents[1])
-    for folder in (sys.prefix, os.path.dirname(sys.executable), code, f"{code}/replwire"):
-        refused = wire.ask("new-session", name="s", cwd=folder)
-        assert refused.status == ["done", "error", "invalid-request"], folder
+    for directory in (sys.prefix, os.path.dirname(sys.executable), code, f"{code}/replwire"):
+        refused = wire.ask("new-session", name="s", cwd=directory)
+        assert refused.status == ["done", "error", "invalid-request"], directory
 
 
 def test_what_the_broker_obeys_at_its_next_start_is_not_written(wire: Wire, work: Path) -> None:
@@ -84,8 +84,8 @@ def test_a_program_in_the_place_of_a_python_does_not_get_around_the_limits(wire:
 def test_an_environment_that_a_session_has_made_shows_it_nothing_of_others(
     wire: Wire, broker: BrokerProcess, work: Path, who: str
 ) -> None:
-    """It says which folders packages lie in, and which python it builds on: a session may write anything there."""
-    (secrets := broker.folder / "secrets").mkdir()
+    """It says which directories packages lie in, and which python it builds on: a session may write anything there."""
+    (secrets := broker.directory / "secrets").mkdir()
     (secret := secrets / "secret").write_text("for nobody")
     for path in (secrets, secret):
         os.chown(path, uid_of(who), uid_of(who))

@@ -23,25 +23,25 @@ def start() -> Iterator[Callable[..., BrokerProcess]]:
     brokers: list[BrokerProcess] = []
 
     def begin(*settings: str, **more: object) -> BrokerProcess:
-        folder = Path(tempfile.mkdtemp(prefix="rpt-", dir="/tmp"))  # short: socket paths are bounded
-        brokers.append(BrokerProcess(folder, *settings, **more))  # type: ignore[arg-type]
+        directory = Path(tempfile.mkdtemp(prefix="rpt-", dir="/tmp"))  # short: socket paths are bounded
+        brokers.append(BrokerProcess(directory, *settings, **more))  # type: ignore[arg-type]
         return brokers[-1]
 
     yield begin
     for broker in brokers:
         broker.stop()
-        shutil.rmtree(broker.folder, ignore_errors=True)
+        shutil.rmtree(broker.directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerProcess]:
     """One for the tests of a module that change nothing in it but their own sessions."""
-    folder = Path(tempfile.mkdtemp(prefix="rpt-", dir="/tmp"))
-    broker = BrokerProcess(folder, "limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=500")
+    directory = Path(tempfile.mkdtemp(prefix="rpt-", dir="/tmp"))
+    broker = BrokerProcess(directory, "limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=500")
     yield broker
     assert broker.stop() == 0
     assert "internal error" not in broker.log_text()
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
 
 
 @pytest.fixture

@@ -172,7 +172,7 @@ def test_who_is_no_admin_sees_the_own_sessions_and_what_is_refused(start: Start)
     with socket.create_server(("127.0.0.1", 0)) as found:
         tcp = f"tcp://127.0.0.1:{found.getsockname()[1]}"
     broker = start("limits.rate-limit-per-min=0", more_endpoints=[tcp], keys=["ada"])
-    key = str(broker.folder / "ada.key")
+    key = str(broker.directory / "ada.key")
     with broker.wire() as wire, Client(tcp, key=key, start=False) as hers:
         wire.run("1", "secret")
         hers.eval("print('mine')", session="hers")

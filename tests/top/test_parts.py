@@ -194,7 +194,7 @@ def replctl_register(register, settings):
 
 def test_another_screen_is_chosen_by_its_name(start: Start, tmp_path: Path) -> None:
     broker = start(config=config_entry(path=write_extension(tmp_path, "screens", PRESENTER)))
-    environ = {**broker.environ, "REPLCTL_CONFIG": str(broker.folder / "config.toml")}
+    environ = {**broker.environ, "REPLCTL_CONFIG": str(broker.directory / "config.toml")}
 
     def top(name: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "replctl", "top", "--endpoint", broker.endpoint, "--screen", name]

@@ -202,11 +202,11 @@ def test_one_that_raises_is_told_and_stops_nobody(
 # --- loading ---
 
 
-def _file(folder: Path, text: str, name: str = "guard_one.py") -> Path:
-    path = folder / name
+def _file(directory: Path, text: str, name: str = "guard_one.py") -> Path:
+    path = directory / name
     path.write_text("from replctl.ext import Hook, hookimpl\n" + text)
     path.chmod(0o600)
-    folder.chmod(0o700)
+    directory.chmod(0o700)
     return path
 
 
@@ -217,7 +217,7 @@ def replctl_register(register, settings):
 """
 
 
-def test_a_file_and_a_folder_of_files_are_loaded_by_name(registry: ExtensionRegistry, tmp_path: Path) -> None:
+def test_a_file_and_a_directory_of_files_are_loaded_by_name(registry: ExtensionRegistry, tmp_path: Path) -> None:
     _file(tmp_path, GOOD, "b.py")
     _file(tmp_path, GOOD, "a.py")
     assert load([Extension(path=str(tmp_path), settings={"name": "w"})], registry) == ["a", "b"]
@@ -273,7 +273,7 @@ def test_a_file_that_others_may_write_is_not_loaded(registry: ExtensionRegistry,
         load([Extension(path=str(path))], registry)
 
 
-def test_a_folder_that_others_may_write_is_not_loaded(registry: ExtensionRegistry, tmp_path: Path) -> None:
+def test_a_directory_that_others_may_write_is_not_loaded(registry: ExtensionRegistry, tmp_path: Path) -> None:
     _file(tmp_path, GOOD)
     tmp_path.chmod(0o777)
     with pytest.raises(ExtensionLoadError, match="chmod go-w"):

@@ -17,16 +17,16 @@ PUBLIC = "x" * 40
 
 @pytest.fixture
 def theirs() -> Iterator[Path]:
-    """A state folder of another user, who can get there."""
+    """A state directory of another user, who can get there."""
     with tempfile.TemporaryDirectory() as above:
         os.chmod(above, 0o755)
-        folder = Path(above, "state")
-        folder.mkdir(mode=0o700)
-        os.chown(folder, OTHER_UID, OTHER_UID)
-        yield folder
+        directory = Path(above, "state")
+        directory.mkdir(mode=0o700)
+        os.chown(directory, OTHER_UID, OTHER_UID)
+        yield directory
 
 
-def test_the_state_folder_that_the_first_key_makes_is_its_users_alone(tmp_path: Path) -> None:
+def test_the_state_directory_that_the_first_key_makes_is_its_users_alone(tmp_path: Path) -> None:
     state = tmp_path / "new" / "replctl"
     KeyStore(str(state)).allow("ada", PUBLIC)
     made = [state, *state.rglob("*")]

@@ -68,7 +68,7 @@ def test_what_is_not_said_is_zero() -> None:
             lost="why",
         ),
         AssignedBody(),
-        AssignedBody("no such folder"),
+        AssignedBody("no such directory"),
         CancelBody(),
         CancelBody(limit_ms=1),
         ExitedBody("killed by SIGKILL"),

@@ -134,7 +134,7 @@ def test_a_limit_below_its_range_is_refused() -> None:
         tighten(Policy(), SandboxOverrides(pids=0))
 
 
-def test_a_folder_may_lie_anywhere_unless_workspaces_are_named() -> None:
+def test_a_directory_may_lie_anywhere_unless_workspaces_are_named() -> None:
     assert may_work_in(Policy(), "/anywhere")
     named = Policy(workspaces=["/work"])
     assert [may_work_in(named, path) for path in ("/work", "/work/a", "/workshop")] == [True, True, False]

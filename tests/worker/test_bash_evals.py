@@ -16,14 +16,14 @@ def test_it_says_what_it_is(start_bash: Callable[..., Any]) -> None:
     assert ready["can"] == ["vars", "clear", "complete", "lookup", "dump", "restore"]
 
 
-def test_a_claim_brings_folder_and_environment(start_bash: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_claim_brings_directory_and_environment(start_bash: Callable[..., Any], tmp_path: Path) -> None:
     session = start_bash()
     assert session.claim(str(tmp_path), GREETING="hé\nllo $x `y` \"z'")["error"] is None
     assert session.out("pwd; printf '%s' \"$GREETING\"") == f"{tmp_path}\nhé\nllo $x `y` \"z'"
     assert session.out("bash -c 'echo $GREETING' | head -1") == "hé llo $x `y` \"z'\n"
 
 
-def test_a_folder_that_is_not_there_is_told(start_bash: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_directory_that_is_not_there_is_told(start_bash: Callable[..., Any], tmp_path: Path) -> None:
     session = start_bash()
     assert session.claim(f"{tmp_path}/none")["error"] == f"{tmp_path}/none: No such file or directory"
     (tmp_path / "file").write_text("")
@@ -38,7 +38,7 @@ def test_names_that_bash_cannot_set_are_left_out_of_the_environment(start_bash: 
     assert session.out("echo $OK") == "1\n"
 
 
-def test_variables_functions_aliases_folder_options_and_traps_persist(bash: Any, tmp_path: Path) -> None:
+def test_variables_functions_aliases_directory_options_and_traps_persist(bash: Any, tmp_path: Path) -> None:
     bash.value(f"x='a  b'; arr=(1 2 3); declare -A map=([k]=v); cd {tmp_path}; shopt -s nullglob; set -f; umask 027")
     bash.value(
         "greet() {\n  local who=$1\n  echo hi $who\n}\nalias hey='echo alias'\nexport OUT=there\ntrap 'echo usr' USR1"
@@ -202,7 +202,10 @@ def test_a_message_of_bash_says_eval_and_line(bash: Any) -> None:
 
 
 def test_messages_of_builtins_say_the_eval(bash: Any) -> None:
-    assert bash.err("cd /no/such/folder") == f"<work:{bash.number}>: cd: /no/such/folder: No such file or directory\n"
+    assert (
+        bash.err("cd /no/such/directory")
+        == f"<work:{bash.number}>: cd: /no/such/directory: No such file or directory\n"
+    )
 
 
 def test_local_and_return_outside_of_functions_are_as_bash_says(bash: Any) -> None:

@@ -162,7 +162,7 @@ def test_leaving_with_a_code_is_an_error(harness: Any) -> None:
         assert answer["hint"]
 
 
-def test_claim_sets_folder_environment_and_limits(harness: Any, tmp_path: Path) -> None:
+def test_claim_sets_directory_environment_and_limits(harness: Any, tmp_path: Path) -> None:
     harness.send(op="claim", n=5, cwd=str(tmp_path), env={"COLOUR": "grün", "TZ": "Asia/Tokyo"}, limits={})
     assert harness.frame() == {"t": "claimed", "n": 5, "error": None}
     assert harness.value("import os, time\nos.getcwd(), os.environ['COLOUR'], time.timezone") == repr(
@@ -230,7 +230,7 @@ def test_a_future_statement_holds_for_the_evals_after_it(harness: Any) -> None:
     assert harness.value("def f(x: int): pass\nf.__annotations__") == "{'x': 'int'}"
 
 
-def test_a_module_in_the_folder_of_the_session_is_found(harness: Any, tmp_path: Path) -> None:
+def test_a_module_in_the_directory_of_the_session_is_found(harness: Any, tmp_path: Path) -> None:
     (tmp_path / "bounds.py").write_text("here = 1")
     harness.send(op="claim", n=1, cwd=str(tmp_path))
     assert harness.frame()["error"] is None

@@ -23,15 +23,15 @@ def _kept(bundle: dict[str, str]) -> Image.Image:
     return Image.open(io.BytesIO(Path(bundle[FILE]).read_bytes()))
 
 
-def _limits(harness: Any, folder: Path, env: dict[str, str] | None = None, **limits: int) -> None:
+def _limits(harness: Any, directory: Path, env: dict[str, str] | None = None, **limits: int) -> None:
     wanted = {name.replace("_", "-"): value for name, value in limits.items()}
-    harness.send(op="claim", n=0, cwd=None, env={"TMPDIR": str(folder), **(env or {})}, limits=wanted)
+    harness.send(op="claim", n=0, cwd=None, env={"TMPDIR": str(directory), **(env or {})}, limits=wanted)
     assert harness.frame()["error"] is None
 
 
 @pytest.fixture
 def drawing(harness: Any, tmp_path: Path) -> Any:
-    """A harness whose folders are the test's, with a display that nobody may open and a path to matplotlib's cache."""
+    """A harness whose directories are the test's, with a display that nobody may open and a path to matplotlib's cache."""
     _limits(harness, tmp_path, {"DISPLAY": ":99", "MPLCONFIGDIR": str(tmp_path)})
     return harness
 

@@ -20,14 +20,14 @@ class ModuleReloader:
 """
 
 
-def install(folder: Path, *, record: bool = True, place: str = "IPython") -> None:
+def install(directory: Path, *, record: bool = True, place: str = "IPython") -> None:
     """Lay a stand-in for IPython out as an installer would."""
-    package = folder / place
+    package = directory / place
     (package / "extensions").mkdir(parents=True)
     for path in (package / "__init__.py", package / "extensions" / "__init__.py"):
         path.write_text("")
     (package / "extensions" / "autoreload.py").write_text(RELOADER)
-    info = folder / "ipython-9.9.dist-info"
+    info = directory / "ipython-9.9.dist-info"
     info.mkdir()
     listed = "IPython/extensions/autoreload.py,sha256=x,1\n" if record else "IPython/other.py,,\n"
     (info / "RECORD").write_text("IPython/__init__.py,,\n" + listed)

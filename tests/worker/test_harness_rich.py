@@ -24,9 +24,9 @@ EVERY = (
 )
 
 
-def _claim(harness: Any, folder: Path, **limits: int) -> None:
+def _claim(harness: Any, directory: Path, **limits: int) -> None:
     wanted = {name.replace("_", "-"): value for name, value in limits.items()}
-    harness.send(op="claim", n=0, cwd=None, env={"TMPDIR": str(folder)}, limits=wanted)
+    harness.send(op="claim", n=0, cwd=None, env={"TMPDIR": str(directory)}, limits=wanted)
     assert harness.frame()["error"] is None
 
 
@@ -212,7 +212,7 @@ def test_a_frame_is_never_longer_than_the_channel_takes(harness: Any, tmp_path: 
     assert len(json.dumps(answer)) < 8 << 20
 
 
-def test_the_folder_keeps_fifty_files_and_the_oldest_go_first(harness: Any, tmp_path: Path) -> None:
+def test_the_directory_keeps_fifty_files_and_the_oldest_go_first(harness: Any, tmp_path: Path) -> None:
     _claim(harness, tmp_path, image_bytes=0)
     harness.eval("class A:\n    def _repr_html_(self): return 'x' * n\nn = 1; a = A()")
     paths = [Path(harness.eval("a", mime=["text/html"])["mime"][FILE]) for _ in range(53)]
@@ -222,7 +222,7 @@ def test_the_folder_keeps_fifty_files_and_the_oldest_go_first(harness: Any, tmp_
     assert sum(path.stat().st_size for path in (tmp_path / "replctl-images").iterdir()) <= 100_000_000
 
 
-def test_a_folder_that_others_could_have_laid_out_is_not_written_into(harness: Any, tmp_path: Path) -> None:
+def test_a_directory_that_others_could_have_laid_out_is_not_written_into(harness: Any, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / "replctl-images").symlink_to(elsewhere)

@@ -129,11 +129,11 @@ def test_a_session_over_its_limit_is_told_with_both_figures() -> None:
     assert MemoryWatch(lambda _: 300 * MIB, None).sample(Clock()).cause is None
 
 
-def group(folder: Path, **files: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
+def group(directory: Path, **files: str) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        (folder / name.replace("__", ".")).write_text(text)
-    return folder
+        (directory / name.replace("__", ".")).write_text(text)
+    return directory
 
 
 def test_a_control_groups_memory_is_what_cannot_be_taken_back(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def test_ready_says_what_it_is_and_can(start_node: Callable[..., Any]) -> None:
     assert set(ready["can"]) == {"vars", "clear", "complete", "lookup", "dump", "restore"}
 
 
-def test_a_claim_sets_folder_environment_and_limits(node: Any, tmp_path: Path) -> None:
+def test_a_claim_sets_directory_environment_and_limits(node: Any, tmp_path: Path) -> None:
     claim = node.ask(
         op="claim", cwd=str(tmp_path), env={"COLOUR": "blue", "TZ": "Asia/Tokyo"}, limits={"value-bytes": 9}
     )
@@ -172,8 +172,8 @@ def test_what_node_has_is_there(node: Any) -> None:
 
 
 @pytest.fixture
-def folder(node: Any, tmp_path: Path) -> Path:
-    """A session's folder with modules in it."""
+def directory(node: Any, tmp_path: Path) -> Path:
+    """A session's directory with modules in it."""
     (tmp_path / "node_modules/both").mkdir(parents=True)
     package = {"name": "both", "exports": {"import": "./esm.mjs", "require": "./cjs.cjs"}}
     (tmp_path / "node_modules/both/package.json").write_text(json.dumps(package))
@@ -189,7 +189,7 @@ def folder(node: Any, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("directory")
 @pytest.mark.parametrize(
     ("code", "value"),
     [
@@ -227,7 +227,7 @@ def test_modules_come_by_require_and_by_both_imports(node: Any, code: str, value
     assert answer["value"] == value
 
 
-@pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("directory")
 def test_an_import_may_have_attributes(node: Any) -> None:
     major, minor = map(int, str(node.value("process.versions.node.split('.', 2).join(' ')")).strip("'").split())
     word = "with" if (major, minor) >= (20, 10) else "assert"
@@ -236,14 +236,14 @@ def test_an_import_may_have_attributes(node: Any) -> None:
     assert node.value(f"(await import('./data.json', {{ {word}: {{ type: 'json' }} }})).default.d") == "3"
 
 
-@pytest.mark.usefixtures("folder")
-def test_modules_are_looked_for_from_the_folder_of_now(node: Any) -> None:
+@pytest.mark.usefixtures("directory")
+def test_modules_are_looked_for_from_the_directory_of_now(node: Any) -> None:
     node.eval("process.chdir('sub')")
     assert node.value("require('./mine.cjs').n") == "'sub'"
     assert node.value("(await import('./mine.cjs')).default.n") == "'sub'"
 
 
-@pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("directory")
 @pytest.mark.parametrize(
     ("code", "kind", "says"),
     [
@@ -297,8 +297,8 @@ def test_a_broken_prototype_is_the_users_own_affair_and_no_frame_is_faked(node: 
 def test_the_driver_is_part_of_the_distribution() -> None:
     from replworker.runtimes.node import command
 
-    folder = Path(command.__file__).parent
+    directory = Path(command.__file__).parent
     argv = command.build_argv("/usr/bin/node", 3, 4)
-    assert argv == ["/usr/bin/node", "--no-warnings", str(folder / "driver.mjs"), "3", "4"]
-    assert {path.name for path in folder.glob("*.mjs")} > {"driver.mjs", "watcher.mjs", "engine.mjs"}
-    assert max(len(path.read_text().splitlines()) for path in folder.glob("*.mjs")) < 300
+    assert argv == ["/usr/bin/node", "--no-warnings", str(directory / "driver.mjs"), "3", "4"]
+    assert {path.name for path in directory.glob("*.mjs")} > {"driver.mjs", "watcher.mjs", "engine.mjs"}
+    assert max(len(path.read_text().splitlines()) for path in directory.glob("*.mjs")) < 300

@@ -33,7 +33,7 @@ def test_it_is_gone_at_once_and_its_files_later(envs: Path) -> None:
     assert list_environments(str(envs)) == {"@other"}
 
 
-def test_one_that_is_not_there_and_a_folder_without_any_are_no_failure(envs: Path, tmp_path: Path) -> None:
+def test_one_that_is_not_there_and_a_directory_without_any_are_no_failure(envs: Path, tmp_path: Path) -> None:
     set_aside(str(envs), "@none")
     assert delete_set_aside(str(tmp_path / "nothing")) == []
     assert not has_set_aside(str(tmp_path / "nothing"))

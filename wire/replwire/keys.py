@@ -76,7 +76,7 @@ class KeyStore:
     """The broker's key directory."""
 
     def __init__(self, state_dir: str) -> None:
-        self._folder = Path(state_dir) / "keys"
+        self._directory = Path(state_dir) / "keys"
 
     def server(self) -> KeyPair | None:
         """Return the broker's key pair, or None if it has none yet.
@@ -84,14 +84,14 @@ class KeyStore:
         Raises:
             InvalidKey: the file cannot be used
         """
-        path = self._folder / "server.toml"
+        path = self._directory / "server.toml"
         return _read(path, KeyPair) if path.exists() else None
 
     def set_server(self, pair: KeyPair) -> None:
         """Store the broker's key pair."""
         with self._as_owner():
             self._make_directory("")
-            write_secret(self._folder / "server.toml", pair)
+            write_secret(self._directory / "server.toml", pair)
 
     def allow(self, name: str, public: str) -> None:
         """Authorize a client's public key under a name.
@@ -111,9 +111,9 @@ class KeyStore:
         if (why := name_error("key", name)) is not None:
             raise InvalidKey(why)
         with self._as_owner():
-            folder = self._make_directory(kind)
+            directory = self._make_directory(kind)
             try:
-                fd = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                fd = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             except FileExistsError:
                 raise InvalidKey(f"a {kind.removesuffix('s')} named {name} exists: revoke it first") from None
             with open(fd, "w") as file:
@@ -121,8 +121,8 @@ class KeyStore:
 
     def _make_directory(self, kind: str) -> Path:
         """Create a key directory and its parents, closed to other users."""
-        make_private_directory(self._folder / kind)
-        return self._folder / kind
+        make_private_directory(self._directory / kind)
+        return self._directory / kind
 
     @contextmanager
     def _as_owner(self) -> Iterator[None]:
@@ -130,7 +130,7 @@ class KeyStore:
 
         The owner has to read the files made there, and its symlinks may lead anywhere.
         """
-        state = self._folder.parent
+        state = self._directory.parent
         owner = state.stat() if os.geteuid() == 0 and state.exists() else None
         if owner is None or owner.st_uid == 0:
             yield
@@ -151,8 +151,8 @@ class KeyStore:
         gone = False
         with self._as_owner():
             for kind in ("clients", "tokens"):
-                if name_error("key", name) is None and (self._folder / kind / name).exists():
-                    (self._folder / kind / name).unlink()
+                if name_error("key", name) is None and (self._directory / kind / name).exists():
+                    (self._directory / kind / name).unlink()
                     gone = True
         return gone
 
@@ -163,8 +163,8 @@ class KeyStore:
         return sorted(found)
 
     def _files(self, kind: str) -> Iterator[Path]:
-        folder = self._folder / kind
-        yield from sorted(folder.iterdir()) if os.access(folder, os.R_OK | os.X_OK) else ()
+        directory = self._directory / kind
+        yield from sorted(directory.iterdir()) if os.access(directory, os.R_OK | os.X_OK) else ()
 
     def name_for_key(self, public: str) -> str | None:
         """Return the name of a public key, or None if it is not authorized."""
@@ -183,7 +183,7 @@ class KeyStore:
         found = set()
         for kind in ("clients", "tokens") if name_error("key", name) is None else ():
             try:
-                file = os.stat(self._folder / kind / name)
+                file = os.stat(self._directory / kind / name)
             except OSError:
                 continue
             found.add((kind, file.st_ino, file.st_mtime_ns))
@@ -192,7 +192,7 @@ class KeyStore:
     @property
     def directories(self) -> list[Path]:
         """Directories to watch: one of them changes when an authorization does."""
-        return [self._folder.parent, self._folder, self._folder / "clients", self._folder / "tokens"]
+        return [self._directory.parent, self._directory, self._directory / "clients", self._directory / "tokens"]
 
 
 def _read_line(path: Path) -> str:

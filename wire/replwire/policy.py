@@ -104,9 +104,9 @@ def is_within(path: str, roots: Iterable[str]) -> bool:
     return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
 
 
-def may_work_in(policy: Policy, folder: str) -> bool:
+def may_work_in(policy: Policy, directory: str) -> bool:
     """Return whether a session may have this directory (absolute, without symlinks) as its workspace."""
-    return not policy.workspaces or is_within(folder, policy.workspaces)
+    return not policy.workspaces or is_within(directory, policy.workspaces)
 
 
 def tighten(base: Policy, request: SandboxOverrides) -> Policy:

@@ -70,7 +70,7 @@ class WorkerArgs:
     interpreter: str
     env: dict[str, str]
     limits: Limits
-    folder: str  # the broker's state directory, with environments and snapshots below
+    directory: str  # the broker's state directory, with environments and snapshots below
     load_paths: tuple[str, ...]
     confine: SandboxRequest | None = None
     given: ExternalRuntime | None = None  # for an extension's runtime
@@ -107,7 +107,7 @@ def find_interpreter(order: WorkerArgs, grant: Grant = EVERYTHING) -> ResolvedIn
     if order.runtime != "python":
         return ResolvedInterpreter(order.interpreter, order.env)
     return resolve_interpreter(
-        order.environment, order.interpreter, _environments_dir(order.folder), order.env, grant.rights
+        order.environment, order.interpreter, _environments_dir(order.directory), order.env, grant.rights
     )
 
 
@@ -145,7 +145,7 @@ def start_interpreter(order: WorkerArgs) -> tuple[InterpreterProcess, SessionSan
     found = find_interpreter(order, grant)
     given = order.given
     also = () if given is None else given.reads
-    told, records = order.confine, _placeholders_dir(order.folder)
+    told, records = order.confine, _placeholders_dir(order.directory)
     confinement = None if told is None else prepare_sandbox(order.runtime, told, found, also, grant, records=records)
     env = found.env if confinement is None else confinement.env
     wrapping = None if confinement is None else confinement.wrapper
@@ -182,53 +182,53 @@ def build_loop(
 ) -> WorkerLoop:
     """Build the session and event loop around a link and an interpreter."""
     settings = WorkerSettings(
-        _snapshots_dir(order.folder), order.load_paths, GrantResolver(order.identities), confinement
+        _snapshots_dir(order.directory), order.load_paths, GrantResolver(order.identities), confinement
     )
     memory = create_memory_watch(child, confinement)
     session = WorkerSession(link, child, timers, order.limits, settings, memory)
     return WorkerLoop(link, child, session, timers, order.limits.worker_silence_ms / 3000, memory)
 
 
-def list_named_environments(folder: str) -> frozenset[str]:
+def list_named_environments(directory: str) -> frozenset[str]:
     """Return the named environments in the broker's state directory."""
-    return list_environments(_environments_dir(folder))
+    return list_environments(_environments_dir(directory))
 
 
-def set_aside(folder: str, environment: str) -> None:
+def set_aside(directory: str, environment: str) -> None:
     """Move a named environment out of the way for `delete_set_aside`.
 
     Raises:
         OSError: it cannot be moved
     """
-    removal.set_aside(_environments_dir(folder), environment)
+    removal.set_aside(_environments_dir(directory), environment)
 
 
-def has_set_aside(folder: str) -> bool:
+def has_set_aside(directory: str) -> bool:
     """Return whether `delete_set_aside` has anything to delete."""
-    return removal.has_set_aside(_environments_dir(folder))
+    return removal.has_set_aside(_environments_dir(directory))
 
 
-def delete_set_aside(folder: str) -> list[str]:
+def delete_set_aside(directory: str) -> list[str]:
     """Delete the environments set aside; return what could not be deleted, and why."""
-    return removal.delete_set_aside(_environments_dir(folder))
+    return removal.delete_set_aside(_environments_dir(directory))
 
 
-def remove_stale_state(folder: str) -> None:
+def remove_stale_state(directory: str) -> None:
     """Remove files of killed workers from the broker's state directory."""
-    remove_stale_snapshots(_snapshots_dir(folder))
-    remove_placeholders(_placeholders_dir(folder))
+    remove_stale_snapshots(_snapshots_dir(directory))
+    remove_placeholders(_placeholders_dir(directory))
 
 
-def _environments_dir(folder: str) -> str:
-    return f"{folder}/envs"
+def _environments_dir(directory: str) -> str:
+    return f"{directory}/envs"
 
 
-def _placeholders_dir(folder: str) -> str:
-    return f"{folder}/held"
+def _placeholders_dir(directory: str) -> str:
+    return f"{directory}/held"
 
 
-def _snapshots_dir(folder: str) -> str:
-    return f"{folder}/snapshots"
+def _snapshots_dir(directory: str) -> str:
+    return f"{directory}/snapshots"
 
 
 def kill_descendants() -> None:

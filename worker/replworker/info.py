@@ -67,7 +67,7 @@ class Inspector:
             "uptime-ms": round((time.monotonic() - self._started) * 1000),
             "version": ready.version if ready else None,
             "executable": ready.executable if ready else None,
-            "folder": self._child.cwd(),
+            "directory": self._child.cwd(),
             "background-bytes": self._streams.background.unread,
             "stdin-unread-bytes": self._streams.stdin.unread_bytes(),
             "variables": None,

@@ -103,9 +103,9 @@ def _used_bytes(place: str) -> int:
     return (found.f_blocks - found.f_bfree) * found.f_frsize
 
 
-def _names(folder: str) -> list[str]:
+def _names(directory: str) -> list[str]:
     try:
-        return os.listdir(folder)
+        return os.listdir(directory)
     except OSError:  # the process has exited, or is not readable
         return []
 

@@ -27,13 +27,13 @@ _OWN_PREFIXES = ("XDG_", "SSH_", "DBUS_")  # these point outside
 class SandboxRequest:
     """Sandbox part of the worker's arguments.
 
-    `slot` is unique among live sessions; `folder` is mounted at the start.
+    `slot` is unique among live sessions; `directory` is mounted at the start.
     """
 
     policy: Policy
     machine: Machine
     slot: int
-    folder: str | None = None
+    directory: str | None = None
 
 
 @dataclass(slots=True)
@@ -43,23 +43,23 @@ class SessionSandbox:
     policy: Policy
     wrapper: BubblewrapSandbox
     env: dict[str, str]
-    folder: str | None  # what was mounted at the start
+    directory: str | None  # what was mounted at the start
     records: str  # directory of placeholder records
     held_fds: tuple[int, ...] = ()
 
-    def enter_directory(self, folder: str | None, needed: bool, granted: GetGrant) -> tuple[str | None, str | None]:
+    def enter_directory(self, directory: str | None, needed: bool, granted: GetGrant) -> tuple[str | None, str | None]:
         """Mount the session's directory. Return it, and why there is none although one was requested.
 
         Raises:
             DirectoryRefused: the directory is required and refused
         """
-        if folder is None:
+        if directory is None:
             self.wrapper.decline_workspace()
             return None, None
         try:
             grant = granted()
-            real = _check_as_owner(self.policy, folder, grant)
-            if real != self.folder and (error := self._attach(real, grant.rights)) is not None:
+            real = _check_as_owner(self.policy, directory, grant)
+            if real != self.directory and (error := self._attach(real, grant.rights)) is not None:
                 raise DirectoryRefused(error)
         except DirectoryRefused as refused:
             if needed:
@@ -68,12 +68,12 @@ class SessionSandbox:
             return None, str(refused)
         return real, None
 
-    def _attach(self, folder: str, rights: Rights | None) -> str | None:
+    def _attach(self, directory: str, rights: Rights | None) -> str | None:
         try:
-            self.held_fds = create_placeholders(self.policy, folder, self.records, rights)
+            self.held_fds = create_placeholders(self.policy, directory, self.records, rights)
         except OSError as error:
-            return f"{folder}: cannot create placeholders for protected files: {error.strerror}"
-        return self.wrapper.attach(self.policy, folder, rights)
+            return f"{directory}: cannot create placeholders for protected files: {error.strerror}"
+        return self.wrapper.attach(self.policy, directory, rights)
 
     @staticmethod
     def check_env(env: dict[str, str]) -> None:
@@ -111,8 +111,8 @@ def prepare_sandbox(
         DirectoryRefused: a path cannot be granted
         OSError: a file cannot be read
     """
-    folder = _initial_directory(told, grant)
-    held = () if folder is None else create_placeholders(told.policy, folder, records, grant.rights)
+    directory = _initial_directory(told, grant)
+    held = () if directory is None else create_placeholders(told.policy, directory, records, grant.rights)
     also = (f"{package_directory('dill')}/dill",) if runtime == "python" else reads
     plan = prepare_plan(
         told.policy,
@@ -121,13 +121,13 @@ def prepare_sandbox(
         found.executable,
         found.env,
         slot=told.slot,
-        folder=folder,
+        directory=directory,
         also=also,
         trusted=not found.named,
         kept=found.kept,
         grant=grant,
     )
-    return SessionSandbox(told.policy, BubblewrapSandbox(plan), plan.env, folder, records, held)
+    return SessionSandbox(told.policy, BubblewrapSandbox(plan), plan.env, directory, records, held)
 
 
 def enter_directory(
@@ -142,24 +142,24 @@ def enter_directory(
         confinement.check_env(env)
         return confinement.enter_directory(claim.cwd, claim.cwd_needed, lambda: grants.resolve(claim.asker))
     grants.check_unconfined(claim.asker)
-    folder = claim.cwd
-    if folder is not None and (grant := grants.resolve(claim.asker)).directories:
-        check_owner_directories(grant, folder, os.path.realpath(folder))
-    if folder is not None and not claim.cwd_needed and not os.path.isdir(folder):
-        return None, f"{folder} is not a directory on this machine"
-    return folder, None
+    directory = claim.cwd
+    if directory is not None and (grant := grants.resolve(claim.asker)).directories:
+        check_owner_directories(grant, directory, os.path.realpath(directory))
+    if directory is not None and not claim.cwd_needed and not os.path.isdir(directory):
+        return None, f"{directory} is not a directory on this machine"
+    return directory, None
 
 
 def _initial_directory(told: SandboxRequest, grant: Grant) -> str | None:
     """Return the directory to mount at the start, or None if it is refused; the assignment checks again."""
-    if told.folder is None:
+    if told.directory is None:
         return None
     try:
-        return _check_as_owner(told.policy, told.folder, grant)
+        return _check_as_owner(told.policy, told.directory, grant)
     except DirectoryRefused:
         return None
 
 
-def _check_as_owner(policy: Policy, folder: str, grant: Grant) -> str:
+def _check_as_owner(policy: Policy, directory: str, grant: Grant) -> str:
     with acting_as(grant.rights):
-        return check_directory(policy, folder, grant.home or os.path.expanduser("~"), grant)
+        return check_directory(policy, directory, grant.home or os.path.expanduser("~"), grant)

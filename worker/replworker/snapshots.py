@@ -25,12 +25,12 @@ from replworker.sandbox import bounded_read
 
 
 class SnapshotTransfer:
-    """Writes and reads snapshots of one interpreter. `folder` is their directory, `dill` where dill is installed."""
+    """Writes and reads snapshots of one interpreter. `directory` is their directory, `dill` where dill is installed."""
 
-    def __init__(self, voice: ReplySender, interpreter: Interpreter, folder: str, dill: str) -> None:
+    def __init__(self, voice: ReplySender, interpreter: Interpreter, directory: str, dill: str) -> None:
         self._voice = voice
         self._interpreter = interpreter
-        self._folder = folder
+        self._directory = directory
         self._dill = dill
 
     def dump(self, route: int, most: int, ended: Callable[[str | None], None]) -> int | None:
@@ -39,9 +39,9 @@ class SnapshotTransfer:
             ended("this runtime cannot be copied")
             return None
         try:
-            make_private_directory(self._folder)
+            make_private_directory(self._directory)
             name = secrets.token_hex(16)
-            begun, path = f"{self._folder}/{os.getpid()}-{name}", f"{self._folder}/{name}"
+            begun, path = f"{self._directory}/{os.getpid()}-{name}", f"{self._directory}/{name}"
             fd = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
             ended(f"cannot create a file for the snapshot: {error.strerror}")
@@ -107,9 +107,9 @@ class SnapshotTransfer:
             os.close(fd)
 
 
-def remove_stale_snapshots(folder: str) -> None:
+def remove_stale_snapshots(directory: str) -> None:
     """Remove incomplete files of dead workers."""
-    for file in Path(folder).glob("*-*"):
+    for file in Path(directory).glob("*-*"):
         if not os.path.exists(f"/proc/{file.name.partition('-')[0]}"):
             with suppress(OSError):
                 file.unlink()

@@ -80,12 +80,12 @@ def truncate_middle(text: str, most: int = MAX_TEXT) -> str:
 class AcpSessionStore:
     """Directory of stored sessions. Every method may raise OSError."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
 
     def save(self, record: AcpSessionRecord) -> None:
         """Write a session's record atomically."""
-        make_private_directory(self._folder)  # a broker rejects a state directory that others can enter
+        make_private_directory(self._directory)  # a broker rejects a state directory that others can enter
         path = self._record(record.id)
         fresh = f"{path}.{os.getpid()}"  # a unique name: another adapter may save the same session
         _write(fresh, _encode(record), os.O_TRUNC)
@@ -114,7 +114,7 @@ class AcpSessionStore:
         used: dict[str, float] = {}
         known = set()
         try:
-            with os.scandir(self._folder) as entries:
+            with os.scandir(self._directory) as entries:
                 for entry in entries:
                     stem, _, rest = entry.name.partition(".")
                     used[stem] = max(used.get(stem, 0.0), entry.stat(follow_symlinks=False).st_mtime)
@@ -163,10 +163,10 @@ class AcpSessionStore:
                 continue
 
     def _record(self, session_id: str) -> str:
-        return os.path.join(self._folder, f"{session_id}.json")
+        return os.path.join(self._directory, f"{session_id}.json")
 
     def _transcripts(self, session_id: str) -> tuple[str, str]:
-        base = os.path.join(self._folder, session_id)
+        base = os.path.join(self._directory, session_id)
         return base + ".jsonl", base + ".old.jsonl"
 
 

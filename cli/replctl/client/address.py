@@ -96,20 +96,20 @@ def is_listening(endpoint: str) -> bool:
         raise ReplError("no-broker", f"cannot reach {endpoint}: {error.strerror or error}") from None
 
 
-def directory_problem(folder: str, uid: int) -> str | None:
+def directory_problem(directory: str, uid: int) -> str | None:
     """Return the reason why sockets in this directory cannot be trusted, or None."""
     try:
-        found = os.lstat(folder)
+        found = os.lstat(directory)
     except FileNotFoundError:
         return None
     except OSError as error:  # `su` keeps the caller's XDG_RUNTIME_DIR
-        return f"{folder}: {error.strerror}"
+        return f"{directory}: {error.strerror}"
     if not stat.S_ISDIR(found.st_mode):
-        return f"{folder} is not a directory"
+        return f"{directory} is not a directory"
     if found.st_uid not in (uid, 0):
-        return f"{folder} belongs to another user (uid {found.st_uid})"
+        return f"{directory} belongs to another user (uid {found.st_uid})"
     if found.st_mode & 0o022:
-        return f"others may write to {folder} (mode {stat.S_IMODE(found.st_mode):04o})"
+        return f"others may write to {directory} (mode {stat.S_IMODE(found.st_mode):04o})"
     return None
 
 

@@ -69,12 +69,12 @@ def _start_under_lock(endpoint: str, path: str, log_path: str) -> BrokerReady | 
         os.close(lock)  # releases the lock; the file stays, or two callers could lock two different files
 
 
-def _ensure_private_directory(folder: str) -> None:
+def _ensure_private_directory(directory: str) -> None:
     try:
-        make_private_directory(folder)
+        make_private_directory(directory)
     except OSError as error:
-        raise ReplError("no-broker", f"cannot create {folder}: {error.strerror}") from None
-    if (why := directory_problem(folder, os.getuid())) is not None:
+        raise ReplError("no-broker", f"cannot create {directory}: {error.strerror}") from None
+    if (why := directory_problem(directory, os.getuid())) is not None:
         raise ReplError("no-broker", f"cannot start a broker: {why}")
 
 

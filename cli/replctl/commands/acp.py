@@ -64,12 +64,12 @@ def acp(endpoint: str | None, no_start: bool, agent: str | None, mode: str, perm
     if os.isatty(0):
         notes("reading Agent Client Protocol messages; normally an editor starts this command. Press Ctrl-D to exit")
     source, sink = stdio.take_stdio()
-    folder = os.path.join(state_dir(os.environ), "acp")
+    directory = os.path.join(state_dir(os.environ), "acp")
     slashes = SlashCommands(_extension_commands(name))
 
     def desk(peer: AcpClientConnection) -> AcpServices:
         link = AcpBrokerConnection(address.endpoint, name, not no_start, notes)
-        return AcpServices(peer, link, AcpSessionStore(folder), slashes, permission_timeout)
+        return AcpServices(peer, link, AcpSessionStore(directory), slashes, permission_timeout)
 
     # Not asyncio.run, which waits for threads at the end: one may be starting a broker that is not needed any more.
     loop = asyncio.new_event_loop()

@@ -200,9 +200,9 @@ def _prompt_session(session: str) -> PromptSession[str]:
 
 def _history_file() -> str:
     """Return the path of the user's history file, created with mode 0600."""
-    folder = state_dir(os.environ)
-    make_private_directory(folder)
-    path = os.path.join(folder, "history")
+    directory = state_dir(os.environ)
+    make_private_directory(directory)
+    path = os.path.join(directory, "history")
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     return path
 

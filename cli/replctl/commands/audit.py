@@ -59,15 +59,15 @@ def audit(
         screen.notice("no records")
 
 
-def _records(folder: Path) -> Iterator[dict[str, Any]]:
+def _records(directory: Path) -> Iterator[dict[str, Any]]:
     for name in ("audit.ndjson.1", "audit.ndjson"):
         try:
-            with (folder / name).open("rb") as file:
+            with (directory / name).open("rb") as file:
                 yield from _parse_lines(file)
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise click.ClickException(f"cannot read {folder / name}: {error.strerror}") from None
+            raise click.ClickException(f"cannot read {directory / name}: {error.strerror}") from None
 
 
 def _parse_lines(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:

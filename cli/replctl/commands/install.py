@@ -88,15 +88,15 @@ def _read(path: str) -> str:
 
 def _write(path: str, before: str, after: str) -> str | None:
     """Replace the file atomically, keeping its mode. Returns the path of the backup, if the file existed."""
-    folder = os.path.dirname(path)
+    directory = os.path.dirname(path)
     kept = f"{path}.{time.strftime('%Y%m%d-%H%M%S')}.bak" if os.path.exists(path) else None
     try:
-        os.makedirs(folder, exist_ok=True)
+        os.makedirs(directory, exist_ok=True)
         mode = os.stat(path).st_mode & 0o777 if kept else 0o600
         for target, text in ((kept, before), (path, after)):
             if target is None:
                 continue
-            with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as file:
+            with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=directory, delete=False) as file:
                 file.write(text)
                 os.fchmod(file.fileno(), mode)
             os.replace(file.name, target)

@@ -32,12 +32,12 @@ def keys() -> None:
 @_json
 def new(name: str, out: str | None, as_json: bool) -> None:
     """Create and authorize a key for the client NAME, and write its key file, for the client's REPLCTL_KEY_FILE."""
-    folder = _key_store()
+    directory = _key_store()
     path = Path(out or f"{name}.key").absolute()
-    server = folder.server() or _new_server(folder)
+    server = directory.server() or _new_server(directory)
     pair = _new_pair()
     key = ClientKey(name, server.public, pair.public, pair.secret)
-    _issue(path, lambda: write_secret(path, key), lambda: _apply(folder.allow, name, pair.public))
+    _issue(path, lambda: write_secret(path, key), lambda: _apply(directory.allow, name, pair.public))
     _show(as_json, {"name": name, "public": pair.public, "file": str(path)}, str(path))
 
 
@@ -47,9 +47,9 @@ def new(name: str, out: str | None, as_json: bool) -> None:
 @_json
 def allow(name: str, public: str, as_json: bool) -> None:
     """Authorize a client's existing public key: NAME and PUBLIC, in Z85. Prints the broker's public key."""
-    folder = _key_store()
-    server = folder.server() or _new_server(folder)
-    _apply(folder.allow, name, public)
+    directory = _key_store()
+    server = directory.server() or _new_server(directory)
+    _apply(directory.allow, name, public)
     _show(as_json, {"name": name, "public": public, "server": server.public}, server.public)
 
 
@@ -130,9 +130,9 @@ def _new_pair() -> KeyPair:
     return KeyPair(public.decode(), secret.decode())
 
 
-def _new_server(folder: KeyStore) -> KeyPair:
+def _new_server(directory: KeyStore) -> KeyPair:
     pair = _new_pair()
-    folder.set_server(pair)
+    directory.set_server(pair)
     return pair
 
 

@@ -31,7 +31,7 @@ def ls(context: CommandContext) -> None:
     else:
         now = time.time()
         context.screen.table(
-            ("NAME", "STATE", "RUNTIME", "EPOCH", "EVALS", "QUEUED", "AGE", "OWNER", "AGENT", "FOLDER"),
+            ("NAME", "STATE", "RUNTIME", "EPOCH", "EVALS", "QUEUED", "AGE", "OWNER", "AGENT", "DIRECTORY"),
             (
                 (
                     display_name(entry),

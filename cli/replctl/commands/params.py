@@ -64,11 +64,11 @@ def directory_for_new(flag: str | None, endpoint: str) -> str | None:
         return None
 
 
-def runtime_for_new(flag: str | None, folder: str | None) -> tuple[str | None, str | None]:
+def runtime_for_new(flag: str | None, directory: str | None) -> tuple[str | None, str | None]:
     """Return the runtime for a new session, and the environment found in its directory if that determined it."""
     if flag is not None:
         return (os.path.abspath(flag) if "/" in flag else flag), None
-    found = None if folder is None else os.path.join(folder, ".venv")
+    found = None if directory is None else os.path.join(directory, ".venv")
     if found is not None and os.path.isfile(os.path.join(found, "bin/python")):
         return found, found
     return None, None

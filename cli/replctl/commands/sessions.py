@@ -33,9 +33,9 @@ def new(
 ) -> None:
     """Open a session and print its name (or its id if it has none)."""
     with context.client() as client:
-        folder = directory_for_new(cwd, client.address.endpoint)
-        wanted, found = runtime_for_new(runtime, folder)
-        reply = client.new(name, wanted, folder, parse_env(env), reuse, cwd_needed=cwd is not None)
+        directory = directory_for_new(cwd, client.address.endpoint)
+        wanted, found = runtime_for_new(runtime, directory)
+        reply = client.new(name, wanted, directory, parse_env(env), reuse, cwd_needed=cwd is not None)
         if share:
             client.share(reply.session or "", share)
     context.show(

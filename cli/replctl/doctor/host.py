@@ -106,19 +106,19 @@ def disk(config: Config, state_dir: str, scratch: str) -> Iterator[Finding]:
         yield _check_space("disk", scratch, DISK_FLOOR)
 
 
-def _check_space(name: str, folder: str, wanted: int) -> Finding:
-    place = Path(folder)
+def _check_space(name: str, directory: str, wanted: int) -> Finding:
+    place = Path(directory)
     while not place.exists():
         place = place.parent
     found = os.statvfs(place)
     free = found.f_bavail * found.f_frsize
-    seen = f"{free // 1024**2} MiB free for {folder}"
+    seen = f"{free // 1024**2} MiB free for {directory}"
     mend = f"free space on `df {place}`, or use another directory: REPLCTL_STATE_DIR, TMPDIR"
     if not os.access(place, os.W_OK | os.X_OK):
         return fail(
             name,
             f"{place} is not writable",
-            f"{folder} must be created in it",
+            f"{directory} must be created in it",
             f"chown or chmod {place}, or mount it read-write",
         )
     if free < DISK_FLOOR or (found.f_files and found.f_favail < _INODES_FLOOR):

@@ -97,9 +97,9 @@ def landlock(machine: Machine, report: SandboxReport) -> Finding:
 def cgroups(machine: Machine, report: SandboxReport) -> Finding:
     """Check control groups, which limit all processes of a session together."""
     home = machine.cgroups
-    lacking = [name for name in _BOUNDS if report.layers.get(name, name in home.folders) is False]
+    lacking = [name for name in _BOUNDS if report.layers.get(name, name in home.directories) is False]
     if not lacking:
-        return ok("cgroups", f"version {home.version}: {', '.join(sorted(home.folders))}")
+        return ok("cgroups", f"version {home.version}: {', '.join(sorted(home.directories))}")
     cause = f"nothing limits {', '.join(lacking)} of all of a session's processes together"
     return warn("cgroups", home.problem or f"not usable: {', '.join(lacking)}", cause, _DELEGATE)
 

@@ -48,13 +48,13 @@ def _describe_settings(loaded: LoadedConfig) -> str:
 def _check_paths(config: Config) -> Iterator[Finding]:
     """Check the directories that the settings name."""
     sandbox = config.sandbox
-    folders = {
+    directories = {
         "sandbox.workspaces": sandbox.workspaces,
         "sandbox.readable-paths": sandbox.readable_paths,
         "sandbox.writable-paths": sandbox.writable_paths,
         "session.load-paths": config.session.load_paths,
     }
-    for key, paths in folders.items():
+    for key, paths in directories.items():
         for path in paths:
             if not os.path.exists(os.path.expanduser(path)):
                 yield warn("config", f"{key} names {path}", "it does not exist", f"create it, or remove it from {key}")

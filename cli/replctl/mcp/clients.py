@@ -23,10 +23,10 @@ class ClientConfig(NamedTuple):
     base: tuple[str, str] | None = None  # variable that replaces a directory of the user's path
     more: Mapping[str, Any] = {}
 
-    def path(self, scope: str, environ: Environ, folder: str) -> str | None:
+    def path(self, scope: str, environ: Environ, directory: str) -> str | None:
         """Return the file for a scope, in this project directory, or None."""
         if scope == "project":
-            return None if self.project is None else os.path.join(folder, self.project)
+            return None if self.project is None else os.path.join(directory, self.project)
         if self.base is not None and (moved := environ.get(self.base[0])):
             return os.path.join(moved, os.path.relpath(self.user, self.base[1]))
         return self.user.replace("~", environ.get("HOME", "/"), 1)

@@ -68,10 +68,10 @@ def bind(where: str) -> socket.socket:
 
 def load_token(path: str) -> str:
     """Return the token in this file, which is created if missing. Raises ReplError if others could read it."""
-    folder = os.path.dirname(path)
+    directory = os.path.dirname(path)
     try:
-        make_private_directory(folder)
-        if (why := directory_problem(folder, os.getuid())) is not None:
+        make_private_directory(directory)
+        if (why := directory_problem(directory, os.getuid())) is not None:
             raise ReplError("invalid-request", f"the token's directory cannot be used: {why}")
         try:
             made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -19,13 +19,13 @@ _NO_BOUND = 1 << 40  # read-only: no size limit
 class TranscriptReader:
     """Reads both kinds of storage as one, so a changed setting hides no earlier transcript."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        folder = folder or Path(state_dir(os.environ)) / "transcripts"
-        self._backends: list[TranscriptBackend] = [JsonlBackend(folder, _NO_BOUND)]
-        if (folder / "transcripts.db").exists():
+    def __init__(self, directory: Path | None = None) -> None:
+        directory = directory or Path(state_dir(os.environ)) / "transcripts"
+        self._backends: list[TranscriptBackend] = [JsonlBackend(directory, _NO_BOUND)]
+        if (directory / "transcripts.db").exists():
             from replbroker.sinks.sqlite_backend import SqliteBackend  # rarely used
 
-            self._backends.append(SqliteBackend(folder, _NO_BOUND))
+            self._backends.append(SqliteBackend(directory, _NO_BOUND))
 
     def heads(self, name: str | None = None) -> list[TranscriptInfo]:
         """Return transcripts of sessions with this name or id, or all; newest first."""

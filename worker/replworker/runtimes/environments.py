@@ -82,27 +82,27 @@ def _find_executable(path: str) -> str:
     return path
 
 
-def list_environments(folder: str) -> frozenset[str]:
+def list_environments(directory: str) -> frozenset[str]:
     """Return the named environments in a directory, as `@NAME` and `@OWNER/NAME`."""
     found = set()
-    for entry in _subdirectories(folder):
+    for entry in _subdirectories(directory):
         if entry.startswith("@"):
-            found |= {f"@{unquote(entry[1:])}/{name}" for name in _subdirectories(f"{folder}/{entry}")}
+            found |= {f"@{unquote(entry[1:])}/{name}" for name in _subdirectories(f"{directory}/{entry}")}
         else:
             found.add(f"@{entry}")
     return frozenset(found)
 
 
-def _subdirectories(folder: str) -> list[str]:
+def _subdirectories(directory: str) -> list[str]:
     try:
-        with os.scandir(folder) as entries:
+        with os.scandir(directory) as entries:
             found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
             return [name for name in found if not name.startswith(".")]
     except FileNotFoundError:
         return []
 
 
-def _ensure_environment(folder: str, name: str, interpreter: str) -> str:
+def _ensure_environment(directory: str, name: str, interpreter: str) -> str:
     """Return the path of a named environment, created if necessary.
 
     One worker at a time creates it and the others wait, up to the start timeout. A worker killed meanwhile leaves a
@@ -110,10 +110,10 @@ def _ensure_environment(folder: str, name: str, interpreter: str) -> str:
     """
     owner, slash, name = name.rpartition("/")
     if slash:
-        folder = os.path.join(folder, f"@{quote(owner, safe='')}")
-    path = os.path.join(folder, name)
-    make_private_directory(folder)
-    with open(os.path.join(folder, f".{name}.lock"), "ab") as lock:
+        directory = os.path.join(directory, f"@{quote(owner, safe='')}")
+    path = os.path.join(directory, name)
+    make_private_directory(directory)
+    with open(os.path.join(directory, f".{name}.lock"), "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if os.fstat(lock.fileno()).st_size:
             shutil.rmtree(path, ignore_errors=True)

@@ -17,14 +17,14 @@ _ASIDE = ".removed"  # no environment's or owner's name begins with a dot
 _BATCH = 1000  # names held in memory
 
 
-def set_aside(folder: str, environment: str) -> None:
+def set_aside(directory: str, environment: str) -> None:
     """Move `@NAME` or `@OWNER/NAME`, which is not in use, out of the directory of named environments.
 
     Raises:
         OSError: it cannot be moved
     """
     owner, slash, name = environment[1:].rpartition("/")
-    with _directory(folder) as top:
+    with _directory(directory) as top:
         with suppress(FileExistsError):
             os.mkdir(_ASIDE, 0o700, dir_fd=top)
         with _directory(_ASIDE, top) as aside, _directory(f"@{quote(owner, safe='')}" if slash else ".", top) as home:
@@ -34,26 +34,26 @@ def set_aside(folder: str, environment: str) -> None:
                 os.unlink(f".{name}.lock", dir_fd=home)
 
 
-def has_set_aside(folder: str) -> bool:
+def has_set_aside(directory: str) -> bool:
     """Return whether something waits to be deleted, perhaps since an earlier broker."""
-    return next(_names(folder), None) is not None
+    return next(_names(directory), None) is not None
 
 
-def delete_set_aside(folder: str) -> list[str]:
+def delete_set_aside(directory: str) -> list[str]:
     """Delete the environments set aside; return what could not be deleted, and why."""
     failed: dict[str, str] = {}
-    while batch := list(islice((name for name in _names(folder) if name not in failed), _BATCH)):
-        with _directory(f"{folder}/{_ASIDE}") as aside:
+    while batch := list(islice((name for name in _names(directory) if name not in failed), _BATCH)):
+        with _directory(f"{directory}/{_ASIDE}") as aside:
             for name in batch:
                 try:
                     _delete(name, aside)
                 except OSError as error:
-                    failed[name] = f"{folder}/{_ASIDE}/{name}: {error.strerror}"
+                    failed[name] = f"{directory}/{_ASIDE}/{name}: {error.strerror}"
     return list(failed.values())
 
 
-def _names(folder: str) -> Iterator[str]:
-    with suppress(FileNotFoundError), os.scandir(f"{folder}/{_ASIDE}") as entries:
+def _names(directory: str) -> Iterator[str]:
+    with suppress(FileNotFoundError), os.scandir(f"{directory}/{_ASIDE}") as entries:
         for entry in entries:
             yield entry.name
 

@@ -26,7 +26,7 @@ before the interpreter is told its directory (replworker.session_sandbox)::
     error = sandbox.attach(policy, directory)           # 3 to 10 ms; None on success
 
 If `report.layers["late-workspace"]` is False, a session with a directory starts cold, with
-``prepare_plan(..., folder=directory)``, and not from the pool. A sandbox is used once: a second `attach` fails.
+``prepare_plan(..., directory=directory)``, and not from the pool. A sandbox is used once: a second `attach` fails.
 `process.poll_exit()` returns "out of memory: 1024 MB" if a control group enforced its limit; `sandbox.close()` cleans
 up in a worker that lives on.
 

@@ -51,17 +51,17 @@ def read_bounded(fd: int, most: int, name: str) -> bytes:
     return bytes(data)
 
 
-def list_matching(folder: str, pattern: str) -> Iterator[str]:
+def list_matching(directory: str, pattern: str) -> Iterator[str]:
     """Yield the sorted paths of entries whose whole name matches; none if the directory is missing.
 
     Raises:
         Oversized: the directory has too many entries
     """
     try:
-        with os.scandir(folder) as entries:
+        with os.scandir(directory) as entries:
             found = [entry.name for _, entry in zip(range(MAX_ENTRIES + 1), entries, strict=False)]
     except (OSError, ValueError):  # a NUL in its name
         return
     if len(found) > MAX_ENTRIES:
-        raise Oversized(f"{folder} has more than {MAX_ENTRIES} entries")
-    yield from (f"{folder}/{name}" for name in sorted(found) if re.fullmatch(pattern, name))
+        raise Oversized(f"{directory} has more than {MAX_ENTRIES} entries")
+    yield from (f"{directory}/{name}" for name in sorted(found) if re.fullmatch(pattern, name))

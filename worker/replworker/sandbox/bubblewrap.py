@@ -64,19 +64,19 @@ class BubblewrapSandbox:
 
     def memory_group(self) -> tuple[Path, int] | None:
         """Return the control group that limits its memory and the group's version, or None."""
-        folder = self.group.folders.get("memory")
-        return None if folder is None else (folder, self._plan.machine.cgroups.version)
+        directory = self.group.directories.get("memory")
+        return None if directory is None else (directory, self._plan.machine.cgroups.version)
 
     # --- the session's directory ---
 
-    def attach(self, policy: Policy, folder: str, rights: Rights | None = None) -> str | None:
+    def attach(self, policy: Policy, directory: str, rights: Rights | None = None) -> str | None:
         """Mount the workspace into the running sandbox at its own path. Return an error message, or None.
 
         Call it once, before any user code runs.
 
         Args:
             policy: may be tighter in its paths than the policy the sandbox was started with
-            folder: a real path accepted by `workspace.check_directory`
+            directory: a real path accepted by `workspace.check_directory`
             rights: the rights of the session's owner, with which everything is opened
         """
         if self._helper is None:
@@ -84,7 +84,7 @@ class BubblewrapSandbox:
         usher, self._helper = self._helper, None
         try:
             with acting_as(rights):
-                wanted = workspace.workspace_mounts(policy, folder, self._plan.kept)
+                wanted = workspace.workspace_mounts(policy, directory, self._plan.kept)
         except (workspace.DirectoryRefused, OSError) as error:
             usher.stop()
             return str(error)

@@ -33,7 +33,7 @@ class CgroupRoot:
     """Directories in which groups can be created, by controller. In version 2 all are the same."""
 
     version: int = 0
-    folders: dict[str, str] = field(default_factory=dict)
+    directories: dict[str, str] = field(default_factory=dict)
     problem: str | None = _NONE
 
 
@@ -46,13 +46,13 @@ def find_cgroup_root(proc: Path = Path("/proc/self")) -> CgroupRoot:
         for name in filter(None, names.split(",")):
             if name in CONTROLLERS and name in mounts:
                 first[name] = _mounted_path(mounts[name], path)
-    usable = {name: folder for name, folder in first.items() if _is_writable(folder)}
+    usable = {name: directory for name, directory in first.items() if _is_writable(directory)}
     if usable:
         return CgroupRoot(1, usable, None)
     for _, names, path in own:
         if names == "" and "" in mounts:
             second = _find_v2(Path(_mounted_path(mounts[""], path)))
-            if second.folders or not first:
+            if second.directories or not first:
                 return second
     return CgroupRoot(problem=f"{next(iter(first.values()))} is not writable" if first else _NONE)
 
@@ -93,31 +93,31 @@ def _mounted_path(mount: Mount, path: str) -> str:
     return os.path.normpath(f"{place}/{path[len(root) :] if root != '/' and path.startswith(root) else path}")
 
 
-def _is_writable(folder: str) -> bool:
-    return os.access(folder, os.W_OK) and os.access(f"{folder}/cgroup.procs", os.W_OK)
+def _is_writable(directory: str) -> bool:
+    return os.access(directory, os.W_OK) and os.access(f"{directory}/cgroup.procs", os.W_OK)
 
 
-def _find_v2(folder: Path) -> CgroupRoot:
+def _find_v2(directory: Path) -> CgroupRoot:
     """Prepare a version 2 group: processes must be in leaves, so the broker moves to a leaf if it is alone."""
     try:
-        offered = set((folder / "cgroup.controllers").read_text().split()) & set(CONTROLLERS)
+        offered = set((directory / "cgroup.controllers").read_text().split()) & set(CONTROLLERS)
         if not offered:
-            return CgroupRoot(problem=f"{folder} has no memory or pids controller")
-        if not _is_writable(str(folder)):
-            return CgroupRoot(problem=f"{folder} is not writable")
-        if not offered <= set((folder / "cgroup.subtree_control").read_text().split()):
-            _move_to_leaf(folder)
-            (folder / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(offered)))
+            return CgroupRoot(problem=f"{directory} has no memory or pids controller")
+        if not _is_writable(str(directory)):
+            return CgroupRoot(problem=f"{directory} is not writable")
+        if not offered <= set((directory / "cgroup.subtree_control").read_text().split()):
+            _move_to_leaf(directory)
+            (directory / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(offered)))
     except OSError as error:
-        return CgroupRoot(problem=f"{folder}: {error.strerror}")
-    return CgroupRoot(2, dict.fromkeys(sorted(offered), str(folder)), None)
+        return CgroupRoot(problem=f"{directory}: {error.strerror}")
+    return CgroupRoot(2, dict.fromkeys(sorted(offered), str(directory)), None)
 
 
-def _move_to_leaf(folder: Path) -> None:
-    pids = [int(pid) for pid in (folder / "cgroup.procs").read_text().split()]
+def _move_to_leaf(directory: Path) -> None:
+    pids = [int(pid) for pid in (directory / "cgroup.procs").read_text().split()]
     if pids != [os.getpid()]:
         raise OSError(0, "it contains processes other than the broker")
-    leaf = folder / "replctl-broker"
+    leaf = directory / "replctl-broker"
     leaf.mkdir(exist_ok=True)
     (leaf / "cgroup.procs").write_text(str(pids[0]))
 
@@ -131,9 +131,13 @@ class Cgroup:
         self._name = ""
 
     @property
-    def folders(self) -> dict[str, Path]:
+    def directories(self) -> dict[str, Path]:
         """Directory of this group by controller."""
-        return {name: Path(folder, self._name) for name, folder in self._home.folders.items()} if self._name else {}
+        return (
+            {name: Path(directory, self._name) for name, directory in self._home.directories.items()}
+            if self._name
+            else {}
+        )
 
     def create(self) -> None:
         """Create the group and set its limits.
@@ -143,13 +147,13 @@ class Cgroup:
         """
         for number in range(_MAX_GROUPS):
             self._name = f"replctl-{os.getpid()}-{number}"  # `remove_orphans` finds dead workers by the pid
-            if not any(folder.exists() for folder in self.folders.values()):
+            if not any(directory.exists() for directory in self.directories.values()):
                 break
-        for name, folder in self.folders.items():
-            folder.mkdir(exist_ok=True)  # in version 2 the directories are the same
+        for name, directory in self.directories.items():
+            directory.mkdir(exist_ok=True)  # in version 2 the directories are the same
             for file, value in self._settings(name):
-                if file not in _OPTIONAL or (folder / file).exists():
-                    (folder / file).write_text(value)
+                if file not in _OPTIONAL or (directory / file).exists():
+                    (directory / file).write_text(value)
 
     def _settings(self, controller: str) -> list[tuple[str, str]]:
         usage, first = self._usage, self._home.version == 1
@@ -171,15 +175,15 @@ class Cgroup:
         Raises:
             OSError: the group cannot be joined
         """
-        for folder in set(self.folders.values()):
-            with open(folder / "cgroup.procs", "w") as file:
+        for directory in set(self.directories.values()):
+            with open(directory / "cgroup.procs", "w") as file:
                 file.write("0")
 
     def controllers_of(self, pid: int) -> set[str]:
         """Return the controllers in whose group a process is."""
         found = set()
-        for name, folder in self.folders.items():
-            if str(pid) in (folder / "cgroup.procs").read_text().split():
+        for name, directory in self.directories.items():
+            if str(pid) in (directory / "cgroup.procs").read_text().split():
                 found.add(name)
         return found
 
@@ -195,11 +199,11 @@ class Cgroup:
 
     def _read_counter(self, file: str, word: str | None = None) -> int:
         """Read a counter of the memory controller, after `word` if the file has several; 0 if it is missing."""
-        folder = self.folders.get("memory")
-        if folder is None:
+        directory = self.directories.get("memory")
+        if directory is None:
             return 0
         try:
-            words = (folder / file).read_text().split()
+            words = (directory / file).read_text().split()
             return int(words[words.index(word) + 1] if word else words[0])
         except (OSError, ValueError, IndexError):
             return 0
@@ -207,7 +211,7 @@ class Cgroup:
     def remove(self, seconds: float = 0.0) -> bool:
         """Remove the group. Return False if a process is still in it after `seconds`."""
         end = time.monotonic() + seconds
-        while not _remove(set(self.folders.values())):
+        while not _remove(set(self.directories.values())):
             if time.monotonic() >= end:
                 return False
             time.sleep(_DYING_S)
@@ -217,19 +221,19 @@ class Cgroup:
 def remove_orphans(home: CgroupRoot) -> int:
     """Remove groups of dead workers and return how many are left. A killed worker leaves an empty group."""
     left = 0
-    for folder in set(home.folders.values()):
-        for path in Path(folder).glob("replctl-*-*"):
+    for directory in set(home.directories.values()):
+        for path in Path(directory).glob("replctl-*-*"):
             match = _NAME.fullmatch(path.name)
             if match and not os.path.exists(f"/proc/{match[1]}") and not _remove({path}):
                 left += 1
     return left
 
 
-def _remove(folders: Iterable[Path]) -> bool:
+def _remove(directories: Iterable[Path]) -> bool:
     gone = True
-    for folder in folders:
+    for directory in directories:
         try:
-            folder.rmdir()
+            directory.rmdir()
         except FileNotFoundError:
             continue
         except OSError:

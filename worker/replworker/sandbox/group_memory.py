@@ -26,12 +26,12 @@ _FILES = {
 }
 
 
-def used_bytes(folder: Path, version: int) -> int:
+def used_bytes(directory: Path, version: int) -> int:
     """Return the bytes used by the group's processes; 0 if the group is gone."""
     files = _FILES[version]
     try:
-        lines = (folder / "memory.stat").read_text().splitlines()
-        held = int((folder / files.used).read_text())
+        lines = (directory / "memory.stat").read_text().splitlines()
+        held = int((directory / files.used).read_text())
     except OSError:
         return 0
     stat = dict(line.split(" ", 1) for line in lines)
@@ -39,25 +39,25 @@ def used_bytes(folder: Path, version: int) -> int:
     return max(0, held - cache)
 
 
-def limit_bytes(folder: Path, version: int) -> int | None:
+def limit_bytes(directory: Path, version: int) -> int | None:
     """Return the group's limit in bytes, or None.
 
     Raises:
         OSError: the file is missing
         ValueError: the file has no number
     """
-    text = (folder / _FILES[version].most).read_text().strip()
+    text = (directory / _FILES[version].most).read_text().strip()
     return None if text == "max" or int(text) >= _UNLIMITED else int(text)
 
 
 def limited_ancestors(place: Path, version: int) -> Iterator[Path]:
     """Yield this group and its ancestors that have a limit."""
-    for folder in (place, *place.parents):
+    for directory in (place, *place.parents):
         try:
-            bound = limit_bytes(folder, version)
+            bound = limit_bytes(directory, version)
         except (OSError, ValueError):
-            if not (folder / "cgroup.procs").exists():
+            if not (directory / "cgroup.procs").exists():
                 return  # above the hierarchy
             continue  # the version 2 root has no such file
         if bound is not None:
-            yield folder
+            yield directory

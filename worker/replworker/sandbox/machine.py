@@ -59,7 +59,7 @@ class Machine:
     late_mounts: bool  # open_tree, move_mount and mount_setattr exist
     cgroups: cgroup.CgroupRoot
     top_links: dict[str, str]  # /lib -> usr/lib
-    top_folders: tuple[str, ...]
+    top_directories: tuple[str, ...]
     etc: tuple[str, ...]
     etc_network: tuple[str, ...]
 
@@ -90,7 +90,9 @@ def detect_machine(bwrap: str | None = None) -> Machine:
         late_mounts=mounts.has_mount_calls(),
         cgroups=cgroup.find_cgroup_root(),
         top_links=links,
-        top_folders=tuple(f"/{name}" for name in _TOP_LEVEL if f"/{name}" not in links and os.path.isdir(f"/{name}")),
+        top_directories=tuple(
+            f"/{name}" for name in _TOP_LEVEL if f"/{name}" not in links and os.path.isdir(f"/{name}")
+        ),
         etc=_existing(_ETC),
         etc_network=_existing(_ETC_NETWORK),
     )

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from replworker.sandbox import identity, mounts, private_mounts
-from replworker.sandbox.plan import EMPTY_FOLDER, NO_FILE
+from replworker.sandbox.plan import EMPTY_DIRECTORY, NO_FILE
 from replworker.sandbox.rights import Rights
 from replworker.sandbox.workspace import SandboxMount
 
@@ -145,13 +145,13 @@ def _clone_mount(
 
 
 def _attach_mount(path: str, kind: str, tree: int | None) -> None:
-    folder = kind == "hidden-folder"
+    directory = kind == "hidden-directory"
     if tree is None:
-        tree = _clone_mount(EMPTY_FOLDER if folder else NO_FILE, "readable", None)
+        tree = _clone_mount(EMPTY_DIRECTORY if directory else NO_FILE, "readable", None)
         assert tree is not None
     else:
-        folder = stat.S_ISDIR(os.fstat(tree).st_mode)
-    mounts.make_mount_point(path, folder)
+        directory = stat.S_ISDIR(os.fstat(tree).st_mode)
+    mounts.make_mount_point(path, directory)
     mounts.attach(tree, path)
 
 

@@ -121,7 +121,7 @@ def attach(tree: int, path: str) -> None:
     )
 
 
-def make_mount_point(path: str, folder: bool) -> None:
+def make_mount_point(path: str, directory: bool) -> None:
     """Create a mount point if it is missing, also below a read-only mount."""
     if os.path.lexists(path):
         return
@@ -135,17 +135,17 @@ def make_mount_point(path: str, folder: bool) -> None:
         tree = clone(base, recursive=False)
         try:
             make_writable(tree)
-            _make(tree, missing, folder)
+            _make(tree, missing, directory)
         finally:
             os.close(tree)
     finally:
         os.close(base)
 
 
-def _make(tree: int, names: list[str], folder: bool) -> None:
+def _make(tree: int, names: list[str], directory: bool) -> None:
     for depth in range(1, len(names) + 1):
         name = "/".join(names[:depth])
-        if folder or depth < len(names):
+        if directory or depth < len(names):
             os.mkdir(name, 0o755, dir_fd=tree)
         else:
             os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=tree))

@@ -29,7 +29,7 @@ _FILES = {"/.git/commondir": b".\n", "/.git/config.worktree": b""}
 _NEVER = ("/.git/config", "/.git/rebase-merge", "/.git/rebase-apply")  # meaningful to git even if empty
 _MOST_RECORD_BYTES = 1024 * 1024
 _LOCK_S, _LOCK_PAUSE_S = 1.0, 0.01
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def create_placeholders(policy: Policy, root: str, records: str, rights: Rights | None = None) -> tuple[int, ...]:
@@ -43,12 +43,12 @@ def create_placeholders(policy: Policy, root: str, records: str, rights: Rights 
     with ExitStack() as stack:
         record = _open_record(records, root)
         stack.callback(os.close, record)
-        with acting_as(rights), _open_directory(root) as folder:
-            _lock(folder)
+        with acting_as(rights), _open_directory(root) as directory:
+            _lock(directory)
             for name in _missing_names(policy, root):
                 os.write(record, json.dumps([root, name]).encode() + b"\n")
-                _make(folder, name, _placeholder_content(root, name), give=rights is None)
-            lock = os.dup(folder)
+                _make(directory, name, _placeholder_content(root, name), give=rights is None)
+            lock = os.dup(directory)
         stack.pop_all()
     return lock, record
 
@@ -79,9 +79,9 @@ def _missing_names(policy: Policy, root: str) -> list[str]:
     return found
 
 
-def _make(folder: int, name: str, content: bytes | None, *, give: bool) -> None:
+def _make(directory: int, name: str, content: bytes | None, *, give: bool) -> None:
     """Create a placeholder; with `give`, chown it to the directory's owner if running as root."""
-    with _open_parent(folder, name) as (parent, last):
+    with _open_parent(directory, name) as (parent, last):
         try:
             if content is None:
                 os.mkdir(last, 0o755, dir_fd=parent)
@@ -152,11 +152,11 @@ def _process_record(path: str) -> None:
 def _remove_names(root: str, names: list[str]) -> bool:
     """Remove unchanged placeholders. Return False if another session needs them."""
     try:
-        with _open_directory(root) as folder:
-            if not _try_lock_exclusive(folder):
+        with _open_directory(root) as directory:
+            if not _try_lock_exclusive(directory):
                 return False
             for name in names:
-                _remove_unchanged(folder, name, _placeholder_content(root, name))
+                _remove_unchanged(directory, name, _placeholder_content(root, name))
     except OSError:  # it was deleted, or cannot be entered any more
         pass
     return True
@@ -172,8 +172,8 @@ def _try_lock_exclusive(fd: int) -> bool:
     return True
 
 
-def _remove_unchanged(folder: int, name: str, content: bytes | None) -> None:
-    with suppress(OSError, bounded_read.Oversized), _open_parent(folder, name) as (parent, last):
+def _remove_unchanged(directory: int, name: str, content: bytes | None) -> None:
+    with suppress(OSError, bounded_read.Oversized), _open_parent(directory, name) as (parent, last):
         if content is None:
             os.rmdir(last, dir_fd=parent)
             return
@@ -200,17 +200,17 @@ def _open_directory(root: str) -> Iterator[int]:
 
 
 @contextmanager
-def _open_parent(folder: int, name: str) -> Iterator[tuple[int, str]]:
+def _open_parent(directory: int, name: str) -> Iterator[tuple[int, str]]:
     """Open the parent of a path below a directory, without following symlinks; yield it and the last name.
 
     Raises:
         OSError: a component is missing or a symlink
     """
     *above, last = name.split("/")
-    fd = os.dup(folder)
+    fd = os.dup(directory)
     try:
         for each in above:
-            fd, before = os.open(each, _FOLDER, dir_fd=fd), fd
+            fd, before = os.open(each, _DIRECTORY, dir_fd=fd), fd
             os.close(before)
         yield fd, last
     finally:

@@ -20,7 +20,7 @@ from replworker.sandbox.workspace import SandboxMount
 FIRST_FD = 7  # 0 to 6 are the interpreter's
 ARGUMENTS_FD, FILTER_FD, FIRST_TEXT_FD = FIRST_FD, FIRST_FD + 1, FIRST_FD + 2
 # Covers of hidden paths. The device is on a nodev mount, so it cannot even be opened.
-EMPTY_FOLDER, NO_FILE = "/run/empty", "/dev/null"
+EMPTY_DIRECTORY, NO_FILE = "/run/empty", "/dev/null"
 SCRATCH = "/tmp/work"  # working directory of sessions without a workspace
 _MIN_VERSION = (0, 7)  # bubblewrap: --size
 _DISABLE_USERNS_VERSION = (0, 8)  # bubblewrap: --disable-userns
@@ -201,7 +201,7 @@ def _minimal(policy: Policy, machine: Machine) -> Iterator[str]:
     yield from ("--ro-bind", "/usr", "/usr")
     for path, target in machine.top_links.items():
         yield from ("--symlink", target, path)
-    for path in machine.top_folders:
+    for path in machine.top_directories:
         yield from ("--ro-bind", path, path)
     for path in (*machine.etc, *(machine.etc_network if policy.network == "host" else ())):
         yield from ("--ro-bind", path, path)
@@ -218,7 +218,7 @@ def _private_filesystems(policy: Policy) -> Iterator[str]:
     """Mount private, size-limited file systems."""
     size = str(policy.limits.tmp_bytes)
     yield from ("--size", size, "--tmpfs", "/dev/shm", "--perms", "1777", "--size", size, "--tmpfs", "/tmp")
-    yield from ("--dir", identity.HOME, "--dir", SCRATCH, "--dir", EMPTY_FOLDER)
+    yield from ("--dir", identity.HOME, "--dir", SCRATCH, "--dir", EMPTY_DIRECTORY)
 
 
 def _generated_files(policy: Policy) -> dict[str, str]:
@@ -246,7 +246,7 @@ def _runtime(policy: Policy, needs: RuntimePaths) -> Iterator[str]:
 
 def _bind_options(mounts: Iterable[SandboxMount]) -> Iterator[str]:
     for mount in mounts:
-        if mount.kind == "hidden-folder":
+        if mount.kind == "hidden-directory":
             yield from ("--tmpfs", mount.path, "--remount-ro", mount.path)
         elif mount.kind == "hidden-file":
             yield from ("--ro-bind", NO_FILE, mount.path)
@@ -256,7 +256,7 @@ def _bind_options(mounts: Iterable[SandboxMount]) -> Iterator[str]:
 
 def _init_arguments(policy: Policy, machine: Machine, runtime: str) -> Iterator[str]:
     """Yield the arguments of sandbox_init.py."""
-    limits = rlimits.limits(policy.limits, runtime, grouped="memory" in machine.cgroups.folders)
+    limits = rlimits.limits(policy.limits, runtime, grouped="memory" in machine.cgroups.directories)
     rules = landlock.build_rules(machine.landlock_abi, writable=policy.profile == "workspace-write")
     yield ",".join(f"{which}={value}" for which, value in limits)
     yield from (str(rules.handled), str(rules.scoped), ",".join(f"{path}={right}" for path, right in rules.paths))

@@ -22,7 +22,7 @@ _RUNTIMES = str(Path(__file__).parents[1] / "runtimes")
 class ManagedEnvironment:
     """A named environment of the broker: its directory and the interpreter it was created with."""
 
-    folder: str
+    directory: str
     interpreter: str
 
 
@@ -34,7 +34,7 @@ def prepare_plan(
     env: dict[str, str],
     *,
     slot: int = 0,
-    folder: str | None = None,
+    directory: str | None = None,
     home: str | None = None,
     also: tuple[str, ...] = (),
     trusted: bool = True,
@@ -50,7 +50,7 @@ def prepare_plan(
         interpreter: path of the program
         env: environment variables for the session
         slot: number that selects the session's host user under a root broker
-        folder: real path accepted by `check_directory`, mounted at the start; only if `SandboxPlan.late` is False
+        directory: real path accepted by `check_directory`, mounted at the start; only if `SandboxPlan.late` is False
         home: home directory; None: the broker's
         also: further paths that the runtime reads
         trusted: the operator chose the interpreter; else it may be a session's work, runs only after the limits are
@@ -99,7 +99,7 @@ def prepare_plan(
         granted=granted,
         found=() if trusted else [(path, _file_identity(path)) for path in needs.paths],
         hidden=_hidden_mounts(policy, home, run_as, needs.paths),
-        workspace=_initial_mounts(policy, folder, needs.read_only, grant),
+        workspace=_initial_mounts(policy, directory, needs.read_only, grant),
         slot=slot,
         asked=asked,
         rights=grant.rights,
@@ -129,22 +129,22 @@ def _paths_of_named(
             if not is_within(path, own):
                 workspace.check_owner_directories(grant, path, path)
     elif grant.is_restricted:
-        own = (kept.folder, *runtime_paths.find_runtime_paths(kept.interpreter).paths)
+        own = (kept.directory, *runtime_paths.find_runtime_paths(kept.interpreter).paths)
         strange = [path for path in found.paths if not is_within(path, own) and not may_read(path)]
         if strange:
             raise workspace.DirectoryRefused(
-                f"{kept.folder} builds on {strange[0]}, which does not belong to the broker"
+                f"{kept.directory} builds on {strange[0]}, which does not belong to the broker"
             )
     return found
 
 
 def _initial_mounts(
-    policy: Policy, folder: str | None, kept: tuple[str, ...], grant: Grant
+    policy: Policy, directory: str | None, kept: tuple[str, ...], grant: Grant
 ) -> list[workspace.SandboxMount]:
-    if folder is None:
+    if directory is None:
         return []
     with acting_as(grant.rights):
-        return workspace.workspace_mounts(policy, folder, kept)
+        return workspace.workspace_mounts(policy, directory, kept)
 
 
 def _file_identity(path: str) -> str:

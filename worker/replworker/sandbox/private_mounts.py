@@ -46,8 +46,8 @@ def expose_paths(
             trees[path] = clone_tree(path, theirs)
             if adopted:
                 owners.map_tree(trees[path], theirs)
-    for folder in sorted({cover for cover in covers.values() if cover}):
-        mounts.tmpfs(folder, "mode=755,size=64k")
+    for directory in sorted({cover for cover in covers.values() if cover}):
+        mounts.tmpfs(directory, "mode=755,size=64k")
     mask = os.umask(0o022)  # the user has to pass new directories, whatever the broker's umask
     for path, fd in trees.items():
         _make(path, stat.S_ISDIR(os.fstat(fd).st_mode))
@@ -132,20 +132,20 @@ def clone_tree(path: str, rights: Rights | None) -> int:
 
 def first_closed_dir(path: str, uid: int, root: str = "/") -> str | None:
     """Return the first directory on the path from `root` that the user may not pass, or None."""
-    for folder in reversed(Path(path).parents):
-        if str(folder) == "/" or not is_within(str(folder), [root]):
+    for directory in reversed(Path(path).parents):
+        if str(directory) == "/" or not is_within(str(directory), [root]):
             continue
-        found = os.stat(folder)
+        found = os.stat(directory)
         if not found.st_mode & (0o100 if found.st_uid == uid else 0o001):
-            return str(folder)
+            return str(directory)
     return None
 
 
-def _make(path: str, folder: bool) -> None:
+def _make(path: str, directory: bool) -> None:
     if os.path.lexists(path):
         return
-    os.makedirs(path if folder else os.path.dirname(path), 0o755, exist_ok=True)
-    if not folder:
+    os.makedirs(path if directory else os.path.dirname(path), 0o755, exist_ok=True)
+    if not directory:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o644))
 
 

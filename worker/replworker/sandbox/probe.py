@@ -69,7 +69,7 @@ def probe(
             report, late_error = _run_selftest(plan, python, order, None, required)
             if late_error is None or machine.uid == 0:
                 return report
-            cold = prepare_plan(policy, machine, "python", python, env, also=(SELFTEST,), folder=order["workspace"])
+            cold = prepare_plan(policy, machine, "python", python, env, also=(SELFTEST,), directory=order["workspace"])
             return _run_selftest(cold, python, order, late_error, required)[0]
     except SandboxUnavailable as error:
         return failed_report(error.cause, error.fix, required)
@@ -172,24 +172,24 @@ def _reap(child: InterpreterProcess, confined: BubblewrapSandbox) -> None:
 def _bait(scratch: str | None) -> Iterator[dict[str, Any]]:
     """Lay out the bait and yield its description for the self-test."""
     with ExitStack() as stack:
-        folder = Path(
+        directory = Path(
             os.path.realpath(stack.enter_context(tempfile.TemporaryDirectory(prefix="replctl-", dir=scratch)))
         )
-        folder.chmod(0o755)  # a closed directory would mask a missing layer
-        (folder / "workspace").mkdir()
-        (folder / "secret").write_text("for nobody")
-        (folder / "secret").chmod(0o666)
+        directory.chmod(0o755)  # a closed directory would mask a missing layer
+        (directory / "workspace").mkdir()
+        (directory / "secret").write_text("for nobody")
+        (directory / "secret").chmod(0o666)
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         abstract = f"replctl-canary-{os.getpid()}-{time.monotonic_ns()}"
-        for address in ("\0" + abstract, str(folder / "socket")):
+        for address in ("\0" + abstract, str(directory / "socket")):
             listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             listener.bind(address)
             listener.listen()
-        (folder / "socket").chmod(0o666)
+        (directory / "socket").chmod(0o666)
         yield {
-            "secret": str(folder / "secret"),
-            "workspace": str(folder / "workspace"),
-            "socket": str(folder / "socket"),
+            "secret": str(directory / "secret"),
+            "workspace": str(directory / "workspace"),
+            "socket": str(directory / "socket"),
             "abstract": abstract,
             "port": tcp.getsockname()[1],
             "pid": os.getpid(),

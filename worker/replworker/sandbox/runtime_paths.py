@@ -64,11 +64,11 @@ def find_runtime_paths(
         links += found
         paths.append(_require_existing(end, program))
         for place in (*(path for path, _ in found), end):
-            folder = _installation_of(Path(place))
-            if folder is not None:
-                paths.append(str(folder))
-                developed += filter(may_read, _pth_directories(folder))
-                todo += [base for base in _bases(folder) if base not in todo]
+            directory = _installation_of(Path(place))
+            if directory is not None:
+                paths.append(str(directory))
+                developed += filter(may_read, _pth_directories(directory))
+                todo += [base for base in _bases(directory) if base not in todo]
     for path in more:
         found, end = follow_links(os.path.abspath(path))
         links += found
@@ -141,7 +141,7 @@ def _pth_directories(prefix: Path) -> Iterator[str]:
             for file in bounded_read.list_matching(f"{library}/{kind}", r".*\.pth"):
                 found.update(_parse_pth(bounded_read.read_text(file, _MOST_BYTES) or ""))
                 if len(found) > _MOST_NAMED:
-                    raise bounded_read.Oversized(f"the .pth files of {prefix} name more than {_MOST_NAMED} folders")
+                    raise bounded_read.Oversized(f"the .pth files of {prefix} name more than {_MOST_NAMED} directories")
     yield from sorted(found)
 
 
@@ -156,8 +156,8 @@ def _homes() -> set[str]:
     return {str(Path.home()), "/root"}
 
 
-def _inside(path: str, folders: tuple[str, ...]) -> bool:
-    return any(path == folder or path.startswith(folder + "/") for folder in (*folders, *_SYSTEM))
+def _inside(path: str, directories: tuple[str, ...]) -> bool:
+    return any(path == directory or path.startswith(directory + "/") for directory in (*directories, *_SYSTEM))
 
 
 def _outermost(paths: list[str] | tuple[str, ...]) -> tuple[str, ...]:

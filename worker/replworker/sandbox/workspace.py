@@ -22,7 +22,7 @@ from replwire.policy import Policy, is_within, may_work_in
 from replworker.sandbox import bounded_read, runtime_paths
 from replworker.sandbox.rights import Grant
 
-MountKind = Literal["writable", "readable", "hidden-folder", "hidden-file"]
+MountKind = Literal["writable", "readable", "hidden-directory", "hidden-file"]
 
 # No workspaces inside these; the second list excludes only the directories themselves.
 _SYSTEM = (
@@ -64,7 +64,7 @@ class DirectoryRefused(ValueError):
     """The directory cannot be given to a session. The message says why."""
 
 
-def check_directory(policy: Policy, folder: str, home: str, grant: Grant = EVERYTHING) -> str:
+def check_directory(policy: Policy, directory: str, home: str, grant: Grant = EVERYTHING) -> str:
     """Return the directory's real path if a session of this policy and owner may work there.
 
     Call it as the owner (`acting_as`), who may not see everything.
@@ -72,12 +72,12 @@ def check_directory(policy: Policy, folder: str, home: str, grant: Grant = EVERY
     Raises:
         DirectoryRefused: the session may not work there
     """
-    real = _resolve(folder)
-    check_owner_directories(grant, folder, real)
+    real = _resolve(directory)
+    check_owner_directories(grant, directory, real)
     if grant.rights is not None and not os.access(f"{real}/.", os.X_OK, effective_ids=True):
-        raise DirectoryRefused(f"{folder} is not a directory that {grant.identity} may enter")
+        raise DirectoryRefused(f"{directory} is not a directory that {grant.identity} may enter")
     if not os.path.isdir(real):
-        raise DirectoryRefused(f"{folder} is not a directory")
+        raise DirectoryRefused(f"{directory} is not a directory")
     if not may_work_in(policy, real):
         raise DirectoryRefused(f"{real} is not in one of the broker's workspaces ({', '.join(policy.workspaces)})")
     if grant.directories:
@@ -89,15 +89,15 @@ def check_directory(policy: Policy, folder: str, home: str, grant: Grant = EVERY
     return real
 
 
-def _resolve(folder: str) -> str:
+def _resolve(directory: str) -> str:
     """Resolve symlinks, except the kernel's own in /proc, which depend on the process."""
     try:
-        links, real = runtime_paths.follow_links(os.path.abspath(folder))
+        links, real = runtime_paths.follow_links(os.path.abspath(directory))
     except FileNotFoundError as error:
-        raise DirectoryRefused(f"{folder}: {error.strerror}") from None
+        raise DirectoryRefused(f"{directory}: {error.strerror}") from None
     for link, _ in links:
         if is_within(link, MAGIC_PATHS):
-            raise DirectoryRefused(f"{folder} goes through {link}, which depends on the process")
+            raise DirectoryRefused(f"{directory} goes through {link}, which depends on the process")
     return real
 
 
@@ -225,7 +225,7 @@ def hide(path: str) -> SandboxMount:
     mode = os.lstat(path).st_mode
     if stat.S_ISLNK(mode):
         raise DirectoryRefused(f"{path} should be hidden but is a symlink")
-    return SandboxMount(path, "hidden-folder" if stat.S_ISDIR(mode) else "hidden-file")
+    return SandboxMount(path, "hidden-directory" if stat.S_ISDIR(mode) else "hidden-file")
 
 
 def _protect(found: dict[str, SandboxMount], root: str, path: str) -> None:
@@ -240,17 +240,17 @@ def _protect(found: dict[str, SandboxMount], root: str, path: str) -> None:
         found[path] = SandboxMount(path, "readable")
 
 
-def _is_missing_repository(folder: str) -> bool:
+def _is_missing_repository(directory: str) -> bool:
     """Return whether this is an empty `.git`, where new contents would become a repository."""
-    if os.path.basename(folder) != ".git" or os.path.islink(folder) or not os.path.isdir(folder):
+    if os.path.basename(directory) != ".git" or os.path.islink(directory) or not os.path.isdir(directory):
         return False
-    return not os.path.lexists(f"{folder}/HEAD")
+    return not os.path.lexists(f"{directory}/HEAD")
 
 
-def _pin_parents(found: dict[str, SandboxMount], root: str, folder: str) -> str | None:
+def _pin_parents(found: dict[str, SandboxMount], root: str, directory: str) -> str | None:
     """Mount each directory below the root on itself. Return a file found in place of one, if any."""
     here = root
-    for name in filter(None, folder[len(root) :].split("/")):
+    for name in filter(None, directory[len(root) :].split("/")):
         here = f"{here}/{name}"
         if os.path.islink(here):
             raise DirectoryRefused(f"cannot protect files in {here}: it is a symlink")

@@ -42,7 +42,7 @@ class AgentReplPkgArgs(msgspec.Struct, forbid_unknown_fields=True):
 class AgentReplActivateArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `activate`."""
 
-    path: Annotated[str, Meta(description="Folder of a project or an environment.")]
+    path: Annotated[str, Meta(description="Directory of a project or an environment.")]
     session: Session = DEFAULT_SESSION
 
 
@@ -62,7 +62,7 @@ def reset(a: AgentReplSessionArgs, at: ToolContext) -> ToolCall:
         f"Session reset complete.\n- Old worker (epoch {epoch - 1}) terminated\n"
         f"- New worker (epoch {epoch}) spawned\n"
         "- All variables, functions, and types cleared\n- Packages will need to be imported again\n"
-        "- Folder and environment stay"
+        "- Directory and environment stay"
     )
     if reply.get("notice"):
         text += f", but {reply['notice']}"

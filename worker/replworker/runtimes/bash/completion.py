@@ -14,7 +14,7 @@ _COMMAND_BEFORE = re.compile(
     r"(?:^|[;|&({\n!]|(?:^|[\s;])(?:then|do|else|elif|if|while|until|time|exec|command|builtin|eval))\s*$"
 )
 _OPTION_BEFORE = re.compile(r"(?:^|[\s;|&(])(set\s+[-+]o|shopt(?:\s+-\w+)*)\s+(?:\w+\s+)*$")
-_FOLDER_BEFORE = re.compile(r"(?:^|[\s;|&(])(?:cd|pushd|rmdir)\s+$")
+_DIRECTORY_BEFORE = re.compile(r"(?:^|[\s;|&(])(?:cd|pushd|rmdir)\s+$")
 _COMMANDS = (
     ("keyword", "keyword"),
     ("builtin", "builtin"),
@@ -48,7 +48,7 @@ def plan_completion(code: str, pos: int) -> CompletionQuery:
     option = _OPTION_BEFORE.search(line)
     if option is not None:
         return CompletionQuery(start, prefix, (("setopt" if option[1].startswith("set") else "shopt", "option"),))
-    if _FOLDER_BEFORE.search(line):
+    if _DIRECTORY_BEFORE.search(line):
         return CompletionQuery(start, prefix, (("directory", "path"),))
     opened = line.rstrip().endswith("`") and line.count("`") % 2 == 1
     if "/" not in prefix and (opened or _COMMAND_BEFORE.search(line)):

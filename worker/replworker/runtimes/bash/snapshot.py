@@ -17,7 +17,7 @@ PARTS = 11
 
 def build_dump(n: int, parts: list[str], options: tuple[str, str]) -> DumpedFrame:
     """Build the reply to a dump from the parts sent by requests.sh and a new shell's `options`."""
-    variables, functions, exported, aliases, traps, umask, folder, jobs, files, set_options, shell_options = parts
+    variables, functions, exported, aliases, traps, umask, directory, jobs, files, set_options, shell_options = parts
     lines: list[str] = []
     left: list[SkippedName] = []
     for name, how in parse_declarations(variables).items():
@@ -29,7 +29,7 @@ def build_dump(n: int, parts: list[str], options: tuple[str, str]) -> DumpedFram
     count = len(lines) + len(_FUNCTION.findall(functions))
     lines += [functions, *(f"declare -fx {name}" for name in exported.split())]
     lines += [aliases, *(match.group() for match in _TRAP.finditer(traps) if "__replctl_" not in match.group())]
-    lines += [f"umask {umask}", f"cd -- {folder}"]
+    lines += [f"umask {umask}", f"cd -- {directory}"]
     lines += _changed(shell_options, options[1]) + _changed(set_options, options[0])
     left += [SkippedName(f"job {pid}", "a process belongs to its own session") for pid in jobs.split()]
     left += [SkippedName(f"descriptor {fd}", "an open file belongs to its own session") for fd in files.split()]

@@ -120,12 +120,12 @@ function modulesLike(prefix) {
 }
 
 function pathsLike(prefix) {
-  const folder = prefix.slice(0, prefix.lastIndexOf('/') + 1);
-  const start = prefix.slice(folder.length);
+  const directory = prefix.slice(0, prefix.lastIndexOf('/') + 1);
+  const start = prefix.slice(directory.length);
   try {
-    return readdirSync(folder, { withFileTypes: true })
+    return readdirSync(directory, { withFileTypes: true })
       .filter(({ name }) => name.startsWith(start) && (start !== '' || name[0] !== '.'))
-      .map((entry) => ({ text: `${folder}${entry.name}${entry.isDirectory() ? '/' : ''}`, type: 'path' }));
+      .map((entry) => ({ text: `${directory}${entry.name}${entry.isDirectory() ? '/' : ''}`, type: 'path' }));
   } catch {
     return [];
   }

@@ -17,7 +17,7 @@ export const IMPORT_NAMES = ['$mport', '_mport'];
 
 export class Modules {
   pending = 0; // pending imports; an aborted one never ends, nor does any other of the same module
-  #folder = null;
+  #directory = null;
   #load = null;
   #require = null;
 
@@ -33,14 +33,14 @@ export class Modules {
   }
 
   /** Make `require` and `import` relative to a directory. A user's `require` stays. */
-  settle(folder) {
-    if (folder === this.#folder) return;
-    this.#folder = folder;
-    const file = path.join(folder, '[eval]');
+  settle(directory) {
+    if (directory === this.#directory) return;
+    this.#directory = directory;
+    const file = path.join(directory, '[eval]');
     // import() resolves from the file that contains it, so a module of that directory does it.
     const module = new Module(file);
     module.filename = file;
-    module.paths = Module._nodeModulePaths(folder);
+    module.paths = Module._nodeModulePaths(directory);
     module._compile(LOADER, file);
     this.#load = module.exports;
     const mine = !('require' in globalThis) || globalThis.require === this.#require;

@@ -86,7 +86,7 @@ export class Runner {
     streams.restore();
     input.restore();
     if (run.file === null) modules.follow();
-    else modules.settle(folderOf(run.file));
+    else modules.settle(directoryOf(run.file));
     if (message.reload === true && run.file !== null) {
       modules.forget(run.file);
       names.forget(this.#loaded.get(run.file) ?? []);
@@ -239,7 +239,7 @@ function interrupted(answer) {
   answer.traceback = 'Interrupted: the eval was interrupted\n';
 }
 
-function folderOf(file) {
+function directoryOf(file) {
   return file.slice(0, file.lastIndexOf('/')) || '/';
 }
 

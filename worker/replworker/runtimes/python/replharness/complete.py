@@ -186,9 +186,9 @@ class _Completer:
                 if keys:
                     return place.inside, keys
             if "\\" not in place.word and not set(prefix) & {"f", "t"}:
-                folder = place.word.rpartition("/")
-                start = place.inside + len(folder[0] + folder[1])
-                return start, files(folder[0] + folder[1])
+                directory = place.word.rpartition("/")
+                start = place.inside + len(directory[0] + directory[1])
+                return start, files(directory[0] + directory[1])
         return len(place.code), ()
 
     def _in_import(self) -> Optional[Found]:

@@ -28,7 +28,7 @@ class DillLoader:
     def __init__(self) -> None:
         self._borrowed: Optional[DillContext] = None
 
-    def find(self, folder: Optional[str]) -> DillContext:
+    def find(self, directory: Optional[str]) -> DillContext:
         """Return a context in which dill can be used.
 
         Raises:
@@ -44,9 +44,9 @@ class DillLoader:
         if spec is not None and _has_dill(spec.submodule_search_locations):
             SEALED["__import__"]("dill")
             return DillContext({})
-        if folder is None or not _has_dill([os.path.join(folder, "dill")]):
+        if directory is None or not _has_dill([os.path.join(directory, "dill")]):
             raise DillUnavailable("dill is not installed in %s" % sys.executable)
-        self._borrowed = DillContext(_load(os.path.join(folder, "dill")))
+        self._borrowed = DillContext(_load(os.path.join(directory, "dill")))
         return self._borrowed
 
 
@@ -64,14 +64,14 @@ class DillContext:
         self._modules.update(_take(bool(self._modules)))
 
 
-def _has_dill(folders: Any) -> bool:
-    return any(os.path.isfile(os.path.join(folder, "_dill.py")) for folder in folders or ())
+def _has_dill(directories: Any) -> bool:
+    return any(os.path.isfile(os.path.join(directory, "_dill.py")) for directory in directories or ())
 
 
-def _load(folder: str) -> Dict[str, Any]:
+def _load(directory: str) -> Dict[str, Any]:
     make: Any = _frozen_importlib_external.spec_from_file_location
     stale = _take(True)
-    spec = make("dill", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder])
+    spec = make("dill", os.path.join(directory, "__init__.py"), submodule_search_locations=[directory])
     module = _frozen_importlib.module_from_spec(spec)
     sys.modules["dill"] = module
     try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __builtins__ = SEALED
 
 FILE = "application/vnd.replctl.file"
-FOLDER = "replctl-images"
+DIRECTORY = "replctl-images"
 FILES = 50
 FILES_BYTES = 100_000_000
 FILE_BYTES = 25_000_000
@@ -141,8 +141,8 @@ def pillow() -> Any:
 
 def store_file(data: bytes, suffix: str) -> str:
     """Write `data` to a new private file and return its path. Oldest files are deleted for space."""
-    folder = _folder()
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    directory = _directory()
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         _make_room(handle, len(data))
         name = "%d-%d%s" % (time.time_ns(), os.getpid(), suffix)
@@ -158,13 +158,13 @@ def store_file(data: bytes, suffix: str) -> str:
             os.close(fd)
     finally:
         os.close(handle)
-    return os.path.join(folder, name)
+    return os.path.join(directory, name)
 
 
-def _folder() -> str:
+def _directory() -> str:
     """Return the image directory below TMPDIR; one owned by another user is not used."""
     parent = os.path.abspath(os.environ.get("TMPDIR") or "/tmp")
-    for name in (FOLDER, "%s-%d" % (FOLDER, os.geteuid())):
+    for name in (DIRECTORY, "%s-%d" % (DIRECTORY, os.geteuid())):
         path = os.path.join(parent, name)
         try:
             os.mkdir(path, 0o700)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __builtins__ = SEALED
 
 _PACKAGE = __name__.rpartition(".")[0]
-_FOLDER = os.path.dirname(os.path.abspath(__file__))
+_DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 _PRELOADED = (
     "__future__",
     "_frozen_importlib",
@@ -47,7 +47,7 @@ class LazyImporter:
         full = _PACKAGE + "." + name
         module = self._known.get(full)
         if module is None:
-            path = os.path.join(_FOLDER, name + ".py")
+            path = os.path.join(_DIRECTORY, name + ".py")
             module = self._module(full)
             module.__dict__.update(__builtins__=self._builtins, __package__=_PACKAGE, __file__=path)
             exec(_LOADER(full, path).get_code(full), module.__dict__)

@@ -71,14 +71,14 @@ class QueryHandlers:
         return self._snapshot(message, lambda fd, dill: self._load("restore").restore(self._module, fd, dill))
 
     def _snapshot(self, message: Message, body: Callable[[int, Any], Message]) -> Message:
-        folder = _optional(message, "dill")
+        directory = _optional(message, "dill")
 
         def work() -> Message:
             parcel = self._load("fd_receiver").ReceivedDescriptor(self._parcel_fd)
             depth = sys.getrecursionlimit()
             sys.setrecursionlimit(max(depth, _DEPTH))
             try:
-                with parcel as fd, self._interrupts.uninterrupted(lambda: self._dill(folder)) as dill:
+                with parcel as fd, self._interrupts.uninterrupted(lambda: self._dill(directory)) as dill:
                     return body(fd, dill)
             finally:
                 sys.setrecursionlimit(depth)
@@ -91,10 +91,10 @@ class QueryHandlers:
         answer.update(done or {})
         return answer
 
-    def _dill(self, folder: Optional[str]) -> Any:
+    def _dill(self, directory: Optional[str]) -> Any:
         if self._dill_loader is None:
             self._dill_loader = self._lazy.load("dill_loader").DillLoader()
-        return self._dill_loader.find(folder)
+        return self._dill_loader.find(directory)
 
     def _load(self, name: str) -> Any:
         return self._interrupts.uninterrupted(lambda: self._lazy.load(name))
