@@ -29,10 +29,16 @@ def _limits(harness: Any, directory: Path, env: dict[str, str] | None = None, **
     assert harness.frame()["error"] is None
 
 
+@pytest.fixture(scope="module")
+def fonts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """matplotlib's cache: its list of fonts takes a second to make."""
+    return tmp_path_factory.mktemp("matplotlib")
+
+
 @pytest.fixture
-def drawing(harness: Any, tmp_path: Path) -> Any:
-    """A harness whose directories are the test's, with a display that nobody may open and a path to matplotlib's cache."""
-    _limits(harness, tmp_path, {"DISPLAY": ":99", "MPLCONFIGDIR": str(tmp_path)})
+def drawing(harness: Any, tmp_path: Path, fonts: Path) -> Any:
+    """A harness whose directories are the test's, with a display that nobody may open."""
+    _limits(harness, tmp_path, {"DISPLAY": ":99", "MPLCONFIGDIR": str(fonts)})
     return harness
 
 
