@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -255,6 +256,33 @@ def test_a_session_keeps_its_name_when_the_event_that_tells_it_is_lost(make: Mak
     transcript.close()
     assert transcript.lost_events == 1
     assert [(head.session, head.runtime) for head in make().find("work")] == [("a", "bash")]
+
+
+class _FullForLargeEntries:
+    """A store whose disk has room for small entries alone."""
+
+    def __init__(self) -> None:
+        self.appended: SimpleQueue[int] = SimpleQueue()
+
+    def append(self, _: str, entries: list[bytes]) -> None:
+        self.appended.put(len(entries))
+        if any(len(entry) > 1000 for entry in entries):
+            raise OSError("no room")
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *_: 0
+
+
+def test_a_disk_that_is_full_for_some_entries_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    store = _FullForLargeEntries()
+    transcript = TranscriptSink(store, 1e9, 1 << 30)  # type: ignore[arg-type]
+    for at, size in enumerate([2000, 1] * 5):
+        transcript.on_event(PublishEvent("eval/finished", "a", _entry(at, out="x" * size), float(at)), float(at))
+        transcript.flush(at + 1.0)
+        assert store.appended.get(timeout=20) == 1
+    transcript.close()
+    assert transcript.lost_events == 5
+    assert [record.getMessage() for record in caplog.records] == ["transcripts cannot be written: no room"]
 
 
 class _StuckStore:

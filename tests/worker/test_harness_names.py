@@ -158,7 +158,7 @@ def test_paths_in_a_string_are_completed(harness: Any, tmp_path: Path) -> None:
     (tmp_path / "some file.txt").write_text("")
     code = f"open('{tmp_path}/some"
     answer = harness.ask("complete", code=code, pos=len(code), max=10)
-    assert answer["items"] == [{"text": "some file.txt", "type": "path"}, {"text": "some directory/", "type": "path"}]
+    assert answer["items"] == [{"text": "some directory/", "type": "path"}, {"text": "some file.txt", "type": "path"}]
     assert answer["start"] == len(code) - len("some")
 
 

@@ -18,6 +18,7 @@ from replbroker.sinks.transcript_backend import NoTranscript, TranscriptBackend,
 from replwire.events import BROKER
 
 _BATCH_DELAY_S = 0.05  # how long an event may wait to be handed over
+_LOG_INTERVAL_S = 60.0  # between two errors, for the later one to be logged
 _PRUNE_INTERVAL_S = 600.0
 _CLOSE_TIMEOUT_S = 5.0
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -49,6 +50,7 @@ class TranscriptSink:
         )
         self._errors: dict[str, str] = {}  # the thread's: the last error of each transcript that fails
         self._unlogged_error: str | None = None  # kept when writing succeeds in between
+        self._failed_at: float | None = None
         self._pruned_at: float | None = None
         self._unwritten_events = 0
         self._infos: dict[str, TranscriptInfo] = {}  # of live sessions: the entry that has it may be lost
@@ -117,10 +119,14 @@ class TranscriptSink:
             self._errors.pop(transcript_id, None)
 
     def _on_failure(self, transcript_id: str, reason: str) -> None:
-        """Note an error; of several transcripts that fail at once, the log gets the first."""
-        if not self._errors:
+        """Note an error; of several that follow each other closely, the log gets the first.
+
+        On a full disk small entries are still written between large ones that are not.
+        """
+        now = time.monotonic()
+        if not self._errors and (self._failed_at is None or now - self._failed_at > _LOG_INTERVAL_S):
             self._unlogged_error = reason
-        self._errors[transcript_id] = reason
+        self._errors[transcript_id], self._failed_at = reason, now
 
     def _append(self, transcript_id: str, entries: list[bytes]) -> None:
         first = _decode(entries[0])
