@@ -32,8 +32,7 @@ PARALLEL := -n auto --no-loadscope-reorder
 
 # Wire, core and client: seconds.
 test-fast: install
-	@$(PYTEST) -m 'not slow' tests/wire tests/broker tests/cli/test_client.py tests/cli/test_client_protocol.py \
-	  --ignore tests/broker/test_simulation.py
+	@$(PYTEST) -m 'not slow' tests/wire tests/broker tests/cli/test_client.py tests/cli/test_client_protocol.py
 
 # What a change needs.
 test: install sandbox
