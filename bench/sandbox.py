@@ -64,7 +64,7 @@ class BenchInterpreter:
     def close(self) -> None:
         """End it, and wait until it is gone."""
         self.child.kill()
-        select.select([self.child.pidfd], [], [], _READY_S)
+        select.select([self.child.exit_fd], [], [], _READY_S)
         self.child.poll_exit()
         if self.confined is not None:
             self.confined.close()

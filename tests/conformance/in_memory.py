@@ -84,7 +84,7 @@ class MemoryWorker:
         """Kill and reap the interpreter, and close every descriptor."""
         child = self._child
         child.kill()
-        assert select.select([child.pidfd], [], [], TIMEOUT_S)[0], "the interpreter was not killed"
+        assert select.select([child.exit_fd], [], [], TIMEOUT_S)[0], "the interpreter was not killed"
         try:
             os.waitpid(child.pid, 0)
         except ChildProcessError:  # its loop has seen it die

@@ -305,7 +305,7 @@ def _until(child: InterpreterProcess, end: bytes, stream: int | None = None) -> 
 
 
 def _ended(child: InterpreterProcess) -> str:
-    select.select([child.pidfd], [], [], TIMEOUT_S)
+    select.select([child.exit_fd], [], [], TIMEOUT_S)
     try:
         return child.poll_exit() or "lives"
     except ChildProcessError:

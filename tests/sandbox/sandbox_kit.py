@@ -7,6 +7,7 @@ import os
 import select
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,14 @@ class SandboxedPython:
     ) -> None:
         self.policy = policy
         self.plan = prepare_plan(
-            policy, machine, "python", python, {"PATH": "/usr/bin:/bin"}, slot=os.getpid(), directory=directory
+            policy,
+            machine,
+            "python",
+            python,
+            {"PATH": "/usr/bin:/bin"},
+            slot=os.getpid(),
+            directory=directory,
+            has_holder=True,
         )
         self.confined = BubblewrapSandbox(self.plan)
         self.child = InterpreterProcess(build_command("python", python, self.plan.env, self.confined))
@@ -87,29 +95,27 @@ class SandboxedPython:
             self._pump(left)
 
     def _pump(self, seconds: float) -> None:
-        ready = select.select([self.child.control, *self.streams, self.child.pidfd], [], [], seconds)[0]
+        ready = select.select([self.child.control, *self.streams, self.child.exit_fd], [], [], seconds)[0]
         if self.child.control in ready:
             self.frames += [json.loads(frame) for frame in self.child.receive()]
         for fd in self.streams:
             if fd in ready:
                 self.streams[fd] += self.child.read(fd) or b""
-        if self.child.pidfd in ready and not self.frames:
+        if self.child.exit_fd in ready and not self.frames:
             raise AssertionError(f"{self.child.poll_exit()}; it said {self.streams}")
 
     def death(self) -> str:
-        """Wait for its end, and say how it came."""
-        assert select.select([self.child.pidfd], [], [], TIMEOUT_S)[0], "it lives"
+        """Wait for its end, say how it came, and end what it leaves, as its worker does."""
+        assert select.select([self.child.exit_fd], [], [], TIMEOUT_S)[0], "it lives"
         cause = self.child.poll_exit()
         assert cause is not None
+        self.child.kill()
         return cause
 
     def close(self) -> None:
         self.child.kill()
-        if select.select([self.child.pidfd], [], [], TIMEOUT_S)[0]:
-            try:
-                self.child.poll_exit()
-            except ChildProcessError:  # the test has buried it
-                pass
+        with suppress(ChildProcessError):  # the test has buried it
+            os.waitpid(self.child.outer_pid, 0)
         self.confined.close()
         self.child.close()
 
@@ -127,7 +133,7 @@ def starts(plan: SandboxPlan, argv: list[str]) -> str | None:
                 data = child.read(fd) or b""
                 said[fd] += data
                 open_fds -= set() if data else {fd}
-        assert select.select([child.pidfd], [], [], TIMEOUT_S)[0], "it lives"
+        assert select.select([child.exit_fd], [], [], TIMEOUT_S)[0], "it lives"
         how = child.poll_exit()
         told = (said[child.err] or said[child.out]).decode().strip()
         return None if how == "the interpreter exited with code 0" else f"{how} {told}"

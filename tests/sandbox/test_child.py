@@ -110,7 +110,7 @@ def test_a_kill_leaves_nothing_not_even_a_daemon(live: Start) -> None:
     session = live()
     assert session.value(DAEMON) == "0"
     everything = [session.child.outer_pid, *descendants(session.child.outer_pid)]
-    assert len(everything) == 4  # bubblewrap twice, the interpreter, the daemon
+    assert len(everything) == 4  # bubblewrap, the holder, the interpreter, the daemon
     session.child.kill()
     assert "killed by SIGKILL" in session.death()
     assert all(has_exited(pid) for pid in everything)
@@ -130,7 +130,7 @@ def test_a_worker_that_is_killed_takes_its_sandbox_along(machine: Machine, repor
     told, tell = os.pipe()
     worker = os.fork()
     if worker == 0:
-        plan = prepare_plan(Policy(), machine, "python", sys.executable, {"PATH": "/usr/bin"})
+        plan = prepare_plan(Policy(), machine, "python", sys.executable, {"PATH": "/usr/bin"}, has_holder=True)
         child = InterpreterProcess(build_command("python", sys.executable, plan.env, BubblewrapSandbox(plan)))
         while child.pid == child.outer_pid:
             child.receive()

@@ -139,12 +139,12 @@ class Bash:
     def pump(self, seconds: float) -> None:
         """Take what comes, once."""
         child = self.child
-        watched = [child.control.fileno(), child.pidfd, *self._pipes]
+        watched = [child.control.fileno(), child.exit_fd, *self._pipes]
         for fd in select.select(watched, [child.control] if child.has_unsent else [], [], max(0.0, seconds))[0]:
             if fd == child.control.fileno():
                 child.flush()
                 self.frames += [json.loads(body) for body in child.receive()]
-            elif fd == child.pidfd:
+            elif fd == child.exit_fd:
                 self.frames += [json.loads(body) for body in child.receive()]
                 self.cause = child.poll_exit()
                 return

@@ -11,7 +11,7 @@ from replworker.runtimes.process_start import InterpreterCommand
 
 def _bury(child: InterpreterProcess) -> None:
     """Its end must come by itself, and soon."""
-    assert select.select([child.pidfd], [], [], 20)[0], f"{child.pid} was not killed"
+    assert select.select([child.exit_fd], [], [], 20)[0], f"{child.pid} was not killed"
     assert child.poll_exit() == "the interpreter was killed by SIGKILL (signal 9)"
     child.close()
 
@@ -30,7 +30,7 @@ def test_what_a_dead_child_left_in_its_group_is_killed_too() -> None:
     assert select.select([child.out], [], [], 20)[0]
     left = os.pidfd_open(int(child.read(child.out) or 0))
     os.kill(child.pid, 9)
-    assert select.select([child.pidfd], [], [], 20)[0]
+    assert select.select([child.exit_fd], [], [], 20)[0]
     assert child.poll_exit() is not None
     child.kill()
     assert select.select([left], [], [], 20)[0], "what it started lives on"

@@ -100,7 +100,7 @@ def child() -> Iterator[InterpreterProcess]:
     started = InterpreterProcess(build_command("python", sys.executable, {"PATH": os.environ["PATH"]}))
     yield started
     started.kill()
-    assert select.select([started.pidfd], [], [], PATIENCE_S)[0]
+    assert select.select([started.exit_fd], [], [], PATIENCE_S)[0]
     assert started.poll_exit() is not None
     started.close()
 

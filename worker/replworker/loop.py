@@ -59,11 +59,11 @@ class WorkerLoop:
             child.out: lambda: self._on_stream("out"),
             child.err: lambda: self._on_stream("err"),
             child.background: self._on_background,
-            child.pidfd: self._on_exit,
+            child.exit_fd: self._on_exit,
             child.stdin: lambda: self._streams.stdin.flush(),  # an assignment replaces the session's StdinBuffer
         }
         self._epoll.register(link.monitor_fd, _IN)
-        for fd in (child.control.fileno(), child.out, child.err, child.background, child.pidfd):
+        for fd in (child.control.fileno(), child.out, child.err, child.background, child.exit_fd):
             self._watch(fd, _IN)
 
     def _watch(self, fd: int, events: int) -> None:

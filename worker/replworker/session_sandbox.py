@@ -126,6 +126,7 @@ def prepare_sandbox(
         trusted=not found.named,
         kept=found.kept,
         grant=grant,
+        has_holder=runtime == "python",
     )
     return SessionSandbox(told.policy, BubblewrapSandbox(plan), plan.env, directory, records, held)
 

@@ -1,11 +1,11 @@
-"""Interpreter child process: start, I/O, signals and reaping.
+"""Interpreter process: start, I/O, signals and its end.
 
 It gets three pipes as standard streams and four more descriptors: 3 is the control channel (one end of a socketpair), 4
 a pipe for background output, 5 a pipe for stacks (see `request_stack`), 6 one end of a socketpair for descriptors (see
 `send`). Nothing else is inherited. It dies with the worker.
 
 With a sandbox, the forked process is the sandbox's wrapper and the interpreter a descendant, whose pid the kernel
-attaches to its first message on the control channel.
+attaches to its first message on the control channel. A sandbox may last longer than its interpreter.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import termios
 from contextlib import suppress
 
 from replworker.runtimes.codec import ProtocolError as ProtocolError
+from replworker.runtimes.endpoints import Endpoints
+from replworker.runtimes.exit_status import read_exit_status
 from replworker.runtimes.process_start import InterpreterCommand, exec_child
 
-_PIPE_BYTES = 1024 * 1024
 _READ_BYTES = 128 * 1024
 _STALE_READS = 16  # user code may write to the pipe endlessly
 _STARTUP_ERROR_BYTES = 1024
@@ -32,51 +33,60 @@ _COMMAND_BYTES = 1000
 
 
 class InterpreterProcess:
-    """An interpreter process. All descriptors are non-blocking and no method waits."""
+    """An interpreter, and the process around it. All descriptors are non-blocking and no method waits.
+
+    `exit_fd` is readable when the interpreter or a sandbox that lasts longer has ended.
+    """
 
     def __init__(self, command: InterpreterCommand) -> None:
-        ours, theirs = socket.socketpair()
-        self._fd_socket, parcel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        stdin, out, err, late, trace = (os.pipe() for _ in range(5))
-        os.set_blocking(trace[1], False)  # written from a signal handler, which must never wait
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        for end in (out[1], err[1]):
-            try:
-                fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-            except OSError:  # beyond the user's pipe quota: a smaller one works as well
-                pass
-        inner = [stdin[0], out[1], err[1], theirs.fileno(), late[1], trace[1], parcel.fileno()]
+        self.ends = Endpoints()
         self._wrapper = command.wrapper
         self.outer_pid = os.fork()  # the interpreter, or its wrapper
         if self.outer_pid == 0:
-            exec_child(command, inner)
-        for fd in (stdin[0], out[1], err[1], late[1], trace[1]):
-            os.close(fd)
-        theirs.close()
-        parcel.close()
-        self.pidfd = os.pidfd_open(self.outer_pid)
-        self.pid, self._inner_pidfd = self.outer_pid, self.pidfd  # the interpreter's, after the handshake
+            exec_child(command, self.ends.inner)
+        self.ends.close_inner()
+        self._outer_pidfd = os.pidfd_open(self.outer_pid)
+        self.pid, self._inner_pidfd = self.outer_pid, self._outer_pidfd  # the interpreter's, after the handshake
         self._handshake_done = False
-        self.control = ours
-        self.stdin, self.out, self.err, self.background, self.trace = stdin[1], out[0], err[0], late[0], trace[0]
-        for fd in (
-            ours.fileno(),
-            self._fd_socket.fileno(),
-            self.stdin,
-            self.out,
-            self.err,
-            self.background,
-            self.trace,
-        ):
-            os.set_blocking(fd, False)
-        self._pipes = select.epoll()  # checks all three pipes in one call
-        for fd in (self.background, self.out, self.err):
-            self._pipes.register(fd, select.EPOLLIN)
+        self._exits = select.epoll()
+        self._exits.register(self._outer_pidfd, select.EPOLLIN)
+        self.exit_fd: int = self._exits.fileno()
+        self._new_codec = command.codec
         self._codec = command.codec()
         self._extra_signal = command.extra_signal
         self._unsent = bytearray()
         if self._wrapper is not None:
             self._wrapper.on_fork(self.outer_pid)
+
+    @property
+    def control(self) -> socket.socket:
+        """Control channel."""
+        return self.ends.control
+
+    @property
+    def stdin(self) -> int:
+        """Pipe to standard input."""
+        return self.ends.stdin
+
+    @property
+    def out(self) -> int:
+        """Pipe from standard output."""
+        return self.ends.out
+
+    @property
+    def err(self) -> int:
+        """Pipe from standard error."""
+        return self.ends.err
+
+    @property
+    def background(self) -> int:
+        """Pipe with output that belongs to no eval."""
+        return self.ends.background
+
+    @property
+    def trace(self) -> int:
+        """Pipe with stacks."""
+        return self.ends.trace
 
     # --- control channel ---
 
@@ -88,7 +98,7 @@ class InterpreterProcess:
         """
         if fd is not None:
             try:
-                socket.send_fds(self._fd_socket, [b"\0"], [fd])
+                socket.send_fds(self.ends.fd_socket, [b"\0"], [fd])
             except (BlockingIOError, BrokenPipeError, ConnectionResetError):
                 pass  # it is dying or does not read: then it replies that no descriptor arrived
         self._unsent += self._codec.encode(body)
@@ -136,6 +146,8 @@ class InterpreterProcess:
             if pid not in (0, self.outer_pid):
                 with suppress(ProcessLookupError):  # it has exited since; the wrapper reports it
                     self._inner_pidfd, self.pid = os.pidfd_open(pid), pid
+                    if self._wrapper is not None and self._wrapper.has_holder:  # else the wrapper ends with it
+                        self._exits.register(self._inner_pidfd, select.EPOLLIN)
         self.control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
         return data
 
@@ -155,7 +167,7 @@ class InterpreterProcess:
 
     def readable_pipes(self) -> list[int]:
         """Return the pipes that have data or whose writers have all closed."""
-        return [fd for fd, _ in self._pipes.poll(0)]
+        return self.ends.readable_pipes()
 
     def unread_bytes(self, fd: int) -> int:
         """Return the number of bytes available in a pipe."""
@@ -208,28 +220,35 @@ class InterpreterProcess:
                 continue
 
     def _kill(self) -> None:
-        signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        signal.pidfd_send_signal(self._outer_pidfd, signal.SIGKILL)
 
     def _kill_group(self) -> None:
         os.killpg(self.outer_pid, signal.SIGKILL)  # which it does not lead yet right after the fork
 
     def poll_exit(self) -> str | None:
-        """Return how it exited, in words, or None while it runs. Reaps it."""
-        if not select.select([self.pidfd], [], [], 0)[0]:
+        """Return how the interpreter or its sandbox ended, in words, or None while both run."""
+        ended = {fd for fd, _ in self._exits.poll(0)}
+        if not ended:
             return None
-        _, status = os.waitpid(self.outer_pid, 0)
-        code = os.waitstatus_to_exitcode(status)
+        if self._outer_pidfd in ended:
+            self._exits.unregister(self._outer_pidfd)
+            _, status = os.waitpid(self.outer_pid, 0)
+        else:
+            self._exits.unregister(self._inner_pidfd)
         known = self._wrapper.death_cause() if self._wrapper is not None else None
         if known is not None:
             return known
-        who = "the interpreter"
+        if self._outer_pidfd in ended:
+            return self._describe_outer_exit(status)
+        return _describe_exit(read_exit_status(self._inner_pidfd))
+
+    def _describe_outer_exit(self, status: int) -> str:
+        code = os.waitstatus_to_exitcode(status)
         if self._wrapper is not None and code < 0:
-            who = "the sandbox around the interpreter (bwrap)"
-        elif self._wrapper is not None and code > 128:  # the wrapper's code for a signal inside
-            code = 128 - code
-        if code < 0:
-            return f"{who} was killed by {_signal_name(-code)}"
-        return f"the interpreter exited with code {code}{self._startup_error()}"
+            return f"the sandbox around the interpreter (bwrap) was killed by {_signal_name(-code)}"
+        if self._wrapper is not None and code > 128:  # the wrapper's code for a signal inside
+            return f"the interpreter was killed by {_signal_name(code - 128)}"
+        return _describe_exit(status) + (self._startup_error() if code >= 0 else "")
 
     def is_stopped(self) -> bool:
         """Return whether a signal has stopped it (SIGSTOP), so that it reacts to nothing until continued."""
@@ -247,10 +266,9 @@ class InterpreterProcess:
 
     def close(self) -> None:
         """Close all descriptors, after the process was reaped."""
-        self.control.close()
-        self._fd_socket.close()
-        self._pipes.close()
-        for fd in {self.stdin, self.out, self.err, self.background, self.trace, self.pidfd, self._inner_pidfd}:
+        self.ends.close()
+        self._exits.close()
+        for fd in {self._outer_pidfd, self._inner_pidfd}:
             os.close(fd)
 
     def cwd(self) -> str | None:
@@ -292,6 +310,15 @@ class InterpreterProcess:
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         except (OSError, IndexError, ValueError):
             return None
+
+
+def _describe_exit(status: int | None) -> str:
+    if status is None:
+        return "the interpreter ended; Linux before 6.15 does not tell how"
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        return f"the interpreter was killed by {_signal_name(-code)}"
+    return f"the interpreter exited with code {code}"
 
 
 def _signal_name(number: int) -> str:

@@ -26,6 +26,7 @@ class SandboxWrapper(Protocol):
 
     prefix: tuple[str, ...]  # put before the command; the first is an absolute path
     fds: tuple[int, ...]  # inherited as 7, 8, ...
+    has_holder: bool  # lasts longer than the interpreter
 
     def enter(self) -> None:
         """Prepare the forked child just before the command is executed.

@@ -27,6 +27,7 @@ class BubblewrapSandbox:
 
     def __init__(self, plan: SandboxPlan, extra: tuple[int, ...] = ()) -> None:
         self._plan = plan
+        self.has_holder = plan.has_holder
         self.prefix = (plan.bwrap, "--args", str(ARGUMENTS_FD), "--", *plan.step)
         arguments = "\0".join(plan.options).encode() + b"\0"
         self._own_fds = [_memfd(data) for data in (arguments, plan.filter, *(text.encode() for text in plan.texts))]

@@ -76,6 +76,7 @@ class SandboxPlan:
     rights: Rights | None  # rights with which they are opened
     kept: tuple[str, ...]  # read-only, wherever they are
     late: bool  # the workspace can be mounted while it runs
+    has_holder: bool  # the sandbox lasts longer than its first interpreter
 
 
 def build_plan(
@@ -94,6 +95,7 @@ def build_plan(
     slot: int = 0,
     asked: Sequence[str] = (),
     rights: Rights | None = None,
+    has_holder: bool = False,
 ) -> SandboxPlan:
     """Build the plan for `runtime`.
 
@@ -101,7 +103,7 @@ def build_plan(
     are mounts of the policy's own paths, `hidden` those over secrets, as found on disk by `workspace_mounts`.
     `workspace` is for a directory known at the start, where it cannot be mounted later. `found` has paths and their
     identities, compared again after mounting because bubblewrap follows symlinks. `asked` are the paths of `needs`
-    named by a client, opened with `rights` like the workspace.
+    named by a client, opened with `rights` like the workspace. With `has_holder`, the sandbox outlasts the runtime.
 
     Raises:
         SandboxUnavailable: the machine cannot provide this sandbox
@@ -121,6 +123,7 @@ def build_plan(
             "--seccomp",
             str(FILTER_FD),
             *_namespaces(policy, machine),
+            *(("--as-pid-1",) if has_holder else ()),
             *_system(policy, machine),
             *_private_filesystems(policy),
             *_files(texts),
@@ -130,7 +133,11 @@ def build_plan(
         ),
         texts=tuple(texts.values()),
         filter=seccomp.build_filter(machine.arch, unix_sockets=not no_unix),
-        step=(python, "-I", "-S", inner, *_init_arguments(policy, machine, runtime), str(len(found)), *chain(*found)),
+        step=(
+            *(python, "-I", "-S", inner, str(FIRST_FD if has_holder else 0)),
+            *_init_arguments(policy, machine, runtime),
+            *(str(len(found)), *chain(*found)),
+        ),
         env=environment(env),
         run_as=run_as,
         open_way=needs.paths,
@@ -139,6 +146,7 @@ def build_plan(
         rights=rights,
         kept=needs.read_only,
         late=machine.late_mounts and not workspace,
+        has_holder=has_holder,
     )
 
 

@@ -40,6 +40,7 @@ def prepare_plan(
     trusted: bool = True,
     kept: ManagedEnvironment | None = None,
     grant: Grant = workspace.EVERYTHING,
+    has_holder: bool = False,
 ) -> SandboxPlan:
     """Plan the sandbox of an interpreter.
 
@@ -57,6 +58,7 @@ def prepare_plan(
             set, and may use only paths the session could have as a directory
         kept: the broker's environment it belongs to, if any
         grant: rights of the session's owner
+        has_holder: the sandbox outlasts its first interpreter, which has to report its start (see sandbox_init.py)
 
     Raises:
         SandboxUnavailable: the machine cannot provide this sandbox
@@ -103,6 +105,7 @@ def prepare_plan(
         slot=slot,
         asked=asked,
         rights=grant.rights,
+        has_holder=has_holder,
     )
 
 

@@ -153,13 +153,13 @@ def _read_output(child: InterpreterProcess, until: str) -> tuple[str, str]:
 
 
 def _wait_for_exit(child: InterpreterProcess) -> str:
-    select.select([child.pidfd], [], [], TIMEOUT_S)
+    select.select([child.exit_fd], [], [], TIMEOUT_S)
     return child.poll_exit() or "it did not exit"
 
 
 def _reap(child: InterpreterProcess, confined: BubblewrapSandbox) -> None:
     child.kill()
-    if select.select([child.pidfd], [], [], TIMEOUT_S)[0]:
+    if select.select([child.exit_fd], [], [], TIMEOUT_S)[0]:
         try:
             child.poll_exit()
         except ChildProcessError:  # reaped already

@@ -1,6 +1,7 @@
 """Entry point of the Python harness: `python -X utf8 harness.py CONTROL_FD BACKGROUND_FD TRACE_FD FD_SOCKET_FD`.
 
-Runs in any Python from 3.8 on, with the standard library only. The worker is its parent and its only reader.
+Runs in any Python from 3.8 on, with the standard library only. The worker is its only reader. A fifth argument is a
+pipe of the sandbox's first process, which waits for one byte.
 """
 
 import os
@@ -20,4 +21,9 @@ finally:
     else:
         sys.path[0] = ""  # as in interactive Python: the working directory comes first
 
-build_harness(*map(int, sys.argv[1:5])).serve()
+_fds = [int(word) for word in sys.argv[1:]]  # the harness empties sys.argv
+_harness = build_harness(*_fds[:4])
+for _fd in _fds[4:]:
+    os.write(_fd, b".")
+    os.close(_fd)
+_harness.serve()
