@@ -133,6 +133,11 @@ def sandbox_overrides() -> str:
     found = []
     for name, meaning in (("profile", "what it may write"), ("network", "what it may reach")):
         found.append((f"`{name}`", f"{code(get_args(get_args(asked[name])[0]))}, tight first", meaning))
+    for name, meaning in (
+        ("allowed-hosts", "the hosts it may reach"),
+        ("denied-hosts", "hosts it may not reach besides"),
+    ):
+        found.append((f"`{name}`", "[entries](network.md#lists)", meaning))
     for name in ("memory_bytes", "pids", "cpu_percent"):
         bound = bounds_of[name].__metadata__[0]
         found.append((f"`{name.replace('_', '-')}`", f"an integer, at least {bound.ge}", bound.description))

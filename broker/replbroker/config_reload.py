@@ -9,6 +9,7 @@ import msgspec
 from replbroker.core.operations.settings_reload import LiveSettings, RereadResult
 from replwire.agents import AgentRules
 from replwire.config import RELOADABLE, Config, ConfigError, LoadedConfig, changed_settings
+from replwire.network import HostLists
 
 
 class ConfigReload:
@@ -49,6 +50,7 @@ def live_settings(config: Config, idle_exit: bool) -> LiveSettings:
         admins=frozenset(config.access.admins),
         warm_workers=config.broker.warm_workers,
         idle_exit_ms=config.broker.idle_exit_ms if idle_exit else 0,
+        hosts=HostLists(*(getattr(config.sandbox, name) for name in HostLists._fields)),
     )
 
 

@@ -159,6 +159,8 @@ class CoreDriver:
         for worker, cause in self._targets.launcher.take_exited():
             self._targets.workers.forget(worker)
             self.apply(self._core.handle_worker_exit(worker, cause, time.monotonic()))
+        for record in self._targets.launcher.take_traffic():
+            self.apply(self._core.on_traffic(record, time.monotonic()))
         for environment, error in self._targets.launcher.take_removed_environments():
             self.apply(self._core.on_environment_removed(environment, error, time.monotonic()))
 
@@ -304,6 +306,7 @@ class CoreDriver:
         result = self._targets.config_reload.reload()
         if result.live is not None:
             self._targets.launcher.set_identities(result.live.identities)
+            self._targets.launcher.set_hosts(result.live.hosts)
         self.apply(self._core.on_config_reread(result, peer, request_id, time.monotonic()))
 
 

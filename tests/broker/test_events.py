@@ -14,6 +14,7 @@ from replwire.agents import AgentRules
 from replwire.events import EVENTS, Event
 from replwire.limits import Limits
 from replwire.link import FrameKind, Outcome
+from replwire.network import TrafficRecord
 
 OTHER = b"p2"
 RULES = '[[agents]]\nname = "bob"\nenabled = false\n'
@@ -301,6 +302,9 @@ def test_every_event_that_is_declared_happens(
     with monkeypatch.context() as patch:
         patch.setattr(harness.state.access, "is_admin", lambda _: 1 / 0)
         harness.request("introspect")
+    for outcome in ("reached", "refused"):
+        record = TrafficRecord(harness.session().id, "pypi.org", 443, outcome)
+        harness.apply(harness.core.on_traffic(record, harness.now))
     harness.core.on_extension_loaded("guard", ["hook words"], harness.now)
     harness.apply(harness.core.on_extension_failed("guard", "hook words", "ValueError: no", harness.now))
     harness.reread_result = RereadResult(

@@ -257,7 +257,7 @@ class AttackRunner:
                 return f"BROKEN did not start: {said!r} {_until(child, b'', child.err)!r}"
             if self._confined:
                 held += create_placeholders(plan.policy, str(self._workspace), self._records)
-                error = wrapping.attach(plan.policy, str(self._workspace))
+                error = wrapping.attach(plan.policy, str(self._workspace)).error
                 if error:
                     return f"BROKEN no workspace: {error}"
             child.write_stdin(b"\n")

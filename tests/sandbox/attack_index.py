@@ -502,4 +502,52 @@ INDEXED_ATTACKS = [
         "refusal to start",
         "e2e/test_start.py::test_a_directory_that_others_may_enter_is_refused",
     ),
+    IndexedAttack(
+        "network",
+        "a host that is not listed, by name, address or port",
+        "egress proxy",
+        "sandbox/test_network_list.py::test_the_evals_answer_says_what_was_refused_and_by_which_setting",
+    ),
+    IndexedAttack(
+        "network",
+        "a disguised name or address: odd notation, NUL, suffix, user name",
+        "egress proxy: one form of a name",
+        "sandbox/test_network_list.py::test_no_disguise_reaches_what_is_not_listed_through_the_proxy",
+    ),
+    IndexedAttack(
+        "network",
+        "garbage, endless heads and other protocols at the proxy",
+        "egress proxy: bounded reading",
+        "sandbox/test_network_list.py::test_what_is_no_request_is_turned_away",
+    ),
+    IndexedAttack(
+        "network",
+        "data in names that are looked up",
+        "no lookup leaves the session",
+        "sandbox/test_network_list.py::test_a_lookup_leaves_the_session_with_no_query_and_other_resolvers_are_this_one",
+    ),
+    IndexedAttack(
+        "network",
+        "taking the resolver's port",
+        "capabilities",
+        "sandbox/test_network_list.py::test_the_session_cannot_take_the_resolvers_port",
+    ),
+    IndexedAttack(
+        "network",
+        "a request or an agent that widens its list of hosts",
+        "policy",
+        "sandbox/test_network_list.py::test_a_request_may_only_shorten_the_list",
+    ),
+    IndexedAttack(
+        "network",
+        "more connections and bytes than granted",
+        "egress proxy: bounds",
+        "sandbox/test_network_list.py::test_connections_and_bytes_are_bounded",
+    ),
+    IndexedAttack(
+        "network",
+        "a host that answers without end, or never",
+        "egress proxy: deadlines, one reader at a time",
+        "sandbox/test_network_list.py::test_a_host_that_answers_without_end_or_not_at_all_holds_up_nobody",
+    ),
 ]

@@ -59,7 +59,7 @@ class SandboxedPython:
 
     def claim(self, directory: Path | str | None = None) -> None:
         if directory is not None and self.plan.late:
-            assert self.confined.attach(self.policy, str(directory)) is None
+            assert self.confined.attach(self.policy, str(directory)).error is None
         answer = self.ask("claim", cwd=None if directory is None else str(directory), env={}, limits=LIMITS)
         assert answer["error"] is None
 

@@ -17,7 +17,7 @@ LOADERS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "job
 
 def test_the_table_is_the_list() -> None:
     text = (ROOT / "docs/security.md").read_text()
-    rows = re.findall(r"^\| (broker|session|start-up) \| ([^|]*) \| ([^|]*) \| `([^|]*)` \|$", text, re.M)
+    rows = re.findall(r"^\| (broker|session|start-up|network) \| ([^|]*) \| ([^|]*) \| `([^|]*)` \|$", text, re.M)
     assert rows == [tuple(each) for each in INDEXED_ATTACKS]
 
 

@@ -210,7 +210,7 @@ def test_nothing_beside_the_directory_comes_along(live: Start, workspace: Path) 
 def test_a_slot_is_used_once(live: Start, workspace: Path) -> None:
     session = live(claimed=False)
     session.claim(workspace)
-    assert session.confined.attach(session.policy, str(workspace)) is not None
+    assert session.confined.attach(session.policy, str(workspace)).error is not None
 
 
 def test_a_read_only_session_reads_its_directory(live: Start, workspace: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_directory_that_was_swapped_for_a_symlink_is_refused(live: Start, work
     session = live(claimed=False)
     workspace.rename(tmp_path / "real")
     workspace.symlink_to(tmp_path / "real")
-    error = session.confined.attach(session.policy, str(workspace))
+    error = session.confined.attach(session.policy, str(workspace)).error
     assert error is not None
     assert "Too many levels of symbolic links" in error
 
@@ -362,9 +362,9 @@ def test_a_refused_directory_is_left_to_the_claim_where_directories_are_mounted_
         "python", told, ResolvedInterpreter(sys.executable, {"PATH": "/usr/bin:/bin"}), records=str(tmp_path / "held")
     )
     try:
-        directory, why = confinement.enter_directory(told.directory, needed=False, granted=lambda: EVERYTHING)
+        directory, why, _ = confinement.enter(told.directory, needed=False, granted=lambda: EVERYTHING)
         assert (directory, "not in one of the broker's workspaces" in (why or "")) == (None, True)
         with pytest.raises(DirectoryRefused, match="workspaces"):
-            confinement.enter_directory(told.directory, needed=True, granted=lambda: EVERYTHING)
+            confinement.enter(told.directory, needed=True, granted=lambda: EVERYTHING)
     finally:
         confinement.wrapper.close()

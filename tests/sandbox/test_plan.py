@@ -173,7 +173,8 @@ def test_a_directory_from_the_start_is_where_the_session_begins() -> None:
 
 def test_the_environment_has_a_home_of_its_own_and_no_agents() -> None:
     env = environment(
-        {"HOME": "/home/ada", "LANG": "C", "XDG_RUNTIME_DIR": "/run/user/1", "DBUS_SESSION_BUS_ADDRESS": "x"}
+        {"HOME": "/home/ada", "LANG": "C", "XDG_RUNTIME_DIR": "/run/user/1", "DBUS_SESSION_BUS_ADDRESS": "x"},
+        Policy(network="host"),
     )
     assert env == {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -183,6 +184,20 @@ def test_the_environment_has_a_home_of_its_own_and_no_agents() -> None:
         "LOGNAME": "repl",
         "TMPDIR": "/tmp",
     }
+
+
+def test_package_tools_do_not_try_a_refused_host_again() -> None:
+    retries = {"PIP_RETRIES": "0", "UV_HTTP_RETRIES": "0", "npm_config_fetch_retries": "0"}
+    for network in ("none", "list"):
+        assert environment({}, Policy(network=network)).items() >= retries.items()
+        assert environment({"PIP_RETRIES": "3"}, Policy(network=network))["PIP_RETRIES"] == "3"
+
+
+def test_a_list_of_hosts_leaves_the_network_empty_and_names_a_resolver() -> None:
+    made = planned(Policy(network="list", allowed_hosts=["pypi.org"]))
+    assert "--unshare-net" in made.options
+    assert "nameserver 127.0.0.1\n" in made.texts
+    assert ("/etc/resolv.conf", "/etc/resolv.conf") not in pairs(made, "--ro-bind")
 
 
 def test_python_meets_its_memory_limit_before_its_session_is_ended() -> None:

@@ -34,7 +34,7 @@ def test_all_required_layers_are_observed_here(report: SandboxReport) -> None:
 
 
 @pytest.mark.parametrize("profile", ["read-only", "workspace-write"])
-@pytest.mark.parametrize("network", ["none", "host"])
+@pytest.mark.parametrize("network", ["none", "list", "host"])
 @pytest.mark.parametrize("read", ["minimal", "host"])
 def test_each_policy_can_be_kept(
     report: SandboxReport, machine: Machine, profile: Profile, network: Network, read: Read
@@ -42,7 +42,7 @@ def test_each_policy_can_be_kept(
     del report
     found = probed(machine, profile=profile, network=network, read=read)
     assert found.ok, found.text()
-    assert ("network" in found.layers) is (network == "none")
+    assert ("network" in found.layers) is (network != "host")
 
 
 @pytest.mark.parametrize("mask", [0o027, 0o077])

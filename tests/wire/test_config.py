@@ -54,6 +54,11 @@ OTHER = {
     "audit": "false",
     "code": "true",
     "backend": '"sqlite"',
+    "allowed-hosts": '["*.example.com", "@python"]',
+    "denied-hosts": '["example.com:22"]',
+    "private-networks": '["10.0.0.0/8"]',
+    "host-addresses": '["example.com=10.0.0.1:8080"]',
+    "upstream-proxy": '"http://proxy.example.com:3128"',
 }
 
 

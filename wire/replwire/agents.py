@@ -13,6 +13,7 @@ from msgspec import Meta
 from replwire.documented import documented
 from replwire.identifiers import MAX_NAME_BYTES
 from replwire.limits import DAY_MS, MIB
+from replwire.policy import Network, SandboxOverrides
 
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES, pattern="^[a-zA-Z0-9_-]+$")]
 
@@ -29,6 +30,19 @@ class AgentRule(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         int, documented("live output of one eval in its sessions, per stream", low=16, high=1024 * MIB)
     ] = 1024 * MIB
     mode: Annotated[Literal["normal", "plan"], documented("`plan`: read-only, every change is refused")] = "normal"
+    network: Annotated[Network | None, documented("network of its sessions, at most `sandbox.network`")] = None
+    allowed_hosts: Annotated[
+        list[str] | None, documented("hosts of its sessions, within `sandbox.allowed-hosts`; absent: those")
+    ] = None
+    denied_hosts: Annotated[list[str], documented("hosts that its sessions may not reach besides")] = []
+
+    def sandbox_overrides(self) -> SandboxOverrides | None:
+        """Return what its sessions' sandboxes are tightened by, or None."""
+        if self.network is None and self.allowed_hosts is None and not self.denied_hosts:
+            return None
+        return SandboxOverrides(
+            network=self.network, allowed_hosts=self.allowed_hosts, denied_hosts=self.denied_hosts or None
+        )
 
 
 class AgentEntry(AgentRule, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):

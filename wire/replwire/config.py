@@ -14,13 +14,15 @@ from typing import Any
 
 import msgspec
 
-from replwire.agents import AgentRules
+from replwire.agents import AgentEntry, AgentRules
 from replwire.config_paths import located
 from replwire.config_schema import Config as Config
 from replwire.config_schema import SandboxSection as SandboxSection
 from replwire.config_schema import TraceSection as TraceSection
 from replwire.identities import Identities
 from replwire.limits import Limits
+from replwire.network import HostLists
+from replwire.policy import Policy, SandboxOverrides, tighten
 
 FILE_ONLY = ("sandbox.allow-unsandboxed",)  # not by flags, environment or requests
 
@@ -33,6 +35,7 @@ RELOADABLE = frozenset(
         "identities",
         "broker.idle-exit-ms",
         "broker.warm-workers",
+        *(f"sandbox.{name.replace('_', '-')}" for name in HostLists._fields),
         *(f"limits.{field.encode_name}" for field in msgspec.structs.fields(Limits)),
     }
 ) - {"limits.max-message-bytes", "limits.worker-silence-ms", "limits.hook-time-ms"}
@@ -207,12 +210,28 @@ def _build_config(merged: dict[str, Any], sources: dict[str, str]) -> Config:
         source = sources["identities"]
         raise ConfigError(f"{source}: identities: {error}", source, "identities") from None
     try:
-        config.sandbox.policy()
+        policy = config.sandbox.policy()
     except ValueError as error:
         setting = f"sandbox.{str(error).partition(':')[0]}"
         source = sources.get(setting, "settings")
         raise ConfigError(f"{source}: sandbox.{error}", source, setting) from None
+    if policy.profile != "off":
+        _check_agents(policy, config.agents, sources.get("agents", "settings"))
     return config
+
+
+def _check_agents(policy: Policy, agents: list[AgentEntry], source: str) -> None:
+    """Check that no agent's rule grants more than the sandbox.
+
+    Raises:
+        ConfigError: one does
+    """
+    for agent in agents:
+        for rule in (agent, *agent.bindings):
+            try:
+                tighten(policy, rule.sandbox_overrides() or SandboxOverrides())
+            except ValueError as error:
+                raise ConfigError(f"{source}: agents: {agent.name}: {error}", source, "agents") from None
 
 
 def _config_error(error: msgspec.ValidationError, merged: dict[str, Any], sources: dict[str, str]) -> ConfigError:

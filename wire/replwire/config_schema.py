@@ -93,7 +93,30 @@ class SandboxSection(SandboxLimits, frozen=True, kw_only=True, rename="kebab", f
     profile: Annotated[
         Profile, documented("what sessions may write: nothing, or their own directory; `off`: no sandbox")
     ] = "workspace-write"
-    network: Annotated[Network, documented("`host`: sessions use this machine's network")] = "none"
+    network: Annotated[
+        Network,
+        documented("`none`; `list`: the hosts in `allowed-hosts`; `host`: sessions use this machine's network"),
+    ] = "none"
+    allowed_hosts: Annotated[
+        list[str],
+        documented(
+            'with `network = "list"`: `NAME`, `*.NAME`, `*` or an IPv4 address, each with `:PORT` (otherwise 80 and'
+            " 443), and `@python`, `@node`, `@git`"
+        ),
+    ] = field(default_factory=list)
+    denied_hosts: Annotated[
+        list[str], documented("the same entries, which win; without a port they mean every port")
+    ] = field(default_factory=list)
+    private_networks: Annotated[
+        list[str], documented("networks such as `10.0.0.0/8` that allowed names may lead to; empty: public ones only")
+    ] = field(default_factory=list)
+    host_addresses: Annotated[
+        list[str],
+        documented("`NAME=ADDRESS` or `NAME=ADDRESS:PORT`: where names lead, instead of the resolver's answer"),
+    ] = field(default_factory=list)
+    upstream_proxy: Annotated[
+        str, documented("`http://HOST:PORT` of a proxy through which listed hosts are reached; empty: none")
+    ] = ""
     read: Annotated[
         Read, documented("what sessions may read besides their runtime and directory: nothing, or this machine")
     ] = "minimal"
@@ -125,6 +148,11 @@ class SandboxSection(SandboxLimits, frozen=True, kw_only=True, rename="kebab", f
         return Policy(
             profile=self.profile,
             network=self.network,
+            allowed_hosts=self.allowed_hosts,
+            denied_hosts=self.denied_hosts,
+            private_networks=self.private_networks,
+            host_addresses=self.host_addresses,
+            upstream_proxy=self.upstream_proxy,
             read=self.read,
             limits=limits,
             protected_paths=[each for path in self.protected_paths for each in _with_real(path)],

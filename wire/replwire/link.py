@@ -1,7 +1,7 @@
 """Link between broker and worker: one frame per message, a fixed header followed by the body.
 
 The broker reads the header and never the body of a reply: that goes to the client as the worker wrote it. Broker to
-worker: ASSIGN, REQUEST, CANCEL. Worker to broker: HELLO, READY, ASSIGNED, HEARTBEAT, OUTPUT, REPLY, SNAPSHOT,
+worker: ASSIGN, REQUEST, CANCEL, NETWORK. Worker to broker: HELLO, READY, ASSIGNED, HEARTBEAT, OUTPUT, REPLY, SNAPSHOT,
 INTERPRETER_EXITED.
 """
 
@@ -15,6 +15,7 @@ import msgspec
 
 from replwire.identities import Principal
 from replwire.limits import Limits
+from replwire.network import NetworkRules
 from replwire.replies import SkippedName
 
 _HEADER = struct.Struct("!BBIIQI")
@@ -35,6 +36,7 @@ class FrameKind(enum.IntEnum):
     HEARTBEAT = 9  # worker: still alive
     INTERPRETER_EXITED = 10  # worker: the interpreter died; the broker kills the worker
     SNAPSHOT = 11  # worker: a session's variables are in a file, for a clone; ends its route
+    NETWORK = 12  # broker: what the session may reach from now on
 
 
 class Outcome(enum.IntEnum):
@@ -101,6 +103,7 @@ class AssignBody(msgspec.Struct, frozen=True, kw_only=True):
     ephemeral: bool = False
     cwd_needed: bool = True  # False: the session may start without it
     restore: str | None = None  # snapshot of another session to restore
+    network: NetworkRules | None = None  # what it may reach by list
 
 
 class AssignedBody(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ No I/O. Paths are compared as text, so code that mounts one must not follow syml
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_args
 
@@ -15,10 +16,11 @@ from msgspec import Meta, field
 
 from replwire.documented import documented
 from replwire.limits import KIB, MIB
+from replwire.network import MAX_HOSTS, NetworkRules, check_lists, uncovered
 from replwire.protected import PROTECTED as PROTECTED
 
 Profile = Literal["read-only", "workspace-write", "off"]
-Network = Literal["none", "host"]
+Network = Literal["none", "list", "host"]
 Read = Literal["minimal", "host"]
 
 MAX_PATHS = 64
@@ -43,8 +45,15 @@ class SandboxLimits(_Strict, frozen=True, kw_only=True):
     tmp_bytes: Annotated[
         int, documented("all files in /tmp, and separately in /dev/shm", "bytes", 64 * KIB, 1024 * 1024 * MIB)
     ] = 64 * MIB
+    network_connections: Annotated[int, documented("connections at once to listed hosts", "connections", 1, 10_000)] = (
+        256
+    )
+    network_bytes: Annotated[
+        int, documented("bytes sent to and received from listed hosts until a reset", "bytes", 64 * KIB, 1 << 50)
+    ] = 1 << 40
 
 
+_Hosts = Annotated[list[Annotated[str, Meta(min_length=1, max_length=262)]], Meta(max_length=MAX_HOSTS)]
 _Paths = Annotated[list[Annotated[str, Meta(min_length=1, max_length=4095)]], Meta(max_length=MAX_PATHS)]
 
 
@@ -52,7 +61,7 @@ class Policy(_Strict, frozen=True, kw_only=True):
     """Confinement of a session. Paths are absolute and normalised; `protected_paths` may be relative to the workspace.
 
     Raises:
-        ValueError: a path is not normalised, or relative where it may not be
+        ValueError: a path is not normalised, or relative where it may not be, or a host is none
     """
 
     profile: Profile = "workspace-write"
@@ -63,6 +72,11 @@ class Policy(_Strict, frozen=True, kw_only=True):
     readable_paths: _Paths = []  # beyond what the runtime needs
     protected_paths: _Paths = field(default_factory=lambda: list(PROTECTED))  # read-only inside writable paths
     hidden_paths: _Paths = []  # shown empty, wherever they are
+    allowed_hosts: _Hosts = []  # with network `list`
+    denied_hosts: _Hosts = []  # whatever is allowed
+    private_networks: _Hosts = []  # that allowed names may lead to
+    host_addresses: _Hosts = []  # NAME=ADDRESS, instead of the resolver
+    upstream_proxy: str = ""
     limits: SandboxLimits = SandboxLimits()
 
     def __post_init__(self) -> None:
@@ -71,6 +85,23 @@ class Policy(_Strict, frozen=True, kw_only=True):
                 _check(name, path, relative=False)
         for path in self.protected_paths:
             _check("protected_paths", path, relative=True)
+        if self.upstream_proxy and not re.fullmatch(r"http://[^/@\s]+:[0-9]{1,5}/?", self.upstream_proxy):
+            raise ValueError("upstream-proxy: it is http://HOST:PORT, without a user name")
+        check_lists(self.allowed_hosts, self.denied_hosts, self.private_networks, self.host_addresses)
+
+    def network_rules(self) -> NetworkRules | None:
+        """Return what its sessions may reach by list, or None with another kind of network."""
+        if self.network != "list":
+            return None
+        return NetworkRules(
+            allowed_hosts=self.allowed_hosts,
+            denied_hosts=self.denied_hosts,
+            private_networks=self.private_networks,
+            host_addresses=self.host_addresses,
+            upstream_proxy=self.upstream_proxy,
+            max_connections=self.limits.network_connections,
+            max_bytes=self.limits.network_bytes,
+        )
 
 
 class SandboxOverrides(_Strict, frozen=True, kw_only=True):
@@ -83,12 +114,16 @@ class SandboxOverrides(_Strict, frozen=True, kw_only=True):
     readable_paths: _Paths | None = None
     protected_paths: _Paths | None = None
     hidden_paths: _Paths | None = None
+    allowed_hosts: _Hosts | None = None
+    denied_hosts: _Hosts | None = None
     memory_bytes: int | None = None
     pids: int | None = None
     cpu_percent: int | None = None
     file_bytes: int | None = None
     open_files: int | None = None
     tmp_bytes: int | None = None
+    network_connections: int | None = None
+    network_bytes: int | None = None
 
 
 class PolicyExceeded(ValueError):
@@ -128,10 +163,51 @@ def tighten(base: Policy, request: SandboxOverrides) -> Policy:
         readable_paths=_narrowed_paths("readable_paths", reads, base.readable_paths, request.readable_paths),
         protected_paths=_merged_paths(base.protected_paths, request.protected_paths),
         hidden_paths=_merged_paths(base.hidden_paths, request.hidden_paths),
+        allowed_hosts=_narrowed_hosts(base, request.allowed_hosts),
+        denied_hosts=_merged_paths(base.denied_hosts, request.denied_hosts),
+        private_networks=base.private_networks,
+        host_addresses=base.host_addresses,
+        upstream_proxy=base.upstream_proxy,
         limits=_build_limits(
             {name: _lower_limit(name, base.limits, request) for name in SandboxLimits.__struct_fields__}
         ),
     )
+
+
+def combine_overrides(base: Policy, first: SandboxOverrides, second: SandboxOverrides) -> SandboxOverrides:
+    """Return overrides as tight as both: those of an agent's rule, and those of its request.
+
+    Raises:
+        PolicyExceeded: the second ask for more than the first leave of `base`
+        ValueError: a value is invalid
+    """
+    both = tighten(tighten(base, first), second)
+    named = {
+        name: value
+        for overrides in (first, second)
+        for name, value in msgspec.structs.asdict(overrides).items()
+        if value is not None
+    }
+    if first.denied_hosts and second.denied_hosts:
+        named["denied_hosts"] = [*first.denied_hosts, *second.denied_hosts]
+    if "network" in named:
+        named["network"] = both.network
+    return SandboxOverrides(**named)
+
+
+def apply_overrides(base: Policy, overrides: SandboxOverrides) -> Policy:
+    """Return the policy of a session that was opened when `base` may have allowed other hosts.
+
+    Hosts that it does not allow any more are left out.
+
+    Raises:
+        PolicyExceeded: the overrides ask for more than `base` in another way
+    """
+    asked = overrides.allowed_hosts
+    if asked is not None and base.network != "host":
+        kept = [entry for entry in asked if uncovered(base.allowed_hosts, [entry]) is None]
+        overrides = msgspec.structs.replace(overrides, allowed_hosts=kept)
+    return tighten(base, overrides)
 
 
 def _check(field: str, path: str, relative: bool) -> None:
@@ -159,6 +235,15 @@ def _narrowed_paths(field: str, roots: list[str], given: list[str], asked: list[
         _check(field, path, relative=False)
         if not is_within(path, roots):
             raise PolicyExceeded(field, path, roots)
+    return asked
+
+
+def _narrowed_hosts(base: Policy, asked: list[str] | None) -> list[str]:
+    if asked is None:
+        return base.allowed_hosts
+    check_lists(asked, [], [], [])
+    if base.network != "host" and (entry := uncovered(base.allowed_hosts, asked)) is not None:
+        raise PolicyExceeded("allowed_hosts", entry, base.allowed_hosts)
     return asked
 
 

@@ -38,6 +38,7 @@ from replworker.sandbox.plan import SandboxUnavailable
 from replworker.sandbox.rights import NOBODY, Grant
 from replworker.sandbox.workspace import EVERYTHING, DirectoryRefused
 from replworker.session import WorkerSession
+from replworker.session_network import SessionNetwork
 from replworker.session_sandbox import SandboxRequest, SessionSandbox, prepare_sandbox
 from replworker.session_settings import WorkerSettings
 from replworker.snapshots import remove_stale_snapshots
@@ -76,6 +77,7 @@ class WorkerArgs:
     given: ExternalRuntime | None = None  # for an extension's runtime
     identities: tuple[Identity, ...] = ()
     asker: Principal | None = None  # the session's owner, if it matters before the assignment
+    egress: str = ""  # socket of the egress proxy
     open_files: int | None = None  # the broker's original soft limit; its own is now higher
 
 
@@ -181,8 +183,13 @@ def build_loop(
     timers: Deadlines,
 ) -> WorkerLoop:
     """Build the session and event loop around a link and an interpreter."""
+    by_list = confinement is not None and confinement.policy.network == "list"
     settings = WorkerSettings(
-        _snapshots_dir(order.directory), order.load_paths, GrantResolver(order.identities), confinement
+        _snapshots_dir(order.directory),
+        order.load_paths,
+        GrantResolver(order.identities),
+        confinement,
+        SessionNetwork(order.egress) if by_list else None,
     )
     memory = create_memory_watch(child, confinement)
     session = WorkerSession(link, child, timers, order.limits, settings, memory)

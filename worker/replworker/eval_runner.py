@@ -114,6 +114,8 @@ class EvalRunner:
 
     def _begin(self, header: Header, request_id: str, op: str) -> EvalRecord:
         self._streams.drain()  # earlier background output is not this eval's
+        if self._settings.network is not None:
+            self._settings.network.discard_notes()
         self._need_input_count = 0
         number = self._interpreter.next_number()
         return self._streams.evals.begin(header.route, header.eval, request_id, number, op)
@@ -224,6 +226,8 @@ class EvalRunner:
         self._end(record, result.done, None, result.outcome)
 
     def _end(self, record: EvalRecord, done: Reply, value: Reply | None, outcome: Outcome) -> None:
+        if self._settings.network is not None:
+            done.notice = self._settings.network.take_note()
         record.value, record.done = value, done
         self._replies.send_reply(record.route, done, outcome, before=value)
         self._reads.on_eval_end(record)

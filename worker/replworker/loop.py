@@ -63,6 +63,9 @@ class WorkerLoop:
             child.stdin: lambda: self._streams.stdin.flush(),  # an assignment replaces the session's StdinBuffer
         }
         self._epoll.register(link.monitor_fd, _IN)
+        if (network := session.network) is not None:
+            self._handlers[network.fileno()] = network.poll
+            self._epoll.register(network.fileno(), _IN)
         for fd in (child.control.fileno(), child.out, child.err, child.background, child.exit_fd):
             self._watch(fd, _IN)
 

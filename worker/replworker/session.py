@@ -22,6 +22,7 @@ from replwire.link import (
     HeartbeatBody,
     encode,
 )
+from replwire.network import NetworkRules
 from replwire.ops import Read, Stdin
 from replwire.replies import SkippedName
 from replworker.eval_runner import EvalRunner
@@ -35,11 +36,13 @@ from replworker.reply_sender import ReplySender
 from replworker.runtimes import frames
 from replworker.runtimes.interpreter_process import InterpreterProcess
 from replworker.sandbox.workspace import DirectoryRefused
+from replworker.session_network import SessionNetwork
 from replworker.session_sandbox import enter_directory
 from replworker.session_settings import WorkerSettings
 from replworker.session_streams import SessionStreams
 from replworker.snapshots import SnapshotTransfer, package_directory
 
+_decode_rules = msgspec.json.Decoder(NetworkRules).decode
 _decode_assign = msgspec.json.Decoder(AssignBody).decode
 _decode_cancel = msgspec.json.Decoder(CancelBody).decode
 _decode_read = msgspec.json.Decoder(Read).decode
@@ -67,6 +70,7 @@ class WorkerSession:
         memory: MemoryWatch,
     ) -> None:
         self._process = process
+        self.network = settings.network
         self._memory = memory
         self._settings = settings
         self._replies = replies = ReplySender(link)
@@ -121,6 +125,8 @@ class WorkerSession:
         elif header.kind == FrameKind.ASSIGN:
             self._replies.epoch = header.epoch
             self._on_assign(_decode_assign(body))
+        elif header.kind == FrameKind.NETWORK and self._settings.network is not None:
+            self._settings.network.set_rules(_decode_rules(body))
 
     def _on_assign(self, assignment: AssignBody) -> None:
         self._assignment = assignment
@@ -128,11 +134,21 @@ class WorkerSession:
         self.streams.apply_limits(assignment.limits)
         env = dict(pair.split("=", 1) for pair in assignment.env)
         try:
-            cwd, why = enter_directory(self._settings.confinement, self._settings.grants, assignment, env)
+            entered = enter_directory(
+                self._settings.confinement,
+                self._settings.grants,
+                assignment,
+                env,
+                SessionNetwork.listeners(assignment.network),
+            )
         except DirectoryRefused as refused:
             self._send_assigned(str(refused), [])
             return
+        why = entered.problem
         self._notice = None if why is None else f"the session has no working directory: {why}"
+        if assignment.network is not None and self._settings.network is not None:
+            problem = self._settings.network.open(assignment.session, assignment.network, entered.sockets)
+            self._notice = "; ".join(filter(None, (self._notice, problem))) or None
         limits = {
             "value-bytes": assignment.limits.max_value_bytes,
             "trace-frames": assignment.limits.max_trace_frames,
@@ -140,7 +156,7 @@ class WorkerSession:
             "image-bytes": assignment.limits.max_image_bytes,
             "images": assignment.limits.max_images,
         }
-        frame = frames.ClaimFrame(self._interpreter.next_number(), cwd, env, limits)
+        frame = frames.ClaimFrame(self._interpreter.next_number(), entered.directory, env, limits)
         self._interpreter.request(frame, self._on_claim_reply)
 
     def _on_claim_reply(self, event: frames.FrameEvent) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from replwire.link import AssignBody
 from replwire.policy import Policy
+from replworker.egress.listeners import Listener
 from replworker.grants import GrantResolver
 from replworker.runtimes.environments import ResolvedInterpreter
 from replworker.sandbox.bubblewrap import BubblewrapSandbox
 from replworker.sandbox.machine import Machine
+from replworker.sandbox.mount_helper import AttachResult
 from replworker.sandbox.placeholders import create_placeholders
 from replworker.sandbox.prepare import prepare_plan
 from replworker.sandbox.rights import Grant, Rights, acting_as
@@ -36,6 +40,14 @@ class SandboxRequest:
     directory: str | None = None
 
 
+class EnteredSandbox(NamedTuple):
+    """A sandbox that belongs to a session: its directory, why it has none although one was requested, its sockets."""
+
+    directory: str | None = None
+    problem: str | None = None
+    sockets: Sequence[socket.socket] = ()
+
+
 @dataclass(slots=True)
 class SessionSandbox:
     """Sandbox around one interpreter."""
@@ -47,33 +59,43 @@ class SessionSandbox:
     records: str  # directory of placeholder records
     held_fds: tuple[int, ...] = ()
 
-    def enter_directory(self, directory: str | None, needed: bool, granted: GetGrant) -> tuple[str | None, str | None]:
-        """Mount the session's directory. Return it, and why there is none although one was requested.
+    def enter(
+        self, directory: str | None, needed: bool, granted: GetGrant, listeners: Sequence[Listener] = ()
+    ) -> EnteredSandbox:
+        """Mount the session's directory, and open these sockets in its network namespace.
 
         Raises:
-            DirectoryRefused: the directory is required and refused
+            DirectoryRefused: the directory is required and refused, or the sockets cannot be opened
         """
-        if directory is None:
-            self.wrapper.decline_workspace()
-            return None, None
+        real = problem = rights = None
         try:
-            grant = granted()
-            real = _check_as_owner(self.policy, directory, grant)
-            if real != self.directory and (error := self._attach(real, grant.rights)) is not None:
-                raise DirectoryRefused(error)
+            if directory is not None:
+                grant = granted()
+                real, rights = _check_as_owner(self.policy, directory, grant), grant.rights
         except DirectoryRefused as refused:
             if needed:
                 raise
+            problem = str(refused)
+        mounted = real if real != self.directory else None
+        if mounted is None and not listeners:
             self.wrapper.decline_workspace()
-            return None, str(refused)
-        return real, None
+            return EnteredSandbox(real, problem)
+        done = self._attach(mounted, rights, listeners)
+        if done.error is None:
+            return EnteredSandbox(real, problem, done.sockets)
+        self.wrapper.decline_workspace()
+        if needed or listeners:
+            raise DirectoryRefused(done.error)
+        return EnteredSandbox(None, done.error)
 
-    def _attach(self, directory: str, rights: Rights | None) -> str | None:
+    def _attach(self, directory: str | None, rights: Rights | None, listeners: Sequence[Listener]) -> AttachResult:
         try:
-            self.held_fds = create_placeholders(self.policy, directory, self.records, rights)
+            if directory is not None:
+                self.held_fds = create_placeholders(self.policy, directory, self.records, rights)
         except OSError as error:
-            return f"{directory}: cannot create placeholders for protected files: {error.strerror}"
-        return self.wrapper.attach(self.policy, directory, rights)
+            text = f"{directory}: cannot create placeholders for protected files: {error.strerror}"
+            return AttachResult(text, [])
+        return self.wrapper.attach(self.policy, directory, rights, listeners)
 
     @staticmethod
     def check_env(env: dict[str, str]) -> None:
@@ -132,23 +154,27 @@ def prepare_sandbox(
 
 
 def enter_directory(
-    confinement: SessionSandbox | None, grants: GrantResolver, claim: AssignBody, env: dict[str, str]
-) -> tuple[str | None, str | None]:
-    """Return the session's working directory, and why there is none although one was requested.
+    confinement: SessionSandbox | None,
+    grants: GrantResolver,
+    claim: AssignBody,
+    env: dict[str, str],
+    listeners: Sequence[Listener] = (),
+) -> EnteredSandbox:
+    """Prepare the session's working directory, and its sockets in a sandbox.
 
     Raises:
-        DirectoryRefused: the directory is required and refused
+        DirectoryRefused: the directory is required and refused, or the sockets cannot be opened
     """
     if confinement is not None:
         confinement.check_env(env)
-        return confinement.enter_directory(claim.cwd, claim.cwd_needed, lambda: grants.resolve(claim.asker))
+        return confinement.enter(claim.cwd, claim.cwd_needed, lambda: grants.resolve(claim.asker), listeners)
     grants.check_unconfined(claim.asker)
     directory = claim.cwd
     if directory is not None and (grant := grants.resolve(claim.asker)).directories:
         check_owner_directories(grant, directory, os.path.realpath(directory))
     if directory is not None and not claim.cwd_needed and not os.path.isdir(directory):
-        return None, f"{directory} is not a directory on this machine"
-    return directory, None
+        return EnteredSandbox(None, f"{directory} is not a directory on this machine")
+    return EnteredSandbox(directory)
 
 
 def _initial_directory(told: SandboxRequest, grant: Grant) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from replworker.grants import GrantResolver
+from replworker.session_network import SessionNetwork
 from replworker.session_sandbox import SessionSandbox
 
 
@@ -15,3 +16,4 @@ class WorkerSettings(NamedTuple):
     load_paths: tuple[str, ...]
     grants: GrantResolver
     confinement: SessionSandbox | None = None
+    network: SessionNetwork | None = None  # in sandboxes with a list of hosts

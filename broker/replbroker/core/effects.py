@@ -8,6 +8,7 @@ import msgspec
 
 from replwire.ext.verdicts import HookRequest
 from replwire.identities import Principal
+from replwire.network import TrafficRecord
 
 Peer = bytes  # a transport's name for one connection; opaque here
 
@@ -161,6 +162,7 @@ class Audit(msgspec.Struct, frozen=True, gc=False):
     err: str | None
     latency_ms: float
     repeated: int = 1  # requests that this stands for
+    traffic: TrafficRecord | None = None  # of a session: then there is no request
 
 
 class PublishEvent(msgspec.Struct, frozen=True, gc=False):

@@ -24,6 +24,7 @@ from replbroker.core.operations.broker_metrics import BrokerMetrics, read_metric
 from replbroker.core.operations.dispatcher import OperationDispatcher
 from replbroker.core.operations.restore import restore_sessions
 from replbroker.core.operations.settings_reload import RereadResult, apply_reload
+from replbroker.core.operations.traffic import observe_traffic
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
 from replbroker.core.scheduling.memory_pressure import MemoryPressure
 from replbroker.core.scheduling.worker_protocol import WorkerProtocol
@@ -32,6 +33,7 @@ from replwire.events import BrokerStarted, ExtensionError, ExtensionLoaded, LogE
 from replwire.ext.verdicts import HookRequest, Verdict
 from replwire.faults import RequestError, clip
 from replwire.limits import Limits
+from replwire.network import TrafficRecord
 from replwire.requests import parse, to_request, unknown_fields
 
 
@@ -235,6 +237,12 @@ class BrokerCore:
         """Handle the answer to MeasureMemory."""
         self.state.clock.now = now
         self._memory_pressure.on_measured(machine, now)
+        return self._finish_call(now)
+
+    def on_traffic(self, record: TrafficRecord, now: float) -> list[Effect]:
+        """Handle a record of what a session has reached or was refused."""
+        self.state.clock.now = now
+        observe_traffic(self.state, record)
         return self._finish_call(now)
 
     def on_config_reread(self, result: RereadResult, peer: Peer | None, request_id: str, now: float) -> list[Effect]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import sys
 import threading
 import time
@@ -27,6 +28,7 @@ from multiprocess.context import ForkServerContext
 
 from replbroker.core.effects import WorkerSpec
 from replbroker.descriptors import is_near_limit
+from replbroker.launch.egress_service import EgressService
 from replbroker.launch.environment_remover import EnvironmentRemover
 from replbroker.launch.launcher import ExitedWorker, RemovedEnvironment
 from replbroker.launch.orphans import become_subreaper, reap_orphans
@@ -35,8 +37,10 @@ from replbroker.loop_parts import Register, Unregister
 from replwire.ext.contracts import Runtime
 from replwire.identities import Identity
 from replwire.limits import Limits
+from replwire.network import HostLists, TrafficRecord
 from replworker.boot import ExternalRuntime, WorkerArgs, main, remove_stale_state
 from replworker.boot import list_named_environments as list_named_environments
+from replworker.egress.process import serve as serve_egress
 
 _FORK_SERVER_LOST = 255  # exit code that multiprocess reports when its fork server has died
 _JOIN_TIMEOUT_S = 5.0  # the fork server reaps a process well before
@@ -104,6 +108,7 @@ class ForkserverLauncher:
         remove_stale_state(settings.state_dir)
         _hide_main()
         become_subreaper()
+        self._egress = EgressService(settings.socket_dir, self._start_egress, self._tasks.put, self._post_result)
         self._thread = threading.Thread(target=self._run_tasks, name="spawner", daemon=True)
         self._thread.start()
 
@@ -111,6 +116,7 @@ class ForkserverLauncher:
         """Register the descriptor of the thread's results; those of workers follow as they start."""
         self._register, self._unregister = register, unregister
         register(self._wake, self._handle_results)
+        self._egress.register_descriptors(register, unregister)
 
     # --- the spawner thread ---
 
@@ -138,6 +144,12 @@ class ForkserverLauncher:
             return
         self._processes[worker] = process
         self._post_result(lambda: self._on_started(worker, pidfd))
+
+    def _start_egress(self, listener: socket.socket, control: socket.socket) -> Any:
+        process = self._context.Process(target=serve_egress, args=(listener, control), name="egress", daemon=True)
+        with self._starting:
+            process.start()
+        return process
 
     def _reap(self, worker: int) -> None:
         process = self._processes.pop(worker)
@@ -180,8 +192,11 @@ class ForkserverLauncher:
             runtime,
             self._identities,
             spec.principal,
+            self._egress.path,
             settings.open_files[0],
         )
+        if self._sandbox.has_list(spec):
+            self._egress.ensure()
         self._live.add(worker)
         if spec.environment is not None:
             self._environments[worker] = spec.environment
@@ -192,7 +207,11 @@ class ForkserverLauncher:
         self._tasks.put(lambda: self._start_process(worker, args))
 
     def restart_fork_server(self) -> None:
-        """Replace the fork server after its directory was recreated; the new one creates its socket there."""
+        """Replace the fork server after its directory was recreated; the new one creates its socket there.
+
+        So does the egress proxy.
+        """
+        self._egress.rebind()
         self._tasks.put(self._kill_fork_server)
 
     def _handle_results(self) -> None:
@@ -246,6 +265,12 @@ class ForkserverLauncher:
     def take_removed_environments(self) -> list[RemovedEnvironment]:
         return self._environment_remover.take_removed()
 
+    def take_traffic(self) -> list[TrafficRecord]:
+        return self._egress.take_records()
+
+    def set_hosts(self, hosts: HostLists) -> None:
+        self._sandbox.set_hosts(hosts)
+
     def set_identities(self, identities: tuple[Identity, ...]) -> None:
         self._identities = identities
 
@@ -285,6 +310,7 @@ class ForkserverLauncher:
         self._tasks.put(None)
         for pidfd in self._pidfds.values():
             self._kill(pidfd)
+        self._egress.close()
         self._thread.join(_CLOSE_TIMEOUT_S)
         self._handle_results()  # workers that had just been started
         for pidfd in self._pidfds.values():

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 from replbroker.core.effects import WorkerSpec
 from replbroker.loop_parts import DescriptorSource
 from replwire.identities import Identity
+from replwire.network import HostLists, TrafficRecord
 
 
 class ExitedWorker(NamedTuple):
@@ -43,6 +44,12 @@ class Launcher(DescriptorSource, Protocol):
 
     def kill(self, worker: int) -> None:
         """Kill a worker and every process it started; do nothing for one that has exited or is unknown."""
+
+    def take_traffic(self) -> list[TrafficRecord]:
+        """Return what sessions have reached, or were refused, since the last call."""
+
+    def set_hosts(self, hosts: HostLists) -> None:
+        """Set the lists of hosts, for workers that are started from now on."""
 
     def set_identities(self, identities: tuple[Identity, ...]) -> None:
         """Set the configured identities, for workers that are started from now on."""

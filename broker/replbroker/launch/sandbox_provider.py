@@ -14,7 +14,8 @@ import replwire
 from replbroker.core.effects import WorkerSpec
 from replbroker.core.sessions.sandbox_status import SandboxStatus
 from replwire.config import SandboxSection
-from replwire.policy import Policy, SandboxOverrides, is_within, tighten
+from replwire.network import HostLists
+from replwire.policy import Policy, SandboxOverrides, apply_overrides, is_within
 from replworker.sandbox.cgroup import remove_orphans
 from replworker.sandbox.machine import Machine, detect_machine
 from replworker.sandbox.prepare import SANDBOX_INIT
@@ -100,8 +101,20 @@ class SandboxProvider:
             return None
         policy = self._policy
         if spec.sandbox_overrides is not None:
-            policy = tighten(policy, _decode(spec.sandbox_overrides))
+            policy = apply_overrides(policy, _decode(spec.sandbox_overrides))
         return SandboxRequest(policy, self._machine, os.getpid() * 7 + self._slots.acquire(worker), spec.workspace)
+
+    def has_list(self, spec: WorkerSpec) -> bool:
+        """Return whether a worker's sandbox may reach listed hosts."""
+        if self._policy is None or self._policy.network == "none":
+            return False
+        overrides = SandboxOverrides() if spec.sandbox_overrides is None else _decode(spec.sandbox_overrides)
+        return (overrides.network or self._policy.network) == "list"
+
+    def set_hosts(self, hosts: HostLists) -> None:
+        """Replace the lists of hosts, for workers that are started from now on."""
+        if self._policy is not None:
+            self._policy = msgspec.structs.replace(self._policy, **hosts._asdict())
 
     def cleanup(self, worker: int) -> None:
         """Remove what a dead worker could not remove itself."""

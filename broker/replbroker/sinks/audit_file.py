@@ -72,6 +72,9 @@ class AuditFile:
             "err": audit.err,
             "latency-ms": audit.latency_ms,
         }
+        if (traffic := audit.traffic) is not None:
+            record |= {"host": traffic.host, "port": traffic.port, "connections": traffic.count}
+            record |= {"sent-bytes": traffic.sent, "received-bytes": traffic.received}
         if audit.repeated > 1:
             record["repeated"] = audit.repeated
         self._add(record, audit.when)

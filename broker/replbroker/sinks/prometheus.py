@@ -50,6 +50,8 @@ class PrometheusCollector(Collector):
         yield _quota_gauges("replctl_quota_used", "use of quotas, by identity and limit", broker.quotas, "used")
         yield _quota_gauges("replctl_quota", "quotas, by identity and limit", broker.quotas, "quota")
         yield GaugeMetricFamily("replctl_subscriptions", "subscriptions to events", value=broker.subscriptions)
+        yield _counters("replctl_host_connections", "connections to listed hosts", "outcome", metrics.connections)
+        yield _counters("replctl_network_bytes", "bytes of those connections", "direction", metrics.network_bytes)
         yield _counters("replctl_agent_cpu_seconds", "processor time of agents' sessions", "agent", metrics.cpu_seconds)
         yield _gauges("replctl_agent_memory_bytes", "memory of agents' interpreters", "agent", broker.memory_bytes)
         if "transcripts" in parts:

@@ -27,6 +27,8 @@ _ALL: tuple[type[Event], ...] = (
     types.EvalOutputEnd,
     types.EvalFinished,
     types.EvalInterruptRequested,
+    types.NetworkReached,
+    types.NetworkRefused,
     types.WorkerSpawned,
     types.WorkerReady,
     types.WorkerExited,

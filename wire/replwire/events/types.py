@@ -172,6 +172,26 @@ class EvalInterruptRequested(Event, frozen=True, kw_only=True, rename="kebab", t
     by: Annotated[str, documented("an agent, `a client`, or `time-limit`")]
 
 
+class NetworkReached(Event, frozen=True, kw_only=True, rename="kebab", tag="network/reached"):
+    """Connections of the session to a listed host have ended, within the same moment."""
+
+    host: Annotated[str, documented("name or IPv4 address; never a URL")]
+    port: int
+    count: Annotated[int, documented("connections")]
+    sent_bytes: int
+    received_bytes: int
+
+
+class NetworkRefused(Event, frozen=True, kw_only=True, rename="kebab", tag="network/refused"):
+    """The session did not reach a host."""
+
+    host: Annotated[str, documented("name or address as the code wrote it, truncated")]
+    port: Annotated[int, documented("0: the name was refused when it was looked up")]
+    count: Annotated[int, documented("attempts within the same moment")]
+    reason: str
+    by_policy: Annotated[bool, documented("true: a setting refused it; false: the host could not be reached")]
+
+
 class WorkerSpawned(Event, frozen=True, kw_only=True, rename="kebab", tag="worker/spawned"):
     """A worker process was started."""
 

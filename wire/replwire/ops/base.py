@@ -89,7 +89,9 @@ class OpensSession(Request, frozen=True, kw_only=True, rename="kebab"):
     cwd_needed: bool = True
     env: list[str] = []
     profile: Literal["read-only", "workspace-write"] | None = None
-    network: Literal["none", "host"] | None = None
+    network: Literal["none", "list", "host"] | None = None
+    allowed_hosts: list[str] | None = None
+    denied_hosts: list[str] | None = None
     memory_bytes: Positive | None = None
     pids: Positive | None = None
     cpu_percent: Positive | None = None
@@ -97,11 +99,13 @@ class OpensSession(Request, frozen=True, kw_only=True, rename="kebab"):
     def sandbox_overrides(self) -> SandboxOverrides | None:
         """Return the sandbox overrides of the request, or None."""
         asked = (self.profile, self.network, self.memory_bytes, self.pids, self.cpu_percent)
-        if asked == (None,) * 5:
+        if (*asked, self.allowed_hosts, self.denied_hosts) == (None,) * 7:
             return None
         return SandboxOverrides(
             profile=self.profile,
             network=self.network,
+            allowed_hosts=self.allowed_hosts,
+            denied_hosts=self.denied_hosts,
             memory_bytes=self.memory_bytes,
             pids=self.pids,
             cpu_percent=self.cpu_percent,

@@ -23,7 +23,7 @@ In a worker, while it is single-threaded::
 before the interpreter is told its directory (replworker.session_sandbox)::
 
     directory = check_directory(policy, cwd, home)      # workspace.py: the real path; raises DirectoryRefused
-    error = sandbox.attach(policy, directory)           # 3 to 10 ms; None on success
+    error, sockets = sandbox.attach(policy, directory)  # 3 to 10 ms; None on success
 
 If `report.layers["late-workspace"]` is False, a session with a directory starts cold, with
 ``prepare_plan(..., directory=directory)``, and not from the pool. A sandbox is used once: a second `attach` fails.

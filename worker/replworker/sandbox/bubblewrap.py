@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from replwire.limits import MIB
 from replwire.policy import Policy
+from replworker.egress.listeners import Listener
 from replworker.sandbox import cgroup, identity, private_mounts, workspace
-from replworker.sandbox.mount_helper import MountHelper
+from replworker.sandbox.mount_helper import AttachResult, MountHelper
 from replworker.sandbox.plan import ARGUMENTS_FD, SandboxPlan
 from replworker.sandbox.rights import Rights, acting_as
 
@@ -52,7 +54,7 @@ class BubblewrapSandbox:
         """Close inherited descriptors and start the mount helper."""
         for fd in self._own_fds:
             os.close(fd)
-        if self._plan.late:
+        if self._plan.late or self._plan.policy.network == "list":
             self._helper = MountHelper(pid, self._plan.run_as)
 
     def death_cause(self) -> str | None:
@@ -70,26 +72,33 @@ class BubblewrapSandbox:
 
     # --- the session's directory ---
 
-    def attach(self, policy: Policy, directory: str, rights: Rights | None = None) -> str | None:
-        """Mount the workspace into the running sandbox at its own path. Return an error message, or None.
+    def attach(
+        self,
+        policy: Policy,
+        directory: str | None,
+        rights: Rights | None = None,
+        listeners: Sequence[Listener] = (),
+    ) -> AttachResult:
+        """Mount the workspace into the running sandbox at its own path, and open sockets in its network namespace.
 
         Call it once, before any user code runs.
 
         Args:
             policy: may be tighter in its paths than the policy the sandbox was started with
-            directory: a real path accepted by `workspace.check_directory`
+            directory: a real path accepted by `workspace.check_directory`; None for no workspace
             rights: the rights of the session's owner, with which everything is opened
+            listeners: the sockets
         """
-        if self._helper is None:
-            return "this sandbox does not support mounting a directory after its start"
+        if self._helper is None or (directory is not None and not self._plan.late):
+            return AttachResult("this sandbox does not support mounting a directory after its start", [])
         usher, self._helper = self._helper, None
         try:
             with acting_as(rights):
-                wanted = workspace.workspace_mounts(policy, directory, self._plan.kept)
+                wanted = [] if directory is None else workspace.workspace_mounts(policy, directory, self._plan.kept)
         except (workspace.DirectoryRefused, OSError) as error:
             usher.stop()
-            return str(error)
-        return usher.attach(wanted, ATTACH_S, rights)
+            return AttachResult(str(error), [])
+        return usher.attach(wanted, ATTACH_S, rights, listeners)
 
     def decline_workspace(self) -> None:
         """Stop the mount helper: the session has no working directory."""

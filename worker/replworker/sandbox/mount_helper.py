@@ -1,32 +1,48 @@
-"""Mount helper: mounts the workspace into a running sandbox, since a warm interpreter starts without one.
+"""Mount helper: completes a running sandbox, since a warm interpreter starts without workspace and network.
 
 The mounts are cloned in the host's namespace, passed as descriptors, and attached in the sandbox's mount namespace,
-which only its owner may enter. No path or descriptor of the host reaches the session. An ordinary user may neither
+which only its owner may enter. Listening sockets for the egress proxy are opened in its network namespace and passed
+out. No path or descriptor of the host reaches the session. An ordinary user may neither
 clone mounts nor enter: it clones in its own user namespace and enters as the owner of the sandbox's. This runs in a
 process forked while the worker is single-threaded, as entering a user namespace requires.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import select
 import signal
 import socket
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from replworker.sandbox import identity, mounts, private_mounts
+import msgspec
+
+from replworker.egress.listeners import Listener
+from replworker.sandbox import identity, mounts, namespace_sockets, private_mounts
 from replworker.sandbox.plan import EMPTY_DIRECTORY, NO_FILE
 from replworker.sandbox.rights import Rights
 from replworker.sandbox.workspace import SandboxMount
 
-_NS_GET_USERNS = 0xB701
 _MOST_BYTES = 256 * 1024
+
+
+class AttachResult(NamedTuple):
+    """Result of completing a sandbox: why it failed, or None, and the listening sockets in its network namespace."""
+
+    error: str | None
+    sockets: list[socket.socket]
+
+
+class _Order(msgspec.Struct, frozen=True, array_like=True):
+    """Order for the helper."""
+
+    mounts: list[tuple[str, str]]
+    rights: Any
+    listeners: list[Listener]
 
 
 class MountHelper:
@@ -43,24 +59,27 @@ class MountHelper:
             _run_helper(theirs.fileno(), worker, outer, map_to)
         theirs.close()
 
-    def attach(self, wanted: list[SandboxMount], seconds: float, rights: Rights | None = None) -> str | None:
-        """Mount these in order, opened with these rights. Return an error message, or None. The helper exits."""
+    def attach(
+        self,
+        wanted: list[SandboxMount],
+        seconds: float,
+        rights: Rights | None = None,
+        listeners: Sequence[Listener] = (),
+    ) -> AttachResult:
+        """Mount these in order, opened with these rights, and open these sockets. The helper exits."""
         try:
-            self._ours.send(json.dumps([[[mount.path, mount.kind] for mount in wanted], rights]).encode())
+            order = _Order([(mount.path, mount.kind) for mount in wanted], rights, list(listeners))
+            self._ours.send(msgspec.json.encode(order))
             if not select.select([self._ours], [], [], seconds)[0]:
-                return f"mounting took longer than {seconds:g} s"
-            answer = self._ours.recv(4096)
+                return AttachResult(f"mounting took longer than {seconds:g} s", [])
+            answer, fds = _receive_fds(self._ours, len(listeners))
         except OSError as error:
-            return f"the mounting process: {error.strerror}"
+            return AttachResult(f"the mounting process: {error.strerror}", [])
         finally:
             self.stop()
-        return (
-            answer[1:].decode(errors="replace")
-            if answer[:1] == b"!"
-            else None
-            if answer
-            else "the mounting process died"
-        )
+        if answer[:1] == b"!":
+            return AttachResult(answer[1:].decode(errors="replace"), [])
+        return AttachResult(None if answer else "the mounting process died", [socket.socket(fileno=fd) for fd in fds])
 
     def stop(self) -> None:
         """Kill the helper and reap it."""
@@ -81,10 +100,14 @@ def _run_helper(fd: int, worker: int, outer: int, map_to: int | None) -> NoRetur
         os.closerange(4, os.sysconf("SC_OPEN_MAX"))
         asked = socket.socket(fileno=3)
         owners = None if map_to is None else _prefetch_namespace(private_mounts.IdMapper(map_to))
-        order = asked.recv(_MOST_BYTES)
-        if order:
-            wanted, rights = json.loads(order)
-            asked.send(_mount_all(wanted, None if rights is None else Rights(*rights), outer, map_to, owners).encode())
+        data = asked.recv(_MOST_BYTES)
+        if data:
+            order = msgspec.json.decode(data, type=_Order)
+            try:
+                fds = _complete(order, outer, map_to, owners)
+                socket.send_fds(asked, [b"."], fds)
+            except OSError as error:
+                asked.send(f"!{error.strerror or error}".encode())
     finally:
         os._exit(0)
 
@@ -98,28 +121,23 @@ def _prefetch_namespace(owners: private_mounts.IdMapper) -> private_mounts.IdMap
     return owners
 
 
-def _mount_all(
-    wanted: list[tuple[str, str]],
-    rights: Rights | None,
-    outer: int,
-    map_to: int | None,
-    owners: private_mounts.IdMapper | None,
-) -> str:
-    try:
-        sandbox = os.open(f"/proc/{_sandbox_init_pid(outer)}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        if map_to is None:
-            trees = _clone_in_userns(wanted)
-        else:
-            trees = [_clone_mount(path, kind, owners, rights) for path, kind in wanted]
-            identity.drop_to_user(map_to)
-        mounts.enter(fcntl.ioctl(sandbox, _NS_GET_USERNS))
-        mounts.enter(sandbox)
-        os.chdir("/")
-        for (path, kind), tree in zip(wanted, trees, strict=True):
-            _attach_mount(path, kind, tree)
-    except OSError as error:
-        return f"!{error.strerror or error}"
-    return "."
+def _complete(order: _Order, outer: int, map_to: int | None, owners: private_mounts.IdMapper | None) -> list[int]:
+    """Mount and open what is ordered; return the sockets."""
+    inside = f"/proc/{_sandbox_init_pid(outer)}/ns"
+    sandbox = os.open(f"{inside}/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    network = os.open(f"{inside}/net", os.O_RDONLY | os.O_CLOEXEC) if order.listeners else -1
+    rights = None if order.rights is None else Rights(*order.rights)
+    if map_to is None:
+        trees = _clone_in_userns(order.mounts) if order.mounts else []
+    else:
+        trees = [_clone_mount(path, kind, owners, rights) for path, kind in order.mounts]
+        identity.drop_to_user(map_to)
+    mounts.enter(namespace_sockets.owner_of(sandbox))
+    mounts.enter(sandbox)
+    os.chdir("/")
+    for (path, kind), tree in zip(order.mounts, trees, strict=True):
+        _attach_mount(path, kind, tree)
+    return namespace_sockets.open_listeners(network, order.listeners) if order.listeners else []
 
 
 def _sandbox_init_pid(outer: int) -> int:
@@ -193,7 +211,8 @@ def _socket_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def _receive_fds(connection: socket.socket, most: int) -> tuple[bytes, list[int]]:
-    data, ancillary, _, _ = connection.recvmsg(4096, socket.CMSG_SPACE(4 * max(most, 1)))
+    space = socket.CMSG_SPACE(4 * max(most, 1))
+    data, ancillary, _, _ = connection.recvmsg(4096, space, socket.MSG_CMSG_CLOEXEC)
     fds: list[int] = []
     for level, kind, payload in ancillary:
         found: tuple[Any, ...] = (level, kind)

@@ -25,6 +25,7 @@ SCRATCH = "/tmp/work"  # working directory of sessions without a workspace
 _MIN_VERSION = (0, 7)  # bubblewrap: --size
 _DISABLE_USERNS_VERSION = (0, 8)  # bubblewrap: --disable-userns
 _HOSTS = "127.0.0.1 localhost\n::1 localhost\n"
+_RESOLV = "nameserver 127.0.0.1\n"  # for resolvers that, unlike glibc's, do not assume it
 _NSSWITCH = "passwd: files\ngroup: files\nhosts: files dns\n"
 # Secrets in home directories, excluded with `read: host`.
 _SECRETS = (
@@ -45,6 +46,7 @@ _SECRETS = (
     ".local/share/keyrings",
     ".mozilla",
 )
+_NO_RETRIES = {"PIP_RETRIES": "0", "UV_HTTP_RETRIES": "0", "npm_config_fetch_retries": "0"}
 _DROPPED = ("XDG_", "DBUS_", "SSH_", "GPG_")
 
 
@@ -138,7 +140,7 @@ def build_plan(
             *_init_arguments(policy, machine, runtime),
             *(str(len(found)), *chain(*found)),
         ),
-        env=environment(env),
+        env=environment(env, policy),
         run_as=run_as,
         open_way=needs.paths,
         owned=_visible_paths(*granted, *workspace),
@@ -159,11 +161,15 @@ def secret_paths(home: str) -> list[str]:
     return [f"{home}/{name}" for name in _SECRETS]
 
 
-def environment(env: dict[str, str]) -> dict[str, str]:
-    """Return a session's variables: its own home, and no addresses of the host's agents and buses."""
+def environment(env: dict[str, str], policy: Policy) -> dict[str, str]:
+    """Return a session's variables: its own home, and no addresses of the host's agents and buses.
+
+    Package tools try a refused host again for up to a minute, which changes nothing where a policy has refused it.
+    """
+    tools = _NO_RETRIES if policy.network != "host" else {}
     kept = {name: value for name, value in env.items() if not name.startswith(_DROPPED)}
     own = {"HOME": identity.HOME, "USER": identity.NAME, "LOGNAME": identity.NAME, "TMPDIR": "/tmp"}
-    return {"PATH": "/usr/local/bin:/usr/bin:/bin", **kept, **own}
+    return {"PATH": "/usr/local/bin:/usr/bin:/bin", **tools, **kept, **own}
 
 
 def _require_usable(machine: Machine) -> str:
@@ -192,7 +198,7 @@ def _require_usable(machine: Machine) -> str:
 
 def _namespaces(policy: Policy, machine: Machine) -> Iterator[str]:
     yield from ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
-    if policy.network == "none":
+    if policy.network != "host":
         yield "--unshare-net"
     if machine.bwrap_version >= _DISABLE_USERNS_VERSION:
         yield "--disable-userns"
@@ -234,8 +240,10 @@ def _generated_files(policy: Policy) -> dict[str, str]:
     texts: dict[str, str] = {}
     if policy.read == "minimal":
         texts = {"/etc/passwd": identity.passwd(), "/etc/group": identity.group(), "/etc/nsswitch.conf": _NSSWITCH}
-        if policy.network == "none":
+        if policy.network != "host":
             texts["/etc/hosts"] = _HOSTS  # otherwise Node queries an unreachable name server
+        if policy.network == "list":
+            texts["/etc/resolv.conf"] = _RESOLV
     return texts
 
 

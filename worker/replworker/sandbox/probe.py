@@ -97,7 +97,7 @@ def _run_selftest(
             _wait_for_exit(child)
             return failed_report(*explain_failure(err, detect_host_settings()), required), None
         if late_error is None:
-            late_error = confined.attach(plan.policy, order["workspace"])
+            late_error = confined.attach(plan.policy, order["workspace"]).error
         outside = _observe_from_host(plan, child, confined, late_error)
         child.write_stdin(b"\n")
         out, err = _read_output(child, until="\n")

@@ -13,7 +13,7 @@ LAYERS = {
     "workspace": "the session's directory can be mounted, with the profile's rights only",
     "late-workspace": "the directory can be mounted into a warm interpreter; else such sessions start cold",
     "processes": "outside processes cannot be seen, signalled or traced; all inside die with the session",
-    "network": "no addresses, not even localhost of the host",
+    "network": "no addresses, not even localhost of the host; with a list, only what the egress proxy reaches",
     "ipc": "separate shared memory, message queues and host name",
     "sockets": "sockets of other programs are unreachable, by path and by abstract name",
     "user": "not the host's root, and no new user namespaces",
@@ -142,7 +142,7 @@ def _layers_that_hold(policy: Policy, seen: dict[str, Any], outside: HostObserva
     }
     if policy.read == "minimal":  # otherwise the host's root is visible anyway
         held["landlock"] = seen["walk"] != "done"
-    if policy.network == "none":
+    if policy.network != "host":
         held["network"] = apart["net"] and seen["tcp"] != "done"
     return held
 

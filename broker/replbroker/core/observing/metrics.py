@@ -40,6 +40,8 @@ class Metrics:
         self.queue_seconds = Histogram()
         self.worker_starts = Histogram()
         self.evals_ended: Counter[str] = Counter()
+        self.connections: Counter[str] = Counter()  # of sessions with a list of hosts, by how they ended
+        self.network_bytes: Counter[str] = Counter()
         self.cpu_seconds: OrderedDict[str, float] = OrderedDict()  # by agent, of exited workers too
 
     def add_cpu(self, agent: str | None, seconds: float) -> None:
@@ -53,6 +55,8 @@ class Metrics:
         """Return all metrics as data."""
         return {
             "ended": dict(self.evals_ended),
+            "connections": dict(self.connections),
+            "network-bytes": dict(self.network_bytes),
             "cpu-seconds": {name: round(seconds, 3) for name, seconds in self.cpu_seconds.items()},
             "ran": dict(self.run_seconds.buckets()),
             "waited": dict(self.queue_seconds.buckets()),

@@ -89,8 +89,7 @@ class SessionFactory:
         if state.draining:
             raise RequestError("shutdown", "server is shutting down")
         config.sandbox.require()
-        if isinstance(request, OpensSession):
-            spec = spec._replace(sandbox_overrides=config.sandbox.encode_overrides(request))
+        spec = spec._replace(sandbox_overrides=self._sandbox_overrides(spec, request))
         self._check_place(cwd, env)
         principal = state.access.principal_of(peer) if principal is None else principal
         owner = principal.identity
@@ -111,6 +110,16 @@ class SessionFactory:
         state.records.add(session)
         state.emitter.emit_session_created(session)
         return session
+
+    def _sandbox_overrides(self, spec: WorkerSpec, request: Request) -> bytes | None:
+        """Return the overrides of a new session: a copy has those of its original, and the agent's rule besides."""
+        sandbox, rule = self._state.config.sandbox, self._state.config.rule_for(request)
+        own = None if rule is None or sandbox.policy is None else rule.sandbox_overrides()
+        if isinstance(request, OpensSession):
+            return sandbox.encode_overrides(request.sandbox_overrides(), own)
+        if own is None:
+            return spec.sandbox_overrides
+        return sandbox.encode_overrides(sandbox.decode_overrides(spec.sandbox_overrides), own)
 
     @staticmethod
     def _check_place(cwd: str | None, env: list[str] | None) -> None:

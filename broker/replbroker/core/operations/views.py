@@ -105,6 +105,7 @@ def info(state: BrokerState, session: Session, now: float) -> dict[str, Any]:
         ),
         "running": _running(session),
         "sandbox": _sandbox(state, session),
+        "network": session.traffic.show(),
         "memory": _memory(state, session),
         "created": state.clock.to_iso(session.created_at),
         "last-activity": _last_activity(state, session, now),

@@ -106,6 +106,7 @@ class WorkerPool:
             lost=session.lost_cause,
             ephemeral=session.ephemeral,
             restore=session.snapshot_path,
+            network=self._state.config.sandbox.network_rules(session.spec.sandbox_overrides),
         )
         frame = pack(FrameKind.ASSIGN, encode(body), epoch=session.epoch)
         self._state.effects.append(ToWorker(worker.number, frame))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from replwire.faults import RequestError
-from replwire.ops import OpensSession
-from replwire.policy import Policy, SandboxOverrides, tighten
+from replwire.network import HostLists, NetworkRules
+from replwire.policy import Policy, SandboxOverrides, apply_overrides, combine_overrides, tighten
 
 _MAX_CAUSE = 2000
 _decode_overrides = msgspec.json.Decoder(SandboxOverrides).decode
@@ -40,19 +40,28 @@ class SandboxStatus:
             err = "sessions cannot be sandboxed here"
             raise RequestError("sandbox-unavailable", err, cause=self.problem[:_MAX_CAUSE], hint=hint)
 
-    def encode_overrides(self, request: OpensSession) -> bytes | None:
-        """Return the overrides that a request asks for, as JSON. Raises RequestError."""
-        asked = request.sandbox_overrides()
-        if asked is None:
+    def encode_overrides(self, asked: SandboxOverrides | None, own: SandboxOverrides | None) -> bytes | None:
+        """Return the overrides of a session that is opened, as JSON. Raises RequestError.
+
+        Args:
+            asked: Those of the request.
+            own: Those of its agent's rule.
+        """
+        if asked is None and own is None:
             return None
         if self.policy is None:
             err = "sessions run unsandboxed here, so nothing of it can be made tighter"
             raise RequestError("sandbox-unavailable", err)
         try:
-            tighten(self.policy, asked)
+            both = combine_overrides(self.policy, own or SandboxOverrides(), asked or SandboxOverrides())
         except ValueError as error:
             raise RequestError("invalid-request", str(error)) from None
-        return msgspec.json.encode(asked)
+        return msgspec.json.encode(both)
+
+    @staticmethod
+    def decode_overrides(overrides: bytes | None) -> SandboxOverrides | None:
+        """Return the overrides of a session."""
+        return None if overrides is None else _decode_overrides(overrides)
 
     def covers(self, asked: SandboxOverrides, overrides: bytes | None) -> bool:
         """Return whether the sandbox of a session is as tight as asked for, and allows no less.
@@ -69,6 +78,24 @@ class SandboxStatus:
         except ValueError:
             return False
 
+    def network_rules(self, overrides: bytes | None) -> NetworkRules | None:
+        """Return what a session with these overrides may reach by list; None with another kind of network."""
+        if self.policy is None:
+            return None
+        if overrides is None:
+            return self.policy.network_rules()
+        asked = _decode_overrides(overrides)
+        rules = apply_overrides(self.policy, asked).network_rules()
+        if rules is None or asked.allowed_hosts is None:
+            return rules
+        return msgspec.structs.replace(rules, origin="the allowed-hosts of this session")
+
+    def with_hosts(self, hosts: HostLists) -> SandboxStatus:
+        """Return the same sandbox with other lists of hosts."""
+        if self.policy is None:
+            return self
+        return replace(self, policy=msgspec.structs.replace(self.policy, **hosts._asdict()))
+
     def memory_limit(self, overrides: bytes | None) -> int | None:
         """Return the bytes that a session with these overrides may use; None without a sandbox."""
         if self.policy is None:
@@ -80,9 +107,11 @@ class SandboxStatus:
         """Return the part of `describe` and `info` about the sandbox."""
         if self.policy is None:
             return "none"
+        lists = {"allowed-hosts": self.policy.allowed_hosts, "denied-hosts": self.policy.denied_hosts}
         return {
             "profile": self.policy.profile,
             "network": self.policy.network,
+            **(lists if self.policy.network == "list" else {}),
             "read": self.policy.read,
             "layers": list(self.layers),
             "missing": list(self.missing),

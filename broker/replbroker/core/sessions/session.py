@@ -9,6 +9,7 @@ from replbroker.core.effects import WorkerSpec
 from replbroker.core.limits.quotas import Holder
 from replbroker.core.sessions.eval_task import EvalTask, HistoryItem, ReadyWaiter, WorkerRequest
 from replbroker.core.sessions.event_buffer import EventBuffer
+from replbroker.core.sessions.traffic_counts import TrafficCounts
 from replwire.deadlines import Deadline
 from replwire.identities import Principal
 from replwire.limits import Limits
@@ -97,6 +98,7 @@ class Session:
         self.history: deque[HistoryItem] = deque()
         self._history_bytes = 0
         self.event_buffer = EventBuffer()
+        self.traffic = TrafficCounts()
         self.recent_moves: deque[str] = deque(maxlen=_RECENT_MOVES)
 
     @property

@@ -1,0 +1,17 @@
+"""Entry of the egress proxy's process, apart from the proxy: whoever starts it has no need of asyncio."""
+
+from __future__ import annotations
+
+import socket
+
+
+def serve(listener: socket.socket, control: socket.socket) -> None:
+    """Serve until the broker ends.
+
+    Args:
+        listener: Listens for workers; sequenced packets.
+        control: Connected to the broker; sequenced packets.
+    """
+    from replworker.egress.proxy import run_proxy
+
+    run_proxy(listener, control)
