@@ -63,7 +63,7 @@ EXHAUSTIONS = [
         "python",
         "take memory that is shared, and more",
         ("memory",),
-        "worker-lost, state lost: out of memory: 256 MB",
+        "worker-lost, state lost: out of memory: 256 MiB (sandbox.memory-bytes)",
         "import mmap\nheld = mmap.mmap(-1, 1 << 30)\nwhile True: held.write(bytes(1 << 20))",
         "python: take memory that is shared",
         group=True,

@@ -292,7 +292,7 @@ def test_the_verdict_names_the_memory_limit(live: Start, grouped: None) -> None:
     del grouped
     session = live(Policy(limits=SandboxLimits(memory_bytes=128 << 20)))
     session.start(SHARED)
-    assert session.death() == "out of memory: 128 MB"
+    assert session.death() == "out of memory: 128 MiB (sandbox.memory-bytes)"
 
 
 def test_a_processor_share_is_set(live: Start, grouped: None) -> None:

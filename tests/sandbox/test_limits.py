@@ -44,7 +44,7 @@ def test_memory_runs_out_as_an_exception_that_the_code_may_catch(wire: Wire) -> 
 
 @pytest.mark.usefixtures("grouped")
 @pytest.mark.needs_root("an ordinary user has no control groups")
-@pytest.mark.parametrize(("asked", "said"), [({}, "1024 MB"), ({"memory_bytes": 200 * MIB}, "200 MB")])
+@pytest.mark.parametrize(("asked", "said"), [({}, "1024 MiB"), ({"memory_bytes": 200 * MIB}, "200 MiB")])
 def test_a_kill_for_memory_is_told_with_the_limit_and_what_became_of_the_state(
     asked: dict[str, int], said: str
 ) -> None:
@@ -54,8 +54,8 @@ def test_a_kill_for_memory_is_told_with_the_limit_and_what_became_of_the_state(
             wire.ask("new-session", name="s", **asked)
             answer = wire.run(SHARED)
             assert answer.status == ["done", "error", "worker-lost"]
-            assert (answer["cause"], answer["state"]) == (f"out of memory: {said}", "lost")
-            assert answer["err"].endswith(f"out of memory: {said}")
+            assert (answer["cause"], answer["state"]) == (f"out of memory: {said} (sandbox.memory-bytes)", "lost")
+            assert answer["err"].endswith(f"out of memory: {said} (sandbox.memory-bytes)")
             after = wire.run("1")
             assert (after.value, after["epoch"]) == ("1", 2)
     finally:

@@ -71,7 +71,7 @@ def test_a_session_over_its_limit_ends_with_the_true_cause_and_no_other(wire: Wi
     assert ended.status == ["done", "error", "worker-lost"]
     assert ended["state"] == "lost"
     assert ended["cause"].startswith("killed: its processes used ")
-    assert ended["cause"].endswith(" MiB, limit 64 MiB")
+    assert ended["cause"].endswith(" MiB, limit 64 MiB (sandbox.memory-bytes)")
     assert int(ended["cause"].split()[4]) > 64
     wait_until(lambda: not is_alive(pid), "what it started is gone")
     assert wire.run("x", session="other").value == "1"

@@ -189,60 +189,61 @@ def test_an_image_of_any_mode_comes_as_png(drawing: Any, tmp_path: Path, mode: s
 
 def test_pandas_comes_as_a_compact_table(drawing: Any) -> None:
     drawing.eval("import pandas\ndf = pandas.DataFrame({f'c{n}': range(100) for n in range(30)})")
-    answer = drawing.eval("df", mime=["text/markdown"])
-    lines = answer["value"].splitlines()
-    assert (len(lines), lines[-1]) == (1 + 20 + 1 + 2, "[100 rows x 30 columns]")
-    assert max(map(len, lines)) <= 80
-    table = answer["mime"]["text/markdown"].splitlines()
-    assert table[0] == "|  | c0 | c1 | c2 | c3 | c4 | c5 | … | c24 | c25 | c26 | c27 | c28 | c29 |"
-    assert table[1].count("---") == 14
-    assert (table[2][:11], table[12][:9], table[22][:11]) == ("| 0 | 0 | 0", "| … | … |", "| 99 | 99 |")
-    assert table[-1] == "100 rows × 30 columns"
+    lines = drawing.eval("df", mime=["text/html"])["value"].splitlines()
+    assert (len(lines), lines[-1]) == (1 + 5 + 1 + 5 + 2, "[100 rows x 30 columns]")
+    assert lines[0].split() == [*(f"c{n}" for n in range(6)), "...", *(f"c{n}" for n in range(24, 30))]
     html = drawing.eval("df", mime=["text/html", "text/markdown"])["mime"]
     assert list(html) == ["text/html"]
-    assert html["text/html"].count("<tr") == 1 + 20 + 1
+    assert html["text/html"].count("<tr") == 1 + 5 + 1 + 5
     assert len(drawing.eval("df")["value"].splitlines()) == 1 + 10 + 1 + 2
     drawing.eval("pandas.set_option('display.max_rows', 200)")
-    assert len(drawing.eval("df", mime=["text/markdown"])["value"].splitlines()) == 1 + 100 + 2
+    assert len(drawing.eval("df", mime=["text/html"])["value"].splitlines()) == 1 + 100 + 2
     assert drawing.value("pandas.get_option('display.show_dimensions')") == "'truncate'"
 
 
-def test_a_markdown_table_is_made_of_any_frame(drawing: Any) -> None:
+@pytest.mark.parametrize(
+    ("code", "lines"),
+    [
+        (
+            "pandas.DataFrame({'a': [1234567.891, 2.5], 'b': [771832.59, 1e-9]})",
+            ["            a         b", "0 1234567.891 771832.59", "1         2.5     1e-09"],
+        ),
+        ("pandas.DataFrame({'a': [1.5, 2.25]})", ["      a", "0  1.50", "1  2.25"]),
+        ("pandas.Series([1 / 3], name='s')", ["0    0.333333", "Name: s, dtype: float64", "[floats are rounded here]"]),
+        (
+            "pandas.DataFrame({'x': [1]}, index=pandas.Index(['k'], name='key')).rename_axis(columns='top')",
+            ["top  x", "key   ", "k    1"],
+        ),
+        ("pandas.DataFrame({'v': [float('nan'), float('inf')]})", ["     v", "0  NaN", "1  inf"]),
+        ("pandas.DataFrame()", ["Empty DataFrame", "Columns: []", "Index: []"]),
+        (
+            "polars.DataFrame({'a': [1234567.8912345, None], 'b': ['x', 'y']})",
+            [
+                "shape: (2, 2)",
+                "               a  b",
+                "             f64  str",
+                " 1234567.8912345  x",
+                "            null  y",
+            ],
+        ),
+    ],
+)
+def test_a_table_shows_exact_numbers_and_names_or_says_that_it_rounds(
+    drawing: Any, code: str, lines: list[str]
+) -> None:
     drawing.eval("import pandas, polars")
-    tables = {
-        "pandas.DataFrame({'a|b': ['x\\ny|', None, 'z' * 80], 'f': [1 / 3, 2.0, 1e99]})": [
-            "|  | a\\|b | f |",
-            "| --- | --- | --- |",
-            "| 0 | x y\\| | 0.333333 |",
-            "| 1 | nan | 2 |",
-            "| 2 | " + "z" * 49 + "… | 1e+99 |",
-            "",
-            "3 rows × 2 columns",
-        ],
-        "pandas.Series([1], index=[('a', 2)], name='s')": [
-            "|  | s |",
-            "| --- | --- |",
-            "| ('a', 2) | 1 |",
-            "",
-            "1 rows",
-        ],
-        "pandas.DataFrame()": ["|  |", "| --- |", "", "0 rows × 0 columns"],
-        "polars.DataFrame({'a': [1, 2], 'b': ['x', None]})": [
-            "| a | b |",
-            "| --- | --- |",
-            "| 1 | x |",
-            "| 2 | None |",
-            "",
-            "2 rows × 2 columns",
-        ],
-        "polars.Series('q', [1.5])": ["| q |", "| --- |", "| 1.5 |", "", "1 rows"],
-    }
-    for code, lines in tables.items():
-        answer = drawing.eval(code, mime=["text/markdown"])
-        assert answer["mime"]["text/markdown"].splitlines() == lines
-    long = drawing.eval("polars.DataFrame({f'c{n}': range(50) for n in range(14)})", mime=["text/markdown"])
-    assert long["mime"]["text/markdown"].splitlines()[-3].startswith("| 49 | 49 | 49 | 49 | 49 | 49 | … | 49 |")
-    assert long["value"].startswith("shape: (50, 14)")
+    assert drawing.eval(code, mime=["image/png"])["value"].splitlines() == lines
+
+
+def test_a_wide_polars_frame_keeps_its_ends_and_the_users_options(drawing: Any) -> None:
+    drawing.eval("import polars")
+    wide = drawing.eval("polars.DataFrame({f'c{n}': range(50) for n in range(14)})", mime=["image/png"])
+    lines = wide["value"].splitlines()
+    assert lines[1].split() == [*(f"c{n}" for n in range(6)), "…", *(f"c{n}" for n in range(8, 14))]
+    assert (lines[0], len(lines)) == ("shape: (50, 14)", 1 + 2 + 5 + 1 + 5)
+    assert "┌" in drawing.eval("polars.DataFrame({'a': [1]})")["value"]
+    drawing.eval("polars.Config.set_tbl_formatting('ASCII_FULL')")
+    assert "+" in drawing.eval("polars.DataFrame({'a': [1]})", mime=["image/png"])["value"]
     html = drawing.eval("polars.DataFrame({'a': [1]})", mime=["text/html"])["mime"]["text/html"]
     assert "shape: (1, 1)" in html
 

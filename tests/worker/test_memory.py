@@ -125,7 +125,7 @@ def test_a_change_is_told_once_and_a_small_one_not() -> None:
 
 def test_a_session_over_its_limit_is_told_with_both_figures() -> None:
     watch = MemoryWatch(lambda doubt: 300 * MIB if doubt == 256 * MIB else 0, 256 * MIB)
-    assert watch.sample(Clock()).cause == "killed: its processes used 300 MiB, limit 256 MiB"
+    assert watch.sample(Clock()).cause == "killed: its processes used 300 MiB, limit 256 MiB (sandbox.memory-bytes)"
     assert MemoryWatch(lambda _: 300 * MIB, None).sample(Clock()).cause is None
 
 

@@ -56,7 +56,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
     output_tail_bytes: Annotated[
         int,
         documented("end of truncated output kept for `read`, per stream", "bytes", 0, 16 * MIB),
-    ] = 64 * KIB
+    ] = 4 * MIB
     output_store_bytes: Annotated[
         int,
         documented(

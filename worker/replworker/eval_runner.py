@@ -13,6 +13,7 @@ from replwire.ops import Env, Eval
 from replwire.replies import Reply
 from replworker import files, packages
 from replworker.evals import EvalRecord
+from replworker.hints import find_hint
 from replworker.interpreter import Interpreter, InterpreterBroken
 from replworker.reads import ReadHandler
 from replworker.reply_sender import ReplySender
@@ -24,6 +25,7 @@ from replworker.session_streams import SessionStreams
 from replworker.snapshots import SnapshotTransfer
 
 _RESEND_S = 0.5  # user code may catch the first interrupt inside a library, so a second is sent
+_HINT_BYTES = 2000  # end of stderr or traceback that is searched for the reason of a failure
 _NEED_INPUT_MAX = 10_000  # per eval; more means a broken interpreter
 
 _decode_eval = msgspec.json.Decoder(Eval).decode
@@ -203,9 +205,21 @@ class EvalRunner:
             self._lost_cause,
             self._streams.background.unread,
             record.module or self._interpreter.namespace,
+            self._find_hint(record, event),
         )
         self._lost_cause = None
         self._end(record, result.done, result.value, result.outcome)
+
+    def _find_hint(self, record: EvalRecord, event: frames.ResultFrame) -> str | None:
+        """Return what the sandbox has to do with a failure; bash reports one on stderr, node the cause in the trace."""
+        assert self._assignment is not None
+        confinement = self._settings.confinement
+        text = "" if event.ex is None else f"{event.ex.type}: {event.ex.message}"
+        if self._interpreter.namespace == "globalThis":
+            text += (event.traceback or "")[-_HINT_BYTES:]
+        elif self._interpreter.namespace == "shell" and event.value != "0":
+            text += record.output.end("err", _HINT_BYTES)
+        return find_hint(text, confinement and confinement.policy, self._assignment.cwd) if text else None
 
     def _on_need_input(self, record: EvalRecord) -> None:
         assert self._assignment is not None

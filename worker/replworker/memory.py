@@ -87,4 +87,5 @@ class MemoryWatch:
     def _cause(self) -> str | None:
         if self._limit is None or self.used <= self._limit:
             return None
-        return f"killed: its processes used {-(-self.used // MIB)} MiB, limit {self._limit // MIB} MiB"
+        limit = f"{self._limit // MIB} MiB (sandbox.memory-bytes)"
+        return f"killed: its processes used {-(-self.used // MIB)} MiB, limit {limit}"

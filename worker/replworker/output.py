@@ -116,7 +116,12 @@ class OutputLog:
         side.dropped += len(data)
         keep = data[-self._tail_limit :] if self._tail_limit else b""
         if keep:
-            side.tail.append(_LoggedChunk(self.total + len(data) - len(keep), stream, keep))
+            start = self.total + len(data) - len(keep)
+            last = side.tail[-1] if side.tail else None
+            if last is not None and last.end == start and len(last.data) < min(_MERGE_BYTES, self._tail_limit // 16):
+                last.data += keep
+            else:
+                side.tail.append(_LoggedChunk(start, stream, keep))
             side.tail_bytes += len(keep)
             while side.tail_bytes - len(side.tail[0].data) >= self._tail_limit:
                 side.tail_bytes -= len(side.tail.popleft().data)
@@ -145,6 +150,14 @@ class OutputLog:
                 return OutputPage(pieces, at, missing, more=at < self.total)
         pieces += [OutputPiece(name, rest) for name, decoder in decoders.items() if (rest := decoder.decode(b"", True))]
         return OutputPage(pieces, max(offset, self.total), missing + max(0, self.total - at), more=False)
+
+    def end(self, stream: Stream, size: int) -> str:
+        """Return the last `size` bytes of a stream that were kept."""
+        kept = [*(chunk for chunk in self._chunks if chunk.stream == stream), *self._streams[stream].tail]
+        data = b""
+        while kept and len(data) < size:
+            data = kept.pop().data + data
+        return data[-size:].decode("utf-8", "backslashreplace")
 
 
 class BackgroundOutput:

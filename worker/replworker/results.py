@@ -30,6 +30,7 @@ def build_result(
     lost: str | None,
     background: int,
     ns: str,
+    hint: str | None,
 ) -> FinalReplies:
     """Build the replies to a finished eval.
 
@@ -41,6 +42,7 @@ def build_result(
         lost: cause of the previous worker's loss, reported once; else None
         background: unread bytes of background output
         ns: namespace that the code ran in
+        hint: what the sandbox has to do with its failure
     """
     dropped = job.output.dropped() + result.value_dropped
     done = Reply(
@@ -50,7 +52,7 @@ def build_result(
         epoch=epoch,
         state="lost" if lost else "kept",
         cause=lost,
-        hint=result.hint,
+        hint=result.hint or hint,
         ephemeral=True if claim.ephemeral else None,
         changed=result.changed or None,
         duration_ms=round((time.monotonic() - job.started) * 1000, 3),

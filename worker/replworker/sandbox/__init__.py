@@ -27,8 +27,8 @@ before the interpreter is told its directory (replworker.session_sandbox)::
 
 If `report.layers["late-workspace"]` is False, a session with a directory starts cold, with
 ``prepare_plan(..., directory=directory)``, and not from the pool. A sandbox is used once: a second `attach` fails.
-`process.poll_exit()` returns "out of memory: 1024 MB" if a control group enforced its limit; `sandbox.close()` cleans
-up in a worker that lives on.
+`process.poll_exit()` returns "out of memory: 1024 MiB (sandbox.memory-bytes)" if a control group enforced its limit;
+`sandbox.close()` cleans up in a worker that lives on.
 
 `plan` is pure; `machine`, `runtime_paths`, `workspace` and `cgroup.find_cgroup_root` read; `mounts`, `private_mounts`
 and `mount_helper` mount; `sandbox_init` and `selftest` run inside, with the standard library only.

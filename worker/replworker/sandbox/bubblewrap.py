@@ -62,7 +62,7 @@ class BubblewrapSandbox:
         if not self.group.was_oom_killed():
             return None
         if self.group.has_hit_own_limit():
-            return f"out of memory: {self._plan.policy.limits.memory_bytes // MIB} MB"
+            return f"out of memory: {self._plan.policy.limits.memory_bytes // MIB} MiB (sandbox.memory-bytes)"
         return "out of memory: a limit outside the session was reached, of an outer control group or the machine"
 
     def memory_group(self) -> tuple[Path, int] | None:

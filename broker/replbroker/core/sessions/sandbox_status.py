@@ -113,6 +113,8 @@ class SandboxStatus:
             "network": self.policy.network,
             **(lists if self.policy.network == "list" else {}),
             "read": self.policy.read,
+            "writable-paths": list(self.policy.writable_paths),
+            "limits": msgspec.to_builtins(self.policy.limits),
             "layers": list(self.layers),
             "missing": list(self.missing),
         }

@@ -9,7 +9,7 @@ from .bounds import MESSAGE_BYTES, cut, plain, type_name
 from .figures import MatplotlibFigures, draw, format_of, is_figure
 from .images import FILE_BYTES, ImageBudget, pillow
 from .json_text import json_text
-from .tables import compactly, library, markdown
+from .tables import compactly, library, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,11 +62,10 @@ class RichValues:
             _call_user_code(lambda: self._figures.begin(self._album, forms[0], self._limits.images), "figures")
 
     def text(self, value: Any) -> Any:
-        """Return the object whose repr is shown: the value, or something shorter for pandas."""
+        """Return the object whose repr is shown: the value, or the compact text of a frame."""
         kind = type(value)
-        if kind not in _PLAIN and "pandas" in sys.modules and library(_mro(kind)) == "pandas":
-            return compactly(lambda: _Text(repr(value)))
-        return value
+        package = None if kind in _PLAIN else library(_mro(kind))
+        return value if package is None else _Text(table(value, package))
 
     def show(self, value: Any) -> None:
         """Find the value's best form, then show open figures."""
@@ -195,8 +194,6 @@ class _Forms:
         if self._figure:
             form = format_of(mime)
             return None if form is None else draw(value, form)
-        if self._table is not None and mime == "text/markdown":
-            return markdown(value, self._table)
         bundled = self._bundled.get(mime)
         method = self._method(_METHODS.get(mime, "")) if bundled is None else None
         if method is None:
