@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import MutableMapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +15,9 @@ import msgspec
 from replctl.client.address import resolve
 from replctl.client.errors import ReplError
 from replctl.commands.params import Duration, directory_for_new
+from replctl.mcp.early import NOTHING_ANSWERED, EarlyServer, Handover, read_line, write_line
 from replctl.settings import configured_extensions
+from replctl.tools.base import ToolSettings
 from replctl.tools.catalog import FORMATS, SETS, ToolSet, schemas
 from replwire.faults import ExitCode
 from replwire.identifiers import name_error
@@ -69,11 +72,6 @@ def mcp(
     except ReplError as error:
         raise click.UsageError(error.message) from None
 
-    gc.disable()  # while the SDK creates its classes: collections would take a tenth of the startup
-
-    from replctl.tools.base import ToolSettings
-    from replctl.tools.catalog import ToolSet
-
     usual = ToolSettings()
     settings = ToolSettings(
         wait=usual.wait if wait is None else wait,
@@ -81,13 +79,17 @@ def mcp(
         structured=structured,
         cwd=directory_for_new(None, address.endpoint),
     )
+    toolset = ToolSet(set_name, settings, extension_tools())
+    before = _answer_early(toolset) if http is None else None
+    if before is not None and before.is_over:
+        return ExitCode.OK
+    gc.disable()  # while the SDK creates its classes: collections would take a tenth of the startup
+
     import anyio
 
     from replctl.mcp.server import build_server
 
-    server = build_server(
-        ToolSet(set_name, settings, extension_tools()), endpoint, agent, None if http else ".", start=not no_start
-    )
+    server = build_server(toolset, endpoint, agent, None if http else ".", start=not no_start)
     if http is not None:
         from replctl.mcp.http import serve_http
 
@@ -99,14 +101,28 @@ def mcp(
     from replctl.mcp.stdio import serve
 
     _resume_gc()
+    anyio.run(serve, server, before)
+    return ExitCode.OK
+
+
+def _answer_early(toolset: ToolSet) -> Handover:
+    """Answer the first requests of a client over stdio before the SDK is there."""
     if os.isatty(0):
         print(
             "replctl: MCP server on this terminal; press Ctrl-D to exit. Clients normally start it: "
             "replctl install --client NAME",
             file=sys.stderr,
         )
-    anyio.run(serve, server)
-    return ExitCode.OK
+    try:
+        if (sys.stdin.fileno(), sys.stdout.fileno()) != (0, 1):
+            return NOTHING_ANSWERED
+    except (AttributeError, OSError, ValueError):  # called by a program with streams of its own
+        return NOTHING_ANSWERED
+    server = EarlyServer(toolset, partial(write_line, 1))
+    try:
+        return server.serve(partial(read_line, 0))
+    except BrokenPipeError:  # the client is gone
+        return Handover([], None, is_over=True)
 
 
 def _resume_gc() -> None:

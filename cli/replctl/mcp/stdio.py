@@ -14,24 +14,64 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
+from replctl.mcp.early import Handover
 
-async def serve(server: Server[Any]) -> None:
+
+async def serve(server: Server[Any], before: Handover) -> None:
     """Serve until stdin ends or the reader of stdout is gone. Only the protocol is written to stdout."""
     try:
-        async with stdio_server() as (incoming, outgoing), _reject_invalid(incoming, outgoing) as messages:
-            await server.run(messages, outgoing, server.create_initialization_options())
+        async with stdio_server() as (incoming, outgoing), _sort_messages(incoming, outgoing, before) as messages:
+            await server.run(messages, _NewAnswers(outgoing, before.answered), server.create_initialization_options())
     except* BrokenPipeError:
         pass  # the client is gone; its evals keep running
 
 
+class _NewAnswers:
+    """The outgoing stream without the answer to `initialize` that was sent before."""
+
+    def __init__(self, stream: Any, answered: str | int | None) -> None:
+        self._stream = stream
+        self._answered = answered
+
+    async def send(self, item: SessionMessage) -> None:
+        """Send a message, unless it is that answer."""
+        if self._answered is not None and getattr(item.message, "id", None) == self._answered:
+            self._answered = None
+        else:
+            await self._stream.send(item)
+
+    async def __aenter__(self) -> _NewAnswers:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *why: Any) -> None:
+        await self._stream.__aexit__(*why)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _parse_line(line: str) -> SessionMessage | Exception:
+    try:
+        return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValidationError as error:
+        return error
+
+
 @asynccontextmanager
-async def _reject_invalid(incoming: Any, outgoing: Any) -> AsyncIterator[Any]:
-    """Pass messages on, and reject invalid ones, for which the SDK sends no response."""
+async def _sort_messages(incoming: Any, outgoing: Any, before: Handover) -> AsyncIterator[Any]:
+    """Pass messages on, those from before first, and reject invalid ones, for which the SDK sends no response."""
     send, receive = anyio.create_memory_object_stream[Any]()
+
+    async def items() -> AsyncIterator[Any]:
+        for line in before.lines:
+            yield _parse_line(line)
+        async for item in incoming:
+            yield item
 
     async def sort() -> None:
         async with send:
-            async for item in incoming:
+            async for item in items():
                 if isinstance(item, ValidationError):
                     await outgoing.send(SessionMessage(invalid_message_error(item)))
                 elif not isinstance(item, Exception):

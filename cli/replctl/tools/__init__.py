@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from replctl.client.errors import ReplError
 from replctl.client.result import OnOutput
-from replctl.client.sync import Client
 from replctl.tools.base import ToolImage, ToolResult, ToolSettings
 from replctl.tools.catalog import SETS, ToolSet, schemas
 from replctl.tools.render import error_result
-from replctl.tools.runner import run_tool
+
+if TYPE_CHECKING:
+    from replctl.client.sync import Client
 
 __all__ = ["SETS", "ToolImage", "ToolResult", "ToolSettings", "Tools", "toolset"]
 
@@ -73,6 +74,9 @@ class Tools:
             if len(self.names) != 1:
                 raise ValueError(f"which tool? There are {', '.join(self.names)}")
             return self.call(self.names[0], name, on_output)
+        from replctl.client.sync import Client  # not at import: the MCP server lists its tools before it connects
+        from replctl.tools.runner import run_tool
+
         if self._client is None:
             try:
                 self._client = Client(self._endpoint, self._agent)
