@@ -23,7 +23,7 @@ async def main(command: str, args: list[str]) -> None:
                     "tools": [tool.name for tool in await client.list_tools()],
                     "value": value.content[0].text,
                     "error": error.is_error,
-                    "jobs": info.structured_content["jobs"],
+                    "jobs": info.content[0].text,
                     "resources": [str(each.uri) for each in await client.list_resources()],
                     "prompts": [prompt.name for prompt in await client.list_prompts()],
                 }

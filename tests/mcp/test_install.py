@@ -294,7 +294,7 @@ def test_a_new_users_entry_is_a_working_tool(client: str) -> None:
         assert receive(process)["result"]["serverInfo"]["name"] == "replctl"
         code = "open('made', 'w').write('x')\n6*7"
         send_request(process, "tools/call", 2, name="eval", arguments={"code": code})
-        assert receive(process)["result"]["content"][0]["text"].startswith("42\n[new session default]\n")
+        assert receive(process)["result"]["content"][0]["text"].startswith("42\n[new session default in ")
         assert (project / "made").read_text() == "x"
         finish(process)
         with Client(f"ipc://{home}/s/run/broker.sock", start=False) as broker:

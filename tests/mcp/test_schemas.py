@@ -18,20 +18,20 @@ def test_every_schema_is_a_schema(set: str, form: str) -> None:
     for entry in toolset(set).schemas(form):
         tool = entry["function"] if form == "openai" else entry
         jsonschema.Draft202012Validator.check_schema(tool[key])
-        assert tool[key]["additionalProperties"] is False
+        assert form == "mcp" or tool[key]["additionalProperties"] is False
         assert tool["description"]
 
 
 def test_the_default_list_is_short() -> None:
     text = json.dumps({"tools": toolset().schemas("mcp")}, separators=(",", ":"))
-    assert len(text) <= 8000
+    assert len(text) <= 4000
     assert '"read"' in text
 
 
 @pytest.mark.parametrize(
     ("set", "names"),
     [
-        ("default", "eval read interrupt reset sessions info env load_file stdin"),
+        ("default", "eval read interrupt reset sessions info env stdin"),
         (
             "reply",
             "julia_eval julia_complete julia_lookup julia_load_file julia_interrupt julia_new_session "

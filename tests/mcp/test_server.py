@@ -50,14 +50,13 @@ async def test_tools_say_what_they_may_do(connect: Connect) -> None:
     async with connect() as client:
         listed = await client.list_tools()
     tools = {tool.name: tool for tool in listed.tools}
-    assert len(listed.model_dump_json(by_alias=True, exclude_none=True)) <= 8000
+    assert len(listed.model_dump_json(by_alias=True, exclude_none=True)) <= 4100  # 4000 for the tools
     read_only = [name for name, tool in tools.items() if tool.annotations and tool.annotations.read_only_hint]
     assert read_only == ["read", "info"]
-    assert tools["eval"].annotations is not None
-    assert tools["eval"].annotations.destructive_hint is True
+    assert tools["eval"].annotations is None  # MCP's defaults: destructive, in an open world
     assert tools["interrupt"].annotations is not None
     assert tools["interrupt"].annotations.destructive_hint is False
-    assert [name for name, tool in tools.items() if tool.output_schema] == ["interrupt", "reset", "sessions", "info"]
+    assert not any(tool.output_schema for tool in tools.values())
 
 
 async def test_code_answers_with_text_alone_and_its_handle_beside_it(connect: Connect) -> None:
@@ -83,8 +82,10 @@ async def test_programs_may_have_structured_content(connect: Connect) -> None:
     assert result.structured_content["out"] == "hi"
 
 
-async def test_what_was_looked_up_is_structured(connect: Connect) -> None:
+async def test_what_was_looked_up_is_structured_for_programs_alone(connect: Connect) -> None:
     async with connect() as client:
+        assert (await client.call_tool("info", {"session": "facts"})).structured_content is None
+    async with connect("--structured") as client:
         await run(client, "n = 5", "facts")
         result = await client.call_tool("info", {"session": "facts", "what": "variables"})
     assert result.structured_content == {"status": "ok", "variables": [{"name": "n", "type": "int", "preview": "5"}]}
@@ -165,7 +166,7 @@ async def test_code_past_its_wait_answers_that_it_runs(connect: Connect) -> None
     async with connect("--wait", "300ms") as client:
         result = await run(client, "import time\nprint('a', flush=True)\ntime.sleep(60)", "wait")
         assert "still running after 0.3 s as eval 1" in text(result)
-        assert (await client.call_tool("interrupt", {"session": "wait"})).structured_content["interrupted"] is True
+        assert text(await client.call_tool("interrupt", {"session": "wait"})).startswith("interrupted eval 1")
         end = await client.call_tool("read", {"session": "wait", "eval_id": 1, "wait": 20})
         assert "interrupted" in text(end)
         assert "state kept" in text(end)
@@ -174,7 +175,7 @@ async def test_code_past_its_wait_answers_that_it_runs(connect: Connect) -> None
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_cancelled_call_interrupts_its_code_and_keeps_the_state(connect: Connect, mode: str) -> None:
     session = f"cancel-{mode}"
-    async with connect(mode=mode) as client:
+    async with connect("--structured", mode=mode) as client:
         await run(client, "x = 7", session)
 
         async def call() -> None:
@@ -332,7 +333,7 @@ async def test_a_broker_that_somebody_else_has_started_since_is_told_too(
         for client in (first, second):
             assert news not in text(await run(client, "x = 1", "both"))
         own_broker.stop()
-        assert "[new session both]" in text(await run(first, "1", "both"))
+        assert "[new session both" in text(await run(first, "1", "both"))
         answer = text(await run(second, "x", "both"))
         assert "NameError" in answer
         assert answer.endswith(news)

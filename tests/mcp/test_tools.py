@@ -39,7 +39,7 @@ def test_an_ephemeral_eval_names_no_session(stub: Start) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({}, "code"),
+        ({}, "either `code` or `file`"),
         ({"code": 5}, "code"),
         ({"code": "1", "sesion": "x"}, "unknown field `sesion`"),
         ({"code": "1", "wait": "soon"}, "wait"),
@@ -116,15 +116,14 @@ def test_an_output_that_was_cut_at_its_source_has_its_end(stub: Start) -> None:
     assert broker.next_request()["offset"] > 490_000
     assert answer.text.startswith("begin\n")
     assert "the last line" in answer.text
-    assert "500000 bytes of output were not kept" in answer.text
+    assert (
+        "…[the middle of 502020 bytes left out; page or search it: read(eval_id=1, offset=0 or grep=…)]…" in answer.text
+    )
 
 
 def test_a_value_that_was_never_made_whole_is_counted_as_such(stub: Start) -> None:
     end = {"value": "[1, 2, …[truncated]", "truncated": True, "dropped-bytes": 1}
-    assert (
-        "[at least 1 bytes of output were not kept]"
-        in call_tool(stub(scripted_replies(eval=end)), "eval", {"code": "x"}).text
-    )
+    assert "[at least 1 bytes were not sent]" in call_tool(stub(scripted_replies(eval=end)), "eval", {"code": "x"}).text
 
 
 def test_pictures_are_images_within_their_bounds(stub: Start) -> None:
@@ -164,7 +163,6 @@ def test_what_was_over_a_bound_is_told_and_its_file_named(stub: Start) -> None:
         "[picture: image/png of 9 bytes in /tmp/0.png]",
         "[picture: image/png of 9 bytes in /tmp/1.png]",
         "[picture: and 3 more]",
-        "[session default, eval 1, 2 ms, state kept]",
     ]
     assert answer.structured["files"] == ["/tmp/v.png", *(f"/tmp/{n}.png" for n in range(5))]
     assert len(answer.images) == 1
@@ -179,14 +177,14 @@ def test_running_code_says_how_to_get_at_it(stub: Start) -> None:
     assert not answer.error
     assert answer.text.startswith("so far\n")
     assert "still running after 3 s as eval 7" in answer.text
-    assert "read(session='lab', eval_id=7)" in answer.text
+    assert "wait for more: read(session='lab', eval_id=7, offset=7)]" in answer.text
     assert answer.structured["status"] == "running"
 
 
 def test_queued_code_says_so_and_what_is_before_it(stub: Start) -> None:
     end = {"status": ["done", "running"], "eval-id": 7, "name": "lab", "state": None, "queue-position": 2}
     answer = call_tool(stub(scripted_replies(eval=end)), "eval", {"code": "1", "session": "lab", "wait": 1})
-    assert answer.text.startswith("[eval 7 is queued, 2 before it; wait: read(session='lab', eval_id=7)]")
+    assert answer.text.startswith("[eval 7 is queued, 2 before it; wait for more: read(session='lab', eval_id=7)]")
     assert "still running" not in answer.text
 
 
@@ -199,8 +197,8 @@ def test_a_cut_says_how_to_get_the_rest_also_of_one_line_and_of_a_value(stub: St
         send_done(say, **{"eval-id": 7, "name": "lab", "value": "v" * 3000 if request["code"] == "value" else None})
 
     broker = stub(script)
-    for code in ("line", "value"):
-        assert f"\n[truncated; {more}]\n" in call_tool(broker, "eval", {"code": code, "session": "lab"}).text
+    for code, way in (("line", more), ("value", "print a part of it")):
+        assert call_tool(broker, "eval", {"code": code, "session": "lab"}).text.endswith(f"\n[truncated; {way}]")
 
 
 def test_nothing_found_is_not_told_as_no_output(stub: Start) -> None:
@@ -225,7 +223,13 @@ def test_code_that_waits_for_input_is_told_at_once(stub: Start) -> None:
             say(**{"status": ["need-input"], "eval-id": 3, "session": "u-1", "name": "lab"})
 
     answer = call_tool(stub(script), "eval", {"code": "input()", "session": "lab", "wait": 3600})
-    assert answer.structured == {"status": "waiting-for-input", "session": "lab", "eval_id": 3, "out": "who? "}
+    assert answer.structured == {
+        "status": "waiting-for-input",
+        "session": "lab",
+        "eval_id": 3,
+        "out": "who? ",
+        "offset": 5,
+    }
     assert "stdin(session='lab', text=…)" in answer.text
     assert not answer.error
 
@@ -342,8 +346,26 @@ def test_adding_packages_is_followed_like_an_eval(stub: Start) -> None:
 @pytest.mark.parametrize(("reload", "op"), [(False, "load-file"), (True, "reload-file")])
 def test_a_file_is_loaded(stub: Start, reload: bool, op: str) -> None:
     broker = stub(scripted_replies())
-    call_tool(broker, "load_file", {"file": "a.py", "reload": reload})
+    call_tool(broker, "eval", {"file": "a.py", "reload": reload})
     assert {"op": op, "file": "a.py"}.items() <= broker.next_request().items()
+
+
+@pytest.mark.parametrize("arguments", [{}, {"code": "1", "file": "a.py"}])
+def test_an_eval_is_of_code_or_of_a_file(stub: Start, arguments: dict[str, Any]) -> None:
+    answer = call_tool(stub(scripted_replies()), "eval", arguments)
+    assert (answer.error, answer.text) == (True, "bad arguments: eval takes either `code` or `file`")
+
+
+def test_an_eval_stops_what_runs_before_it_if_asked_to(stub: Start) -> None:
+    broker = stub(scripted_replies(eval={"value": "2"}))
+    call_tool(broker, "eval", {"code": "1+1", "session": "lab", "interrupt": True})
+    assert {"op": "interrupt", "session": "lab", "all": True}.items() <= broker.next_request().items()
+    assert broker.next_request()["op"] == "eval"
+
+
+def test_an_answer_with_nothing_new_is_the_value_alone(stub: Start) -> None:
+    assert call_tool(stub(scripted_replies(eval={"value": "42"})), "eval", {"code": "6*7"}).text == "42"
+    assert call_tool(stub(scripted_replies()), "eval", {"code": "x = 1"}).text == "done"
 
 
 def test_a_copy_without_a_name_is_asked_for_one(stub: Start) -> None:

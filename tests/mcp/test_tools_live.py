@@ -49,7 +49,6 @@ def test_only_the_users_frames_are_shown(tools: Tools) -> None:
     assert answer.text.count("File ") == 2
     assert "replharness" not in answer.text
     assert "ZeroDivisionError: division by zero" in answer.text
-    assert "state kept" in answer.text
 
 
 def test_an_output_of_megabytes_is_counted_and_can_be_paged(tools: Tools) -> None:
@@ -158,8 +157,9 @@ def test_an_eval_whose_session_is_closed_is_not_told_of_a_fresh_worker(tools: To
         )
         tools.call("sessions", {"action": "close", "session": "shut"})
         text = call.result(20).text
-    assert text.startswith("[new session shut]\n[interrupted, session shut, eval 1, ")
-    assert text.endswith("state lost: closed by loop; earlier variables and imports are lost, the session is closed]")
+    assert text.splitlines()[-1] == (
+        "[interrupted, state lost: closed by loop; earlier variables and imports are lost, the session is closed]"
+    )
 
 
 def test_a_session_is_described_without_running_code(tools: Tools) -> None:

@@ -63,10 +63,10 @@ def test_an_image_over_the_size_is_shown_smaller_and_kept_whole(tools: Tools) ->
 def test_a_frame_is_a_compact_table(tools: Tools, library: str) -> None:
     answer = show(tools, f"import {library}\n{library}.DataFrame({{'a': range(1000), 'b': 'word'}})")
     lines = answer.structured["value"].splitlines()
-    assert lines[0].replace(" ", "").endswith("|a|b|")
-    assert lines[1].startswith("| ---")
-    assert len(lines) < 40
-    assert "1000 rows × 2 columns" in answer.text.replace(",", "")
+    assert ["a", "b"] in [line.split() for line in lines[:2]]
+    assert [line.split()[-2:] for line in lines if line.endswith(" 999  word")] == [["999", "word"]]
+    assert len(lines) < 20
+    assert any(size in answer.text for size in ("[1000 rows x 2 columns]", "shape: (1_000, 2)"))
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def tools(reference: str, file: str) -> list[list[Any]]:
         ["interrupt", session | {"all": True}],
         ["env", session],
         ["reset", session],
-        ["load_file", session | {"file": file}],
+        ["eval", session | {"file": file}],
         ["stdin", session | {"text": "not yours"}],
         ["sessions", {"action": "list"}],
         ["sessions", session | {"action": "clone", "to": "copy"}],

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "acp"))
 from acp_kit import Agent, environ
 from kit import TIMEOUT_S, BrokerProcess
 from mcp_kit import HELLO, finish, receive, send_request, start_raw
+from replctl.tools import ToolSettings, toolset
 
 WHY = "the session has no working directory: "
 
@@ -96,3 +97,29 @@ def test_acp_says_it_with_the_first_turn(broker: BrokerProcess, tmp_path: Path) 
         assert agent.end() == 0
     finally:
         agent.stop()
+
+
+@pytest.mark.parametrize(
+    ("code", "runtime", "hint"),
+    [
+        ("import socket; socket.getaddrinfo('example.com', 80)", "python", "no network but its own localhost"),
+        ("import socket; socket.create_connection(('192.0.2.1', 80))", "python", "(sandbox.network)"),
+        ("open('/usr/made', 'w')", "python", "(but not in sandbox.protected-paths) and /tmp"),
+        ("f = open('/tmp/big', 'wb')\nfor n in range(99): f.write(bytes(1 << 20))", "python", "(sandbox.tmp-bytes)"),
+        ("f = open('big', 'wb')\nf.truncate(1 << 40)", "python", "(sandbox.file-bytes)"),
+        ("bytearray(1 << 40)", "python", "1024 MiB of memory (sandbox.memory-bytes)"),
+        ("echo x > /usr/made", "bash", "(sandbox.writable-paths adds more)"),
+    ],
+)
+def test_a_model_is_told_what_the_sandbox_has_to_do_with_a_failure(
+    broker: BrokerProcess, code: str, runtime: str, hint: str
+) -> None:
+    (work := broker.folder / "work").mkdir(exist_ok=True)
+    with toolset(endpoint=broker.endpoint, settings=ToolSettings(cwd=str(work))) as tools:
+        answer = tools.call("eval", {"code": code, "session": f"told-{runtime}", "runtime": runtime})
+        assert hint in answer.text
+        if runtime == "python":
+            assert answer.error
+            about = tools.call("info", {"session": f"told-{runtime}"}).text
+            assert f"sandbox: no network; writes in {work}, /tmp (64 MiB, emptied by a reset)" in about
+            assert "memory 1024 MiB" in about

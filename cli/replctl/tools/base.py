@@ -11,6 +11,7 @@ from replctl.client.flows import DEFAULT_TIMEOUT
 from replctl.client.protocol import final_reply
 from replctl.client.result import PendingRequest
 from replctl.tools.schema import schema_of
+from replwire.identifiers import DEFAULT_SESSION
 from replwire.replies import Reply
 
 
@@ -19,7 +20,7 @@ class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         wait: Time that a call waits for code before it returns `running`.
-        budget: Size of one result's text.
+        budget: Size of one result's text; of a longer one only `flood` characters are shown.
         line: Size of one line of it.
         images: Number of images; the broker has limits too, and saves larger forms to files.
         image_bytes: Size of one image in base64.
@@ -34,6 +35,11 @@ class ToolSettings(msgspec.Struct, frozen=True, kw_only=True):
     image_bytes: int = 1_500_000
     cwd: str | None = None
     structured: bool = False
+
+    @property
+    def flood(self) -> int:
+        """Characters shown of a result over the budget: short, as the rest is to be paged or searched."""
+        return self.budget // 4
 
     def directory_fields(self, wanted: str | None = None) -> dict[str, Any]:
         """Return the fields for a new session's directory: `wanted`, or the caller's own, which is optional."""
@@ -90,11 +96,33 @@ class ToolResponse(NamedTuple):
 ToolCall = Generator[ToolRequest, ToolResponse, ToolResult]
 
 
+class FollowUps(NamedTuple):
+    """Names of a set's tools for what follows an eval: reading it, and answering its `input()`. None: there is none."""
+
+    read: str | None = None
+    stdin: str | None = None
+    answer: str = "text"  # argument for the answer
+
+    def read_call(self, session: str | None, eval_id: int, more: str = "") -> str | None:
+        """Return the call that reads an eval, with its session unless that is the default one."""
+        return None if self.read is None else _call(self.read, session, f"eval_id={eval_id}", more)
+
+    def stdin_call(self, session: str | None) -> str | None:
+        """Return the call that answers `input()`."""
+        return None if self.stdin is None else _call(self.stdin, session, f"{self.answer}=…")
+
+
+def _call(tool: str, session: str | None, *arguments: str) -> str:
+    named = [f"session={session!r}"] if session not in (None, DEFAULT_SESSION) else []
+    return f"{tool}({', '.join([*named, *filter(None, arguments)])})"
+
+
 class ToolContext(msgspec.Struct):
     """Settings and memory of a tool set, passed to each call. `memory` outlives the call."""
 
     settings: ToolSettings
     memory: dict[str, Any]
+    calls: FollowUps = FollowUps()
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,10 +151,10 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     def declared_output(self, settings: ToolSettings) -> dict[str, Any] | None:
         """Return the output schema that a client is told, or None.
 
-        Clients that receive structured content show only that to a model, neither text nor images. So tools that run
-        code declare none, unless the settings say that the client is a program.
+        Clients that receive structured content show only that to a model, neither text nor images; and it is longer
+        than the text. So tools declare none, unless the settings say that the client is a program.
         """
-        return self.output if settings.structured or not self.runs_code else None
+        return self.output if settings.structured else None
 
 
 def bad_arguments(text: str) -> ToolCall:

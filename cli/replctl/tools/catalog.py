@@ -7,17 +7,17 @@ from typing import Any
 
 from replctl.client.errors import ReplError
 from replctl.tools import default
-from replctl.tools.base import ToolCall, ToolContext, ToolDefinition, ToolResult, ToolSettings
+from replctl.tools.base import FollowUps, ToolCall, ToolContext, ToolDefinition, ToolResult, ToolSettings
 from replctl.tools.compat import agentrepl, nexo, reply
 from replctl.tools.render import error_result
 from replctl.tools.schema import BadArguments, read_arguments
 
-# Name of a set to its tools and its instructions for a model.
-SETS: dict[str, tuple[tuple[ToolDefinition, ...], str]] = {
-    "default": (default.TOOLS, default.INSTRUCTIONS),
-    "reply": (reply.TOOLS, reply.INSTRUCTIONS),
-    "agentrepl": (agentrepl.TOOLS, agentrepl.INSTRUCTIONS),
-    "nexo": (nexo.TOOLS, nexo.INSTRUCTIONS),
+# Name of a set to its tools, its instructions for a model, and its tools for what follows an eval.
+SETS: dict[str, tuple[tuple[ToolDefinition, ...], str, FollowUps]] = {
+    "default": (default.TOOLS, default.INSTRUCTIONS, default.CALLS),
+    "reply": (reply.TOOLS, reply.INSTRUCTIONS, reply.CALLS),
+    "agentrepl": (agentrepl.TOOLS, agentrepl.INSTRUCTIONS, agentrepl.CALLS),
+    "nexo": (nexo.TOOLS, nexo.INSTRUCTIONS, FollowUps()),
 }
 
 
@@ -27,12 +27,12 @@ class ToolSet:
     def __init__(
         self, name: str = "default", settings: ToolSettings | None = None, more: Iterable[ToolDefinition] = ()
     ) -> None:
-        tools, self.instructions = SETS[name]
+        tools, self.instructions, calls = SETS[name]
         self.name = name
         own = {tool.name: tool for tool in tools}
         self.tools = own | {tool.name: tool for tool in more if tool.name not in own}
         self.settings = settings or ToolSettings()
-        self._context = ToolContext(self.settings, {})
+        self._context = ToolContext(self.settings, {}, calls)
 
     def start_call(self, name: str, arguments: Mapping[str, Any] | None) -> ToolCall:
         """Start one call. Invalid arguments and refusals of the broker become results that say so."""
@@ -48,19 +48,20 @@ class ToolSet:
 
 
 def mcp(tool: ToolDefinition, settings: ToolSettings) -> dict[str, Any]:
-    """Return a tool as in MCP's `tools/list`. Hints at MCP's default are left out."""
-    hints = (
-        {"readOnlyHint": True}
-        if tool.read_only
-        else {"destructiveHint": tool.destructive, "idempotentHint": tool.idempotent}
-    )
-    entry = {
-        "name": tool.name,
-        "title": tool.title,
-        "description": tool.text,
-        "inputSchema": tool.schema,
-        "annotations": {**hints, "openWorldHint": tool.open_world},
+    """Return a tool as in MCP's `tools/list`, as short as it can be: without hints at MCP's defaults.
+
+    Unknown arguments are refused with a list of those there are, so the schema need not say so.
+    """
+    hints = {
+        "readOnlyHint": tool.read_only or None,
+        "destructiveHint": None if tool.destructive or tool.read_only else False,
+        "idempotentHint": (tool.idempotent and not tool.read_only) or None,
+        "openWorldHint": None if tool.open_world else False,
     }
+    schema = {name: part for name, part in tool.schema.items() if name != "additionalProperties"}
+    entry = {"name": tool.name, "description": tool.text, "inputSchema": schema}
+    if given := {name: hint for name, hint in hints.items() if hint is not None}:
+        entry["annotations"] = given
     if (output := tool.declared_output(settings)) is not None:
         entry["outputSchema"] = output
     return entry

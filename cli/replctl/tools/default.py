@@ -1,19 +1,20 @@
-"""The default set: nine tools covering all operations."""
+"""The default set: eight tools covering all operations."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from replctl.client.errors import ReplError
 from replctl.client.request_fields import milliseconds
 from replctl.tools import inspection
-from replctl.tools.base import ToolCall, ToolContext, ToolDefinition, ToolResult, request
+from replctl.tools.base import FollowUps, ToolCall, ToolContext, ToolDefinition, ToolResult, bad_arguments, request
 from replctl.tools.steps import model_eval_fields, read_eval, run_and_render, with_session
 from replwire.identifiers import DEFAULT_SESSION
 
-Session = Annotated[str, Meta(description="Session name.")]
 Seconds = Annotated[float, Meta(ge=0)]
 Natural = Annotated[int, Meta(ge=0)]
 
@@ -21,95 +22,96 @@ Natural = Annotated[int, Meta(ge=0)]
 class EvalArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `eval`."""
 
-    code: str
-    session: Session = DEFAULT_SESSION
+    code: str | None = None
+    file: Annotated[str | None, Meta(description="instead of code: run this file")] = None
+    reload: Annotated[bool, Meta(description="first delete what the file defined")] = False
+    session: str = DEFAULT_SESSION
     runtime: Annotated[
-        str | None, Meta(description="For a new session: python, node, bash, or the path of a Python environment.")
+        str | None, Meta(description="of a new session: python (default), node, bash, or a Python environment's path")
     ] = None
-    timeout: Annotated[Seconds | None, Meta(description="Seconds the code may run; then it is interrupted.")] = None
-    wait: Annotated[Seconds | None, Meta(description="Seconds to wait here; then it runs on and `read` gets it.")] = (
-        None
-    )
-    ephemeral: Annotated[bool, Meta(description="Run in an ephemeral session.")] = False
+    timeout: Annotated[Seconds | None, Meta(description="seconds, then interrupted; default 1 h")] = None
+    wait: Annotated[Seconds | None, Meta(description="seconds until `running`; default 45")] = None
+    ephemeral: bool = False
+    interrupt: Annotated[bool, Meta(description="first stop what runs")] = False
 
 
 class ReadArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `read`."""
 
-    eval_id: Annotated[Natural, Meta(description="0: output printed between evals.")]
-    session: Session = DEFAULT_SESSION
-    wait: Annotated[Seconds | None, Meta(description="Seconds to wait for the end.")] = None
-    offset: Annotated[Natural | None, Meta(description="Byte to read a page from; without it: begin and end.")] = None
-    grep: Annotated[str | None, Meta(description="Only lines that contain this text.")] = None
+    eval_id: Annotated[Natural, Meta(description="0: printed between evals")]
+    session: str = DEFAULT_SESSION
+    wait: Annotated[Seconds | None, Meta(description="seconds; default 45")] = None
+    offset: Annotated[Natural | None, Meta(description="byte; a page of 4000")] = None
+    grep: Annotated[str | None, Meta(description="fixed text; lines with it")] = None
 
 
 class InterruptArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `interrupt`."""
 
-    session: Session = DEFAULT_SESSION
-    eval_id: Annotated[Natural | None, Meta(description="Interrupt this eval, running or queued.")] = None
-    all: Annotated[bool, Meta(description="Also queued evals.")] = False
+    session: str = DEFAULT_SESSION
+    eval_id: Natural | None = None
+    all: Annotated[bool, Meta(description="queued ones too")] = False
 
 
 class ResetArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `reset`."""
 
-    session: Session = DEFAULT_SESSION
+    session: str = DEFAULT_SESSION
 
 
 class SessionsArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `sessions`."""
 
     action: Literal["list", "new", "close", "clone"] = "list"
-    session: Annotated[str | None, Meta(description="Its name; for clone, the one to copy.")] = None
-    to: Annotated[str | None, Meta(description="clone: name of the copy.")] = None
-    runtime: Annotated[str | None, Meta(description="new: as for eval.")] = None
-    cwd: Annotated[str | None, Meta(description="new: its directory.")] = None
+    session: str | None = None
+    to: Annotated[str | None, Meta(description="clone: name of the copy")] = None
+    runtime: str | None = None
+    cwd: str | None = None
 
 
 class InfoArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `info`."""
 
-    session: Session = DEFAULT_SESSION
+    session: str = DEFAULT_SESSION
     what: Literal["session", "variables", "lookup", "complete", "jobs", "stack"] = "session"
-    name: Annotated[str | None, Meta(description="lookup: dotted name.")] = None
-    code: Annotated[str | None, Meta(description="complete: the code.")] = None
-    pos: Annotated[int | None, Meta(description="complete: cursor, in characters; else the end.")] = None
+    name: Annotated[str | None, Meta(description="lookup: dotted name")] = None
+    code: Annotated[str | None, Meta(description="complete")] = None
+    pos: Annotated[int | None, Meta(description="complete: cursor; default the end")] = None
 
 
 class EnvArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `env`."""
 
     action: Literal["show", "activate", "deactivate", "add", "remove", "list", "install", "test"] = "show"
-    session: Session = DEFAULT_SESSION
-    path: Annotated[str | None, Meta(description="activate: directory of the environment or project.")] = None
-    packages: Annotated[list[str], Meta(description="add, remove: their names.")] = []
-    wait: Seconds | None = None
-
-
-class LoadFileArgs(msgspec.Struct, forbid_unknown_fields=True):
-    """Arguments of `load_file`."""
-
-    file: str
-    session: Session = DEFAULT_SESSION
-    reload: Annotated[bool, Meta(description="First delete what its last load defined.")] = False
-    timeout: Seconds | None = None
+    session: str = DEFAULT_SESSION
+    path: Annotated[str | None, Meta(description="activate: environment or project")] = None
+    packages: list[str] = []
     wait: Seconds | None = None
 
 
 class StdinArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `stdin`."""
 
-    text: Annotated[str, Meta(description="A newline is added.")]
-    session: Session = DEFAULT_SESSION
-    wait: Annotated[Seconds, Meta(description="Seconds to wait for what the code does with it.")] = 1.0
+    text: str
+    session: str = DEFAULT_SESSION
+    wait: Seconds = 1.0
 
 
 def eval_(a: EvalArgs, at: ToolContext) -> ToolCall:
-    """Run code."""
+    """Run code or a file; first interrupt what the session runs, if asked to."""
+    if (a.code is None) == (a.file is None):
+        return (yield from bad_arguments("bad arguments: eval takes either `code` or `file`"))
+    if a.interrupt and not a.ephemeral:
+        with suppress(ReplError):  # a session that does not exist runs nothing
+            yield from request("interrupt", session=a.session, all=True)
+    timeout_ms = milliseconds(a.timeout)
+    if a.file is not None:
+        op = "reload-file" if a.reload else "load-file"
+        load = {"file": a.file, "session": a.session, "timeout_ms": timeout_ms}
+        return (yield from with_session(a.session, at.settings, lambda: run_and_render(op, load, at, a.wait)))
     session = None if a.ephemeral else a.session
-    fields = model_eval_fields(at.settings, a.code, session, runtime=a.runtime, timeout_ms=milliseconds(a.timeout))
-    return run_and_render("eval", fields, at, a.wait)
+    fields = model_eval_fields(at.settings, a.code or "", session, runtime=a.runtime, timeout_ms=timeout_ms)
+    return (yield from run_and_render("eval", fields, at, a.wait))
 
 
 def read(a: ReadArgs, at: ToolContext) -> ToolCall:
@@ -184,13 +186,6 @@ def env(a: EnvArgs, at: ToolContext) -> ToolCall:
     return with_session(a.session, at.settings, lambda: run_and_render("env", fields, at, a.wait))
 
 
-def load_file(a: LoadFileArgs, at: ToolContext) -> ToolCall:
-    """Run a file."""
-    op = "reload-file" if a.reload else "load-file"
-    fields = {"file": a.file, "session": a.session, "timeout_ms": milliseconds(a.timeout)}
-    return with_session(a.session, at.settings, lambda: run_and_render(op, fields, at, a.wait))
-
-
 def stdin(a: StdinArgs, at: ToolContext) -> ToolCall:
     """Answer `input()`."""
     text = a.text if a.text.endswith("\n") else a.text + "\n"
@@ -220,6 +215,7 @@ _RUN = _output(
     value="string", out="string", err="string", error="string", state="string", eval_id="integer", epoch="integer"
 )
 
+CALLS = FollowUps(read="read", stdin="stdin")
 TOOLS = (
     ToolDefinition(
         name="eval",
@@ -229,9 +225,9 @@ TOOLS = (
         open_world=True,
         runs_code=True,
         output=_RUN,
-        text="Run code in a persistent REPL session; variables and imports stay. Gives the last expression's value, "
-        "then output. Sessions are separate processes; one that is not there is opened. Long code answers "
-        "`running` with an eval id, and goes on.",
+        text="Run code in a persistent REPL session, opened if new: a process of its own whose variables and imports "
+        "stay. Gives the last expression's value, then output, images, or the error. Code that takes longer than "
+        "`wait` runs on as an eval to `read`.",
     ),
     ToolDefinition(
         name="read",
@@ -241,7 +237,7 @@ TOOLS = (
         read_only=True,
         runs_code=True,
         output=_RUN,
-        text="Wait for an eval that runs, or page (`offset`) or search (`grep`) its output.",
+        text="Wait for an eval, and give its begin and end, a page or a search of its output, and its full traceback.",
     ),
     ToolDefinition(
         name="interrupt",
@@ -250,7 +246,7 @@ TOOLS = (
         run=interrupt,
         destructive=False,
         idempotent=True,
-        text="Interrupt a session's running code; its variables are kept.",
+        text="Stop what runs; variables stay.",
         output=_output(interrupted="boolean"),
     ),
     ToolDefinition(
@@ -259,7 +255,7 @@ TOOLS = (
         args=ResetArgs,
         run=reset,
         idempotent=True,
-        text="Restart a session in a fresh process, even if it hangs; its variables are lost.",
+        text="Fresh process, even if it hangs; variables are lost.",
         output=_output(epoch="integer"),
     ),
     ToolDefinition(
@@ -268,7 +264,7 @@ TOOLS = (
         args=SessionsArgs,
         run=sessions,
         output=_output(sessions="array"),
-        text="List sessions, open, close or clone one. A clone has copies of the variables.",
+        text="List, open, close or clone sessions; a clone has copies of the variables.",
     ),
     ToolDefinition(
         name="info",
@@ -276,8 +272,8 @@ TOOLS = (
         args=InfoArgs,
         run=info,
         read_only=True,
-        text="Look without running code: the session, its variables, documentation of a name (lookup), completions, "
-        "evals (jobs), stacks of what runs.",
+        text="Look without running code: the session and its sandbox, variables, documentation of a name (lookup), "
+        "completions, evals (jobs), stacks.",
         output=_output(),
     ),
     ToolDefinition(
@@ -289,17 +285,8 @@ TOOLS = (
         open_world=True,
         runs_code=True,
         output=_output(environment="string"),
-        text="A session's environment: show, activate (restarts it), add or remove packages, list, install, test.",
-    ),
-    ToolDefinition(
-        name="load_file",
-        title="Run a file",
-        args=LoadFileArgs,
-        run=load_file,
-        open_world=True,
-        runs_code=True,
-        output=_RUN,
-        text="Run a file in a session; its definitions are kept.",
+        text="The session's Python environment: show, activate (restarts it), add, remove, list, install or test "
+        "packages.",
     ),
     ToolDefinition(
         name="stdin",
@@ -308,13 +295,14 @@ TOOLS = (
         run=stdin,
         runs_code=True,
         output=_RUN,
-        text="Give a line to code that waits for input.",
+        text="Give a line to code that waits in input(), and wait for what it does with it.",
     ),
 )
 
 INSTRUCTIONS = """\
-Persistent REPL sessions, each an isolated process. State stays between calls until an answer says `state lost`.
-Use a session of your own name for work that others must not touch; `default` is shared by all calls without a session.
-Code that takes long answers `running` with an eval id: read() waits for it, interrupt() stops it, nothing is lost.
-If a call was cut off, info(what="jobs") lists what ran. Print little: long output is cut in the middle and counted,
-and read() pages or searches it."""
+Persistent REPL sessions. State stays until an answer says `state lost`. `default` is shared by all calls without a
+session; use a name of your own for work that others must not touch.
+Code is sandboxed: by default it has no network, and writes only in the project directory, which stays, and in /tmp,
+which a reset empties; info() says what holds here.
+Output over 4000 characters is shown as its begin and end; read() pages or searches all of it, and shows the library
+frames that an error left out. If a call was cut off, info(what="jobs") lists what ran."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from replctl.tools.base import ToolCall, ToolContext, ToolRequest, ToolResponse, ToolResult, request
 from replctl.tools.text_budget import clean, fold
 from replwire.identifiers import DEFAULT_SESSION
+from replwire.limits import MIB
 
 _CODE = 80  # characters of an eval's code in a list
 
@@ -60,10 +61,29 @@ def session_info(q: InfoQuery, at: ToolContext) -> ToolCall:
     if facts.get("memory-bytes"):
         rows.append(f"memory {facts['memory-bytes'] / 1e6:.1f} MB, cpu {facts.get('cpu-seconds')} s")
     rows += [f"directory {facts.get('cwd') or 'not set'}", f"interpreter {facts.get('executable') or 'not started'}"]
+    rows.append(_sandbox_line(facts))
     told = _variables(at, facts)
     keys = ("state", "runtime", "version", "epoch", "eval-count", "queued", "cwd", "executable", "memory-bytes")
     some = {key.replace("-", "_"): facts[key] for key in keys if facts.get(key) is not None}
     return ToolResult(text="\n".join([*rows, told.text]), structured={"session": q.session, **some, **told.structured})
+
+
+def _sandbox_line(facts: dict[str, Any]) -> str:
+    """Return in one line what the session may do: network, places to write, memory."""
+    box = facts.get("sandbox")
+    if not isinstance(box, dict):
+        return "sandbox: none, code has the rights of its user"
+    tighter, limits = box.get("tighter") or {}, box.get("limits") or {}
+    network = tighter.get("network") or box.get("network")
+    profile = tighter.get("profile") or box.get("profile")
+    places = [facts.get("cwd"), *(box.get("writable-paths") or [])] if profile != "read-only" else []
+    tmp = f"/tmp ({limits.get('tmp-bytes', 0) // MIB} MiB, emptied by a reset)"
+    memory = ((facts.get("memory") or {}).get("limit") or 0) // MIB
+    return (
+        f"sandbox: {'no network' if network == 'none' else f'network {network}'}; "
+        f"writes in {', '.join([*filter(None, places), tmp])}; files up to {limits.get('file-bytes', 0) // MIB} MiB; "
+        f"memory {memory} MiB, {limits.get('pids')} processes"
+    )
 
 
 def variables(q: InfoQuery, at: ToolContext) -> ToolCall:

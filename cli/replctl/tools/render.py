@@ -1,4 +1,4 @@
-"""Results and refusals as text for a model: value first, then output, then state."""
+"""Results and refusals as text for a model: value first, then output, then what is new about the state."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 from replctl.client.errors import ReplError
 from replctl.client.result import Result
-from replctl.tools.base import ToolImage, ToolResult, ToolSettings
-from replctl.tools.text_budget import clean, fold, split_budget
+from replctl.tools.base import FollowUps, ToolImage, ToolResult, ToolSettings
+from replctl.tools.text_budget import clean, fold, join_ends, split_budget
+from replctl.tools.trace_text import fold_traceback
 from replwire.faults import ExitCode
 from replwire.replies import TRUNCATED, Reply
 
@@ -31,16 +32,25 @@ class EvalRenderer:
     Args:
         result: The eval's result.
         settings: Sizes.
+        calls: Calls that the model has for what follows.
         waited: Seconds that the call waited.
         tail: End of an output that was truncated live.
         silent: Text for an eval without output.
+        whole: Show tracebacks with all frames, and output up to the budget.
     """
 
     def __init__(
-        self, result: Result, settings: ToolSettings, waited: float | None = None, tail: str = "", silent: str = ""
+        self,
+        result: Result,
+        settings: ToolSettings,
+        calls: FollowUps,
+        waited: float | None = None,
+        tail: str = "",
+        silent: str = "",
+        whole: bool = False,
     ) -> None:
-        self._result, self._settings, self._waited, self._tail = result, settings, waited, tail
-        self._silent = silent
+        self._result, self._settings, self._calls, self._waited = result, settings, calls, waited
+        self._tail, self._silent, self._whole = tail, silent, whole
         self._folded = 0
         self._truncated = False  # truncated somewhere without a note on how to get the rest
 
@@ -51,16 +61,19 @@ class EvalRenderer:
             result.eval_id, result.session = asking.eval_id, result.session or asking.name or asking.session
         images, left = _images(result, self._settings)
         parts = self._parts()
-        rooms = split_budget([len(text) for _, text in parts], self._settings.budget)
+        budget = self._settings.budget
+        if not self._whole and sum(len(text) for _, text in parts) > budget:
+            budget = self._settings.flood
+        rooms = split_budget([len(text) for _, text in parts], budget)
         shown = {label: self._fold(label, text, room) for (label, text), room in zip(parts, rooms, strict=True)}
         status = "waiting-for-input" if asking is not None else status_of(result)
         lines = [shown[""]] if "" in shown else []
         lines += [f"{label}:\n{text}" if len(shown) > 1 else text for label, text in shown.items() if label]
         if self._silent and shown.keys() <= {""}:
             lines.append(self._silent)
-        elif not lines and status == "ok" and not result.repr_error:
-            lines.append("done: no value, no output" if not images else f"{len(images)} picture(s)")
         lines += [f"[{note}]" for note in self._notes(status, left)]
+        if not lines:
+            lines.append("done" if not images else f"{len(images)} picture(s)")
         return ToolResult(
             text="\n".join(lines),
             structured=self._structured(status, shown),
@@ -74,88 +87,114 @@ class EvalRenderer:
         parts = []
         head = result.traceback or (result.error if result.error and not result.ok else None) or _value(result)
         if head:
-            parts.append(("", clean(head.rstrip("\n")).text))
-        out = result.out
-        if self._tail:
-            out = f"{out.removesuffix(TRUNCATED)}\n…[{result.dropped_bytes or 0} bytes not kept]…\n{self._tail}"
-        for label, text in (("output", out), ("stderr", result.err)):
+            text = clean(head.rstrip("\n")).text
+            parts.append(("", self._fold_trace(text) if result.traceback else text))
+        for label, text in (("output", result.out), ("stderr", result.err)):
             if text.strip("\n"):
                 shown, folded = clean(text.rstrip("\n"))
                 self._folded += folded
                 parts.append((label, shown))
         return parts
 
+    def _fold_trace(self, text: str) -> str:
+        """Fold library frames, and say where the call with all of them is."""
+        folded = fold_traceback(text)
+        more = self._read_call()
+        if self._whole or not folded.left_out or more is None:
+            return text if self._whole else folded.text
+        head, mark, tail = folded.text.rpartition(" library frame")
+        return head + mark + tail.replace("\n", f": {more}\n", 1)
+
     def _fold(self, label: str, text: str, room: int) -> str:
         more = self._paging_note() if label else ""  # a value cannot be paged
-        if label and self._result.dropped_bytes and (self._tail or TRUNCATED in text):
-            more = f", and {self._result.dropped_bytes} further bytes that were not kept{more}"
+        if label == "output" and self._tail:
+            size = len(self._result.out.encode()) + (self._result.dropped_bytes or 0)
+            head, tail = text.removesuffix(TRUNCATED), clean(self._tail.rstrip("\n")).text
+            return join_ends(head, tail, f"{size} bytes", room, self._settings.line, more)
         folded = fold(text, room, self._settings.line, more)
         self._truncated = self._truncated or (folded.cut_chars > 0 and not (more and more in folded.text))
         return folded.text
 
-    def _paging_note(self) -> str:
+    def _read_call(self, more: str = "") -> str | None:
+        """Return the call that reads this eval, or None if its output is not kept, or the set has no such call."""
         result = self._result
-        if result.ephemeral:
+        if result.ephemeral or result.eval_id is None or result.state == "lost":
+            return None
+        return self._calls.read_call(result.session, result.eval_id, more)
+
+    def _paging_note(self) -> str:
+        if self._result.ephemeral:
             return "; an ephemeral session keeps nothing"
-        if result.eval_id is None or result.state == "lost":
-            return ""
-        return f"; page or search it: read(session={result.session!r}, eval_id={result.eval_id}, offset=0 or grep=…)"
+        more = self._read_call("offset=0 or grep=…")
+        return "" if more is None else f"; page or search it: {more}"
 
     def _notes(self, status: str, left: int) -> Iterator[str]:
         result = self._result
-        name = result.session
-        if result.created and not result.ephemeral:
-            before = result.cause if result.state != "lost" else None  # else the cause is that of this eval's end
-            yield f"new session {name}" + (f"; the previous session of this name was lost: {before}" if before else "")
-        if result.notice:
-            yield for_tools(result.notice)
+        yield from self._session_notes()
         if result.repr_error:
             yield f"the value cannot be shown: its repr raised {result.repr_error}"
-        if self._truncated and (more := self._paging_note()):
-            yield f"truncated{more}"
+        if self._truncated:
+            yield f"truncated{self._paging_note() if result.out or result.err else '; print a part of it'}"
         if self._folded:
             yield f"progress bar updates folded: {self._folded}"
         yield from (f"picture: {note}" for note in result.notes)
         if left:
             yield f"{left} more picture(s) were too large or too many"
         if status == "running":
-            after = f" after {self._waited:g} s" if self._waited else ""
-            offset = f", offset={result.offset}" if result.offset else ""
-            more = f"read(session={name!r}, eval_id={result.eval_id}{offset})"
-            if result.queue_position is None:
-                yield f"still running{after} as eval {result.eval_id}; wait for more: {more}"
-            else:
-                yield f"eval {result.eval_id} is queued, {result.queue_position} before it; wait: {more}"
+            yield self._running_note()
         elif status == "waiting-for-input":
-            yield f"eval {result.eval_id} waits for input: stdin(session={name!r}, text=…)"
+            answer = self._calls.stdin_call(result.session)
+            yield f"eval {result.eval_id} waits for input" + (f": {answer}" if answer else "")
         if result.ignored_fields:
             yield f"ignored by the broker as unknown: {', '.join(result.ignored_fields)}"
         if result.background_bytes:
-            yield f"{result.background_bytes} bytes were printed between evals: read(session={name!r}, eval_id=0)"
-        if result.truncated:
+            more = self._calls.read_call(result.session, 0)
+            yield f"{result.background_bytes} bytes were printed between evals" + (f": {more}" if more else "")
+        if result.truncated and not self._tail:
             least = "at least " if (result.value or "").endswith(TRUNCATED) else ""  # the rest was never rendered
-            yield f"{least}{result.dropped_bytes or 0} bytes of output were not kept"
+            yield f"{least}{result.dropped_bytes or 0} bytes were not {'kept' if self._whole else 'sent'}"
         if not result.ok and result.hint and status not in ("running", "waiting-for-input"):
             yield f"hint: {_TOOL_HINTS.get(result.code or '', for_tools(result.hint))}"
-        yield ", ".join(self._footer(status))
+        if facts := ", ".join(self._footer(status)):
+            yield facts
+
+    def _session_notes(self) -> Iterator[str]:
+        """Yield what the session has not told yet: that it is new, its directory, a notice."""
+        result = self._result
+        where = f" in {result.cwd}" if result.cwd else ""
+        if result.created and not result.ephemeral:
+            before = result.cause if result.state != "lost" else None  # else the cause is that of this eval's end
+            lost = f"; the previous session of this name was lost: {before}" if before else ""
+            yield f"new session {result.session}{where}{lost}"
+        elif where and not result.ephemeral:
+            yield f"session {result.session}{where}"
+        if result.notice:
+            yield for_tools(result.notice)
+
+    def _running_note(self) -> str:
+        result = self._result
+        if result.queue_position is not None:
+            now = f"eval {result.eval_id} is queued, {result.queue_position} before it"
+        else:
+            after = f" after {self._waited:g} s" if self._waited else ""
+            now = f"still running{after} as eval {result.eval_id}"
+        more = self._read_call(f"offset={result.offset}" if result.offset else "")
+        return now if more is None else f"{now}; wait for more: {more}"
 
     def _footer(self, status: str) -> Iterator[str]:
+        """Yield the parts of the last line: what is not as after any other eval."""
         result = self._result
         if status in ("timeout", "interrupted", "lost", "reset"):
             yield status
-        where = f" in {result.cwd}" if result.cwd else ""
-        yield "ephemeral session" if result.ephemeral else f"session {result.session}{where}"
-        if result.eval_id is not None and not result.ephemeral:
-            yield f"eval {result.eval_id}"
-        if result.duration_ms is not None:
-            yield f"{result.duration_ms:.0f} ms" if result.duration_ms < 1000 else f"{result.duration_ms / 1000:.1f} s"
+        if result.duration_ms is not None and result.duration_ms >= 1000:
+            yield f"{result.duration_ms / 1000:.1f} s"
         if result.state == "lost":
             closed = "session-closed" in result.status
             now = "the session is closed" if closed else f"the session has a fresh worker (epoch {result.epoch})"
-            yield (
-                f"state lost: {result.cause or 'the worker was lost'}; earlier variables and imports are lost, {now}"
-            )
-        elif result.state is not None and not result.ephemeral:
+            cause = result.cause or "the worker was lost"
+            why = "" if cause in (result.error or "") else f"{cause}; "
+            yield f"state lost: {why}earlier variables and imports are lost, {now}"
+        elif status in ("timeout", "interrupted") and not result.ephemeral:
             yield f"state {result.state}"
 
     def _structured(self, status: str, shown: dict[str, str]) -> dict[str, Any]:
@@ -216,7 +255,7 @@ def error_result(error: ReplError) -> ToolResult:
 
 
 def _value(result: Result) -> str | None:
-    """Return the best text of the value: a Markdown table is more useful to a model than one drawn with spaces."""
+    """Return the best text of the value: its own form in Markdown or plain text, else its repr."""
     kind, text = next(iter((result.mime or {}).items()), ("", None))
     if (
         len(result.mime or {}) == 1 and kind in _TEXT_MIMES and isinstance(text, str)

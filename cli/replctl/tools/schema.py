@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from replwire.identifiers import DEFAULT_SESSION
+
 Args = TypeVar("Args", bound=msgspec.Struct)
 
 
@@ -43,7 +45,11 @@ def read_arguments(kind: type[Args], given: Mapping[str, Any] | None) -> Args:
 
 
 def _plain(node: Any) -> Any:
-    """Return a schema without parts that a model need not read: titles, null alternatives, null defaults."""
+    """Return a schema without parts that a model need not read.
+
+    These are titles, null alternatives, defaults that mean "not given" or the default session, and a minimum of 0,
+    which is checked all the same.
+    """
     if isinstance(node, list):
         return [_plain(each) for each in node]
     if not isinstance(node, dict):
@@ -54,7 +60,11 @@ def _plain(node: Any) -> Any:
             node = {**others[0], **{key: value for key, value in node.items() if key != "anyOf"}}
     if isinstance(node.get("enum"), list) and None in node["enum"]:
         node = {**node, "enum": [each for each in node["enum"] if each is not None]}
-    dropped = {"title"} | ({"default"} if node.get("default") in (None, [], {}) else set())
+    dropped = {"title"}
+    if node.get("default") in (None, False, [], {}, DEFAULT_SESSION):
+        dropped.add("default")
+    if node.get("minimum") == 0:
+        dropped.add("minimum")
     return {
         key: {name: _plain(each) for name, each in value.items()} if key == "properties" else _plain(value)
         for key, value in node.items()

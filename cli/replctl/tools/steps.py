@@ -51,7 +51,11 @@ def run_code(
     got = yield ToolRequest(
         op, {**fields, "wait_ms": wait_ms}, DEFAULT_TIMEOUT + wait_ms / 1000, runs_code=True, until_input=True
     )
-    return _partial_result(got)
+    result, asking = _partial_result(got)
+    if result.offset is None and (result.running or asking is not None):  # where a read of what follows begins
+        sent = result.out.removesuffix(TRUNCATED).encode() + result.err.removesuffix(TRUNCATED).encode()
+        result.offset = len(sent)
+    return result, asking
 
 
 def run_and_render(
@@ -61,7 +65,7 @@ def run_and_render(
     wait = context.settings.wait if wait is None else wait
     result, asking = yield from run_code(op, fields, wait)
     tail = yield from _fetch_tail(result, context.settings)
-    return EvalRenderer(result, context.settings, wait, tail).render(asking)
+    return EvalRenderer(result, context.settings, context.calls, wait, tail).render(asking)
 
 
 def read_eval(
@@ -70,10 +74,10 @@ def read_eval(
     """Return an eval's output and result, now or at its end; with an offset, one full page from there."""
     fields = {"session": session, "eval_id": eval_id, "grep": grep}
     if offset is not None and grep is None:
-        return (yield from _read_page(context.settings, fields, wait, offset))
+        return (yield from _read_page(context, fields, wait, offset))
     result, asking = yield from _read({**fields, "offset": offset}, wait)
     if asking is not None:
-        return EvalRenderer(result, context.settings, wait).render(asking)
+        return EvalRenderer(result, context.settings, context.calls, wait, whole=True).render(asking)
     whole = OutputPages()
     more = whole.add(result)
     for _ in range(MAX_READS):  # one read returns or searches a limited amount
@@ -82,26 +86,36 @@ def read_eval(
             more = whole.add(result)
     result.out, result.err = "".join(whole.out), "".join(whole.err)
     result.truncated, result.dropped_bytes = bool(whole.dropped_bytes) or None, whole.dropped_bytes or None
-    silent = "" if grep is None else f"[no line of its output contains {grep!r}]"
-    return _add_more_note(EvalRenderer(result, context.settings, wait, silent=silent).render(), more, result)
+    silent = ""
+    if grep is not None:
+        result.value = result.traceback = None  # a search is for lines of output
+        result.notice = f"not searched: {whole.dropped_bytes} bytes, not kept" if whole.dropped_bytes else None
+        result.truncated = None
+        silent = f"[no line of its output contains {grep!r}]"
+    answer = EvalRenderer(result, context.settings, context.calls, wait, silent=silent, whole=True).render()
+    return _add_more_note(context, answer, more, result)
 
 
 def _read_page(
-    settings: ToolSettings, fields: dict[str, Any], wait: float, offset: int
+    context: ToolContext, fields: dict[str, Any], wait: float, offset: int
 ) -> Generator[ToolRequest, ToolResponse, ToolResult]:
+    settings = context.settings
     result, asking = yield from _read({**fields, "offset": offset, "max_bytes": settings.budget}, wait)
-    more = bool(result.truncated)
+    more = bool(result.truncated) and (result.offset or 0) > offset
     result.truncated = None  # the rest is on the next page, not lost
     # The page was requested with a limit, so nothing more is left out of it.
     whole = structs.replace(settings, budget=10 * settings.budget, line=10 * settings.budget)
     silent = f"[no output from byte {offset} on]"
-    answer = EvalRenderer(result, whole, wait, silent=silent).render(None if more else asking)
-    return _add_more_note(answer, more, result)
+    answer = EvalRenderer(result, whole, context.calls, wait, silent=silent, whole=True).render(
+        None if more else asking
+    )
+    return _add_more_note(context, answer, more, result)
 
 
-def _add_more_note(answer: ToolResult, more: bool, result: Result) -> ToolResult:
-    if more and not result.running:  # `running` already says so
-        answer.text += f"\n[more: read(session={result.session!r}, eval_id={result.eval_id}, offset={result.offset})]"
+def _add_more_note(context: ToolContext, answer: ToolResult, more: bool, result: Result) -> ToolResult:
+    if more and not result.running and result.eval_id is not None:  # `running` already says so
+        call = context.calls.read_call(result.session, result.eval_id, f"offset={result.offset}")
+        answer.text += f"\n[more: {call}]" if call else "\n[more]"
     return answer
 
 

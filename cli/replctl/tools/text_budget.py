@@ -95,6 +95,21 @@ def fold(text: str, budget: int, line: int, more: str = "") -> FoldedText:
     return FoldedText("\n".join(parts), len(text) - cut, cut, _intact_prefix(lines, shown[:first]))
 
 
+def join_ends(head: str, tail: str, total: str, budget: int, line: int, more: str = "") -> str:
+    """Return the first lines of `head` and the last of `tail`, the two ends of a longer text, within `budget`.
+
+    `total` is the size of the whole text in words, for the mark between them; `more` says there how to get the rest.
+    """
+    mark = f"…[the middle of {total} left out{more}]…"
+    room = max(0, budget - len(mark) - 2)
+    cap = max(min(line, room // 2 - 1), _SMALLEST_LINE)
+    first = [_cap(each, cap) for each in head.split("\n")]
+    last = [_cap(each, cap) for each in tail.split("\n")]
+    begin = first[: _fit(first, room // 2)]
+    count = _fit(reversed(last), room - room // 2)
+    return "\n".join([*(each.text for each in begin), mark, *(each.text for each in last[len(last) - count :])])
+
+
 def split_budget(sizes: Sequence[int], budget: int) -> list[int]:
     """Divide `budget` among texts of these sizes: none gets more than its size, long ones share the rest."""
     parts = [0] * len(sizes)

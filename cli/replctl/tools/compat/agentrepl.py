@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from replctl.tools import inspection
-from replctl.tools.base import ToolCall, ToolContext, ToolDefinition, ToolResult, bad_arguments, request
+from replctl.tools.base import FollowUps, ToolCall, ToolContext, ToolDefinition, ToolResult, bad_arguments, request
 from replctl.tools.steps import ensure_session, model_eval_fields, run_and_render
 from replwire.identifiers import DEFAULT_SESSION
 
@@ -152,3 +152,4 @@ TOOLS = (
 )
 
 INSTRUCTIONS = "A persistent REPL. Show the code to the user before `eval`: permission prompts show it escaped."
+CALLS = FollowUps()

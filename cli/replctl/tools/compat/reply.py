@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from replctl.client.result import Result
 from replctl.tools.base import (
+    FollowUps,
     ToolCall,
     ToolContext,
     ToolDefinition,
@@ -145,7 +146,7 @@ def _run(op: str, fields: dict[str, Any], at: ToolContext) -> ToolCall:
     """Run code and render the result with REPLy's precedence: timeout, interrupted, error, success."""
     result, _ = yield from run_code(op, fields, at.settings.wait if at.settings.wait < WAIT_SECONDS else WAIT_SECONDS)
     status = status_of(result)
-    told = EvalRenderer(result, at.settings).render()
+    told = EvalRenderer(result, at.settings, at.calls).render()
     if status == "timeout":
         return ToolResult(text="Evaluation timed out", structured=told.structured, error=True)
     if status == "interrupted":
@@ -265,3 +266,4 @@ TOOLS = (
 )
 
 INSTRUCTIONS = "Persistent sessions. Omitting `session` uses one that stays; `ephemeral` uses a throw-away one."
+CALLS = FollowUps()
