@@ -114,7 +114,7 @@ def test_acp_says_it_with_the_first_turn(broker: BrokerProcess, tmp_path: Path) 
 def test_a_model_is_told_what_the_sandbox_has_to_do_with_a_failure(
     broker: BrokerProcess, code: str, runtime: str, hint: str
 ) -> None:
-    (work := broker.folder / "work").mkdir(exist_ok=True)
+    (work := broker.directory / "work").mkdir(exist_ok=True)
     with toolset(endpoint=broker.endpoint, settings=ToolSettings(cwd=str(work))) as tools:
         answer = tools.call("eval", {"code": code, "session": f"told-{runtime}", "runtime": runtime})
         assert hint in answer.text

@@ -219,7 +219,8 @@ class EvalRunner:
             text += (event.traceback or "")[-_HINT_BYTES:]
         elif self._interpreter.namespace == "shell" and event.value != "0":
             text += record.output.end("err", _HINT_BYTES)
-        return find_hint(text, confinement and confinement.policy, self._assignment.cwd) if text else None
+        policy = None if confinement is None else confinement.policy
+        return find_hint(text, policy, self._assignment.cwd) if text else None
 
     def _on_need_input(self, record: EvalRecord) -> None:
         assert self._assignment is not None

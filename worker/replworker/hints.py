@@ -18,13 +18,13 @@ _NO_ACCESS = re.compile(r"Permission denied|EACCES")
 _NO_MEMORY = re.compile(r"MemoryError|Cannot allocate memory|ENOMEM|Array buffer allocation failed")
 
 
-def find_hint(text: str, policy: Policy | None, folder: str | None) -> str | None:
+def find_hint(text: str, policy: Policy | None, directory: str | None) -> str | None:
     """Return what the sandbox has to do with a failure, in one line; None if nothing.
 
     Args:
         text: Type and message of the exception, or the end of stderr.
         policy: The session's policy; None without a sandbox.
-        folder: The session's working directory.
+        directory: The session's working directory.
     """
     if policy is None:
         return None
@@ -36,19 +36,19 @@ def find_hint(text: str, policy: Policy | None, folder: str | None) -> str | Non
     if _TOO_LARGE.search(text):
         return f"a file may have {limits.file_bytes // MIB} MiB (sandbox.file-bytes)"
     if _READ_ONLY.search(text):
-        return _writing_hint(policy, folder)
+        return _writing_hint(policy, directory)
     if _NO_ACCESS.search(text):
         reads = "the sandbox shows what the runtime needs (sandbox.readable-paths adds more)"
-        return f"{reads}; {_writing_hint(policy, folder)}"
+        return f"{reads}; {_writing_hint(policy, directory)}"
     if _NO_MEMORY.search(text):
         return f"the session has {limits.memory_bytes // MIB} MiB of memory (sandbox.memory-bytes)"
     return None
 
 
-def _writing_hint(policy: Policy, folder: str | None) -> str:
+def _writing_hint(policy: Policy, directory: str | None) -> str:
     if policy.profile == "read-only":
         return "writing is allowed in /tmp alone, which a reset empties (sandbox.profile)"
-    places = [f"{folder} (but not in sandbox.protected-paths)"] if folder else []
+    places = [f"{directory} (but not in sandbox.protected-paths)"] if directory else []
     places += policy.writable_paths
     where = ", ".join(places) + (" and " if places else "")
     return f"writing is allowed in {where}/tmp, which a reset empties (sandbox.writable-paths adds more)"

@@ -156,7 +156,7 @@ class OutputLog:
         kept = [*(chunk for chunk in self._chunks if chunk.stream == stream), *self._streams[stream].tail]
         data = b""
         while kept and len(data) < size:
-            data = kept.pop().data + data
+            data = bytes(kept.pop().data) + data
         return data[-size:].decode("utf-8", "backslashreplace")
 
 

@@ -80,8 +80,8 @@ def mcp(
         cwd=directory_for_new(None, address.endpoint),
     )
     toolset = ToolSet(set_name, settings, extension_tools())
-    before = _answer_early(toolset) if http is None else None
-    if before is not None and before.is_over:
+    before = _answer_early(toolset) if http is None else NOTHING_ANSWERED
+    if before.is_over:
         return ExitCode.OK
     gc.disable()  # while the SDK creates its classes: collections would take a tenth of the startup
 

@@ -66,7 +66,7 @@ def table(value: Any, package: str) -> str:
     if package == "polars":
         text = _polars(value)
         return text if _is_exact(text, value, package) else text + "\n" + ROUNDED
-    text = compactly(lambda: repr(value))
+    text: str = compactly(lambda: repr(value))
     if _is_exact(text, value, package) or sys.modules["pandas"].get_option("display.float_format") is not None:
         return text  # the user's format is what the user wants
     with sys.modules["pandas"].option_context("display.float_format", "{:.12g}".format):
