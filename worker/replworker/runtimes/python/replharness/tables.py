@@ -63,10 +63,11 @@ def compactly(body: Callable[[], Any]) -> Any:
 
 def table(value: Any, package: str) -> str:
     """Return the text of a frame or series as its library prints it, and a line if it shows floats rounded."""
+    text: str
     if package == "polars":
         text = _polars(value)
         return text if _is_exact(text, value, package) else text + "\n" + ROUNDED
-    text: str = compactly(lambda: repr(value))
+    text = compactly(lambda: repr(value))
     if _is_exact(text, value, package) or sys.modules["pandas"].get_option("display.float_format") is not None:
         return text  # the user's format is what the user wants
     with sys.modules["pandas"].option_context("display.float_format", "{:.12g}".format):
