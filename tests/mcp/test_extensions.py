@@ -93,9 +93,9 @@ async def test_a_yes_lets_code_run_that_a_hook_asks_about(guarded: BrokerProcess
     person = Reviewer("accept")
     async with _client(guarded, mode, person) as client:
         result = await run(client, "rm = 6\nrm * 7", f"yes-{mode}")
-        assert text(result).startswith("42\n")
+        assert text(result).splitlines()[0] == "42"
         assert person.asked == ["Delete?\nit says rm (hook guard/words)"]
-        assert text(await run(client, "'mv' + str(7)", f"yes-{mode}")).startswith("'mv7'\n")
+        assert text(await run(client, "'mv' + str(7)", f"yes-{mode}")).splitlines()[0] == "'mv7'"
         assert len(person.asked) == 2
 
 
@@ -103,7 +103,7 @@ async def test_a_yes_lets_code_run_that_a_hook_asks_about(guarded: BrokerProcess
 async def test_each_hook_that_asks_is_answered_for_itself(guarded: BrokerProcess, mode: str) -> None:
     person = Reviewer("accept")
     async with _client(guarded, mode, person) as client:
-        assert text(await run(client, "rm = mv = 3\nrm", f"two-{mode}")).startswith("3\n")
+        assert text(await run(client, "rm = mv = 3\nrm", f"two-{mode}")).splitlines()[0] == "3"
         assert [each.partition("?")[0] for each in person.asked] == ["Delete", "Really"]
         person.asked.clear()
         person.answers = ["accept", "decline"]
@@ -120,7 +120,7 @@ async def test_a_no_is_an_error_that_says_what_was_wanted(guarded: BrokerProcess
         assert result.is_error
         assert "hook guard/words: it says rm; the code did not run" in text(result)
         assert len(person.asked) == 1
-        assert text(await run(client, "5", f"no-{mode}")).startswith("5\n")
+        assert text(await run(client, "5", f"no-{mode}")).splitlines()[0] == "5"
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -129,7 +129,7 @@ async def test_a_client_that_cannot_ask_gets_the_error(guarded: BrokerProcess, m
         result = await run(client, "rm = 1", f"cannot-{mode}")
         assert result.is_error
         assert "hook guard/words: it says rm" in text(result)
-        assert text(await run(client, "5", f"cannot-{mode}")).startswith("5\n")
+        assert text(await run(client, "5", f"cannot-{mode}")).splitlines()[0] == "5"
 
 
 async def test_tools_of_extensions_stand_beside_our_own(guarded: BrokerProcess) -> None:
@@ -160,4 +160,4 @@ async def test_a_tool_that_fails_says_so_and_the_server_goes_on(guarded: BrokerP
         result = await client.call_tool(name, {})
         assert result.is_error
         assert why in text(result)
-        assert text(await run(client, "5", "after")).startswith("5\n")
+        assert text(await run(client, "5", "after")).splitlines()[0] == "5"
