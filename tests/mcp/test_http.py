@@ -88,7 +88,7 @@ def served(broker: BrokerProcess) -> Iterator[Served]:
 async def test_the_official_client_runs_code(served: Served, mode: str) -> None:
     async with served.client(mode) as client:
         assert text(await run(client, "6*7", f"http-{mode}")).splitlines()[0] == "42"
-        assert len((await client.list_tools()).tools) == 9
+        assert len((await client.list_tools()).tools) == 8
 
 
 async def test_cancelling_interrupts(served: Served, broker: BrokerProcess) -> None:
