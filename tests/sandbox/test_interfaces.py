@@ -104,7 +104,7 @@ def test_acp_says_it_with_the_first_turn(broker: BrokerProcess, tmp_path: Path) 
     [
         ("import socket; socket.getaddrinfo('example.com', 80)", "python", "no network but its own localhost"),
         ("import socket; socket.create_connection(('192.0.2.1', 80))", "python", "(sandbox.network)"),
-        ("open('/usr/made', 'w')", "python", "(but not in sandbox.protected-paths) and /tmp"),
+        ("open('/usr/made', 'w')", "python", "/work (but not in sandbox.protected-paths) and /tmp"),
         ("f = open('/tmp/big', 'wb')\nfor n in range(99): f.write(bytes(1 << 20))", "python", "(sandbox.tmp-bytes)"),
         ("f = open('big', 'wb')\nf.truncate(1 << 40)", "python", "(sandbox.file-bytes)"),
         ("bytearray(1 << 40)", "python", "1024 MiB of memory (sandbox.memory-bytes)"),
@@ -112,14 +112,16 @@ def test_acp_says_it_with_the_first_turn(broker: BrokerProcess, tmp_path: Path) 
     ],
 )
 def test_a_model_is_told_what_the_sandbox_has_to_do_with_a_failure(
-    broker: BrokerProcess, code: str, runtime: str, hint: str
+    broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory, code: str, runtime: str, hint: str
 ) -> None:
-    (work := broker.directory / "work").mkdir(exist_ok=True)
+    work = tmp_path_factory.mktemp("told") / "work"
+    work.mkdir()
     with toolset(endpoint=broker.endpoint, settings=ToolSettings(cwd=str(work))) as tools:
-        answer = tools.call("eval", {"code": code, "session": f"told-{runtime}", "runtime": runtime})
+        answer = tools.call("eval", {"code": code, "session": "told", "runtime": runtime})
         assert hint in answer.text
         if runtime == "python":
             assert answer.error
-            about = tools.call("info", {"session": f"told-{runtime}"}).text
+            about = tools.call("info", {"session": "told"}).text
             assert f"sandbox: no network; writes in {work}, /tmp (64 MiB, emptied by a reset)" in about
             assert "memory 1024 MiB" in about
+        tools.call("sessions", {"action": "close", "session": "told"})

@@ -212,15 +212,15 @@ class EvalRunner:
 
     def _find_hint(self, record: EvalRecord, event: frames.ResultFrame) -> str | None:
         """Return what the sandbox has to do with a failure; bash reports one on stderr, node the cause in the trace."""
-        assert self._assignment is not None
         confinement = self._settings.confinement
+        if confinement is None:
+            return None
         text = "" if event.ex is None else f"{event.ex.type}: {event.ex.message}"
         if self._interpreter.namespace == "globalThis":
             text += (event.traceback or "")[-_HINT_BYTES:]
         elif self._interpreter.namespace == "shell" and event.value != "0":
             text += record.output.end("err", _HINT_BYTES)
-        policy = None if confinement is None else confinement.policy
-        return find_hint(text, policy, self._assignment.cwd) if text else None
+        return find_hint(text, confinement.policy, confinement.workspace) if text else None
 
     def _on_need_input(self, record: EvalRecord) -> None:
         assert self._assignment is not None

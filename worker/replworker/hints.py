@@ -18,16 +18,14 @@ _NO_ACCESS = re.compile(r"Permission denied|EACCES")
 _NO_MEMORY = re.compile(r"MemoryError|Cannot allocate memory|ENOMEM|Array buffer allocation failed")
 
 
-def find_hint(text: str, policy: Policy | None, directory: str | None) -> str | None:
+def find_hint(text: str, policy: Policy, directory: str | None) -> str | None:
     """Return what the sandbox has to do with a failure, in one line; None if nothing.
 
     Args:
         text: Type and message of the exception, or the end of stderr.
-        policy: The session's policy; None without a sandbox.
+        policy: The session's policy.
         directory: The session's working directory.
     """
-    if policy is None:
-        return None
     limits = policy.limits
     if _NETWORK.search(text):
         return _network_hint(policy)
@@ -55,6 +53,8 @@ def _writing_hint(policy: Policy, directory: str | None) -> str:
 
 
 def _network_hint(policy: Policy) -> str | None:
-    if policy.network != "none":
+    if policy.network == "host":
         return None
+    if policy.network == "list":
+        return "the session reaches listed hosts alone (sandbox.allowed-hosts)"
     return "the session has no network but its own localhost (sandbox.network)"

@@ -15,6 +15,7 @@ from replworker.memory import MemoryWatch
 from replworker.reply_sender import ReplySender
 from replworker.runtimes import frames
 from replworker.runtimes.interpreter_process import InterpreterProcess
+from replworker.session_sandbox import SessionSandbox
 from replworker.session_streams import SessionStreams
 from replworker.stacks import MAX_BYTES, parse
 
@@ -45,6 +46,7 @@ class Inspector:
         timers: Deadlines,
         memory: MemoryWatch,
         streams: SessionStreams,
+        confinement: SessionSandbox | None,
     ) -> None:
         self._voice = voice
         self._interpreter = interpreter
@@ -53,6 +55,7 @@ class Inspector:
         self._timers = timers
         self._memory = memory
         self._streams = streams
+        self._confinement = confinement
         self._started = time.monotonic()
         self._stack_waiters: list[tuple[int, str]] = []  # routes and ids
 
@@ -68,6 +71,7 @@ class Inspector:
             "version": ready.version if ready else None,
             "executable": ready.executable if ready else None,
             "directory": self._child.cwd(),
+            "workspace": None if self._confinement is None else self._confinement.workspace,
             "background-bytes": self._streams.background.unread,
             "stdin-unread-bytes": self._streams.stdin.unread_bytes(),
             "variables": None,

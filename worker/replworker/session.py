@@ -82,7 +82,7 @@ class WorkerSession:
         reads = ReadHandler(streams, timers, replies.send_reply)
         self._runner = EvalRunner(process, interpreter, replies, streams, reads, self._snapshots, timers, settings)
         names = NameQueries(replies, interpreter, timers, streams)
-        inspector = Inspector(replies, interpreter, process, names, timers, memory, streams)
+        inspector = Inspector(replies, interpreter, process, names, timers, memory, streams, settings.confinement)
         self.handle_interpreter_frame = interpreter.handle_frame
         self._query_handlers: dict[str, Callable[[int, bytes], None]] = {
             "read": lambda route, body: reads.read(route, _decode_read(body)),

@@ -58,6 +58,7 @@ class SessionSandbox:
     directory: str | None  # what was mounted at the start
     records: str  # directory of placeholder records
     held_fds: tuple[int, ...] = ()
+    workspace: str | None = None  # the session's directory, once it is mounted
 
     def enter(
         self, directory: str | None, needed: bool, granted: GetGrant, listeners: Sequence[Listener] = ()
@@ -79,9 +80,11 @@ class SessionSandbox:
         mounted = real if real != self.directory else None
         if mounted is None and not listeners:
             self.wrapper.decline_workspace()
+            self.workspace = real
             return EnteredSandbox(real, problem)
         done = self._attach(mounted, rights, listeners)
         if done.error is None:
+            self.workspace = real
             return EnteredSandbox(real, problem, done.sockets)
         self.wrapper.decline_workspace()
         if needed or listeners:

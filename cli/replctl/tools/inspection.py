@@ -68,6 +68,9 @@ def session_info(q: InfoQuery, at: ToolContext) -> ToolCall:
     return ToolResult(text="\n".join([*rows, told.text]), structured={"session": q.session, **some, **told.structured})
 
 
+_NETWORKS = {"none": "no network", "list": "network to sandbox.allowed-hosts alone", "host": "network of the machine"}
+
+
 def _sandbox_line(facts: dict[str, Any]) -> str:
     """Return in one line what the session may do: network, places to write, memory."""
     box = facts.get("sandbox")
@@ -76,11 +79,11 @@ def _sandbox_line(facts: dict[str, Any]) -> str:
     tighter, limits = box.get("tighter") or {}, box.get("limits") or {}
     network = tighter.get("network") or box.get("network")
     profile = tighter.get("profile") or box.get("profile")
-    places = [facts.get("cwd"), *(box.get("writable-paths") or [])] if profile != "read-only" else []
+    places = [facts.get("workspace"), *(box.get("writable-paths") or [])] if profile != "read-only" else []
     tmp = f"/tmp ({limits.get('tmp-bytes', 0) // MIB} MiB, emptied by a reset)"
     memory = ((facts.get("memory") or {}).get("limit") or 0) // MIB
     return (
-        f"sandbox: {'no network' if network == 'none' else f'network {network}'}; "
+        f"sandbox: {_NETWORKS.get(network, f'network {network}')}; "
         f"writes in {', '.join([*filter(None, places), tmp])}; files up to {limits.get('file-bytes', 0) // MIB} MiB; "
         f"memory {memory} MiB, {limits.get('pids')} processes"
     )

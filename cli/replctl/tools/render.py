@@ -153,7 +153,7 @@ class EvalRenderer:
         if result.truncated and not self._tail:
             least = "at least " if (result.value or "").endswith(TRUNCATED) else ""  # the rest was never rendered
             yield f"{least}{result.dropped_bytes or 0} bytes were not {'kept' if self._whole else 'sent'}"
-        if not result.ok and result.hint and status not in ("running", "waiting-for-input"):
+        if (not result.ok or result.exit_status) and result.hint and status not in ("running", "waiting-for-input"):
             yield f"hint: {_TOOL_HINTS.get(result.code or '', for_tools(result.hint))}"
         if facts := ", ".join(self._footer(status)):
             yield facts
