@@ -83,7 +83,7 @@ def _sandbox_line(facts: dict[str, Any]) -> str:
     tmp = f"/tmp ({limits.get('tmp-bytes', 0) // MIB} MiB, emptied by a reset)"
     memory = ((facts.get("memory") or {}).get("limit") or 0) // MIB
     return (
-        f"sandbox: {_NETWORKS.get(network, f'network {network}')}; "
+        f"sandbox: {_NETWORKS.get(str(network), f'network {network}')}; "
         f"writes in {', '.join([*filter(None, places), tmp])}; files up to {limits.get('file-bytes', 0) // MIB} MiB; "
         f"memory {memory} MiB, {limits.get('pids')} processes"
     )
