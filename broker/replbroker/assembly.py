@@ -183,6 +183,7 @@ class _Assembly:
                 state_dir=str(resources.state_dir),
                 load_paths=tuple(session.load_paths),
                 open_files=resources.open_files,
+                secrets=tuple(self._config.secrets),
             ),
             resources.sandbox,
             tuple(self._config.identities),

@@ -550,4 +550,16 @@ INDEXED_ATTACKS = [
         "egress proxy: deadlines, one reader at a time",
         "sandbox/test_network_list.py::test_a_host_that_answers_without_end_or_not_at_all_holds_up_nobody",
     ),
+    IndexedAttack(
+        "network",
+        "the value of a secret: memory, environments, files, snapshots, answers",
+        "values in the proxy alone",
+        "sandbox/test_network_secrets.py::test_the_value_is_nowhere_but_in_the_proxy",
+    ),
+    IndexedAttack(
+        "network",
+        "a secret for another host, in a URL, in a body or by another owner",
+        "egress proxy: header fields of its hosts",
+        "sandbox/test_network_secrets.py::test_no_other_host_and_no_other_part_of_a_request_gets_it",
+    ),
 ]

@@ -23,6 +23,7 @@ from replwire.identities import Identities
 from replwire.limits import Limits
 from replwire.network import HostLists
 from replwire.policy import Policy, SandboxOverrides, tighten
+from replwire.secret_entries import check_secrets
 
 FILE_ONLY = ("sandbox.allow-unsandboxed",)  # not by flags, environment or requests
 
@@ -62,7 +63,7 @@ class LoadedConfig:
     file: str | None = None
 
 
-_LISTS = ("agents", "identities", "extensions")
+_LISTS = ("agents", "identities", "extensions", "secrets")
 
 
 def as_list(setting: str | list[str]) -> list[str]:
@@ -209,6 +210,11 @@ def _build_config(merged: dict[str, Any], sources: dict[str, str]) -> Config:
     except ValueError as error:
         source = sources["identities"]
         raise ConfigError(f"{source}: identities: {error}", source, "identities") from None
+    try:
+        check_secrets(config.secrets)
+    except ValueError as error:
+        source = sources["secrets"]
+        raise ConfigError(f"{source}: {error}", source, "secrets") from None
     try:
         policy = config.sandbox.policy()
     except ValueError as error:

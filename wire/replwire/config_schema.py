@@ -14,6 +14,7 @@ from replwire.extensions import Extension
 from replwire.identities import Identity
 from replwire.limits import DAY_MS, MINUTE_MS, Limits
 from replwire.policy import PROTECTED, Network, Policy, Profile, Read, SandboxLimits
+from replwire.secret_entries import SecretEntry
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
@@ -253,3 +254,4 @@ class Config(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown
     agents: list[AgentEntry] = []
     identities: list[Identity] = []
     extensions: list[Extension] = []
+    secrets: list[SecretEntry] = []

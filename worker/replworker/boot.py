@@ -19,10 +19,12 @@ from replwire.deadlines import Deadlines
 from replwire.identities import Identity, Principal
 from replwire.limits import Limits
 from replwire.link import ExitedBody, FrameKind, encode, pack
+from replwire.secret_entries import SecretEntry
 from replworker.grants import GrantResolver
 from replworker.link import BrokerLink
 from replworker.loop import WorkerLoop
 from replworker.memory import create_memory_watch
+from replworker.prepared_secrets import prepare_secrets
 from replworker.runtimes import removal
 from replworker.runtimes.commands import build_command
 from replworker.runtimes.environments import (
@@ -78,6 +80,7 @@ class WorkerArgs:
     identities: tuple[Identity, ...] = ()
     asker: Principal | None = None  # the session's owner, if it matters before the assignment
     egress: str = ""  # socket of the egress proxy
+    secrets: tuple[SecretEntry, ...] = ()  # without their values
     open_files: int | None = None  # the broker's original soft limit; its own is now higher
 
 
@@ -148,7 +151,11 @@ def start_interpreter(order: WorkerArgs) -> tuple[InterpreterProcess, SessionSan
     given = order.given
     also = () if given is None else given.reads
     told, records = order.confine, _placeholders_dir(order.directory)
-    confinement = None if told is None else prepare_sandbox(order.runtime, told, found, also, grant, records=records)
+    confinement = None
+    if told is not None:
+        by_list = told.policy.network == "list"
+        secrets = prepare_secrets(order.secrets, order.egress) if by_list and order.secrets else None
+        confinement = prepare_sandbox(order.runtime, told, found, also, grant, records=records, secrets=secrets)
     env = found.env if confinement is None else confinement.env
     wrapping = None if confinement is None else confinement.wrapper
     if given is not None:
@@ -189,7 +196,7 @@ def build_loop(
         order.load_paths,
         GrantResolver(order.identities),
         confinement,
-        SessionNetwork(order.egress) if by_list else None,
+        SessionNetwork(order.egress, confinement.secrets) if confinement is not None and by_list else None,
     )
     memory = create_memory_watch(child, confinement)
     session = WorkerSession(link, child, timers, order.limits, settings, memory)

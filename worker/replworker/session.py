@@ -147,7 +147,8 @@ class WorkerSession:
         why = entered.problem
         self._notice = None if why is None else f"the session has no working directory: {why}"
         if assignment.network is not None and self._settings.network is not None:
-            problem = self._settings.network.open(assignment.session, assignment.network, entered.sockets)
+            owner, rules = assignment.asker.identity, assignment.network
+            problem = self._settings.network.open(assignment.session, owner, rules, entered.sockets)
             self._notice = "; ".join(filter(None, (self._notice, problem))) or None
         limits = {
             "value-bytes": assignment.limits.max_value_bytes,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from replwire.network import NetworkRules
 from replworker.egress.client import EgressClient
 from replworker.egress.listeners import Listener, plan_listeners
+from replworker.prepared_secrets import PreparedSecrets
 
 _MAX_NOTES = 5  # in one answer
 
@@ -17,9 +18,11 @@ class SessionNetwork:
 
     Args:
         path: The proxy's socket.
+        secrets: The session's secrets, if it has any.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, secrets: PreparedSecrets | None = None) -> None:
+        self._secrets = secrets
         self._client = EgressClient(path)
         self._notes: dict[str, None] = {}
 
@@ -32,10 +35,12 @@ class SessionNetwork:
         """Return the sockets to open for these rules."""
         return [] if rules is None else plan_listeners(rules)
 
-    def open(self, session: str, rules: NetworkRules, sockets: Sequence[socket.socket]) -> str | None:
-        """Have the sockets served. Return why they are not, or None."""
+    def open(self, session: str, owner: str, rules: NetworkRules, sockets: Sequence[socket.socket]) -> str | None:
+        """Have the sockets served for a session of this owner. Return why they are not, or None."""
+        secrets = self._secrets
+        mine = ("", []) if secrets is None else (secrets.authority, secrets.usable_by(owner))
         try:
-            self._client.serve(session, rules, plan_listeners(rules), sockets)
+            self._client.serve(session, rules, plan_listeners(rules), sockets, *mine)
         except OSError as error:
             self._client.close()
             return f"the session has no network: the egress proxy cannot be reached: {error.strerror or error}"

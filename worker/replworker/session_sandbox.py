@@ -12,6 +12,7 @@ from replwire.link import AssignBody
 from replwire.policy import Policy
 from replworker.egress.listeners import Listener
 from replworker.grants import GrantResolver
+from replworker.prepared_secrets import PreparedSecrets
 from replworker.runtimes.environments import ResolvedInterpreter
 from replworker.sandbox.bubblewrap import BubblewrapSandbox
 from replworker.sandbox.machine import Machine
@@ -59,6 +60,7 @@ class SessionSandbox:
     records: str  # directory of placeholder records
     held_fds: tuple[int, ...] = ()
     workspace: str | None = None  # the session's directory, once it is mounted
+    secrets: PreparedSecrets | None = None
 
     def enter(
         self, directory: str | None, needed: bool, granted: GetGrant, listeners: Sequence[Listener] = ()
@@ -120,6 +122,7 @@ def prepare_sandbox(
     grant: Grant = EVERYTHING,
     *,
     records: str,
+    secrets: PreparedSecrets | None = None,
 ) -> SessionSandbox:
     """Prepare the sandbox of an interpreter.
 
@@ -130,6 +133,7 @@ def prepare_sandbox(
         reads: further paths that the runtime reads
         grant: rights of the owner, if it is known
         records: the broker's directory for records of placeholders
+        secrets: the session's secrets, if it has any
 
     Raises:
         SandboxUnavailable: the machine cannot provide this sandbox
@@ -144,7 +148,7 @@ def prepare_sandbox(
         told.machine,
         runtime,
         found.executable,
-        found.env,
+        found.env | (secrets.env if secrets is not None else {}),
         slot=told.slot,
         directory=directory,
         also=also,
@@ -152,8 +156,9 @@ def prepare_sandbox(
         kept=found.kept,
         grant=grant,
         has_holder=runtime == "python",
+        files=None if secrets is None else secrets.files,
     )
-    return SessionSandbox(told.policy, BubblewrapSandbox(plan), plan.env, directory, records, held)
+    return SessionSandbox(told.policy, BubblewrapSandbox(plan), plan.env, directory, records, held, secrets=secrets)
 
 
 def enter_directory(

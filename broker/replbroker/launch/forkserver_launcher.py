@@ -38,6 +38,7 @@ from replwire.ext.contracts import Runtime
 from replwire.identities import Identity
 from replwire.limits import Limits
 from replwire.network import HostLists, TrafficRecord
+from replwire.secret_entries import SecretEntry
 from replworker.boot import ExternalRuntime, WorkerArgs, main, remove_stale_state
 from replworker.boot import list_named_environments as list_named_environments
 from replworker.egress.process import serve as serve_egress
@@ -61,6 +62,7 @@ class LauncherSettings:
         state_dir: The broker's state directory.
         load_paths: Directories that `load-file` may read.
         open_files: Limit of open files for workers, and the broker's own.
+        secrets: The secrets of the settings, without their values.
     """
 
     socket_dir: Path
@@ -72,6 +74,7 @@ class LauncherSettings:
     state_dir: str
     load_paths: tuple[str, ...]
     open_files: tuple[int, int]
+    secrets: tuple[SecretEntry, ...] = ()
 
 
 class ForkserverLauncher:
@@ -146,7 +149,9 @@ class ForkserverLauncher:
         self._post_result(lambda: self._on_started(worker, pidfd))
 
     def _start_egress(self, listener: socket.socket, control: socket.socket) -> Any:
-        process = self._context.Process(target=serve_egress, args=(listener, control), name="egress", daemon=True)
+        process = self._context.Process(
+            target=serve_egress, args=(listener, control, self._settings.secrets), name="egress", daemon=True
+        )
         with self._starting:
             process.start()
         return process
@@ -193,6 +198,7 @@ class ForkserverLauncher:
             self._identities,
             spec.principal,
             self._egress.path,
+            settings.secrets,
             settings.open_files[0],
         )
         if self._sandbox.has_list(spec):

@@ -9,13 +9,30 @@ from collections.abc import Sequence
 import msgspec
 
 from replwire.network import NetworkRules
+from replwire.secret_entries import Placeholder
 from replworker.egress import messages
 from replworker.egress.listeners import Listener
-from replworker.egress.messages import RulesMessage, ServeMessage
+from replworker.egress.messages import AuthorityReply, AuthorityRequest, RulesMessage, ServeMessage
 
 _CONNECT_S = 2.0
+_AUTHORITY_S = 30.0  # secrets are read first, by programs that may take their time
 _MAX_RECEIVED = 64  # refusals read at once; more of one eval say nothing new
 UNAVAILABLE = "the egress proxy cannot be started, so nothing can be reached: the broker's log says why"
+
+
+def fetch_authority(path: str) -> AuthorityReply:
+    """Have the proxy that listens at a path make a certificate authority. Waits for a proxy that is starting.
+
+    Raises:
+        OSError: there is no proxy, or it makes none
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(_AUTHORITY_S)
+        connection.connect(path)
+        connection.send(messages.encode(AuthorityRequest()))
+        if not (data := connection.recv(messages.MAX_BYTES)):
+            raise ConnectionResetError("the egress proxy makes no certificate authority")
+        return messages.decode_authority(data)
 
 
 class EgressClient:
@@ -32,20 +49,36 @@ class EgressClient:
         self._rules = NetworkRules()
         self._listeners: list[Listener] = []
         self._sockets: list[socket.socket] = []
+        self._secrets = ("", list[Placeholder]())
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when `receive` has something."""
         return self._poll.fileno()
 
     def serve(
-        self, session: str, rules: NetworkRules, listeners: Sequence[Listener], sockets: Sequence[socket.socket]
+        self,
+        session: str,
+        rules: NetworkRules,
+        listeners: Sequence[Listener],
+        sockets: Sequence[socket.socket],
+        authority: str = "",
+        placeholders: Sequence[Placeholder] = (),
     ) -> None:
         """Have these sockets served for a session. Returns before they are: connections wait in their backlogs.
+
+        Args:
+            session: id of the session, for records
+            rules: what it may reach
+            listeners: its sockets, as they were planned
+            sockets: the sockets themselves, which belong to this object from now on
+            authority: key and certificate from `fetch_authority`, for a session with secrets
+            placeholders: the secrets that the session may use
 
         Raises:
             OSError: the proxy is not there
         """
         self._session, self._rules = session, rules
+        self._secrets = authority, [*placeholders]
         self._listeners, self._sockets = [*listeners], [*sockets]
         self._connect()
 
@@ -88,7 +121,7 @@ class EgressClient:
             connection.settimeout(_CONNECT_S)
             connection.connect(self._path)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, messages.MAX_BYTES)
-            message = messages.encode(ServeMessage(self._session, self._rules, self._listeners))
+            message = messages.encode(ServeMessage(self._session, self._rules, self._listeners, *self._secrets))
             socket.send_fds(connection, [message], [each.fileno() for each in self._sockets])
         except OSError:
             connection.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from replwire.network import NetworkRules, TrafficRecord
+from replwire.secret_entries import Placeholder
 from replworker.egress.listeners import Listener
 
 MAX_BYTES = 256 * 1024
@@ -17,12 +18,25 @@ class ServeMessage(msgspec.Struct, frozen=True, tag="serve"):
     session: str
     rules: NetworkRules
     listeners: list[Listener]
+    authority: str = ""  # key and certificate, from an AuthorityReply
+    placeholders: list[Placeholder] = []
 
 
 class RulesMessage(msgspec.Struct, frozen=True, tag="rules"):
     """Worker: from now on use these rules."""
 
     rules: NetworkRules
+
+
+class AuthorityRequest(msgspec.Struct, frozen=True, tag="authority"):
+    """Worker: make a certificate authority for a session with secrets."""
+
+
+class AuthorityReply(msgspec.Struct, frozen=True):
+    """Proxy to worker: a new authority, with its key and without."""
+
+    authority: str
+    certificate: str
 
 
 class RefusalMessage(msgspec.Struct, frozen=True):
@@ -32,6 +46,7 @@ class RefusalMessage(msgspec.Struct, frozen=True):
 
 
 encode = msgspec.json.Encoder().encode
-decode_from_worker = msgspec.json.Decoder(ServeMessage | RulesMessage).decode
+decode_from_worker = msgspec.json.Decoder(ServeMessage | RulesMessage | AuthorityRequest).decode
 decode_refusal = msgspec.json.Decoder(RefusalMessage).decode
+decode_authority = msgspec.json.Decoder(AuthorityReply).decode
 decode_records = msgspec.json.Decoder(list[TrafficRecord]).decode

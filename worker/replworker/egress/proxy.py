@@ -15,16 +15,29 @@ import signal
 import socket
 import struct
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from replwire.network import TrafficOutcome
+from replwire.secret_entries import SecretEntry
 from replworker.egress import messages
 from replworker.egress.ledger import Ledger
-from replworker.egress.messages import MAX_BYTES, MAX_FDS, RefusalMessage, RulesMessage, ServeMessage
+from replworker.egress.messages import (
+    MAX_BYTES,
+    MAX_FDS,
+    AuthorityReply,
+    AuthorityRequest,
+    RefusalMessage,
+    RulesMessage,
+    ServeMessage,
+)
 from replworker.egress.relay import BUFFER_BYTES
 from replworker.egress.served_sandbox import ServedSandbox
 from replworker.sandbox.rights import NOBODY
+
+if TYPE_CHECKING:
+    from replworker.egress.session_secrets import SecretStore
 
 _RECORD_DELAY_S = 0.05
 _RECORDS_AT_ONCE = 100
@@ -33,18 +46,27 @@ _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_NO_NEW_PRIVS = 4, 15, 38
 _libc = ctypes.CDLL(None)
 
 
-def run_proxy(listener: socket.socket, control: socket.socket) -> None:
+def run_proxy(listener: socket.socket, control: socket.socket, secrets: tuple[SecretEntry, ...]) -> None:
     """Serve until the broker ends; see `replworker.egress.process.serve`."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     workers = os.geteuid()
     "".encode("idna")
+    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    store = _read_secrets(secrets) if secrets else None
     _give_up_rights()
     try:
-        asyncio.run(EgressProxy(listener, control, workers).run())
+        asyncio.run(EgressProxy(listener, control, workers, store).run())
     finally:
         os._exit(0)
+
+
+def _read_secrets(secrets: tuple[SecretEntry, ...]) -> SecretStore:
+    from replworker.egress.session_secrets import SecretStore  # with TLS, which others do without
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    return SecretStore(secrets, os.environ)
 
 
 def _give_up_rights() -> None:
@@ -64,7 +86,10 @@ def _give_up_rights() -> None:
 class EgressProxy:
     """All sandboxes of a broker."""
 
-    def __init__(self, listener: socket.socket, control: socket.socket, workers: int) -> None:
+    def __init__(
+        self, listener: socket.socket, control: socket.socket, workers: int, store: SecretStore | None
+    ) -> None:
+        self._store = store
         self._listener = listener
         self._control = control
         self._workers = workers
@@ -105,6 +130,8 @@ class EgressProxy:
             if isinstance(message, ServeMessage) and len(fds) == len(message.listeners):
                 sockets, fds = [socket.socket(fileno=fd) for fd in fds], []
                 self._serve_sandbox(connection, message, sockets)
+            elif isinstance(message, AuthorityRequest) and self._store is not None:
+                self._send_authority(connection, self._store)
             elif isinstance(message, RulesMessage) and connection in self._sandboxes:
                 self._sandboxes[connection].rules = message.rules
             else:
@@ -116,6 +143,11 @@ class EgressProxy:
         finally:
             for fd in fds:
                 os.close(fd)
+
+    @staticmethod
+    def _send_authority(connection: socket.socket, store: SecretStore) -> None:
+        authority = store.create_authority()
+        connection.send(messages.encode(AuthorityReply(authority.pem(), authority.certificate_pem())))
 
     def _serve_sandbox(self, connection: socket.socket, message: ServeMessage, sockets: list[socket.socket]) -> None:
         def note(host: str, port: int, outcome: TrafficOutcome, reason: str, sent: int, received: int) -> None:
@@ -131,8 +163,11 @@ class EgressProxy:
 
         if (earlier := self._sandboxes.pop(connection, None)) is not None:
             earlier.close()
+        secrets = None
+        if self._store is not None and message.authority:
+            secrets = self._store.for_session(message.authority, message.placeholders)
         self._sandboxes[connection] = ServedSandbox(
-            self._loop, self._buffer, message.rules, message.listeners, sockets, note
+            self._loop, self._buffer, message.rules, message.listeners, sockets, note, secrets
         )
 
     def _forget(self, connection: socket.socket) -> None:

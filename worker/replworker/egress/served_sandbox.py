@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import Callable
 from ipaddress import IPv4Address
+from typing import TYPE_CHECKING
 
 from replwire.network import VIRTUAL_NETWORK, NetworkRules, TrafficOutcome, is_address, judge, normalize_host
 from replworker.egress import dns
@@ -15,6 +16,9 @@ from replworker.egress.handshake import BadRequest, ProxyRequest, read_request
 from replworker.egress.listeners import DNS_PORT, PROXY_PORT, Listener
 from replworker.egress.names import NameTable
 from replworker.egress.relay import Relay, RelayAborted, close_with_reset
+
+if TYPE_CHECKING:
+    from replworker.egress.session_secrets import HostSecrets, SessionSecrets
 
 _HANDSHAKE_S = 10.0
 _ACCEPTS = 16  # per turn of the loop
@@ -36,6 +40,7 @@ class ServedSandbox:
         listeners: Its sockets, as they were planned.
         sockets: The sockets themselves; closed by `close`.
         note: Records an outcome.
+        secrets: The session's secrets, if it has any.
     """
 
     def __init__(
@@ -46,11 +51,13 @@ class ServedSandbox:
         listeners: list[Listener],
         sockets: list[socket.socket],
         note: Note,
+        secrets: SessionSecrets | None = None,
     ) -> None:
         self.rules = rules
         self._loop = loop
         self._buffer = buffer
         self._note = note
+        self._secrets = secrets
         self._sockets = sockets
         self._names = NameTable({each.name: each.address for each in listeners if each.name is not None})
         self._dialer = Dialer(loop)
@@ -214,9 +221,12 @@ class ServedSandbox:
             Unreachable: there is no connection
         """
         verdict = judge(self.rules, name, port)
+        secrets = None if self._secrets is None else self._secrets.for_host(name, port)
         try:
             if not verdict.allowed:
                 raise Unreachable(verdict.reason, is_policy=True)
+            if secrets is not None and secrets.problem is not None:
+                raise Unreachable(f"{name}:{port} was refused: {secrets.problem}", is_policy=True)
             if self._used >= self.rules.max_bytes:
                 raise Unreachable(self._exhausted(name, port), is_policy=True)
             return await self._dialer.connect(self.rules, name, port)
@@ -234,6 +244,10 @@ class ServedSandbox:
     async def _relay(
         self, connection: socket.socket, host: socket.socket, name: str, port: int, already_sent: int = 0
     ) -> None:
+        secrets = None if self._secrets is None or already_sent else self._secrets.for_host(name, port)
+        if self._secrets is not None and secrets is not None:
+            await self._relay_with_secrets(self._secrets, secrets, connection, host, name, port)
+            return
         relay = Relay(self._loop, self._buffer, connection, host, self._spend)
         try:
             await relay.run()
@@ -245,6 +259,27 @@ class ServedSandbox:
         finally:
             host.close()
             self._note(name, port, "reached", "", relay.sent + already_sent, relay.received)
+
+    async def _relay_with_secrets(
+        self,
+        secrets: SessionSecrets,
+        found: HostSecrets,
+        connection: socket.socket,
+        host: socket.socket,
+        name: str,
+        port: int,
+    ) -> None:
+        from replworker.egress.secret_relay import SecretRelay  # with TLS, which others do without
+
+        relay = SecretRelay(secrets, found, name, self._spend)
+        try:
+            await relay.run(connection, host)
+        except Unreachable as failure:
+            self._note(name, port, "failed", str(failure), 0, 0)
+        else:
+            self._note(name, port, "reached", "", relay.sent, relay.received)
+        finally:
+            host.close()
 
 
 def _from_same_address(ancillary: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:

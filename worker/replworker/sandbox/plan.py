@@ -6,7 +6,7 @@ read-only last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -98,6 +98,7 @@ def build_plan(
     asked: Sequence[str] = (),
     rights: Rights | None = None,
     has_holder: bool = False,
+    files: Mapping[str, str] | None = None,
 ) -> SandboxPlan:
     """Build the plan for `runtime`.
 
@@ -106,6 +107,7 @@ def build_plan(
     `workspace` is for a directory known at the start, where it cannot be mounted later. `found` has paths and their
     identities, compared again after mounting because bubblewrap follows symlinks. `asked` are the paths of `needs`
     named by a client, opened with `rights` like the workspace. With `has_holder`, the sandbox outlasts the runtime.
+    `files` are further generated ones: path to contents.
 
     Raises:
         SandboxUnavailable: the machine cannot provide this sandbox
@@ -115,7 +117,7 @@ def build_plan(
     run_as = identity.uid_for(slot) if machine.uid == 0 else None
     # The host's abstract sockets are reachable through its network unless Landlock denies it; mounted ones always are.
     no_unix = policy.read == "host" or (policy.network == "host" and machine.landlock_abi < landlock.SCOPE_ABI)
-    texts = _generated_files(policy)
+    texts = _generated_files(policy) | dict(files or {})
     return SandboxPlan(
         policy=policy,
         machine=machine,

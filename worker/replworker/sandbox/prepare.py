@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def prepare_plan(
     kept: ManagedEnvironment | None = None,
     grant: Grant = workspace.EVERYTHING,
     has_holder: bool = False,
+    files: Mapping[str, str] | None = None,
 ) -> SandboxPlan:
     """Plan the sandbox of an interpreter.
 
@@ -58,6 +60,7 @@ def prepare_plan(
             set, and may use only paths the session could have as a directory
         kept: the broker's environment it belongs to, if any
         grant: rights of the session's owner
+        files: generated files: path to contents
         has_holder: the sandbox outlasts its first interpreter, which has to report its start (see sandbox_init.py)
 
     Raises:
@@ -106,6 +109,7 @@ def prepare_plan(
         asked=asked,
         rights=grant.rights,
         has_holder=has_holder,
+        files=files,
     )
 
 
