@@ -46,6 +46,7 @@ MEASUREMENTS = {
     "subscribers": Measurement("subscribers", 300),
     "sandbox": Measurement("sandbox", 300, usual=False),
     "confined": Measurement("confined", 300, usual=False),
+    "network": Measurement("network", 300, usual=False),
     "runtimes": Measurement("runtimes", 200, usual=False),
     "completion": Measurement("completion", 120),
     "clone": Measurement("clone", 500),

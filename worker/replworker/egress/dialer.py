@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from functools import lru_cache
 
 from replwire.network import NetworkRules, is_address, judge_address, parse_host_address
 
@@ -12,6 +13,11 @@ _RESOLVE_S = 10.0
 _CONNECT_S = 15.0
 _MAX_ADDRESSES = 8  # that a connection is tried with
 _HEAD_BYTES = 16 * 1024
+
+
+@lru_cache(64)
+def _parse_addresses(entries: tuple[str, ...]) -> list[tuple[str, str, int | None]]:
+    return [parse_host_address(entry) for entry in entries]
 
 
 class Unreachable(Exception):
@@ -64,7 +70,7 @@ class Dialer:
     @staticmethod
     def _fixed_targets(rules: NetworkRules, name: str, port: int) -> list[tuple[str, int]]:
         """Return where the setting `host-addresses` says that a name leads, exact names before wildcards."""
-        found = [parse_host_address(entry) for entry in rules.host_addresses]
+        found = _parse_addresses(tuple(rules.host_addresses))
         exact = [(address, at or port) for host, address, at in found if host == name]
         below = [(address, at or port) for host, address, at in found if host[:1] == "*" and name.endswith(host[1:])]
         return exact or below
