@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
-from replctl.doctor import broker, checks, host, sandbox, settings, sockets
+from replctl.doctor import broker, checks, host, network, sandbox, settings, sockets
 from replctl.doctor.finding import Finding
 from replwire.config import Config, SandboxSection
 from replwire.identities import Identity
+from replwire.secret_entries import SecretEntry
 from replworker.sandbox.machine import detect_machine
 from replworker.sandbox.report import LAYERS, HostSettings, MissingLayer, SandboxReport, failed_report
 from stub_broker import command_environment
@@ -242,3 +243,21 @@ def test_a_limit_on_open_files_that_is_too_low_is_told_with_what_it_is_enough_fo
     tight = one(host.descriptors(Config(), 400))
     assert (tight.level, "sessions" in str(tight.cause), "ulimit" in str(tight.fix)) == ("warn", True, True)
     assert one(host.descriptors(Config(), 100)).level == "fail"
+
+
+def test_a_list_without_hosts_and_secrets_that_cannot_be_read_are_named(short: Path) -> None:
+    assert [each.seen for each in network.network(SandboxSection(), [], {})] == ["none"]
+    [empty] = network.network(SandboxSection(network="list"), [], {})
+    assert (empty.level, empty.fix) == ("warn", "name hosts in sandbox.allowed-hosts")
+    secrets = [
+        SecretEntry(name="GOOD", hosts=["a.test"], env="GOOD"),
+        SecretEntry(name="BAD", hosts=["a.test"], file=f"{short}/none"),
+    ]
+    some = SandboxSection(network="list", allowed_hosts=["a.test", "b.test", "c.test", "d.test"])
+    listed, bad, good = network.network(some, secrets, {"GOOD": "value-of-it"})
+    assert (listed.level, listed.seen) == ("ok", "list: a.test, b.test, c.test and 1 more")
+    assert (bad.name, bad.seen) == ("secret BAD", f"{short}/none: No such file or directory")
+    assert (good.level, good.seen) == ("ok", "GOOD: readable")
+    assert "value-of-it" not in str([listed, bad, good])
+    _, useless = network.network(SandboxSection(), secrets, {})
+    assert (useless.level, useless.fix) == ("warn", 'set sandbox.network = "list"')

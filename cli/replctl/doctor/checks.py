@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from replctl.client.address import absolute_endpoint
 from replctl.client.errors import ReplError
-from replctl.doctor import broker, host, sandbox, settings, sockets
+from replctl.doctor import broker, host, network, sandbox, settings, sockets
 from replctl.doctor.finding import Finding, fail
 from replctl.settings import salvage_settings
 from replwire.config import Config, as_list
@@ -31,6 +31,7 @@ def run_checks(endpoint: str | None, path: str | None, environ: Mapping[str, str
         ("config", lambda: settings.config(path, loaded, problems, environ, uid)),
         ("runtimes", lambda: settings.interpreters(config, environ.get("PATH"))),
         ("sandbox", lambda: sandbox.sandbox(config.sandbox, state, env)),
+        ("network", lambda: network.network(config.sandbox, config.secrets, environ)),
         ("state", lambda: [*sockets.directory("state", state, uid), *sockets.secrets(state)]),
         ("sockets", lambda: _socket_checks(endpoint, config, environ, state, uid)),
         ("descriptors", lambda: host.descriptors(config)),
