@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _HANDSHAKE_S = 10.0
 _ACCEPTS = 16  # per turn of the loop
 _DATAGRAMS = 16
+_PAUSE_S = 0.2
 _OWN_NAMES = ("localhost", "sandbox")  # the second is the host name, which programs look up for no reason
 _PKTINFO = 8  # IP_PKTINFO
 _MAX_TEXT = 260  # of a name that a program asked for, in messages
@@ -127,7 +128,11 @@ class ServedSandbox:
         for _ in range(_ACCEPTS):
             try:
                 connection, _ = server.accept()
-            except OSError:
+            except BlockingIOError:
+                return
+            except OSError:  # no descriptor is left: the backlog waits, and this process does not spin
+                self._loop.remove_reader(server)
+                self._loop.call_later(_PAUSE_S, self._resume, server)
                 return
             if len(self._tasks) >= self.rules.max_connections:
                 reason = (
@@ -140,6 +145,10 @@ class ServedSandbox:
             task = self._loop.create_task(self._serve(connection))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _resume(self, server: socket.socket) -> None:
+        if server.fileno() >= 0:
+            self._loop.add_reader(server, self._on_connection, server)
 
     async def _serve(self, connection: socket.socket) -> None:
         try:
