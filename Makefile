@@ -81,6 +81,8 @@ bench: install
 	$(BIN)/pip install --quiet --group bench
 	$(PYTHON) -m venv .bench/pykernel
 	.bench/pykernel/bin/pip install --quiet --disable-pip-version-check -r bench/pykernel.txt
+	$(PYTHON) -m venv .bench/jupyter-mcp
+	.bench/jupyter-mcp/bin/pip install --quiet --disable-pip-version-check -r bench/jupyter_mcp.txt
 	$(BIN)/python -m bench
 
 clean:

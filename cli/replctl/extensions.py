@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from replctl.client.errors import ReplError
+from replctl.settings import configured_extensions
 from replctl.tools.base import ToolCall, ToolContext, ToolResult
 from replctl.tools.base import ToolDefinition as BaseTool
 from replwire.ext.contracts import ExtensionCommand, ExtensionTool
@@ -77,6 +78,12 @@ def run_command(registry: ExtensionRegistry, name: str, client: Any, session: st
         raise
     except (Exception, SystemExit) as error:
         raise ReplError("not-supported", f"extension {found[0].label}: {type(error).__name__}: {error}") from error
+
+
+def configured_tools() -> list[BaseTool]:
+    """Return the tools of the extensions that the config names; nothing is loaded unless it names any."""
+    named = configured_extensions()
+    return tools(load_all(named)) if named else []
 
 
 def tools(registry: ExtensionRegistry) -> list[BaseTool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -70,3 +71,11 @@ def test_no_room_for_another_session_is_content(tight: Agent, session: str) -> N
     assert "try again in" in turn.text
     assert tight.prompt(session, "x").text == "1"
     tight.call("session/delete", sessionId=other)
+
+
+def test_a_prompt_of_ten_megabytes_is_refused_before_it_is_echoed(tight: Agent, session: str) -> None:
+    turn = tight.prompt(session, f"x = '{'y' * (10 << 20)}'")
+    assert turn.stop == "end_turn"
+    assert "is longer than a request may be (max-message-bytes = 1048576)" in turn.text
+    assert sum(len(json.dumps(update)) for update in turn.updates) < 10_000
+    assert tight.prompt(session, "6*7").text == "42"

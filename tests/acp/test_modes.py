@@ -78,6 +78,17 @@ def test_meta_narrows_one_turn_and_never_widens(agent: Agent, session: str) -> N
         assert "plan mode" in agent.prompt(session, "1", _meta=nonsense).text
 
 
+def test_pixirs_permission_mode_narrows_one_turn_and_never_widens(agent: Agent, session: str) -> None:
+    assert "plan mode" in agent.prompt(session, "1", _meta={"permission_mode": "read_only"}).text
+    assert agent.prompt(session, "1", _meta={"permission_mode": "auto"}).text == "1"
+    agent.result("session/set_mode", sessionId=session, modeId="plan")
+    for wide in ("auto", "ask", "everything", 7):
+        assert "plan mode" in agent.prompt(session, "1", _meta={"permission_mode": wide}).text
+    assert (
+        "plan mode" in agent.prompt(session, "1", _meta={"permission_mode": "auto", "replctl": {"mode": "auto"}}).text
+    )
+
+
 def test_a_mode_that_was_set_before_a_prompt_holds_for_it_however_fast_they_come(agent: Agent, session: str) -> None:
     setting = agent.ask("session/set_mode", {"sessionId": session, "modeId": "plan"})
     assert "plan mode" in agent.turn(agent.send_prompt(session, "1")).text

@@ -37,6 +37,7 @@ def test_the_default_list_is_short() -> None:
             "julia_eval julia_complete julia_lookup julia_load_file julia_interrupt julia_new_session "
             "julia_list_sessions julia_close_session",
         ),
+        ("slim", "eval info reset"),
         ("agentrepl", "eval reset info pkg activate"),
         ("nexo", "Repl"),
     ],
@@ -46,7 +47,7 @@ def test_a_set_has_the_names_it_promises(set: str, names: str) -> None:
 
 
 def test_an_unknown_set_is_named() -> None:
-    with pytest.raises(ValueError, match="no tool set 'lisp'; there are default, reply, agentrepl, nexo"):
+    with pytest.raises(ValueError, match="no tool set 'lisp'; there are default, slim, reply, agentrepl, nexo"):
         toolset("lisp")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,28 @@ def test_an_edit_made_just_before_an_eval_is_seen_in_it(harness: Any, tmp_path: 
     path.write_text("def f(): return 'edited'\n")
     assert harness.value("edited.f()", named=False) == "1"
     assert harness.value("edited.f()", named=True) == "'edited'"
+
+
+def test_an_edit_in_the_second_of_the_import_is_not_hidden_by_bytecode(harness: Any, tmp_path: Path) -> None:
+    install(tmp_path / "stand_in")
+    (tmp_path / "stand_in/IPython/extensions/autoreload.py").write_text(
+        "import importlib, sys\n"
+        "class ModuleReloader:\n    enabled = False\n    def check(self):\n"
+        "        importlib.reload(sys.modules['quick'])\n"
+    )
+    source = tmp_path / "quick.py"
+    source.write_text("def rate(): return 11\n")
+    stamp = source.stat().st_mtime_ns // 10**9 * 10**9
+    os.utime(source, ns=(stamp, stamp))
+    paths = [str(tmp_path / "stand_in"), str(tmp_path)]
+    harness.eval(f"import sys; sys.path[:0] = {paths!r}; sys.dont_write_bytecode = False\nimport quick")
+    bytecode = Path(cache_from_source(str(source)))
+    assert bytecode.exists()
+    os.utime(bytecode, ns=(stamp + 10**6, stamp + 10**6))
+    source.write_text("def rate(): return 22\n")
+    os.utime(source, ns=(stamp + 2 * 10**6, stamp + 2 * 10**6))
+    harness.eval("from IPython.extensions.autoreload import ModuleReloader\nr = ModuleReloader()\nr.enabled = True")
+    assert harness.value("quick.rate()", named=True) == "22"
 
 
 def test_a_live_watcher_of_jurigged_is_told_of_edits(harness: Any, tmp_path: Path) -> None:

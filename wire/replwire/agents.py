@@ -1,6 +1,6 @@
 """`[[agents]]` in the config: the rules for each agent and each of its bindings (seed nexo-repl-tool).
 
-An agent that is not listed may do everything the broker's limits allow.
+An agent that is not listed has the rule of `*`, if there is one, and else may do all that the broker's limits allow.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from replwire.identifiers import MAX_NAME_BYTES
 from replwire.limits import DAY_MS, MIB
 from replwire.policy import Network, SandboxOverrides
 
-Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES, pattern="^[a-zA-Z0-9_-]+$")]
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES, pattern=r"^([a-zA-Z0-9_-]+|\*)$")]
+ANY = "*"
 
 
 class AgentRule(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """Rules for one agent. A field left out keeps the broker's own limit."""
 
-    name: Annotated[Name, documented("the `agent` of its requests")]
+    name: Annotated[Name, documented("the `agent` of its requests; `*`: all agents not listed")]
     enabled: Annotated[bool, documented("false: refuse all requests of this agent")] = True
     allowed_runtimes: Annotated[list[str], documented("runtimes it may open sessions with; empty: all")] = []
     max_sessions: Annotated[int, documented("sessions it may have open at once", low=0, high=100_000)] = 100_000
@@ -75,7 +76,8 @@ class AgentRules:
         self._rules[key] = rule
 
     def rule(self, agent: str | None, binding: str | None) -> AgentRule | None:
-        """Return the rule for a request, or None if its agent is not listed."""
-        if agent is None or not self._rules:
+        """Return the rule for a request, or None if neither its agent nor `*` is listed."""
+        if not self._rules:
             return None
-        return self._rules.get((agent, binding)) or self._rules.get((agent, None))
+        name = agent if agent is not None and (agent, None) in self._rules else ANY
+        return self._rules.get((name, binding)) or self._rules.get((name, None))

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 class AcpBrokerConnection:
     """Broker address and lazily created client. ZeroMQ is imported with the first request, not during the handshake."""
 
-    def __init__(self, endpoint: str, agent: str, start: bool, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, endpoint: str, agent: str, start: bool, note: Callable[[str], None], binding: str | None = None
+    ) -> None:
         self.endpoint = endpoint
+        self._binding = binding
         self._agent, self._start, self._note = agent, start, note
         self._client: AsyncClient | None = None
         self._mismatch: str | None = None
@@ -30,7 +33,12 @@ class AcpBrokerConnection:
             from replctl.client.aio import AsyncClient
 
             self._client = AsyncClient(
-                self.endpoint, self._agent, start=self._start, on_start=self._on_started, on_mismatch=self._on_mismatch
+                self.endpoint,
+                self._agent,
+                start=self._start,
+                on_start=self._on_started,
+                on_mismatch=self._on_mismatch,
+                binding=self._binding,
             )
         return self._client
 

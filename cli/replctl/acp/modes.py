@@ -33,9 +33,16 @@ def stricter(one: Mode, other: Mode) -> Mode:
 
 
 def requested_mode(meta: Any) -> Mode:
-    """Return the mode that a prompt's `_meta` requests, as in `{"replctl": {"mode": "ask"}}`; default: auto."""
-    ours = meta.get("replctl") if isinstance(meta, dict) else None
-    return (parse_mode(ours.get("mode")) if isinstance(ours, dict) else None) or Mode.AUTO
+    """Return the mode that a prompt's `_meta` requests; default: auto.
+
+    It is `{"replctl": {"mode": "ask"}}`, or Pixir's `{"permission_mode": "ask"}`; of both the stricter.
+    """
+    if not isinstance(meta, dict):
+        return Mode.AUTO
+    ours, pixirs = meta.get("replctl"), meta.get("permission_mode")
+    own = parse_mode(ours.get("mode")) if isinstance(ours, dict) else None
+    other = Mode.PLAN if pixirs == "read_only" else parse_mode(pixirs)
+    return stricter(own or Mode.AUTO, other or Mode.AUTO)
 
 
 def modes_state(current: Mode) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from replctl.acp.permissions import Decision
 from replctl.acp.rpc import one_line
 from replctl.acp.slash_commands import SlashCall, SlashCommands, SlashContext
 from replctl.client.errors import ReplError
+from replctl.client.protocol import ALWAYS_ACCEPTED_BYTES
 
 if TYPE_CHECKING:
     from replctl.acp.sessions import AcpSession
@@ -273,6 +274,7 @@ class PromptTurn:
 
     async def _evaluate(self) -> None:
         code = self.text
+        await self._check_size(code)
         if not await self.authorize(render.title(code), "execute", code):
             return
         had_turns = self.session.last_turn is not None
@@ -292,6 +294,15 @@ class PromptTurn:
             self.services.client.send_update(self.session.id, "agent_message_chunk", content=picture)
         for text in render.messages(result, had_turns):
             self.send_message(text)
+
+    async def _check_size(self, code: str) -> None:
+        """Refuse code over the broker's limit before it is shown, which would send it back whole."""
+        if len(code) > ALWAYS_ACCEPTED_BYTES // 6:
+            limits = (await self.services.broker.client.describe()).limits or {}
+            size, most = len(code.encode("utf-8", "surrogatepass")), limits.get("max-message-bytes")
+            if most is not None and size > most:
+                err = f"a prompt of {size} bytes is longer than a request may be (max-message-bytes = {most})"
+                raise ReplError("message-too-large", err)
 
     async def _run(self, code: str) -> Result:
         session, client = self.session, self.services.broker.client

@@ -68,6 +68,16 @@ def absolute_endpoint(endpoint: str) -> str:
     return "ipc://" + (path if path.startswith("@") else os.path.abspath(path))
 
 
+def current_directory(endpoint: str) -> str | None:
+    """Return the caller's directory, for new sessions; None for a broker on another machine."""
+    if not endpoint.startswith("ipc://"):
+        return None
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # it was deleted
+        return None
+
+
 def is_listening(endpoint: str) -> bool:
     """Return True if something accepts connections there, tested with a plain connect before ZeroMQ is involved.
 

@@ -45,8 +45,9 @@ class AsyncClient(Operations[Coroutine[Any, Any, Reply], Coroutine[Any, Any, Res
         key: str | None = None,
         directory: str | None = ".",
         on_mismatch: Callable[[str], None] | None = None,
+        binding: str | None = None,
     ) -> None:
-        super().__init__(endpoint, agent, start, on_start, key, directory, on_mismatch)
+        super().__init__(endpoint, agent, start, on_start, key, directory, on_mismatch, binding)
         self._transport: Transport | None = None
         self.connection_count = 0  # connections so far; each may be to another broker
         self._connect_lock = asyncio.Lock()

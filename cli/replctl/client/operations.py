@@ -34,6 +34,7 @@ class Operations(ABC, Generic[ReplyT, ResultT]):
         key: str | None,
         directory: str | None,
         on_mismatch: Callable[[str], None] | None,
+        binding: str | None,
     ) -> None:
         self.address: Address = resolve(endpoint, os.environ, os.getuid())
         self.agent = agent
@@ -41,7 +42,7 @@ class Operations(ABC, Generic[ReplyT, ResultT]):
         self._on_start = on_start
         self._key = key
         project = project_at(self.address, directory)
-        self._protocol = ClientProtocol(agent, os.urandom(4).hex() + "-", project, on_mismatch)
+        self._protocol = ClientProtocol(agent, os.urandom(4).hex() + "-", project, on_mismatch, binding)
 
     @property
     def broker_version(self) -> str | None:

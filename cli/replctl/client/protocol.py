@@ -39,6 +39,7 @@ class ClientProtocol:
         prefix: Makes this connection's request ids unique.
         project: The directory whose default session `default` means.
         on_mismatch: Called once per connection with a sentence if the broker has another version.
+        binding: Label of the interface that the agent is used through.
     """
 
     def __init__(
@@ -47,8 +48,10 @@ class ClientProtocol:
         prefix: str,
         project: str | None = None,
         on_mismatch: Callable[[str], None] | None = None,
+        binding: str | None = None,
     ) -> None:
         self._agent = agent
+        self._binding = binding
         self._prefix = prefix
         self._project = project
         self._on_mismatch = on_mismatch
@@ -72,6 +75,8 @@ class ClientProtocol:
         message: dict[str, Any] = {"id": request_id, "op": op}
         if self._agent is not None:
             message["agent"] = self._agent
+        if self._binding is not None:
+            message["binding"] = self._binding
         if not self._has_reply:
             message["client-version"] = __version__
         if self._project is not None and _depends_on_project(op, fields):

@@ -41,6 +41,7 @@ class Client(Operations[Reply, Result]):
         key: Client key file for endpoints over TCP; None for REPLCTL_KEY_FILE.
         directory: The session `default` is that of this directory's project; None for that of the agent.
         on_mismatch: Called once per connection with a sentence if the broker has another version.
+        binding: Label of the interface that the agent is used through, for the broker's rules.
     """
 
     def __init__(
@@ -52,8 +53,9 @@ class Client(Operations[Reply, Result]):
         key: str | None = None,
         directory: str | None = ".",
         on_mismatch: Callable[[str], None] | None = None,
+        binding: str | None = None,
     ) -> None:
-        super().__init__(endpoint, agent, start, on_start, key, directory, on_mismatch)
+        super().__init__(endpoint, agent, start, on_start, key, directory, on_mismatch, binding)
         self._transport: Transport | None = connect(self.address, start, on_start, key)
 
     def eval(

@@ -9,10 +9,9 @@ import click
 
 from replctl.client.address import resolve
 from replctl.client.errors import ReplError
-from replctl.commands.params import Duration
+from replctl.commands.params import Duration, check_labels
 from replctl.settings import configured_extensions
 from replwire.faults import ExitCode
-from replwire.identifiers import name_error
 from replwire.paths import state_dir
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 @click.option("--endpoint", metavar="URL", help="Address of the broker.")
 @click.option("--no-start", is_flag=True, help="Do not start a broker if none is running.")
 @click.option("--agent", metavar="NAME", help="Agent label used for fair scheduling. [REPLCTL_AGENT, or acp]")
+@click.option("--binding", metavar="NAME", help="Label of the interface, for rules of the agent's bindings.")
 @click.option(
     "--mode",
     type=click.Choice(["auto", "ask", "plan"]),
@@ -37,14 +37,15 @@ if TYPE_CHECKING:
     show_default=True,
     help="How long to wait for the client's permission before denying.",
 )
-def acp(endpoint: str | None, no_start: bool, agent: str | None, mode: str, permission_timeout: float) -> int:
+def acp(
+    endpoint: str | None, no_start: bool, agent: str | None, binding: str | None, mode: str, permission_timeout: float
+) -> int:
     """Speak the Agent Client Protocol (version 1) on stdin and stdout until end of file.
 
     The text of a prompt is run as code in a session of the broker; /help lists the commands.
     """
     name = agent or os.environ.get("REPLCTL_AGENT") or "acp"
-    if (why := name_error("agent", name)) is not None:
-        raise click.UsageError(why)
+    check_labels(name, binding)
     try:
         address = resolve(endpoint, os.environ, os.getuid())
     except ReplError as error:
@@ -68,7 +69,7 @@ def acp(endpoint: str | None, no_start: bool, agent: str | None, mode: str, perm
     slashes = SlashCommands(_extension_commands(name))
 
     def desk(peer: AcpClientConnection) -> AcpServices:
-        link = AcpBrokerConnection(address.endpoint, name, not no_start, notes)
+        link = AcpBrokerConnection(address.endpoint, name, not no_start, notes, binding)
         return AcpServices(peer, link, AcpSessionStore(directory), slashes, permission_timeout)
 
     # Not asyncio.run, which waits for threads at the end: one may be starting a broker that is not needed any more.

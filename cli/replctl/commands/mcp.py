@@ -7,23 +7,18 @@ import os
 import sys
 from collections.abc import MutableMapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from replctl.client.address import resolve
 from replctl.client.errors import ReplError
-from replctl.commands.params import Duration, directory_for_new
+from replctl.commands.params import Duration, check_labels, directory_for_new
+from replctl.extensions import configured_tools
 from replctl.mcp.early import NOTHING_ANSWERED, EarlyServer, Handover, read_line, write_line
-from replctl.settings import configured_extensions
 from replctl.tools.base import ToolSettings
 from replctl.tools.catalog import FORMATS, SETS, ToolSet, schemas
 from replwire.faults import ExitCode
-from replwire.identifiers import name_error
-
-if TYPE_CHECKING:
-    from replctl.tools.base import ToolDefinition
 
 DEFAULT_HTTP = "127.0.0.1:8931"
 
@@ -31,6 +26,7 @@ DEFAULT_HTTP = "127.0.0.1:8931"
 @click.command()
 @click.option("--tools", "set_name", type=click.Choice(list(SETS)), default="default", help="Tool set. [default]")
 @click.option("--agent", metavar="NAME", help="Agent label used for fair scheduling. [REPLCTL_AGENT, or mcp-PID]")
+@click.option("--binding", metavar="NAME", help="Label of the interface, for rules of the agent's bindings.")
 @click.option("--endpoint", metavar="URL", help="Address of the broker.")
 @click.option("--no-start", is_flag=True, help="Do not start a broker if none is running.")
 @click.option(
@@ -55,6 +51,7 @@ DEFAULT_HTTP = "127.0.0.1:8931"
 def mcp(
     set_name: str,
     agent: str | None,
+    binding: str | None,
     endpoint: str | None,
     no_start: bool,
     http: str | None,
@@ -65,8 +62,7 @@ def mcp(
     """Serve MCP: sessions as tools for an agent. Ends at the end of stdin."""
     find_runtime_dir(os.environ, os.getuid())
     agent = agent or os.environ.get("REPLCTL_AGENT") or f"mcp-{os.getpid()}"
-    if (why := name_error("agent", agent)) is not None:
-        raise click.UsageError(why)
+    check_labels(agent, binding)
     try:
         address = resolve(endpoint, os.environ, os.getuid())
     except ReplError as error:
@@ -79,7 +75,7 @@ def mcp(
         structured=structured,
         cwd=directory_for_new(None, address.endpoint),
     )
-    toolset = ToolSet(set_name, settings, extension_tools())
+    toolset = ToolSet(set_name, settings, configured_tools())
     before = _answer_early(toolset) if http is None else NOTHING_ANSWERED
     if before.is_over:
         return ExitCode.OK
@@ -89,7 +85,8 @@ def mcp(
 
     from replctl.mcp.server import build_server
 
-    server = build_server(toolset, endpoint, agent, None if http else ".", start=not no_start)
+    named = {} if binding is None else {"binding": binding}
+    server = build_server(toolset, endpoint, agent, None if http else ".", start=not no_start, **named)
     if http is not None:
         from replctl.mcp.http import serve_http
 
@@ -131,16 +128,6 @@ def _resume_gc() -> None:
     gc.enable()
 
 
-def extension_tools() -> list[ToolDefinition]:
-    """Return the tools of extensions; nothing is loaded unless the config names extensions."""
-    named = configured_extensions()
-    if not named:
-        return []
-    from replctl.extensions import load_all, tools
-
-    return tools(load_all(named))
-
-
 def find_runtime_dir(environ: MutableMapping[str, str], uid: int, users: str = "/run/user") -> None:
     """Set XDG_RUNTIME_DIR if the client did not pass it on; without it the user's broker would not be found."""
     usual = os.path.join(users, str(uid))
@@ -153,6 +140,6 @@ def find_runtime_dir(environ: MutableMapping[str, str], uid: int, users: str = "
 @click.option("--set", "set_name", type=click.Choice(list(SETS)), default="default", help="Tool set. [default]")
 def tools(form: str, set_name: str) -> int:
     """Print a tool set's schemas as JSON. The Python module `replctl.tools` executes the calls."""
-    text = msgspec.json.format(msgspec.json.encode(schemas(ToolSet(set_name, more=extension_tools()), form)), indent=2)
+    text = msgspec.json.format(msgspec.json.encode(schemas(ToolSet(set_name, more=configured_tools()), form)), indent=2)
     click.echo(text.decode())
     return ExitCode.OK

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from replctl.client.address import current_directory
 from replctl.client.errors import ReplError
 from replctl.durations import parse_duration
+from replwire.identifiers import name_error
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -54,14 +56,14 @@ class SessionName(click.ParamType):  # type: ignore[type-arg]  # generic in the 
 
 def directory_for_new(flag: str | None, endpoint: str) -> str | None:
     """Return the directory for a new session: the flag, else the caller's; None for a remote broker."""
-    if flag is not None:
-        return os.path.abspath(flag)
-    if not endpoint.startswith("ipc://"):
-        return None
-    try:
-        return os.getcwd()
-    except FileNotFoundError:  # the current directory was deleted
-        return None
+    return current_directory(endpoint) if flag is None else os.path.abspath(flag)
+
+
+def check_labels(agent: str, binding: str | None) -> None:
+    """Raise UsageError if an agent's or a binding's label is not valid."""
+    for what, name in (("agent", agent), ("binding", binding)):
+        if name is not None and (why := name_error(what, name)) is not None:
+            raise click.UsageError(why)
 
 
 def runtime_for_new(flag: str | None, directory: str | None) -> tuple[str | None, str | None]:

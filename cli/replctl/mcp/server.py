@@ -39,10 +39,12 @@ _HOUR_MS = 3_600_000
 class McpHandlers:
     """State of one MCP server: its tools, its client, and recently abandoned calls."""
 
-    def __init__(self, tools: ToolSet, endpoint: str | None, agent: str, start: bool, directory: str | None) -> None:
+    def __init__(
+        self, tools: ToolSet, endpoint: str | None, agent: str, start: bool, directory: str | None, binding: str | None
+    ) -> None:
         self.tools = tools
         self.client = AsyncClient(
-            endpoint, agent, start, self._on_start, directory=directory, on_mismatch=self._on_mismatch
+            endpoint, agent, start, self._on_start, None, directory, self._on_mismatch, binding=binding
         )
         self._known_connections = 0  # the client's connection count when its broker was last checked
         self._last_seen: float | None = None  # when that broker was last known to run
@@ -87,12 +89,11 @@ class McpHandlers:
                 )
         except InputRequired as asked:
             return asked.result
-        if (news := await self._restart_notice()) is not None:
-            answer.text += f"\n[{news}]"
-        if self._mismatch is not None:
-            answer.text += f"\n[{self._mismatch}]"
-            self._mismatch = None
-        return self._result(tool, answer)
+        notices = [await self._restart_notice(), self._mismatch]
+        self._mismatch = None
+        told = "\n".join(f"[{each}]" for each in notices if each is not None)
+        texts = [*answer.blocks, told] if answer.blocks else [f"{answer.text}\n{told}"] if told else [answer.text]
+        return self._result(tool, answer, [text for text in texts if text])
 
     async def _restart_notice(self) -> str | None:
         """Return a one-time notice that the broker was restarted, or None."""
@@ -111,8 +112,8 @@ class McpHandlers:
         how = f"ended unexpectedly, losing sessions {', '.join(lost)}" if lost else "ended with its sessions"
         return f"a new broker was started; the previous one {how}"
 
-    def _result(self, tool: ToolDefinition, answer: ToolResult) -> types.CallToolResult:
-        content: list[types.ContentBlock] = [types.TextContent(type="text", text=answer.text)]
+    def _result(self, tool: ToolDefinition, answer: ToolResult, texts: list[str]) -> types.CallToolResult:
+        content: list[types.ContentBlock] = [types.TextContent(type="text", text=text) for text in texts]
         content += [types.ImageContent(type="image", data=each.data, mime_type=each.mime) for each in answer.images]
         result = types.CallToolResult(content=content, is_error=answer.error)
         if tool.declared_output(self.tools.settings) is not None:
@@ -167,7 +168,13 @@ def _traceparent(ctx: McpRequestContext) -> str | None:
 
 
 def build_server(
-    tools: ToolSet, endpoint: str | None, agent: str, directory: str | None = ".", *, start: bool = True
+    tools: ToolSet,
+    endpoint: str | None,
+    agent: str,
+    directory: str | None = ".",
+    *,
+    start: bool = True,
+    binding: str | None = None,
 ) -> Server[Any]:
     """Build a server for any number of connections. The first call connects to the broker, or starts it.
 
@@ -177,8 +184,9 @@ def build_server(
         agent: Agent label.
         directory: The session `default` is that of this directory's project; None for that of the agent.
         start: Start a broker if none is running.
+        binding: Label of the interface that the agent is used through.
     """
-    handlers = McpHandlers(tools, endpoint, agent, start, directory)
+    handlers = McpHandlers(tools, endpoint, agent, start, directory, binding)
 
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncIterator[dict[str, Any]]:

@@ -8,10 +8,14 @@ with toolset("default", agent="ada") as tools:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from msgspec.structs import replace
+
+from replctl.client.address import current_directory, resolve
 from replctl.client.errors import ReplError
 from replctl.client.result import OnOutput
 from replctl.tools.base import ToolImage, ToolResult, ToolSettings
@@ -34,11 +38,20 @@ class Tools:
         endpoint: str | None = None,
         settings: ToolSettings | None = None,
         client: Client | None = None,
+        binding: str | None = None,
+        cwd: str | None = None,
     ) -> None:
         if set not in SETS:
             raise ValueError(f"no tool set {set!r}; there are {', '.join(SETS)}")
-        self.set = ToolSet(set, settings)
-        self._agent, self._endpoint = agent, endpoint
+        from replctl.extensions import configured_tools  # it needs this package
+
+        settings = settings or ToolSettings()
+        if cwd is not None:
+            settings = replace(settings, cwd=os.path.abspath(cwd))
+        elif settings.cwd is None:
+            settings = replace(settings, cwd=_current_directory(endpoint))
+        self.set = ToolSet(set, settings, configured_tools())
+        self._agent, self._endpoint, self._binding = agent, endpoint, binding
         self._client = client
         self._own = client is None
 
@@ -79,7 +92,7 @@ class Tools:
 
         if self._client is None:
             try:
-                self._client = Client(self._endpoint, self._agent)
+                self._client = Client(self._endpoint, self._agent, binding=self._binding)
             except ReplError as error:
                 return error_result(error)
         return run_tool(self.set.start_call(name, arguments), self._client, on_output)
@@ -103,17 +116,28 @@ def toolset(
     endpoint: str | None = None,
     settings: ToolSettings | None = None,
     client: Client | None = None,
+    binding: str | None = None,
+    cwd: str | None = None,
 ) -> Tools:
-    """Return a tool set by name.
+    """Return a tool set by name, with the tools of the extensions that the config names, as in MCP.
 
     Args:
-        set: `default`, `reply`, `agentrepl` or `nexo`.
+        set: `default`, `slim`, `reply`, `agentrepl` or `nexo`.
         agent: Agent label.
         endpoint: Address of the broker; None for the default.
         settings: Sizes and times.
         client: A client to use; None for one that connects with the first call.
+        binding: Label of the interface that the agent is used through.
+        cwd: Directory of new sessions; None for the caller's, unless the broker is on another machine.
 
     Raises:
         ValueError: There is no such set.
     """
-    return Tools(set, agent, endpoint, settings, client)
+    return Tools(set, agent, endpoint, settings, client, binding, cwd)
+
+
+def _current_directory(endpoint: str | None) -> str | None:
+    try:
+        return current_directory(resolve(endpoint, os.environ, os.getuid()).endpoint)
+    except ReplError:  # the first call says so
+        return None

@@ -56,10 +56,11 @@ class ToolImage(NamedTuple):
 class ToolResult(msgspec.Struct, kw_only=True):
     """The result of a call: `text` for a model, `structured` data for a program, and images.
 
-    `error` is true if the call failed.
+    `error` is true if the call failed. `blocks` has the same text in parts, for clients that show each on its own.
     """
 
     text: str
+    blocks: list[str] = []
     structured: dict[str, Any] = {}
     images: list[ToolImage] = []
     error: bool = False

@@ -12,7 +12,7 @@ from replctl.client.errors import ReplError
 from replctl.client.request_fields import milliseconds
 from replctl.tools import inspection
 from replctl.tools.base import FollowUps, ToolCall, ToolContext, ToolDefinition, ToolResult, bad_arguments, request
-from replctl.tools.steps import model_eval_fields, read_eval, run_and_render, with_session
+from replctl.tools.steps import answer_input, model_eval_fields, read_eval, run_and_render, with_session
 from replwire.identifiers import DEFAULT_SESSION
 
 Seconds = Annotated[float, Meta(ge=0)]
@@ -188,17 +188,7 @@ def env(a: EnvArgs, at: ToolContext) -> ToolCall:
 
 def stdin(a: StdinArgs, at: ToolContext) -> ToolCall:
     """Answer `input()`."""
-    text = a.text if a.text.endswith("\n") else a.text + "\n"
-    reply = yield from request("stdin", session=a.session, input=text)
-    if not reply.get("delivered"):
-        return ToolResult(
-            text=f"session {a.session} is not reading input now; buffered for the next read",
-            structured={"status": "buffered", "session": a.session},
-        )
-    running = yield from inspection.current_eval(a.session)
-    if running is None:
-        return ToolResult(text="delivered", structured={"status": "ok", "session": a.session})
-    return (yield from read_eval(at, a.session, running, a.wait))
+    return answer_input(at, a.session, a.text, a.wait)
 
 
 def _output(**facts: str) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from replctl.tools.base import ToolCall, ToolContext, ToolRequest, ToolResponse, ToolResult, request
+from replctl.tools.base import ToolCall, ToolContext, ToolResult, request
 from replctl.tools.text_budget import clean, fold
 from replwire.identifiers import DEFAULT_SESSION
 from replwire.limits import MIB
@@ -175,15 +175,6 @@ def environment(fields: dict[str, Any]) -> ToolCall:
         "epoch": reply.get("epoch"),
     }
     return ToolResult(text=text, structured={name: fact for name, fact in facts.items() if fact is not None})
-
-
-def current_eval(session: str) -> Generator[ToolRequest, ToolResponse, int | None]:
-    """Return the id of the running eval, or of the last one."""
-    entries = (yield from request("jobs", session=session)).get("jobs") or []
-    ids = [each["eval-id"] for each in entries if each["state"] == "running"] or [
-        each["eval-id"] for each in entries if each["state"] == "done"
-    ]
-    return max(ids, default=None)
 
 
 def _variables(at: ToolContext, facts: dict[str, Any]) -> ToolResult:

@@ -65,6 +65,9 @@ def run_and_render(
     wait = context.settings.wait if wait is None else wait
     result, asking = yield from run_code(op, fields, wait)
     tail = yield from _fetch_tail(result, context.settings)
+    if 0 < (result.background_bytes or 0) <= context.settings.flood and not result.ephemeral:
+        result.out = (yield from _fetch_background(result)) + result.out
+        result.background_bytes = None
     return EvalRenderer(result, context.settings, context.calls, wait, tail).render(asking)
 
 
@@ -94,6 +97,32 @@ def read_eval(
         silent = f"[no line of its output contains {grep!r}]"
     answer = EvalRenderer(result, context.settings, context.calls, wait, silent=silent, whole=True).render()
     return _add_more_note(context, answer, more, result)
+
+
+def answer_input(
+    context: ToolContext, session: str, text: str, wait: float = 1.0
+) -> Generator[ToolRequest, ToolResponse, ToolResult]:
+    """Give a line to code that waits in `input()`, and wait for what it does with it."""
+    line = text if text.endswith("\n") else text + "\n"
+    reply = yield from request("stdin", session=session, input=line)
+    if not reply.get("delivered"):
+        return ToolResult(
+            text=f"session {session} is not reading input now; buffered for the next read",
+            structured={"status": "buffered", "session": session},
+        )
+    running = yield from current_eval(session)
+    if running is None:
+        return ToolResult(text="delivered", structured={"status": "ok", "session": session})
+    return (yield from read_eval(context, session, running, wait))
+
+
+def current_eval(session: str) -> Generator[ToolRequest, ToolResponse, int | None]:
+    """Return the id of the running eval, or of the last one."""
+    entries = (yield from request("jobs", session=session)).get("jobs") or []
+    ids = [each["eval-id"] for each in entries if each["state"] == "running"] or [
+        each["eval-id"] for each in entries if each["state"] == "done"
+    ]
+    return max(ids, default=None)
 
 
 def _read_page(
@@ -132,6 +161,16 @@ def _partial_result(got: ToolResponse) -> tuple[Result, Reply | None]:
     if got.input_request is not None:
         return got.pending.finalize(), got.input_request
     return protocol.eval_result(got.pending), None
+
+
+def _fetch_background(result: Result) -> Generator[ToolRequest, ToolResponse, str]:
+    """Fetch what was printed between evals and has not been read yet."""
+    try:
+        got = yield ToolRequest("read", {"session": result.session, "eval_id": 0})
+    except ReplError:  # the session is gone
+        return ""
+    text = protocol.eval_result(got.pending).out.encode()[-(result.background_bytes or 0) :].decode("utf-8", "replace")
+    return f"(printed between evals: {text.rstrip()})\n" if text.strip() else ""
 
 
 def _fetch_tail(result: Result, settings: ToolSettings) -> Generator[ToolRequest, ToolResponse, str]:

@@ -101,7 +101,7 @@ class OperationDispatcher:
             raise RequestError("unauthorized", "nobody vouches for this client", hint=hint)
         rule = state.config.agents.rule(request.agent, request.binding)
         if rule is not None and not rule.enabled:
-            raise RequestError("forbidden", f"agent {rule.name} is not enabled here")
+            raise RequestError("forbidden", f"agent {request.agent or 'without a name'} is not enabled here")
         mutates = request.mutates
         if mutates and (request.mode == "plan" or (rule is not None and rule.mode == "plan")):
             raise self._plan_mode_error(f"{request.op} changes something, and this client is in plan mode")

@@ -169,12 +169,13 @@ class SessionFactory:
         rule = self._state.config.rule_for(request)
         if rule is None:
             return
+        label = request.agent or "an agent without a name"
         if rule.allowed_runtimes and spec.runtime not in rule.allowed_runtimes:
             allowed = ", ".join(rule.allowed_runtimes)
-            raise RequestError("runtime-not-allowed", f"{rule.name} may open {allowed} sessions, not {spec.runtime}")
+            raise RequestError("runtime-not-allowed", f"{label} may open {allowed} sessions, not {spec.runtime}")
         held = sum((each.agent, each.owner) == (request.agent, owner) for each in self._state.sessions)
         if held >= rule.max_sessions:
-            err = f"{rule.name} has as many sessions as it may (max-sessions = {rule.max_sessions}): close one"
+            err = f"{label} has as many sessions as it may (max-sessions = {rule.max_sessions}): close one"
             fields = {"limit": "max-sessions", "limit_value": rule.max_sessions, "hint": _CLOSE_HINT}
             raise RequestError("session-limit-reached", err, **fields)
 

@@ -8,12 +8,14 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from replctl.client.errors import ReplError
 from replctl.tools import inspection
 from replctl.tools.base import FollowUps, ToolCall, ToolContext, ToolDefinition, ToolResult, bad_arguments, request
-from replctl.tools.steps import ensure_session, model_eval_fields, run_and_render
+from replctl.tools.steps import answer_input, ensure_session, model_eval_fields, read_eval, run_and_render, run_code
 from replwire.identifiers import DEFAULT_SESSION
 
 Session = Annotated[str, Meta(description="Session name.")]
+Natural = Annotated[int, Meta(ge=0)]
 _PKG = {"add": "add", "rm": "remove", "status": "list", "instantiate": "install", "test": "test", "develop": "add"}
 _NEEDS_PACKAGES = ("add", "rm", "develop")
 
@@ -21,8 +23,11 @@ _NEEDS_PACKAGES = ("add", "rm", "develop")
 class AgentReplEvalArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `eval`."""
 
-    code: str
+    code: str = ""
     session: Session = DEFAULT_SESSION
+    eval_id: Annotated[Natural | None, Meta(description="Instead of code: wait for this eval, or read on.")] = None
+    offset: Annotated[Natural | None, Meta(description="With eval_id: byte of its output to read from.")] = None
+    input: Annotated[str | None, Meta(description="Instead of code: a line for code that waits in input().")] = None
 
 
 class AgentReplSessionArgs(msgspec.Struct, forbid_unknown_fields=True):
@@ -47,7 +52,11 @@ class AgentReplActivateArgs(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def eval_(a: AgentReplEvalArgs, at: ToolContext) -> ToolCall:
-    """Run code."""
+    """Run code, or follow code that runs."""
+    if a.input is not None:
+        return answer_input(at, a.session, a.input)
+    if a.eval_id is not None:
+        return read_eval(at, a.session, a.eval_id, at.settings.wait, a.offset)
     if not a.code.strip():
         return bad_arguments("Error: 'code' parameter cannot be empty")
     return run_and_render("eval", model_eval_fields(at.settings, a.code, a.session), at)
@@ -89,9 +98,29 @@ def pkg(a: AgentReplPkgArgs, at: ToolContext) -> ToolCall:
 def activate(a: AgentReplActivateArgs, at: ToolContext) -> ToolCall:
     """Switch the environment, which survives resets."""
     yield from ensure_session(a.session, at.settings)
-    told = yield from inspection.environment({"session": a.session, "action": "activate", "path": a.path})
-    told.text = f"Activated project: {told.structured.get('environment') or a.path}\n{told.text}"
+    fields = {"session": a.session, "action": "activate", "path": a.path}
+    made = ""
+    try:
+        told = yield from inspection.environment(fields)
+    except ReplError as error:
+        if error.code != "environment-failed":
+            raise
+        make = {"session": a.session, "code": _make_environment(a.path)}
+        result, _ = yield from run_code("eval", make, at.settings.wait)
+        if not result.ok:
+            raise
+        made = f"Created a new environment in {a.path}\n"
+        told = yield from inspection.environment(fields)
+    told.text = f"{made}Activated project: {told.structured.get('environment') or a.path}\n{told.text}"
     return told
+
+
+def _make_environment(path: str) -> str:
+    """Return code that makes an environment in a directory that has none."""
+    return (
+        f"import os, venv\npath = {path!r}\nif not os.path.isdir(path): raise NotADirectoryError(path)\n"
+        "venv.create(os.path.join(path, '.venv'), with_pip=True)\ndel path"
+    )
 
 
 def _packages(session: str, action: str, names: list[str], at: ToolContext) -> ToolCall:
@@ -109,7 +138,7 @@ TOOLS = (
         open_world=True,
         runs_code=True,
         output=_ANY,
-        text="Run code in the persistent REPL. State stays between calls.",
+        text="Run code in the persistent REPL. State stays between calls. Long code answers with an eval_id to read.",
     ),
     ToolDefinition(
         name="reset",
@@ -152,4 +181,4 @@ TOOLS = (
 )
 
 INSTRUCTIONS = "A persistent REPL. Show the code to the user before `eval`: permission prompts show it escaped."
-CALLS = FollowUps()
+CALLS = FollowUps(read="eval", stdin="eval", answer="input")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Literal, NamedTuple
+from collections.abc import Generator
+from typing import Any, Literal
 
 import msgspec
 
@@ -13,13 +14,13 @@ from replctl.client.errors import ReplError
 from replctl.client.flows import DEFAULT_TIMEOUT
 from replctl.client.request_fields import milliseconds
 from replctl.client.result import Result
-from replctl.tools.base import ToolCall, ToolContext, ToolDefinition, ToolRequest, ToolResult, request
+from replctl.tools.base import ToolCall, ToolContext, ToolDefinition, ToolRequest, ToolResponse, ToolResult, request
 from replctl.tools.steps import model_eval_fields, run_code
 from replctl.tools.text_budget import clean
 from replwire.faults import ExitCode
+from replwire.replies import TRUNCATED
 
 ACTIONS = ("spawn", "exec", "read", "kill", "list")
-RUNTIMES = ("python", "node", "bash")
 TIMEOUT_SECONDS = 30.0  # a longer exec returns `timed_out` and keeps running
 MAX_OUTPUT = 65_536  # characters of one stream in one result; the oldest are dropped
 MAX_CURSORS = 1_000  # sessions with a remembered read position
@@ -37,11 +38,34 @@ class NexoArgs(msgspec.Struct, forbid_unknown_fields=True):
     cwd: str | None = None
 
 
-class NexoCursor(NamedTuple):
-    """Read position in a session."""
+class NexoCursor(msgspec.Struct):
+    """An eval whose output has not been returned whole, and the byte to go on from."""
 
     eval_id: int
     offset: int
+
+
+class NexoSession(msgspec.Struct):
+    """Memory of a session.
+
+    Attributes:
+        unread: Its evals with output that has not been returned, oldest first.
+        background: Byte from which to read what was printed between evals.
+        output_len: Characters returned so far.
+    """
+
+    unread: list[NexoCursor] = []
+    background: int = 0
+    output_len: int = 0
+
+
+class NexoOutput(msgspec.Struct):
+    """New output, and how the last eval in it ended."""
+
+    out: str = ""
+    err: str = ""
+    timed_out: bool = False
+    exit_code: int | None = None
 
 
 def repl(a: NexoArgs, at: ToolContext) -> ToolCall:
@@ -60,8 +84,8 @@ def repl(a: NexoArgs, at: ToolContext) -> ToolCall:
     except ReplError as error:
         why = {
             "session-not-found": f"session not found: {a.session_id}",
-            "session-limit-reached": f"session limit reached ({error.message}) — kill an existing session first",
-            "runtime-not-allowed": f"runtime '{a.runtime}' not in allowed list: {list(RUNTIMES)}",
+            "session-limit-reached": f"session limit reached ({error.message})",
+            "runtime-not-allowed": f"runtime '{a.runtime}' not allowed: {error.message}",
         }
         return _json_result({"error": why.get(error.code, f"{error.code}: {error.message}")}, error=True)
 
@@ -80,28 +104,28 @@ def _spawn(a: NexoArgs, at: ToolContext) -> ToolCall:
 def _exec(a: NexoArgs, at: ToolContext) -> ToolCall:
     assert a.code is not None
     assert a.session_id is not None
+    memory = _recall(at, a.session_id)
+    # The code gets no input: waiting for some, it would keep the session from everything else.
     fields = model_eval_fields(
-        at.settings, a.code, a.session_id, if_missing=None, cwd=None, mime=None, allow_stdin=None
+        at.settings, a.code, a.session_id, if_missing=None, cwd=None, mime=None, allow_stdin=False
     )
-    result, asking = yield from run_code("eval", fields, TIMEOUT_SECONDS)
-    if asking is not None:
-        result.eval_id = asking.eval_id
-    return _eval_result(a, at, result, running=result.running or asking is not None, begin=0)
+    result, _ = yield from run_code("eval", fields, TIMEOUT_SECONDS)
+    earlier = yield from _drain(a.session_id, memory)
+    if result.out.endswith(TRUNCATED) and not result.running:
+        yield from _fetch_newest(a.session_id, result)
+    if result.running and result.eval_id is not None:
+        memory.unread.append(NexoCursor(result.eval_id, result.offset or 0))
+    return _build_result(memory, _combine(earlier, result))
 
 
 def _read(a: NexoArgs, at: ToolContext) -> ToolCall:
     assert a.session_id is not None
-    cursor: NexoCursor | None = at.memory.get(a.session_id)
-    if cursor is None:  # nothing was run, or everything has been read
-        yield from request("jobs", session=a.session_id)
-        return _json_result(_output("", ""))
-    got = yield ToolRequest(
-        "read",
-        {"session": a.session_id, "eval_id": cursor.eval_id, "offset": cursor.offset, "wait_ms": milliseconds(0)},
-        DEFAULT_TIMEOUT,
-    )
-    result = protocol.eval_result(got.pending)
-    return _eval_result(a, at, result, running=result.running, begin=cursor.offset)
+    memory = _recall(at, a.session_id)
+    told = yield from _drain(a.session_id, memory)
+    between = yield from _read_output(a.session_id, 0, memory.background)  # printed by threads and children
+    memory.background = between.offset or memory.background
+    told.out += between.out
+    return _build_result(memory, told)
 
 
 def _kill(a: NexoArgs, at: ToolContext) -> ToolCall:
@@ -118,7 +142,7 @@ def _list(a: NexoArgs, at: ToolContext) -> ToolCall:  # noqa: ARG001
             "runtime": each["runtime"],
             "cwd": each["cwd"],
             "spawned_at": each["created"],
-            "output_len": cursor.offset if (cursor := at.memory.get(each["session"])) else 0,
+            "output_len": memory.output_len if (memory := at.memory.get(each["session"])) else 0,
             "exit_code": None,
         }
         for each in entries
@@ -129,32 +153,72 @@ def _list(a: NexoArgs, at: ToolContext) -> ToolCall:  # noqa: ARG001
 _ACTIONS = {"spawn": _spawn, "exec": _exec, "read": _read, "kill": _kill, "list": _list}
 
 
-def _eval_result(a: NexoArgs, at: ToolContext, result: Result, running: bool, begin: int) -> ToolResult:
-    """Build the result: new output, the value as its last line, and the position of the next read."""
-    assert a.session_id is not None
-    at.memory.pop(a.session_id, None)
-    if running and result.eval_id is not None:
-        told = len(result.out.encode()) + len(result.err.encode()) + (result.dropped_bytes or 0)
-        at.memory[a.session_id] = NexoCursor(result.eval_id, result.offset or begin + told)
-        while len(at.memory) > MAX_CURSORS:
-            at.memory.pop(next(iter(at.memory)))
+def _recall(at: ToolContext, session: str) -> NexoSession:
+    """Return the memory of a session; sessions that were not used for the longest time are forgotten."""
+    memory: NexoSession = at.memory.pop(session, None) or NexoSession()
+    at.memory[session] = memory
+    while len(at.memory) > MAX_CURSORS:
+        at.memory.pop(next(iter(at.memory)))
+    return memory
+
+
+def _drain(session: str, memory: NexoSession) -> Generator[ToolRequest, ToolResponse, NexoOutput]:
+    """Return the new output of all evals that have some, oldest first, and remember those that still run."""
+    told = NexoOutput()
+    running: list[NexoCursor] = []
+    for cursor in memory.unread:
+        try:
+            result = yield from _read_output(session, cursor.eval_id, cursor.offset)
+        except ReplError as error:
+            if error.code == "session-not-found":
+                raise
+            continue  # its output is not kept any more
+        told = _combine(told, result)
+        if result.running:
+            running.append(NexoCursor(cursor.eval_id, result.offset or cursor.offset))
+    memory.unread = running
+    return told
+
+
+def _read_output(session: str, eval_id: int, offset: int) -> Generator[ToolRequest, ToolResponse, Result]:
+    fields = {"session": session, "eval_id": eval_id, "offset": offset, "wait_ms": milliseconds(0)}
+    got = yield ToolRequest("read", fields, DEFAULT_TIMEOUT)
+    return protocol.eval_result(got.pending)
+
+
+def _fetch_newest(session: str, result: Result) -> Generator[ToolRequest, ToolResponse, None]:
+    """Replace output that was cut at its source by its newest part: the cap drops the oldest."""
+    if result.eval_id is None or result.state == "lost":
+        return
+    size = len(result.out.encode()) + len(result.err.encode()) + (result.dropped_bytes or 0)
+    newest = yield from _read_output(session, result.eval_id, max(0, size - 2 * MAX_OUTPUT))
+    result.out, result.err = newest.out, newest.err or result.err
+
+
+def _combine(before: NexoOutput, result: Result) -> NexoOutput:
+    """Return output with that of a result after it: the value as its last line, an error on stderr."""
     err = result.err
-    if result.traceback or (result.error and not running):
+    if result.traceback or (result.error and not result.running):
         err += result.traceback or f"{result.error}\n"
     if result.state == "lost" and result.cause and result.cause not in err:
         err += f"state lost: {result.cause}\n"
     err += f"{result.exit_status}\n" if result.exit_status else ""
     out = result.out + (f"{result.display_value}\n" if result.display_value else "")
-    return _json_result(_output(out, err, running, _exit_code(result)))
+    timed_out = result.running or result.exit is ExitCode.TIMED_OUT
+    return NexoOutput(before.out + out, before.err + err, timed_out, _exit_code(result))
 
 
-def _output(out: str, err: str, timed_out: bool = False, exit_code: int | None = None) -> dict[str, Any]:
-    return {
-        "stdout": clean(out).text[-MAX_OUTPUT:],
-        "stderr": clean(err).text[-MAX_OUTPUT:],
-        "timed_out": timed_out,
-        "exit_code": exit_code,
-    }
+def _build_result(memory: NexoSession, told: NexoOutput) -> ToolResult:
+    out, err = clean(told.out).text, clean(told.err).text
+    memory.output_len += len(out) + len(err)
+    return _json_result(
+        {
+            "stdout": out[-MAX_OUTPUT:],
+            "stderr": err[-MAX_OUTPUT:],
+            "timed_out": told.timed_out,
+            "exit_code": told.exit_code,
+        }
+    )
 
 
 def _exit_code(result: Result) -> int | None:

@@ -15,7 +15,6 @@ from replctl.tools.base import (
     ToolCall,
     ToolContext,
     ToolDefinition,
-    ToolImage,
     ToolRequest,
     ToolResponse,
     ToolResult,
@@ -23,22 +22,25 @@ from replctl.tools.base import (
     request,
 )
 from replctl.tools.render import EvalRenderer, status_of
-from replctl.tools.steps import ensure_session, model_eval_fields, run_code
-from replctl.tools.text_budget import clean, fold
+from replctl.tools.steps import ensure_session, model_eval_fields, read_eval, run_code
+from replctl.tools.text_budget import clean, fold, split_budget
 
 DEFAULT = "mcp-default"  # REPLy's name for the default session
 EPHEMERAL = "ephemeral"  # REPLy's name for an ephemeral session
 WAIT_SECONDS = 30.0  # REPLy's time limit of a call
+Natural = Annotated[int, Meta(ge=0)]
 
 
 class ReplyEvalArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `julia_eval`."""
 
-    code: str
+    code: str = ""
     session: Annotated[str, Meta(description="Name or id; `ephemeral` for an ephemeral one.")] = DEFAULT
     module: str | None = None
     timeout_ms: Annotated[int, Meta(ge=1)] | None = None
     allow_unsafe: bool = False
+    eval_id: Annotated[Natural | None, Meta(description="Instead of code: wait for this eval, or read on.")] = None
+    offset: Annotated[Natural | None, Meta(description="With eval_id: byte of its output to read from.")] = None
 
 
 class ReplyCompleteArgs(msgspec.Struct, forbid_unknown_fields=True):
@@ -82,11 +84,15 @@ class ReplyCloseArgs(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def eval_(a: ReplyEvalArgs, at: ToolContext) -> ToolCall:
-    """Run code. `allow_unsafe` is accepted and has no effect: the sandbox decides what code may do."""
-    if a.module is not None:
-        return (yield from bad_arguments("module is not supported: code runs in the session's own namespace"))
+    """Run code, or follow an eval. `allow_unsafe` has no effect: the sandbox decides what code may do."""
+    if a.eval_id is not None:
+        wait = min(at.settings.wait, WAIT_SECONDS)
+        return (yield from read_eval(at, _session_name(a.session), a.eval_id, wait, a.offset))
     session = None if a.session == EPHEMERAL else a.session
-    fields = model_eval_fields(at.settings, a.code, session, timeout_ms=a.timeout_ms, allow_stdin=False)
+    opening = {} if a.session in (DEFAULT, EPHEMERAL) else {"if_missing": None}  # a mistyped name opens no session
+    fields = model_eval_fields(
+        at.settings, a.code, session, timeout_ms=a.timeout_ms, module=a.module, allow_stdin=False, **opening
+    )
     return (yield from _run("eval", fields, at))
 
 
@@ -151,13 +157,13 @@ def _run(op: str, fields: dict[str, Any], at: ToolContext) -> ToolCall:
         return ToolResult(text="Evaluation timed out", structured=told.structured, error=True)
     if status == "interrupted":
         return ToolResult(text="Interrupted", structured=told.structured, error=True)
-    text = told.text if status in ("running", "lost", "reset") else "\n".join(_blocks(result))
-    images: list[ToolImage] = told.images
+    if status in ("running", "lost", "reset"):
+        return told
+    parts = list(_blocks(result))
+    rooms = split_budget([len(part) for part in parts], at.settings.budget)
+    blocks = [fold(part, room, at.settings.line).text for part, room in zip(parts, rooms, strict=True)]
     return ToolResult(
-        text=fold(text, at.settings.budget, at.settings.line).text,
-        structured=told.structured,
-        images=images,
-        error=told.error,
+        text="\n".join(blocks), blocks=blocks, structured=told.structured, images=told.images, error=told.error
     )
 
 
@@ -266,4 +272,4 @@ TOOLS = (
 )
 
 INSTRUCTIONS = "Persistent sessions. Omitting `session` uses one that stays; `ephemeral` uses a throw-away one."
-CALLS = FollowUps()
+CALLS = FollowUps(read="julia_eval")

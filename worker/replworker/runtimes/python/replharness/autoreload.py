@@ -52,6 +52,7 @@ class Autoreload:
         kind, check = _method(module, "ModuleReloader", "check")
         for value in values:
             if type(value) is kind and attribute(value, "enabled")[0] is True:
+                _drop_old_bytecode(list(sys.modules.values()))
                 check(value)
 
     def _jurigged(self, module: Dict[str, Any], values: List[Any]) -> None:
@@ -104,6 +105,24 @@ def _method(module: Dict[str, Any], kind_name: str, name: str) -> Tuple[Any, Cal
     if type(method) is not FUNCTION or method.__code__.co_filename != module["__spec__"].origin:
         raise LookupError("%s.%s is not its own" % (kind_name, name))
     return kind, method
+
+
+def _drop_old_bytecode(modules: List[Any]) -> None:
+    """Delete bytecode that is older than its source but has its second and size, which Python takes for current."""
+    checked = 0
+    for module in modules:
+        spec: Any = own(module).get("__spec__") if type(module) is _MODULE else None
+        if type(spec) is not _SPEC or type(spec.loader) is not _LOADERS[0] or type(spec.cached) is not str:
+            continue
+        checked += 1
+        if checked > _FILES:
+            return
+        try:
+            source, bytecode = os.stat(spec.origin), os.stat(spec.cached)
+            if 0 <= source.st_mtime_ns - bytecode.st_mtime_ns < 2_000_000_000:
+                os.unlink(spec.cached)
+        except (OSError, TypeError, ValueError):  # there is none, or it is somebody else's
+            pass
 
 
 def _changed_at(file: str) -> float:
