@@ -137,7 +137,7 @@ def _reading_tables(talks: Conversations) -> list[BenchTable]:
     tasks = f"the answers to {len(_TASKS)} tasks"
     tables = [
         _table("output", "What a model is given of 5 MB of output", floods, unit="characters", peer="floor"),
-        _table("tools", "What a model is given as list of tools", lists, 8000, "characters"),
+        _table("tools", "What a model is given as list of tools", lists, 4000, "characters"),
         _table("tasks", f"What a model reads of {tasks}", read, unit="characters"),
         _table(
             "sent",

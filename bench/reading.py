@@ -1,4 +1,4 @@
-"""What a model reads: the tasks of `reading_tasks` at each server in turns, with a check of every answer's truth.
+"""Measurement of what a model reads: `reading_tasks` at each server in turns, each answer checked for its truth.
 
 The raw transcripts are written to `bench/transcripts/`, answers over `_KEPT` characters with their middle left out.
 """
@@ -16,10 +16,10 @@ from bench.mcp_servers import POSIT, REPLCTL, encode, env_of
 from bench.reading_servers import (
     JUPYTER,
     BashReading,
-    Exchange,
     JupyterReading,
     OursReading,
     PositReading,
+    ReadingExchange,
     ReadingServer,
 )
 from bench.reading_tasks import SALES, TASKS, Task, is_true
@@ -35,7 +35,7 @@ _HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"n
 class TaskRecord(NamedTuple):
     """A task at one server: its calls, and whether it was solved and told truly."""
 
-    calls: list[Exchange]
+    calls: list[ReadingExchange]
     solved: bool
     true: bool
 

@@ -29,7 +29,7 @@ _SEARCH = """for n in range(50_000):
 """
 
 
-class Exchange(NamedTuple):
+class ReadingExchange(NamedTuple):
     """One call as it was made, and its answer."""
 
     call: str
@@ -43,9 +43,9 @@ class ReadingServer(ABC):
     tool_list = 0  # characters
 
     def __init__(self) -> None:
-        self._made: list[Exchange] = []
+        self._made: list[ReadingExchange] = []
 
-    def take(self) -> list[Exchange]:
+    def take(self) -> list[ReadingExchange]:
         """Return the calls made since the last time."""
         made, self._made = self._made, []
         return made
@@ -59,7 +59,7 @@ class ReadingServer(ABC):
         """End the server, and what it started."""
 
     def _note(self, call: str, answer: str, pictures: int = 0) -> str:
-        self._made.append(Exchange(call, answer, pictures))
+        self._made.append(ReadingExchange(call, answer, pictures))
         return answer
 
 
@@ -165,12 +165,12 @@ class JupyterReading(_McpServer):
         if step.kind == "answer":
             self._note("no call answers input()", "")
         elif step.kind == "search":
-            self._call("execute_code", code=_SEARCH, timeout=30)
+            self._call("execute_code", code=_SEARCH, timeout=10)
         else:
             if step.kind == "reset":
                 self._call("restart_notebook", notebook_name=self._session)
             self._use(step.session if step.runtime == "python" else "a")
-            self._call("execute_code", code=_as_child(step), timeout=2 if step.kind == "loop" else 30)
+            self._call("execute_code", code=_as_child(step), timeout=2 if step.kind == "loop" else 10)
 
     def _use(self, session: str) -> None:
         if session == self._session:

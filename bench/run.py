@@ -52,7 +52,7 @@ MEASUREMENTS = {
     "clone": Measurement("clone", 500),
     "lines": Measurement("lines", 300),
     "mcp": Measurement("mcp", 500, usual=False),
-    "reading": Measurement("reading", 400),
+    "reading": Measurement("reading", 900),
     "neighbours": Measurement("neighbours", 900),
     "fairness": Measurement("fairness", 200),
     "survival": Measurement("survival", 400, usual=False),
