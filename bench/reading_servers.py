@@ -229,7 +229,7 @@ class BashReading(ReadingServer):
         return self._note(f"bash({command!r})", told)
 
     def close(self) -> None:
-        """Nothing runs."""
+        """End nothing: each call has ended its process."""
 
 
 def _as_child(step: Step) -> str:
