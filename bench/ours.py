@@ -49,6 +49,7 @@ class ReplyMessage(msgspec.Struct):
     completions: list[dict[str, Any]] | None = None
     sandbox: dict[str, Any] | str | None = None  # text: there is none
     sessions: list[dict[str, Any]] | None = None
+    checkpoints: list[dict[str, Any]] | None = None
 
 
 encode = msgspec.json.Encoder().encode

@@ -50,6 +50,7 @@ MEASUREMENTS = {
     "runtimes": Measurement("runtimes", 200, usual=False),
     "completion": Measurement("completion", 120),
     "clone": Measurement("clone", 500),
+    "checkpoints": Measurement("checkpoints", 500),
     "lines": Measurement("lines", 300),
     "mcp": Measurement("mcp", 500, usual=False),
     "reading": Measurement("reading", 900),

@@ -46,6 +46,7 @@ def test_a_new_session_tells_its_modes_options_and_commands(agent: Agent) -> Non
         "read",
         "sessions",
         "interrupt",
+        "undo",
         "clear",
         "reset",
     ]

@@ -45,7 +45,18 @@ from replwire.config import load
 from replwire.events import Event
 from replwire.ext.verdicts import Verdict
 from replwire.limits import Limits
-from replwire.link import HEADER_BYTES, AssignedBody, ExitedBody, FrameKind, Header, Outcome, SnapshotBody, pack, unpack
+from replwire.link import (
+    HEADER_BYTES,
+    AssignedBody,
+    ExitedBody,
+    FrameKind,
+    Header,
+    Outcome,
+    RolledBackBody,
+    SnapshotBody,
+    pack,
+    unpack,
+)
 from replwire.ops import Request
 from replwire.replies import SkippedName
 from replwire.requests import to_request
@@ -85,13 +96,21 @@ class FakeWorker:
 
     def send_assigned(self, error: str | None = None) -> None:
         """Answer the last CLAIM."""
-        self.send(FrameKind.ASSIGNED, AssignedBody(error), epoch=self.frames(FrameKind.ASSIGN)[-1][0].epoch)
+        body = AssignedBody(error, checkpoints_off="" if self.harness.checkpoints else "no")
+        self.send(FrameKind.ASSIGNED, body, epoch=self.frames(FrameKind.ASSIGN)[-1][0].epoch)
 
     def send_snapshot(self, request_id: str, path: str = "/shelf/1", count: int = 2, left: Sequence[str] = ()) -> None:
         """Send that the session's snapshot is written, for a clone."""
         header = self.header_of(request_id)
         body = SnapshotBody(path=path, count=count, bytes=10, left_behind=[SkippedName(name, "no") for name in left])
         self.send(FrameKind.SNAPSHOT, body, epoch=header.epoch, route=header.route)
+
+    def send_rolled_back(self, request_id: str | None = None, *, to: int = 1, last: int = 0, **fields: Any) -> None:
+        """Send that the session goes on from a checkpoint, for a request or after a crash."""
+        route = 0 if request_id is None else self.header_of(request_id).route
+        epoch = max(header.epoch for header, _ in self.received)
+        body = RolledBackBody(checkpoint=to, eval_id=fields.pop("eval_id", 0), last_eval=last, **fields)
+        self.send(FrameKind.ROLLED_BACK, body, epoch=epoch, route=route)
 
     def send_interpreter_exited(self, cause: str) -> None:
         """Send that its interpreter has exited."""
@@ -138,9 +157,11 @@ class CoreHarness:
         record: bool = True,
         runtimes: tuple[str, ...] = ("python",),
         hooks: bool = False,
+        checkpoints: bool = False,
         **limits: int,
     ) -> None:
         self.now = 1000.0
+        self.checkpoints = checkpoints  # workers can go on from one
         self.auto = auto  # workers become ready, and take any session, at once
         ids = itertools.count(1)
         self._numbers = itertools.count(1)

@@ -106,7 +106,7 @@ class CheckedHarness(CoreHarness):
         self.closed: set[str | None] = set()
         self.speaker: tuple[int, int] | None = None  # the worker that speaks, and its session's epoch
         self.memory_reported_at = 0.0
-        super().__init__(auto=False, warm=WARM, hooks=True, **LIMITS)
+        super().__init__(auto=False, warm=WARM, hooks=True, checkpoints=True, **LIMITS)
         self.state.semaphore = FairnessCheckingSemaphore(self.state)
 
     @property
@@ -240,6 +240,8 @@ def _session(session: Session) -> None:
     assert session.is_occupied or session.inflight or not session.ephemeral, "an ephemeral session stayed"
     held = session.replacement or (session.queue and session.queue[0].hook_deadline)
     assert running or session.next_up or held or not session.queue, "a queue that nobody serves"
+    assert session.worker is None or session.worker_epoch <= session.epoch
+    assert running is None or not running.undone, "an eval runs that was undone"
     assert running is None or running.hook_deadline is None, "an eval runs that hooks have not judged"
     ids = [job.eval_id for job in (running, *session.waiting_evals()) if job is not None]
     assert ids == sorted(ids)

@@ -291,6 +291,9 @@ def test_every_event_that_is_declared_happens(
     assert worker is not None
     worker.reply(running, Outcome.NONE, FrameKind.OUTPUT, out="hi")
     harness.send("interrupt", session="work")
+    worker.send_rolled_back(cause="SIGABRT", last=1)
+    taken = harness.send("checkpoint", session="work")
+    harness.finish(taken, checkpoint=2)
     harness.request("reset", session="work")
     harness.request("env", session="work", action="activate", path="/venv")
     clone = harness.send("clone", session="work", name="copy")

@@ -196,8 +196,33 @@ class BrokerMachine(RuleBasedStateMachine):
         if outcome == Outcome.OK and worker.op_of(request_id) == "clone":
             self.paths.add(f"/shelf/{len(self.paths)}")
             worker.send_snapshot(request_id, f"/shelf/{len(self.paths) - 1}")
+        elif outcome == Outcome.OK and worker.op_of(request_id) == "rollback":
+            self._roll_back(worker, request_id, None, 0)
         else:
-            worker.reply(request_id, outcome)
+            taken = {"checkpoint": 1} if worker.op_of(request_id) == "checkpoint" else {}
+            worker.reply(request_id, outcome, **taken)
+
+    def _roll_back(self, worker: FakeWorker, request_id: str | None, cause: str | None, missed: int) -> None:
+        """Let a worker undo the last two evals that it has got, except for so many that it has not begun."""
+        got = [header.eval for header, body in worker.frames(FrameKind.REQUEST) if body["op"] == "eval"]
+        begun = got[: len(got) - missed]
+        undone, last = begun[-2:], max(begun, default=0)
+        worker.send_rolled_back(request_id, last=last, undone=undone, redone=begun[-3:-2], cause=cause)
+
+    @precondition(lambda self: self._claimed())
+    @rule(pick=PICK, missed=st.sampled_from([0, 0, 1]))
+    def crashes_and_goes_on(self, pick: int, missed: int) -> None:
+        workers = self._claimed()
+        self._roll_back(workers[pick % len(workers)], None, "killed by SIGKILL", missed)
+
+    @rule(peer=PEERS, pick=PICK, name=st.none() | NAMES)
+    def takes_checkpoint(self, peer: int, pick: int, name: str | None) -> None:
+        self.harness.send("checkpoint", self.peers[peer], session=self._some_session(pick), name=name)
+
+    @rule(peer=PEERS, pick=PICK, op=st.sampled_from(["rollback", "rollback", "ls-checkpoints", "drop-checkpoint"]))
+    def rolls_back(self, peer: int, pick: int, op: str) -> None:
+        more = {"checkpoint": 1} if op == "drop-checkpoint" else {}
+        self.harness.send(op, self.peers[peer], session=self._some_session(pick), **more)
 
     @precondition(lambda self: self._unready())
     @rule(pick=PICK)

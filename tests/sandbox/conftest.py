@@ -13,12 +13,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from attack_targets import USERS, begin, end
+from checkpoint_kit import CheckpointedSession
 from kit import BrokerProcess, Wire
 from replwire.policy import Policy
 from replworker.sandbox.machine import Machine, detect_machine
 from replworker.sandbox.probe import probe
 from replworker.sandbox.report import SandboxReport
-from sandbox_kit import SandboxedPython
+from sandbox_kit import SandboxedPython, has_exited
 
 
 def required() -> bool:
@@ -108,3 +109,20 @@ def workspace(tmp_path: Path) -> Path:
     directory.mkdir()
     (directory / "data.txt").write_text("forty-two")
     return directory
+
+
+@pytest.fixture
+def open_session(machine: Machine, report: SandboxReport) -> Iterator[Callable[..., CheckpointedSession]]:
+    """Start sessions (`open_session(checkpoints, ...)`), and end them with the test, leaving nothing."""
+    del report
+    sessions: list[CheckpointedSession] = []
+
+    def start(checkpoints: str = "manual", **more: object) -> CheckpointedSession:
+        sessions.append(CheckpointedSession(machine, checkpoints, **more))  # type: ignore[arg-type]
+        return sessions[-1]
+
+    yield start
+    for session in sessions:
+        inside = session.inside()
+        session.close()
+        assert all(has_exited(pid) for pid in inside)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 DEAF = "import os, signal, sys, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
 KILLED = "timeout, state lost"
+KILLED_AND_BACK = "timeout, state rolled-back"  # python has checkpoints
 WENT_ON = "ok, state kept"
 
 
@@ -37,7 +38,7 @@ EXHAUSTIONS = [
         "python",
         "fork and fork again, deaf to signals",
         ("limits", "pids", "processes"),
-        KILLED,
+        KILLED_AND_BACK,
         DEAF + "while True:\n    try: os.fork()\n    except OSError: pass",
         "python: start processes without end",
     ),
@@ -53,7 +54,7 @@ EXHAUSTIONS = [
         "python",
         "take memory in processes that never end",
         ("memory",),
-        KILLED,
+        KILLED_AND_BACK,
         DEAF
         + "while True:\n    try:\n        if os.fork() == 0:\n            held = b'x' * (60 << 20)\n            time.sleep(60)\n    except OSError: pass",
         "python: take memory in many processes",
@@ -63,7 +64,7 @@ EXHAUSTIONS = [
         "python",
         "take memory that is shared, and more",
         ("memory",),
-        "worker-lost, state lost: out of memory: 256 MiB (sandbox.memory-bytes)",
+        "worker-lost, state rolled-back: out of memory: 256 MiB (sandbox.memory-bytes)",
         "import mmap\nheld = mmap.mmap(-1, 1 << 30)\nwhile True: held.write(bytes(1 << 20))",
         "python: take memory that is shared",
         group=True,
@@ -121,36 +122,40 @@ EXHAUSTIONS = [
         WENT_ON,
         "import os\nif os.fork() == 0:\n    os.setsid()\n    while True: os.write(1, b'x' * 100_000)",
     ),
-    Exhaustion("python", "loop, deaf to signals", ("broker",), KILLED, DEAF + "while True: pass"),
+    Exhaustion("python", "loop, deaf to signals", ("broker",), KILLED_AND_BACK, DEAF + "while True: pass"),
     Exhaustion(
         "python",
         "leave in the middle",
         ("broker",),
-        "worker-lost, state lost: the interpreter exited with code 7",
+        "worker-lost, state rolled-back: the interpreter exited with code 7",
         "import os\nos._exit(7)",
     ),
     Exhaustion(
         "python",
         "crash",
         ("broker",),
-        "worker-lost, state lost: the interpreter was killed by SIGSEGV (signal 11)",
+        "worker-lost, state rolled-back: the interpreter was killed by SIGSEGV (signal 11)",
         "import ctypes\nctypes.string_at(0)",
     ),
     Exhaustion(
-        "python", "close every descriptor", ("worker",), "worker-lost, state lost", "import os\nos.closerange(3, 256)"
+        "python",
+        "close every descriptor",
+        ("worker",),
+        "worker-lost, state rolled-back",
+        "import os\nos.closerange(3, 256)",
     ),
     Exhaustion(
         "python",
         "say nonsense to the worker",
         ("worker",),
-        "worker-lost, state lost",
+        "worker-lost, state rolled-back",
         "import os, stat\nfor fd in range(3, 60):\n    try:\n        if stat.S_ISSOCK(os.fstat(fd).st_mode): os.write(fd, b'\\xff' * 1000)\n    except OSError: pass",
     ),
     Exhaustion(
         "python",
         "send descriptors to the worker",
         ("worker",),
-        "worker-lost, state lost",
+        "worker-lost, state rolled-back",
         "import array, os, socket, stat\nthree = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0, 1, 2]))]\nfor fd in range(3, 60):\n    try:\n        if stat.S_ISSOCK(os.fstat(fd).st_mode):\n            end = socket.socket(fileno=os.dup(fd))\n            for _ in range(200): end.sendmsg([b'\\xff'], three)\n    except OSError: pass",
     ),
     Exhaustion(
@@ -164,7 +169,7 @@ EXHAUSTIONS = [
         "python",
         "stop itself",
         ("broker",),
-        "worker-lost, state lost: the interpreter was stopped by a signal",
+        "worker-lost, state rolled-back: the interpreter was stopped by a signal",
         "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
         endless=True,
     ),
@@ -303,7 +308,11 @@ EXHAUSTIONS = [
         "bash", "become another program", ("worker",), "worker-lost, state lost", "exec sleep 600", endless=True
     ),
     Exhaustion(
-        "bash", "close every descriptor", ("worker",), KILLED, 'for n in $(seq 3 255); do eval "exec $n>&-"; done'
+        "bash",
+        "close every descriptor",
+        ("worker",),
+        "worker-lost, state lost: the interpreter closed its control channel",
+        'for n in $(seq 3 255); do eval "exec $n>&-"; done',
     ),
     Exhaustion(
         "bash",

@@ -54,7 +54,10 @@ def test_a_kill_for_memory_is_told_with_the_limit_and_what_became_of_the_state(
             wire.ask("new-session", name="s", **asked)
             answer = wire.run(SHARED)
             assert answer.status == ["done", "error", "worker-lost"]
-            assert (answer["cause"], answer["state"]) == (f"out of memory: {said} (sandbox.memory-bytes)", "lost")
+            assert (answer["cause"], answer["state"]) == (
+                f"out of memory: {said} (sandbox.memory-bytes)",
+                "rolled-back",
+            )
             assert answer["err"].endswith(f"out of memory: {said} (sandbox.memory-bytes)")
             after = wire.run("1")
             assert (after.value, after["epoch"]) == ("1", 2)

@@ -69,13 +69,13 @@ def test_a_session_over_its_limit_ends_with_the_true_cause_and_no_other(wire: Wi
     pid = wire.run("import os; x = 2") and wire.ask("info", session="s")["info"]["pid"]
     ended = wire.run(code)
     assert ended.status == ["done", "error", "worker-lost"]
-    assert ended["state"] == "lost"
+    assert ended["state"] == "rolled-back"
     assert ended["cause"].startswith("killed: its processes used ")
     assert ended["cause"].endswith(" MiB, limit 64 MiB (sandbox.memory-bytes)")
     assert int(ended["cause"].split()[4]) > 64
     wait_until(lambda: not is_alive(pid), "what it started is gone")
     assert wire.run("x", session="other").value == "1"
-    assert wire.run("'x' in globals()").value == "False"
+    assert wire.run("x").value == "2"
 
 
 def test_processes_that_share_their_pages_are_counted_once(wire: Wire) -> None:
@@ -90,9 +90,14 @@ def test_one_process_that_takes_too_much_raises_and_lives(wire: Wire) -> None:
 
 def test_info_says_what_is_used_and_what_is_left(wire: Wire) -> None:
     wire.run(HOLD.format(20))
-    memory = wire.ask("info", session="s")["info"]["memory"]
+
+    def used() -> bool:  # while a checkpoint is taken, its pages may count twice
+        memory.update(wire.ask("info", session="s")["info"]["memory"])
+        return 20 * MIB < memory["used"] < 45 * MIB
+
+    memory: dict[str, int] = {}
+    wait_until(used, "what is used is counted")
     assert memory["limit"] == LIMIT
-    assert 20 * MIB < memory["used"] < 45 * MIB
     assert memory["available"] == LIMIT - memory["used"]
     wait_until(lambda: wire.ask("stats")["stats"]["memory"]["used"] > 20 * MIB, "its worker reports")
 
@@ -103,9 +108,9 @@ def test_the_kernel_prefers_interpreters_then_workers_and_never_the_broker(
     wire.run("1")
     inside = wire.ask("info", session="s")["info"]["pid"]
     scores = [int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in (ungrouped.pid, inside)]
-    assert scores == [int(Path("/proc/self/oom_score_adj").read_text()), 500]
+    assert scores == [int(Path("/proc/self/oom_score_adj").read_text()), 800]
     every = {int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in ungrouped.process_tree()}
-    assert every == {scores[0], 250, 500}
+    assert every == {scores[0], 250, 500, 800}  # 500: what waits as a checkpoint, or for a session
 
 
 @pytest.mark.parametrize("who", USERS)

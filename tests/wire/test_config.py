@@ -53,6 +53,7 @@ OTHER = {
     "warm-workers": "16",
     "audit": "false",
     "code": "true",
+    "checkpoints": '"manual"',
     "backend": '"sqlite"',
     "allowed-hosts": '["*.example.com", "@python"]',
     "denied-hosts": '["example.com:22"]',

@@ -73,9 +73,9 @@ def test_who_must_retry_is_not_told_to_repair_the_request() -> None:
     hopeless = {"malformed-request", "invalid-request", "missing-code", "unknown-op", "session-not-found"}
     assert not any(FAULTS[word].retry for word in hopeless)
     limits = [fault for word, fault in FAULTS.items() if word.endswith("-limit-reached") or word == "rate-limited"]
-    assert len(limits) == 6
-    kept = FAULTS["environment-limit-reached"]  # nothing frees these by itself
-    assert all(fault.retry is (fault is not kept) and fault.exit is ExitCode.REFUSED for fault in limits)
+    assert len(limits) == 7
+    kept = [FAULTS["environment-limit-reached"], FAULTS["checkpoint-limit-reached"]]  # nothing frees these by itself
+    assert all(fault.retry is (fault not in kept) and fault.exit is ExitCode.REFUSED for fault in limits)
 
 
 @pytest.mark.parametrize(

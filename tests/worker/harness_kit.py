@@ -78,15 +78,15 @@ class Harness:
         """The answer to a frame other than an eval; `fd` goes along."""
         self.number += 1
         if fd is not None:
-            self.send_parcel(fd)
+            self.send_parcel(fd, self.number)
         self.send(op=op, n=self.number, **fields)
         answer = self.frame()
         assert answer["n"] == self.number
         return answer
 
-    def send_parcel(self, fd: int) -> None:
+    def send_parcel(self, fd: int, number: int) -> None:
         """Send a descriptor, as the worker does just before the frame that it belongs to."""
-        socket.send_fds(self._parcel, [b"\0"], [fd])
+        socket.send_fds(self._parcel, [b"%d" % number], [fd])
 
     def frame(self, patience: float = TIMEOUT_S) -> dict[str, Any]:
         """The next frame; fails when none comes."""

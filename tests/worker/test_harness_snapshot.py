@@ -259,7 +259,7 @@ def test_an_endless_copy_can_be_interrupted(harness: Any, file: int) -> None:
     harness.eval(
         "class Endless:\n    def __reduce__(self):\n        print('in', flush=True)\n        while True: pass\nendless = Endless()"
     )
-    harness.send_parcel(file)
+    harness.send_parcel(file, harness.number + 1)
     harness.number += 1
     harness.send(op="dump", n=harness.number, max=MIB, dill=DILL)
     harness.until(lambda: b"in" in harness.stdout)
@@ -309,7 +309,7 @@ def test_without_a_descriptor_or_a_file_it_is_an_error(harness: Any) -> None:
 def test_descriptors_are_closed_when_they_were_used_or_not_wanted(harness: Any, file: int) -> None:
     before = harness.value("import os; len(os.listdir('/proc/self/fd'))")
     for _ in range(3):
-        harness.send_parcel(file)
+        harness.send_parcel(file, 0)
     dump(harness, file)
     restore(harness, file)
     assert harness.value("len(os.listdir('/proc/self/fd'))") == before

@@ -115,7 +115,7 @@ def hear(child: InterpreterProcess) -> frames.FrameEvent:
 def test_a_child_tells_its_stack_and_takes_descriptors(child: InterpreterProcess, tmp_path: Path) -> None:
     ready = hear(child)
     assert isinstance(ready, frames.ReadyFrame)
-    assert ready.can == ["vars", "clear", "complete", "lookup", "dump", "restore", "stack"]
+    assert ready.can == ["vars", "clear", "complete", "lookup", "dump", "restore", "checkpoint", "stack"]
     child.send(frames.encode(frames.EvalFrame(1, "kept = [1, 2]\ninput()", "<w:1>", False, True, False)))
     assert isinstance(hear(child), frames.NeedInputFrame)
     child.request_stack()
@@ -127,11 +127,11 @@ def test_a_child_tells_its_stack_and_takes_descriptors(child: InterpreterProcess
     completed = hear(child)
     assert completed == frames.CompletionsFrame(2, 0, [frames.Completion("kept", "instance")])
     with open(tmp_path / "snapshot", "w+b") as file:
-        child.send(frames.encode(frames.DumpFrame(3, 1 << 20)), file.fileno())
+        child.send(frames.encode(frames.DumpFrame(3, 1 << 20)), file.fileno(), 3)
         dumped = hear(child)
         assert isinstance(dumped, frames.DumpedFrame)
         assert (dumped.error, dumped.count, dumped.bytes) == (None, 1, os.fstat(file.fileno()).st_size)
-        child.send(frames.encode(frames.RestoreFrame(4)), file.fileno())
+        child.send(frames.encode(frames.RestoreFrame(4)), file.fileno(), 4)
         restored = hear(child)
     assert isinstance(restored, frames.DumpedFrame)
     assert (restored.error, restored.count) == (None, 1)

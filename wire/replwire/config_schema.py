@@ -13,7 +13,7 @@ from replwire.documented import documented
 from replwire.extensions import Extension
 from replwire.identities import Identity
 from replwire.limits import DAY_MS, MINUTE_MS, Limits
-from replwire.policy import PROTECTED, Network, Policy, Profile, Read, SandboxLimits
+from replwire.policy import PROTECTED, Checkpoints, Network, Policy, Profile, Read, SandboxLimits
 from replwire.secret_entries import SecretEntry
 
 
@@ -188,6 +188,12 @@ class SessionSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid
         documented("environment variables of the broker passed to sessions besides the usual ones"),
     ] = []
     load_paths: Annotated[list[str], documented("directories whose files `load-file` may run; empty: none")] = []
+    checkpoints: Annotated[
+        Checkpoints,
+        documented(
+            "`auto`: a checkpoint after each eval, while the session idles; `manual`: by request only; `off`: none"
+        ),
+    ] = "auto"
 
 
 class TranscriptSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):

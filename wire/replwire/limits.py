@@ -86,6 +86,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
     max_snapshot_bytes: Annotated[
         int, documented("data copied by a clone, through a file", "bytes", 4 * KIB, 1024 * 1024 * MIB)
     ] = 2048 * MIB
+    max_checkpoints: Annotated[
+        int,
+        documented("checkpoints of one session; the oldest without a name is dropped first", "checkpoints", 1, 100),
+    ] = 8
+    max_checkpoint_bytes: Annotated[
+        int,
+        documented(
+            "memory of a session's checkpoints that they alone use; beyond it the oldest without a name is dropped",
+            "bytes",
+            MIB,
+            1 << 50,
+        ),
+    ] = 1024 * MIB
     max_file_bytes: Annotated[int, documented("file run by `load-file`", "bytes", 1, 64 * MIB)] = MIB
     max_image_bytes: Annotated[
         int, documented("an image in a reply, in base64, or another rich form", "bytes", 0, 4 * MIB)

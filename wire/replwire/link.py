@@ -1,8 +1,8 @@
 """Link between broker and worker: one frame per message, a fixed header followed by the body.
 
 The broker reads the header and never the body of a reply: that goes to the client as the worker wrote it. Broker to
-worker: ASSIGN, REQUEST, CANCEL, NETWORK. Worker to broker: HELLO, READY, ASSIGNED, HEARTBEAT, OUTPUT, REPLY, SNAPSHOT,
-INTERPRETER_EXITED.
+worker: ASSIGN, REQUEST, CANCEL, NETWORK, RESUME. Worker to broker: HELLO, READY, ASSIGNED, HEARTBEAT, OUTPUT, REPLY,
+SNAPSHOT, INTERPRETER_EXITED, ROLLED_BACK.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 from replwire.identities import Principal
 from replwire.limits import Limits
 from replwire.network import NetworkRules
+from replwire.policy import Checkpoints
 from replwire.replies import SkippedName
 
 _HEADER = struct.Struct("!BBIIQI")
@@ -37,6 +38,8 @@ class FrameKind(enum.IntEnum):
     INTERPRETER_EXITED = 10  # worker: the interpreter died; the broker kills the worker
     SNAPSHOT = 11  # worker: a session's variables are in a file, for a clone; ends its route
     NETWORK = 12  # broker: what the session may reach from now on
+    ROLLED_BACK = 13  # worker: the session goes on from a checkpoint, and its epoch is over
+    RESUME = 14  # broker: the epoch after ROLLED_BACK; frames of earlier ones are void
 
 
 class Outcome(enum.IntEnum):
@@ -104,15 +107,17 @@ class AssignBody(msgspec.Struct, frozen=True, kw_only=True):
     cwd_needed: bool = True  # False: the session may start without it
     restore: str | None = None  # snapshot of another session to restore
     network: NetworkRules | None = None  # what it may reach by list
+    checkpoints: Checkpoints = "auto"
 
 
 class AssignedBody(msgspec.Struct, frozen=True):
-    """Body of ASSIGNED."""
+    """Body of ASSIGNED. `checkpoints_off` is the reason why no checkpoint can be taken; empty: they can."""
 
     error: str | None = None
     executable: str | None = None
     left_behind: list[SkippedName] = []
     notice: str | None = None  # why there is no working directory although one was requested
+    checkpoints_off: str = "this worker takes none"
 
 
 class SnapshotBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,16 +137,44 @@ class HeartbeatBody(msgspec.Struct, frozen=True):
 
 
 class CancelBody(msgspec.Struct, frozen=True):
-    """Body of CANCEL. `limit_ms` is set if a time limit was reached; `hint` says what to do about it."""
+    """Body of CANCEL. `limit_ms` is set if a time limit was reached; `hint` says what to do about it.
+
+    `kill` is set if the code has ignored its interrupt: the cause for which the interpreter is killed.
+    """
 
     limit_ms: int | None = None
     hint: str | None = None
+    kill: str | None = None
 
 
 class ExitedBody(msgspec.Struct, frozen=True):
     """Body of INTERPRETER_EXITED: the cause of death, in words."""
 
     cause: str
+
+
+class RolledBackBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of ROLLED_BACK, whose route is that of the request, or 0 after a crash.
+
+    `eval_id` is the last eval that the checkpoint includes, `last_eval` the last one that reached the interpreter.
+    `undone` are the evals that count no more, oldest first, `redone` those that count again. `cause` is the reason of a
+    crash, in words; `not_restored` says in sentences what did not come back.
+    """
+
+    checkpoint: int
+    name: str | None = None
+    eval_id: int
+    last_eval: int
+    undone: list[int] = []
+    redone: list[int] = []
+    cause: str | None = None
+    not_restored: list[str] = []
+
+
+class ResumeBody(msgspec.Struct, frozen=True):
+    """Body of RESUME. `report`: no client was told of the rollback, so the next result has to say it."""
+
+    report: bool
 
 
 encode = msgspec.json.Encoder().encode

@@ -22,6 +22,7 @@ from replwire.protected import PROTECTED as PROTECTED
 Profile = Literal["read-only", "workspace-write", "off"]
 Network = Literal["none", "list", "host"]
 Read = Literal["minimal", "host"]
+Checkpoints = Literal["auto", "manual", "off"]
 
 MAX_PATHS = 64
 

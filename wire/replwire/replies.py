@@ -70,6 +70,23 @@ class SkippedName(msgspec.Struct, frozen=True):
     why: str
 
 
+class CheckpointEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
+    """A checkpoint in `ls-checkpoints`. `eval-id` is the last eval it includes, 0 for none.
+
+    `parent` is the checkpoint that the state went on from, absent if it was dropped. `memory-bytes` is memory that no
+    other process shares. `current` marks the checkpoint that the present state goes on from.
+    """
+
+    checkpoint: int
+    checkpoint_name: str | None
+    eval_id: int
+    parent: int | None
+    created: str
+    automatic: bool
+    current: bool
+    memory_bytes: int | None
+
+
 class ThreadStack(msgspec.Struct, frozen=True):
     """A thread of a session's interpreter in `stack`, outermost frame first."""
 
@@ -85,7 +102,10 @@ class ProcessInfo(msgspec.Struct, frozen=True):
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
-    """A piece of code that the session ran. `status` is empty until it has ended."""
+    """A piece of code that the session ran. `status` is empty until it has ended.
+
+    `undone` is true if a rollback or a crash has undone it.
+    """
 
     eval_id: int
     code: str
@@ -94,12 +114,15 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     agent: str | None
     submitted: str
     duration_ms: float | None
+    undone: bool = False
 
 
 class SessionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     """A session in `ls-sessions`. Times are ISO 8601, UTC; `created-at` is in Unix seconds.
 
-    `ref` identifies this session in requests of this client: its name, `OWNER/NAME`, or its id.
+    `ref` identifies this session in requests of this client: its name, `OWNER/NAME`, or its id. `worker-epoch` is the
+    epoch in which its worker was started: in the epochs since then it has gone back to checkpoints, but lost nothing
+    else.
     """
 
     session: str
@@ -117,6 +140,7 @@ class SessionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     agent: str | None
     cwd: str | None
     ref: str
+    worker_epoch: int = 1
     project: str | None = None
     environment: str | None = None
     session_mode: str = "normal"
@@ -139,7 +163,10 @@ class EnvironmentEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"
 
 
 class JobEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
-    """An eval in `jobs`. `status` is its terminal status once it has ended."""
+    """An eval in `jobs`. `status` is its terminal status once it has ended.
+
+    `undone` is true if a rollback or a crash has undone it.
+    """
 
     eval_id: int
     state: str
@@ -150,6 +177,7 @@ class JobEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     started: str | None
     duration_ms: float | None
     code: str
+    undone: bool = False
 
 
 class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
@@ -186,7 +214,11 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
         int | None, documented("generation of the session's worker; incremented at each reset or loss")
     ] = None
     state: Annotated[
-        str | None, documented("`kept` or `lost`: whether the variables from before this request still exist")
+        str | None,
+        documented(
+            "`kept`, `rolled-back` or `lost`: whether the variables from before this request still exist. "
+            "`rolled-back`: those of the checkpoint `checkpoint`"
+        ),
     ] = None
     cause: Annotated[str | None, documented("cause of a worker's death, in words")] = None
     hint: Annotated[str | None, documented("what to do about it")] = None
@@ -239,6 +271,19 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     new_session: Annotated[str | None, documented("id of the clone")] = None
     bytes: Annotated[int | None, documented("size of the copied data")] = None
     left_behind: Annotated[list[SkippedName] | None, documented("variables not copied, at most 100")] = None
+    checkpoint: Annotated[int | None, documented("number of a checkpoint")] = None
+    checkpoint_name: Annotated[str | None, documented("name of that checkpoint")] = None
+    checkpoints: list[CheckpointEntry] | None = None
+    undone: Annotated[bool | None, documented("true: a rollback or a crash has undone this eval")] = None
+    undone_evals: Annotated[list[int] | None, documented("evals that were undone, at most the last 100")] = None
+    redone_evals: Annotated[list[int] | None, documented("evals undone before that count again, likewise")] = None
+    dropped: Annotated[
+        list[int] | None, documented("checkpoints dropped because there were too many, at most the last 100")
+    ] = None
+    checkpoints_off: Annotated[str | None, documented("reason why no checkpoint is taken")] = None
+    not_restored: Annotated[
+        list[str] | None, documented("parts of the earlier state that did not come back, in sentences")
+    ] = None
     environment: Annotated[str | None, documented("requested Python environment")] = None
     environments: list[EnvironmentEntry] | None = None
     executable: Annotated[str | None, documented("path of the interpreter")] = None

@@ -12,6 +12,7 @@ from replwire.link import AssignBody, CancelBody, Header, Outcome
 from replwire.ops import Env, Eval
 from replwire.replies import Reply
 from replworker import files, packages
+from replworker.checkpoints.session_checkpoints import SessionCheckpoints
 from replworker.evals import EvalRecord
 from replworker.hints import find_hint
 from replworker.interpreter import Interpreter, InterpreterBroken
@@ -60,6 +61,7 @@ class EvalRunner:
         snapshots: SnapshotTransfer,
         timers: Deadlines,
         settings: WorkerSettings,
+        checkpoints: SessionCheckpoints,
     ) -> None:
         self._process = process
         self._interpreter = interpreter
@@ -69,14 +71,15 @@ class EvalRunner:
         self._snapshots = snapshots
         self._timers = timers
         self._settings = settings
+        self._checkpoints = checkpoints
         self._assignment: AssignBody | None = None
-        self._lost_cause: str | None = None
         self._need_input_count = 0
         self._handlers = {
             "eval": self._handle_eval,
             "load-file": self._handle_load_file,
             "reload-file": self._handle_load_file,
             "env": self._handle_packages,
+            "checkpoint": checkpoints.requests.handle_checkpoint,
             "clone": self._handle_clone,
             "clone-session": self._handle_clone,
         }
@@ -84,7 +87,6 @@ class EvalRunner:
     def assign(self, assignment: AssignBody) -> None:
         """Note the session that the worker now belongs to."""
         self._assignment = assignment
-        self._lost_cause = assignment.lost
 
     def handles(self, op: str) -> bool:
         """Return whether an operation is queued rather than answered at once."""
@@ -98,11 +100,14 @@ class EvalRunner:
         """Interrupt the eval of a route.
 
         Raises:
-            InterpreterBroken: the interpreter was stopped by a signal
+            InterpreterBroken: the interpreter was stopped by a signal, or has ignored an interrupt
         """
         record = self._streams.evals.running
         if record is None or record.route != route:
             return
+        if cancel.kill is not None:
+            record.limit_ms = cancel.limit_ms or record.limit_ms
+            raise InterpreterBroken(cancel.kill)
         if self._process.is_stopped():
             raise InterpreterBroken("the interpreter was stopped by a signal (such as SIGSTOP)")
         record.is_cancelled = True
@@ -125,6 +130,7 @@ class EvalRunner:
     def _run(self, record: EvalRecord, frame: frames.EvalFrame) -> None:
         assert self._assignment is not None
         frame.named = not self._assignment.ephemeral
+        self._checkpoints.on_eval_start(record.eval_id)
         self._interpreter.request(frame, lambda event: self._on_eval_frame(record, event))
 
     def _source_name(self, header: Header) -> str:
@@ -202,12 +208,11 @@ class EvalRunner:
             event,
             self._assignment,
             self._replies.epoch,
-            self._lost_cause,
+            self._checkpoints.take_report(),
             self._streams.background.unread,
             record.module or self._interpreter.namespace,
             self._find_hint(record, event),
         )
-        self._lost_cause = None
         self._end(record, result.done, result.value, result.outcome)
 
     def _find_hint(self, record: EvalRecord, event: frames.ResultFrame) -> str | None:
@@ -247,3 +252,4 @@ class EvalRunner:
         self._replies.send_reply(record.route, done, outcome, before=value)
         self._reads.on_eval_end(record)
         self._streams.evals.end()
+        self._checkpoints.on_eval_end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from replwire.deadlines import Deadline
@@ -62,11 +63,13 @@ class EvalStore:
         self._limits = limits
         self._finished: OrderedDict[int, EvalRecord] = OrderedDict()
         self._bytes = 0
+        self.last_id = 0  # the newest eval that was begun
         self.running: EvalRecord | None = None
 
     def begin(self, route: int, eval_id: int, request_id: str, asked: int, op: str = "eval") -> EvalRecord:
         """Start a new eval."""
         output = OutputLog(self._limits.max_output_bytes, self._limits.output_tail_bytes)
+        self.last_id = eval_id
         self.running = EvalRecord(route, eval_id, request_id, output, asked, op)
         return self.running
 
@@ -82,6 +85,13 @@ class EvalStore:
             self._bytes > limits.output_store_bytes or len(self._finished) > limits.max_history
         ):
             self._bytes -= self._finished.popitem(last=False)[1].memory_bytes
+
+    def mark_undone(self, eval_ids: Iterable[int], undone: bool) -> None:
+        """Mark evals that a rollback has undone, or that count again."""
+        for eval_id in eval_ids:
+            record = self._finished.get(eval_id)
+            if record is not None and record.done is not None:
+                record.done.undone = undone or None
 
     def drop(self) -> None:
         """Discard the running eval."""

@@ -25,9 +25,10 @@ class NumberedFrame(Protocol):
 class Interpreter:
     """Control channel of one interpreter."""
 
-    def __init__(self, child: InterpreterProcess, on_ready: Callable[[], None]) -> None:
+    def __init__(self, child: InterpreterProcess, on_ready: Callable[[], None], on_woken: Callable[[], None]) -> None:
         self._child = child
         self._on_ready = on_ready
+        self._on_woken = on_woken
         self._callbacks: dict[int, Callback] = {}
         self._count = 0
         self.ready: frames.ReadyFrame | None = None
@@ -49,11 +50,15 @@ class Interpreter:
     def request(self, question: NumberedFrame, then: Callback, fd: int | None = None) -> None:
         """Send a request; `then` gets its reply frames. A descriptor may be attached."""
         self._callbacks[question.n] = then
-        self._child.send(frames.encode(question), fd)
+        self._child.send(frames.encode(question), fd, question.n)
 
     def ignore_reply(self, number: int) -> None:
         """Ignore the reply to a request, which may still arrive."""
         self._callbacks[number] = lambda _: None
+
+    def forget_requests(self) -> None:
+        """Forget all requests: another interpreter takes the place of the one that was asked."""
+        self._callbacks.clear()
 
     def handle_frame(self, body: bytes) -> None:
         """Handle one frame of the interpreter.
@@ -70,6 +75,9 @@ class Interpreter:
                 raise ValueError("sent ready twice")
             self.ready = event
             self._on_ready()
+            return
+        if isinstance(event, frames.WokenFrame):
+            self._on_woken()
             return
         then = self._callbacks.get(event.n)
         if then is None:

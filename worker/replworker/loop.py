@@ -25,6 +25,7 @@ _SMALL_READ = 32 * 1024  # after a read below this, wait _COALESCE_S so output c
 _COALESCE_S = 0.002  # a loop of prints sends hundreds of messages per second, not hundreds of thousands
 _IDLE_BYTES_PER_S = 4 * 1024 * 1024  # read, and mostly discarded, while no eval runs
 _IDLE_PAUSE_S = 0.1
+_EXIT_S = 2.0  # from the end of the control channel to that of the interpreter, which may have to free much memory
 _POLLIN = int(zmq.POLLIN)
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 
@@ -55,19 +56,38 @@ class WorkerLoop:
         self._coalescing: set[int] = set()
         self._exited = False
         self._handlers: dict[int, Callable[[], None]] = {
+            child.exit_fd: self._on_exit,
+            session.copies_fd: session.read_copies,
+        }
+        if (network := session.network) is not None:
+            self._handlers[network.fileno()] = network.poll
+        self._epoll.register(link.monitor_fd, _IN)
+        for fd in list(self._handlers):
+            self._watch(fd, _IN)
+        self._watch_endpoints()
+
+    def _watch_endpoints(self) -> None:
+        child = self._child
+        self._handlers |= {
             child.control.fileno(): self._on_control,
             child.out: lambda: self._on_stream("out"),
             child.err: lambda: self._on_stream("err"),
             child.background: self._on_background,
-            child.exit_fd: self._on_exit,
             child.stdin: lambda: self._streams.stdin.flush(),  # an assignment replaces the session's StdinBuffer
         }
-        self._epoll.register(link.monitor_fd, _IN)
-        if (network := session.network) is not None:
-            self._handlers[network.fileno()] = network.poll
-            self._epoll.register(network.fileno(), _IN)
-        for fd in (child.control.fileno(), child.out, child.err, child.background, child.exit_fd):
+        for fd in (child.control.fileno(), child.out, child.err, child.background):
             self._watch(fd, _IN)
+
+    def _replace_endpoints(self) -> None:
+        """Watch the interpreter that has taken the place of another, and close what is left of that."""
+        for ends in self._child.retired:
+            for fd in ends.fds:
+                self._watch(fd, 0)
+                self._handlers.pop(fd, None)
+                self._coalescing.discard(fd)
+            ends.close()
+        self._child.retired.clear()
+        self._watch_endpoints()
 
     def _watch(self, fd: int, events: int) -> None:
         """Register, change or drop a descriptor; a no-op when nothing changes."""
@@ -88,8 +108,9 @@ class WorkerLoop:
         return self._epoll.fileno()
 
     def close(self) -> None:
-        """Close the epoll. The watched descriptors belong to others."""
+        """Close the epoll, and end copies of the interpreter. The watched descriptors belong to others."""
         self._epoll.close()
+        self._session.close()
 
     def run(self) -> None:
         """Serve until the broker disconnects."""
@@ -141,7 +162,12 @@ class WorkerLoop:
 
     def after_poll(self) -> None:
         """Run due timers and update the watched events, after each poll."""
-        self._timers.run_due(time.monotonic())
+        try:
+            self._timers.run_due(time.monotonic())
+        except InterpreterBroken as broken:
+            self._interpreter_exited(str(broken))
+        if self._child.retired:
+            self._replace_endpoints()
         self._update_interest()
 
     def _timeout_ms(self) -> int:
@@ -174,7 +200,9 @@ class WorkerLoop:
         look = self._memory.sample(time.monotonic)
         if look.cause is not None:
             self._interpreter_exited(look.cause)
-            return
+            if self._exited:
+                return
+        self._session.limit_checkpoints(look.used)
         if look.changed:
             self._session.send_heartbeat()
         self._memory_timer = self._timers.call_at(time.monotonic() + look.pause_s, self._sample_memory)
@@ -188,6 +216,21 @@ class WorkerLoop:
             self._interpreter_exited(str(broken))
         except (ProtocolError, ValueError, msgspec.MsgspecError) as error:
             self._interpreter_exited(f"protocol: the interpreter {error}")
+        else:
+            if self._child.has_closed_control and not self._child.retired:
+                self._on_control_closed()
+
+    def _on_control_closed(self) -> None:
+        """Wait for the interpreter's exit, which has a better cause, but not for long."""
+        control = self._child.control
+        self._watch(control.fileno(), 0)
+        del self._handlers[control.fileno()]
+
+        def give_up(_: float) -> None:
+            if self._child.control is control and not self._exited:
+                self._interpreter_exited("the interpreter closed its control channel")
+
+        self._timers.call_at(time.monotonic() + (0.0 if self._session.is_starting else _EXIT_S), give_up)
 
     def _on_stream(self, stream: Stream) -> None:
         fd = self._child.out if stream == "out" else self._child.err
@@ -223,8 +266,8 @@ class WorkerLoop:
             self._interpreter_exited(cause)
 
     def _interpreter_exited(self, cause: str) -> None:
-        """End the session: send remaining output and the cause of death, then wait to be killed."""
-        if self._exited:
+        """Go on from a checkpoint, or end the session: send the rest and the cause of death, and wait to be killed."""
+        if self._exited or self._session.recover(cause):
             return
         self._exited = True
         self._child.kill()

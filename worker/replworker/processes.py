@@ -44,7 +44,7 @@ class ProcessTree:
         """Return the bytes used by the tree.
 
         Args:
-            exact_above: if the cheap sum is larger, return the exact one
+            exact_above: if the cheap sum is larger, or checkpoints wait, return the exact one
             sandboxed_pid: process whose /tmp and /dev/shm belong to this tree and are in memory
         """
         pids = list(self._pids())
@@ -53,9 +53,17 @@ class ProcessTree:
             files += sum(_used_bytes(f"{self._proc}/{sandboxed_pid}/root{place}") for place in _TMPFS)
         held = [self._approximate(pid) for pid in pids]
         total = _sum(held, files)
-        if exact_above is None or total <= exact_above or len(pids) == 1:
+        if len(pids) == 1 or (not self._has_copies(sandboxed_pid) and (exact_above is None or total <= exact_above)):
             return total
         return _sum([self._exact(pid) or cheap for pid, cheap in zip(pids, held, strict=True)], files)
+
+    def _has_copies(self, sandboxed_pid: int | None) -> bool:
+        """Return whether checkpoints wait beside the interpreter: they share nearly all of its memory."""
+        if sandboxed_pid is None:
+            return False
+        status = _read(f"{self._proc}/{sandboxed_pid}/status").partition(b"\nPPid:\t")[2]
+        holder = status.partition(b"\n")[0].decode()
+        return len(_read(f"{self._proc}/{holder}/task/{holder}/children").split()) > 1
 
     def _pids(self) -> Iterator[int]:
         waiting = [self._root]

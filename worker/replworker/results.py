@@ -22,12 +22,20 @@ class FinalReplies(NamedTuple):
     outcome: Outcome
 
 
+class StateReport(NamedTuple):
+    """State of the earlier variables that a client was not told of yet."""
+
+    state: str = "kept"
+    cause: str | None = None
+    checkpoint: int | None = None
+
+
 def build_result(
     job: EvalRecord,
     result: frames.ResultFrame,
     claim: AssignBody,
     epoch: int,
-    lost: str | None,
+    report: StateReport,
     background: int,
     ns: str,
     hint: str | None,
@@ -39,7 +47,7 @@ def build_result(
         result: the interpreter's result frame
         claim: the session's assignment
         epoch: current epoch of the session
-        lost: cause of the previous worker's loss, reported once; else None
+        report: what has happened to the earlier variables, reported once
         background: unread bytes of background output
         ns: namespace that the code ran in
         hint: what the sandbox has to do with its failure
@@ -50,8 +58,9 @@ def build_result(
         status=["done"],
         eval_id=job.eval_id,
         epoch=epoch,
-        state="lost" if lost else "kept",
-        cause=lost,
+        state=report.state,
+        cause=report.cause,
+        checkpoint=report.checkpoint,
         hint=result.hint or hint,
         ephemeral=True if claim.ephemeral else None,
         changed=result.changed or None,

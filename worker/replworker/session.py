@@ -20,11 +20,13 @@ from replwire.link import (
     FrameKind,
     Header,
     HeartbeatBody,
+    ResumeBody,
     encode,
 )
 from replwire.network import NetworkRules
 from replwire.ops import Read, Stdin
 from replwire.replies import SkippedName
+from replworker.checkpoints.session_checkpoints import SessionCheckpoints
 from replworker.eval_runner import EvalRunner
 from replworker.info import Inspector
 from replworker.interpreter import Interpreter
@@ -46,6 +48,7 @@ _decode_rules = msgspec.json.Decoder(NetworkRules).decode
 _decode_assign = msgspec.json.Decoder(AssignBody).decode
 _decode_cancel = msgspec.json.Decoder(CancelBody).decode
 _decode_read = msgspec.json.Decoder(Read).decode
+_decode_resume = msgspec.json.Decoder(ResumeBody).decode
 _decode_stdin = msgspec.json.Decoder(Stdin).decode
 
 
@@ -74,14 +77,23 @@ class WorkerSession:
         self._memory = memory
         self._settings = settings
         self._replies = replies = ReplySender(link)
-        self._interpreter = interpreter = Interpreter(process, lambda: replies.send_control(FrameKind.READY))
+        self._interpreter = interpreter = Interpreter(
+            process, lambda: replies.send_control(FrameKind.READY), lambda: self._checkpoints.on_woken()
+        )
         self._assignment: AssignBody | None = None
         self._notice: str | None = None  # why there is no working directory although one was requested
         self.streams = streams = SessionStreams(process, replies, limits)
         self._snapshots = SnapshotTransfer(replies, interpreter, settings.snapshots, package_directory("dill"))
+        self._checkpoints = SessionCheckpoints(process, interpreter, replies, streams, timers, settings)
+        self.copies_fd = self._checkpoints.fd
+        self.read_copies = self._checkpoints.read_copies
+        self.limit_checkpoints = self._checkpoints.limit_memory
         reads = ReadHandler(streams, timers, replies.send_reply)
-        self._runner = EvalRunner(process, interpreter, replies, streams, reads, self._snapshots, timers, settings)
+        self._runner = EvalRunner(
+            process, interpreter, replies, streams, reads, self._snapshots, timers, settings, self._checkpoints
+        )
         names = NameQueries(replies, interpreter, timers, streams)
+        self._names = names
         inspector = Inspector(replies, interpreter, process, names, timers, memory, streams, settings.confinement)
         self.handle_interpreter_frame = interpreter.handle_frame
         self._query_handlers: dict[str, Callable[[int, bytes], None]] = {
@@ -92,8 +104,24 @@ class WorkerSession:
             "complete": names.handle_complete,
             "lookup": names.handle_lookup,
             "ls-bindings": names.handle_list,
-            "clear-bindings": names.handle_clear,
+            "clear-bindings": self._handle_clear,
+            "ls-checkpoints": self._checkpoints.requests.handle_list,
+            "drop-checkpoint": self._checkpoints.requests.handle_drop,
+            "rollback": self._checkpoints.requests.handle_rollback,
         }
+
+    @property
+    def is_starting(self) -> bool:
+        """True while an interpreter is being started from a checkpoint."""
+        return self._checkpoints.is_starting
+
+    def recover(self, cause: str) -> bool:
+        """Go on from the newest checkpoint after the interpreter's end. Return False if there is none."""
+        return self._checkpoints.recover(cause)
+
+    def close(self) -> None:
+        """End the copies of the interpreter."""
+        self._checkpoints.close()
 
     def send_heartbeat(self) -> None:
         """Send a heartbeat with the resource use."""
@@ -114,7 +142,11 @@ class WorkerSession:
             InterpreterBroken: the interpreter can no longer respond
         """
         body = frame[HEADER_BYTES:]
-        if header.kind == FrameKind.REQUEST:
+        if header.kind == FrameKind.RESUME:
+            self._checkpoints.resume(header.epoch, _decode_resume(body))
+        elif header.kind in (FrameKind.REQUEST, FrameKind.CANCEL) and self._checkpoints.is_void(header.epoch):
+            return
+        elif header.kind == FrameKind.REQUEST:
             self._replies.epoch = header.epoch  # a transferred session may have a higher one
             try:
                 self._handle_request(header, body)
@@ -131,6 +163,7 @@ class WorkerSession:
     def _on_assign(self, assignment: AssignBody) -> None:
         self._assignment = assignment
         self._runner.assign(assignment)
+        self._checkpoints.assign(assignment)
         self.streams.apply_limits(assignment.limits)
         env = dict(pair.split("=", 1) for pair in assignment.env)
         try:
@@ -170,7 +203,8 @@ class WorkerSession:
 
     def _send_assigned(self, error: str | None, skipped: list[SkippedName]) -> None:
         ready = self._interpreter.ready
-        body = AssignedBody(error, ready.executable if ready else None, skipped, self._notice)
+        off = self._checkpoints.begin()
+        body = AssignedBody(error, ready.executable if ready else None, skipped, self._notice, off)
         self._replies.send_control(FrameKind.ASSIGNED, encode(body))
 
     def _handle_request(self, header: Header, body: bytes) -> None:
@@ -182,6 +216,10 @@ class WorkerSession:
         else:
             text = f"{request.op}: not supported by a worker"
             self._replies.send_error(header.route, request.id, "not-supported", text)
+
+    def _handle_clear(self, route: int, body: bytes) -> None:
+        self._checkpoints.note_change()
+        self._names.handle_clear(route, body)
 
     def _handle_stdin(self, route: int, body: bytes) -> None:
         request = _decode_stdin(body)

@@ -25,6 +25,10 @@ class SessionStreams:
         self.background = BackgroundOutput(limits.background_bytes)
         self.stdin = StdinBuffer(self._process, limits.max_stdin_bytes)
 
+    def clear_stdin(self) -> None:
+        """Drop input that the interpreter has not read: another has taken its place."""
+        self.stdin = StdinBuffer(self._process, self.limits.max_stdin_bytes)
+
     def drain(self) -> None:
         """Read what is in the pipes now and no more: endless output must not block the worker."""
         process = self._process

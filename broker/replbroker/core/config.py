@@ -10,6 +10,7 @@ from replwire.agents import AgentRule, AgentRules
 from replwire.identities import Identities
 from replwire.limits import Limits
 from replwire.ops import Request
+from replwire.policy import Checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,7 @@ class CoreConfig:
         credentials_of: Returns the keys and tokens that are valid for a name. Reads files.
         environments: Returns the named environments on the disk. Reads a directory.
         has_hooks: The shell has hooks, which run before every eval.
+        checkpoints: When sessions take checkpoints.
     """
 
     limits: Limits
@@ -59,6 +61,7 @@ class CoreConfig:
     credentials_of: Callable[[str], frozenset[object]] = lambda _: frozenset([""])
     environments: Callable[[], frozenset[str]] = frozenset
     has_hooks: bool = False
+    checkpoints: Checkpoints = "auto"
 
     def rule_for(self, request: Request) -> AgentRule | None:
         """Return the rule for the agent of a request."""

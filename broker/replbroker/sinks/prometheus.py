@@ -40,6 +40,9 @@ class PrometheusCollector(Collector):
         yield _histogram("replctl_eval_duration_seconds", "how long code ran", metrics.run_seconds)
         yield _histogram("replctl_eval_queue_wait_seconds", "how long evals waited in the queue", metrics.queue_seconds)
         yield _histogram("replctl_worker_start_seconds", "how long workers took to be ready", metrics.worker_starts)
+        yield _counters(
+            "replctl_rollbacks", "sessions that went on from a checkpoint, by reason", "reason", metrics.rollbacks
+        )
         yield _counters("replctl_refusals", "requests that were refused, by fault", "word", broker.errors)
         yield _gauges("replctl_workers", "worker processes, by state", "state", broker.workers)
         yield GaugeMetricFamily("replctl_sessions", "sessions, including ephemeral ones", value=broker.sessions)

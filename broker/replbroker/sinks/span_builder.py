@@ -94,6 +94,7 @@ class SpanBuilder:
             events.SessionForked: self._on_session_changed,
             events.SessionReset: self._on_session_changed,
             events.SessionLost: self._on_session_changed,
+            events.SessionRolledBack: self._on_session_changed,
             events.SessionMoved: self._on_session_changed,
             events.SessionClosed: self._on_session_closed,
             events.WorkerSpawned: self._on_worker_spawned,

@@ -151,6 +151,11 @@ def _state(result: Result, had_turns: bool) -> list[str]:
     if result.state == "lost":
         fresh = "This ran in a fresh worker" if result.ok else "The next eval gets a fresh worker"
         return [f"Earlier variables are lost{because}. {fresh} (epoch {result.epoch})."]
+    if result.state == "rolled-back":
+        undone = ", ".join(map(str, result.undone_evals or []))
+        told = [f"The session is back at checkpoint {result.checkpoint}{because} (epoch {result.epoch})."]
+        told += [f"Undone evals: {undone}."] if undone else []
+        return told + [f"Not restored: {each}." for each in result.not_restored or []]
     if result.created and had_turns:
         return [f"The session no longer existed{because}. This ran in a new one; earlier variables are lost."]
     return []

@@ -33,6 +33,11 @@ def variables_notice(state: dict[str, Any]) -> str | None:
     """Return the message about the session's variables after a replay, or None if there were none."""
     if state["state"] == "kept":
         return f"The session `{state['session']}` is still running, with its variables (epoch {state['epoch']})."
+    if state["state"] == "rolled-back":
+        return (
+            f"The session `{state['session']}` is still running, but went back to a checkpoint (epoch "
+            f"{state['epoch']}): some of the evals above may be undone, `/jobs` marks them."
+        )
     if state["state"] == "lost":
         return (
             f"The variables of session `{state['session']}` are lost; the text above is only a transcript. "

@@ -79,6 +79,7 @@ async def _jobs(at: SlashContext, _: str) -> str:
     lines = []
     for job in (await at.client.jobs(at.session))[-50:]:
         ended = " ".join(word for word in job.status if word != "done") or job.state
+        ended += ", undone" if job.undone else ""
         took = f", {format_duration(job.duration_ms)}" if job.duration_ms is not None else ""
         lines.append(f"{job.eval_id}: {ended}{took}: {render.title(job.code)}")
     return "\n".join(lines) or "no evals"
@@ -120,6 +121,13 @@ async def _reset(at: SlashContext, _: str) -> str:
     return f"fresh worker, epoch {reply.epoch}; all variables are lost{told}"
 
 
+async def _undo(at: SlashContext, argument: str) -> str:
+    reply = await at.client.rollback(at.session, argument or None)
+    undone = ", ".join(map(str, reply.undone_evals or [])) or "none"
+    lines = [f"back at checkpoint {reply.checkpoint}, epoch {reply.epoch}; undone evals: {undone}"]
+    return "\n".join(lines + [f"not restored: {each}" for each in reply.not_restored or []])
+
+
 SLASH_COMMANDS = (
     SlashCommand("help", "List these commands", _help),
     SlashCommand("vars", "Variables of the session", _vars),
@@ -128,6 +136,7 @@ SLASH_COMMANDS = (
     SlashCommand("read", "Output and result of an earlier eval", _read, "eval number"),
     SlashCommand("sessions", "All sessions of the broker", _sessions),
     SlashCommand("interrupt", "Interrupt the session's running eval, whoever sent it", _interrupt, changes=True),
+    SlashCommand("undo", "Undo the last eval, or all since a checkpoint", _undo, "checkpoint", changes=True),
     SlashCommand("clear", "Delete all variables; the process keeps running", _clear, changes=True),
     SlashCommand("reset", "Restart the session; all variables are lost", _reset, changes=True),
 )

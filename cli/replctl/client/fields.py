@@ -15,6 +15,7 @@ _LIBRARY_FIELDS = frozenset(
         "all",
         "allow_stdin",
         "approval",
+        "checkpoint",
         "code",
         "cwd",
         "cwd_needed",

@@ -170,6 +170,26 @@ class Operations(ABC, Generic[ReplyT, ResultT]):
         """Replace the session's worker. All variables are lost and `epoch` increases."""
         return self.request("reset", session=session)
 
+    def checkpoint(self, session: str = DEFAULT_SESSION, name: str | None = None) -> ReplyT:
+        """Keep the session's state after its running eval, for `rollback`. The reply's `checkpoint` is its number."""
+        return self.request("checkpoint", session=session, name=name)
+
+    def rollback(self, session: str = DEFAULT_SESSION, to: int | str | None = None) -> ReplyT:
+        """Restore the state of a checkpoint, by number or name; without one, undo the last eval.
+
+        Without `to` it fails with `checkpoint-not-found` if more evals than the last would be undone: the error's
+        reply lists them in `undone_evals`. A running eval is interrupted, queued ones end, and `epoch` increases.
+        """
+        return self.request("rollback", session=session, to=to)
+
+    def drop_checkpoint(self, session: str, checkpoint: int | str) -> ReplyT:
+        """Drop a checkpoint of the session, by number or name."""
+        return self.request("drop-checkpoint", session=session, checkpoint=checkpoint)
+
+    def list_checkpoints(self, session: str = DEFAULT_SESSION) -> ReplyT:
+        """List the session's checkpoints: `checkpoints`, and `dropped` ones."""
+        return self.request("ls-checkpoints", session=session)
+
     def interrupt(self, session: str = DEFAULT_SESSION, eval_id: int | None = None, all: bool = False) -> ReplyT:
         """Interrupt the running eval, or the eval `eval_id`. `all` also clears the session's queue."""
         return self.request("interrupt", session=session, interrupt_id=eval_id, all=all or None)

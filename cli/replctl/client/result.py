@@ -42,7 +42,11 @@ class Result(msgspec.Struct, kw_only=True, rename="kebab"):
         mime: Rich form of the value, MIME type to data.
         images: Figures that the code drew, each MIME type to data.
         session: The session as named in the request, else its name or id.
-        state: `kept` or `lost`: whether earlier variables still exist.
+        state: `kept`, `rolled-back` or `lost`: whether earlier variables still exist.
+        checkpoint: With `rolled-back`, the number of the checkpoint whose state it is.
+        undone_evals: With `rolled-back`, the evals that were undone by it.
+        not_restored: With `rolled-back`, what did not come back, in sentences.
+        undone: True if a rollback or a crash has undone this eval since.
         cwd: The session's working directory, in the first reply of a connection and of a session.
     """
 
@@ -51,6 +55,10 @@ class Result(msgspec.Struct, kw_only=True, rename="kebab"):
     err: str = ""
     status: list[str] = []
     state: str | None = None
+    checkpoint: int | None = None
+    undone_evals: list[int] | None = None
+    not_restored: list[str] | None = None
+    undone: bool | None = None
     epoch: int | None = None
     eval_id: int | None = None
     session: str | None = None

@@ -16,6 +16,7 @@ from replctl.client.sync import Client
 from replctl.commands.context import CommandContext, with_common_options
 from replctl.commands.foreground import TERMINAL, ForegroundEval, InputSource, confirm_at_terminal
 from replctl.commands.listing import format_facts, show_jobs
+from replctl.commands.messages import rollback_notices
 from replctl.commands.params import directory_for_new
 from replwire.faults import ExitCode
 from replwire.identifiers import DEFAULT_SESSION
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 HELP = """\
+/undo       undo the last eval
 /reset      restart the session; all variables are lost
 /info       runtime, directory, process, memory, variables
 /jobs       running, queued and recent evals
@@ -79,6 +81,7 @@ class SessionPrompt:
         self.session = session
         self.exit: int = ExitCode.OK  # exit code of the last eval
         self._slash_commands: dict[str, Callable[[], None]] = {
+            "/undo": self._undo,
             "/reset": self._reset,
             "/info": self._info,
             "/jobs": self._jobs,
@@ -115,6 +118,12 @@ class SessionPrompt:
             self._context.screen.notice(f"unknown command {word.split()[0]}; /help lists the commands")
         else:
             action()
+
+    def _undo(self) -> None:
+        reply = self._client.rollback(self.session)
+        self._context.screen.notice(f"back at checkpoint {reply.checkpoint} (epoch {reply.epoch})")
+        for notice in rollback_notices(reply.undone_evals, reply.not_restored):
+            self._context.screen.notice(notice)
 
     def _reset(self) -> None:
         reply = self._client.reset(self.session)

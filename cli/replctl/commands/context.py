@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from replctl.client.errors import ReplError
 from replctl.client.sync import Client
@@ -17,6 +18,7 @@ from replctl.commands.params import SessionName
 from replctl.durations import format_duration
 from replwire.faults import ExitCode
 from replwire.identifiers import DEFAULT_SESSION
+from replwire.replies import Reply
 
 if TYPE_CHECKING:
     from replctl.client.start import BrokerReady
@@ -86,6 +88,12 @@ class CommandContext:
             self.screen.notice(f"the previous broker ended unexpectedly; sessions lost with it: {names}")
         for warning in started.warnings:
             self.screen.notice(warning)
+
+
+def reply_fields(reply: Reply, *keys: str) -> dict[str, object]:
+    """Return these fields of a reply, null if absent, and its status."""
+    data = msgspec.to_builtins(reply)
+    return {"status": data.get("status"), **{key: data.get(key) for key in keys}}
 
 
 session_argument = click.argument("session", type=SessionName())

@@ -94,6 +94,7 @@ def history(
         return None
     for entry in entries:
         end = " ".join(word for word in entry.status if word != "done") or ("ok" if entry.status else "unfinished")
+        end += ", undone" if entry.undone else ""
         took = "" if entry.duration_ms is None else f", {format_duration(entry.duration_ms)}"
         context.screen.line(f"# {entry.eval_id} ({end}{took}, epoch {entry.epoch})")
         context.screen.block(entry.code)

@@ -78,6 +78,8 @@ def show_jobs(screen: CommandOutput, entries: Sequence[JobEntry]) -> None:
 
 def _job(entry: JobEntry) -> tuple[Any, ...]:
     end = " ".join(word for word in entry.status if word != "done") or ("ok" if "done" in entry.status else None)
+    if entry.undone:
+        end = f"{end}, undone"
     took = None if entry.duration_ms is None else format_duration(entry.duration_ms)
     code = " ".join(entry.code.split())
     short = code if len(code) <= _LINE else code[: _LINE - 1] + "…"

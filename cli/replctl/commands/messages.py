@@ -17,6 +17,7 @@ _HINTS = {
     "session-not-found": "replctl ls lists sessions, replctl new NAME opens one",
     "session-already-exists": "use replctl new --reuse for the existing session",
     "approval-needed": "a person must approve it: replctl eval asks at a terminal",
+    "checkpoint-not-found": "replctl checkpoints SESSION lists them; replctl rollback SESSION N goes back to one",
     "plan-mode": "only read-only requests are allowed; replctl mode SESSION normal ends plan mode",
 }
 
@@ -82,8 +83,16 @@ def end_notices(result: Result) -> Iterator[str]:
     if result.repr_error:
         yield f"the value cannot be shown because its repr raised {result.repr_error}"
     yield from _outcome_notices(result, name)
-    if (result.ok or result.exit is ExitCode.RAISED) and result.state == "lost":
-        yield f"earlier state was lost: {result.cause or 'unknown cause'}; this ran in a fresh worker" + _epoch(result)
+    if (result.ok or result.exit is ExitCode.RAISED) and result.state in ("lost", "rolled-back"):
+        cause = result.cause or "unknown cause"
+        if result.state == "lost":
+            yield f"earlier state was lost: {cause}; this ran in a fresh worker{_epoch(result)}"
+        else:
+            yield f"the session had gone back to checkpoint {result.checkpoint} before: {cause}{_epoch(result)}"
+    if result.state == "rolled-back":
+        yield from rollback_notices(result.undone_evals, result.not_restored)
+    if result.undone:
+        yield "this eval was undone since: its effects on the session are gone"
     if result.ignored_fields:
         yield f"ignored by the broker as unknown: {', '.join(result.ignored_fields)}"
     if result.truncated and not result.dropped_bytes and result.offset is not None:
@@ -95,7 +104,7 @@ def end_notices(result: Result) -> Iterator[str]:
 
 
 def _outcome_notices(result: Result, name: str | None) -> Iterator[str]:
-    kept = "state kept" if result.state == "kept" else f"state lost{_because(result)}{_epoch(result)}"
+    kept = "state kept" if result.state == "kept" else f"{_state(result)}{_because(result)}{_epoch(result)}"
     if result.exit is ExitCode.TIMED_OUT:
         if result.duration_ms is None and result.error:
             yield result.error  # it did not run
@@ -110,6 +119,18 @@ def _outcome_notices(result: Result, name: str | None) -> Iterator[str]:
         yield f"still running as eval {result.eval_id}; replctl read {name} {result.eval_id} --wait 60s"
     if not result.ok and (hint := hint_for(result.code, result.hint)):
         yield f"hint: {hint}"
+
+
+def rollback_notices(undone: list[int] | None, not_restored: list[str] | None) -> Iterator[str]:
+    """Yield messages about what a rollback has undone, and what did not come back."""
+    if undone:
+        yield f"undone: {'eval' if len(undone) == 1 else 'evals'} {', '.join(map(str, undone))}"
+    for each in not_restored or []:
+        yield f"not restored: {each}"
+
+
+def _state(result: Result) -> str:
+    return f"state rolled back to checkpoint {result.checkpoint}" if result.state == "rolled-back" else "state lost"
 
 
 def _because(result: Result) -> str:

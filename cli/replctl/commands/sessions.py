@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import click
-import msgspec
 
 from replctl.client.errors import ReplError
-from replctl.commands.context import CommandContext, session_argument, with_common_options
+from replctl.commands.context import CommandContext, reply_fields, session_argument, with_common_options
 from replctl.commands.params import SessionName, directory_for_new, parse_env, runtime_for_new
 from replwire.faults import ExitCode
-from replwire.replies import Reply
 
 _MANY = 20_000  # characters of stdin sent in one message; far below any limit
 
@@ -39,7 +37,7 @@ def new(
         if share:
             client.share(reply.session or "", share)
     context.show(
-        _reply_fields(reply, "session", "name", "cwd", "epoch", "created", "state", "cause", "notice"),
+        reply_fields(reply, "session", "name", "cwd", "epoch", "created", "state", "cause", "notice"),
         reply.name or reply.session or "",
     )
     if reply.cause:
@@ -57,7 +55,7 @@ def reset(context: CommandContext, session: str) -> None:
     """Restart SESSION with a fresh worker. Variables are lost; name, directory and environment stay."""
     with context.client() as client:
         reply = client.reset(session)
-    context.show(_reply_fields(reply, "session", "name", "epoch", "state", "notice"))
+    context.show(reply_fields(reply, "session", "name", "epoch", "state", "notice"))
     _notice(context, f"session {session!r} was reset (epoch {reply.epoch}); its variables are lost")
     if reply.notice:
         _notice(context, reply.notice)
@@ -100,7 +98,7 @@ def interrupt(context: CommandContext, session: str, eval_id: int | None, everyt
     """Interrupt the eval that SESSION runs. It is not an error if nothing runs."""
     with context.client() as client:
         reply = client.interrupt(session, eval_id, everything)
-    context.show(_reply_fields(reply, "interrupted", "interrupted-id"))
+    context.show(reply_fields(reply, "interrupted", "interrupted-id"))
     which = f"eval {reply.interrupted_id} of {session}" if reply.interrupted_id else session
     _notice(context, f"interrupted {which}" if reply.interrupted else f"nothing to interrupt in {session}")
 
@@ -120,7 +118,7 @@ def stdin(context: CommandContext, session: str, text: str, bare: bool) -> None:
     with context.client() as client:
         for begin in range(0, max(1, len(text)), _MANY):
             reply = client.stdin(session, text[begin : begin + _MANY])
-    context.show(_reply_fields(reply, "delivered", "buffered"))
+    context.show(reply_fields(reply, "delivered", "buffered"))
     if reply.buffered:
         _notice(context, f"{session} is not reading input now; buffered for later")
 
@@ -202,12 +200,6 @@ def transfer(context: CommandContext, session: str, who: str) -> None:
     if reply.offered_to is not None and not context.json:
         taken = f"replctl transfer {reply.owner}/{reply.name or reply.session} --to {reply.offered_to}"
         context.screen.notice(f"offered to {reply.offered_to}, who accepts with: {taken}")
-
-
-def _reply_fields(reply: Reply, *keys: str) -> dict[str, object]:
-    """Return these fields of a reply, null if absent, and its status."""
-    data = msgspec.to_builtins(reply)
-    return {"status": data.get("status"), **{key: data.get(key) for key in keys}}
 
 
 def _notice(context: CommandContext, text: str) -> None:

@@ -113,6 +113,7 @@ class EventPrinter:
     def _line(self, kind: str, session: str | None, event: dict[str, Any]) -> list[tuple[str, str | None]]:
         bad = event.get("status") not in (None, "ok") or kind in (
             "session/lost",
+            "session/rolled-back",
             "log/error",
             "admission/refused",
             "policy/decision",

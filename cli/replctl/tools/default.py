@@ -57,6 +57,7 @@ class ResetArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `reset`."""
 
     session: str = DEFAULT_SESSION
+    to: Annotated[str | None, Meta(description="undo: `last`, or a checkpoint's number")] = None
 
 
 class SessionsArgs(msgspec.Struct, forbid_unknown_fields=True):
@@ -73,7 +74,7 @@ class InfoArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `info`."""
 
     session: str = DEFAULT_SESSION
-    what: Literal["session", "variables", "lookup", "complete", "jobs", "stack"] = "session"
+    what: Literal["session", "variables", "lookup", "complete", "jobs", "stack", "checkpoints"] = "session"
     name: Annotated[str | None, Meta(description="lookup: dotted name")] = None
     code: Annotated[str | None, Meta(description="complete")] = None
     pos: Annotated[int | None, Meta(description="complete: cursor; default the end")] = None
@@ -131,7 +132,10 @@ def interrupt(a: InterruptArgs, at: ToolContext) -> ToolCall:  # noqa: ARG001
 
 
 def reset(a: ResetArgs, at: ToolContext) -> ToolCall:  # noqa: ARG001
-    """Replace the worker."""
+    """Replace the worker, or roll back."""
+    if a.to is not None:
+        reply = yield from request("rollback", session=a.session, to=None if a.to == "last" else a.to)
+        return rollback_result(reply, a.session)
     reply = yield from request("reset", session=a.session)
     return reset_result(reply, a.session)
 
@@ -142,6 +146,16 @@ def reset_result(reply: dict[str, Any], session: str) -> ToolResult:
     stay = f"its name is kept; {reply['notice']}" if reply.get("notice") else "name and directory are kept"
     text = f"session {session} has a fresh worker (epoch {epoch}); variables and imports are lost, {stay}"
     return ToolResult(text=text, structured={"status": "ok", "session": session, "epoch": epoch, "state": "lost"})
+
+
+def rollback_result(reply: dict[str, Any], session: str) -> ToolResult:
+    """Return the result of a rollback."""
+    epoch, number, undone = reply.get("epoch"), reply.get("checkpoint"), reply.get("undone-evals") or []
+    evals = ", ".join(map(str, undone)) or "none"
+    lines = [f"session {session} is back at checkpoint {number} (epoch {epoch}); undone evals: {evals}"]
+    lines += [f"[not restored: {each}]" for each in reply.get("not-restored") or []]
+    facts = {"status": "ok", "session": session, "epoch": epoch, "state": "rolled-back", "undone_evals": undone}
+    return ToolResult(text="\n".join(lines), structured=facts)
 
 
 def sessions(a: SessionsArgs, at: ToolContext) -> ToolCall:
@@ -245,7 +259,7 @@ TOOLS = (
         args=ResetArgs,
         run=reset,
         idempotent=True,
-        text="Fresh process, even if it hangs; variables are lost.",
+        text="Fresh process, even if it hangs; variables are lost. With `to`: undo evals.",
         output=_output(epoch="integer"),
     ),
     ToolDefinition(
@@ -290,7 +304,8 @@ TOOLS = (
 )
 
 INSTRUCTIONS = """\
-Persistent REPL sessions. State stays until an answer says `state lost`. `default` is shared by all calls without a
+Persistent REPL sessions. State stays until an answer says `state lost`, or `rolled-back`: some evals are undone.
+reset(to="last") undoes the last eval. `default` is shared by all calls without a
 session; use a name of your own for work that others must not touch.
 Code is sandboxed: by default it has no network, and writes only in the project directory, which stays, and in /tmp,
 which a reset empties; info() says what holds here.

@@ -131,11 +131,24 @@ def jobs(q: InfoQuery, at: ToolContext) -> ToolCall:
     for each in entries:
         end = next((word for word in each["status"] if word not in ("done", "error")), None)
         state = each["state"] if each["state"] != "done" else end or ("error" if "error" in each["status"] else "ok")
+        state += ", undone" if each.get("undone") else ""
         code = " ".join(each["code"].split())[:_CODE]
         took = f", {each['duration-ms']:.0f} ms" if each.get("duration-ms") is not None else ""
         lines.append(f"{each['eval-id']}: {state}{took}: {code}")
         facts.append({"eval_id": each["eval-id"], "state": state, "epoch": each["epoch"], "code": code})
     return _listing(at, "no evals", lines, "jobs", facts)
+
+
+def checkpoints(q: InfoQuery, at: ToolContext) -> ToolCall:
+    """List checkpoints."""
+    entries = (yield from request("ls-checkpoints", session=q.session)).get("checkpoints") or []
+    lines = [
+        f"{each['checkpoint']}{' (' + each['checkpoint-name'] + ')' if each['checkpoint-name'] else ''}: "
+        f"after eval {each['eval-id']}, {each['created']}{', current' if each['current'] else ''}"
+        for each in entries
+    ]
+    facts = [{key.replace("-", "_"): value for key, value in each.items() if value is not None} for each in entries]
+    return _listing(at, "no checkpoints", lines, "checkpoints", facts)
 
 
 def stack(q: InfoQuery, at: ToolContext) -> ToolCall:
@@ -155,6 +168,7 @@ INFO_QUERIES: dict[str, Callable[[InfoQuery, ToolContext], ToolCall]] = {
     "lookup": lookup,
     "complete": complete,
     "jobs": jobs,
+    "checkpoints": checkpoints,
     "stack": stack,
 }
 

@@ -17,6 +17,7 @@ from replwire.replies import TRUNCATED, Reply
 _TOOL_HINTS = {
     "session-not-found": "sending code to a session creates it; the list of sessions shows existing ones",
     "path-not-allowed": "code reads what its session sees: eval exec(open(path).read()); or set session.load-paths",
+    "checkpoint-not-found": 'info(what="checkpoints") lists them; reset(to=…) goes back to one',
     "eval-not-found": "the list of jobs shows existing evals; output is lost with its worker",
     "broker-lost": "if it ended, all sessions and variables are lost; the list of sessions shows existing ones",
     "unknown-op": "the running broker is older than this tool: `replctl shutdown` lets a new one start",
@@ -184,7 +185,7 @@ class EvalRenderer:
     def _footer(self, status: str) -> Iterator[str]:
         """Yield the parts of the last line: what is not as after any other eval."""
         result = self._result
-        if status in ("timeout", "interrupted", "lost", "reset"):
+        if status in ("timeout", "interrupted", "lost", "reset", "rolled-back"):
             yield status
         if result.duration_ms is not None and result.duration_ms >= 1000:
             yield f"{result.duration_ms / 1000:.1f} s"
@@ -194,6 +195,14 @@ class EvalRenderer:
             cause = result.cause or "the worker was lost"
             why = "" if cause in (result.error or "") else f"{cause}; "
             yield f"state lost: {why}earlier variables and imports are lost, {now}"
+        elif result.state == "rolled-back":
+            undone = ", ".join(map(str, result.undone_evals or [])) or "none"
+            because = f": {result.cause}" if result.cause and result.cause not in (result.error or "") else ""
+            yield (
+                f"state rolled-back to checkpoint {result.checkpoint}{because}; undone evals: {undone}; "
+                f"earlier variables are kept (epoch {result.epoch})"
+            )
+            yield from (f"not restored: {each}" for each in result.not_restored or [])
         elif status in ("timeout", "interrupted") and not result.ephemeral:
             yield f"state {result.state}"
 
@@ -205,6 +214,8 @@ class EvalRenderer:
             "eval_id": result.eval_id,
             "epoch": result.epoch,
             "state": result.state,
+            "checkpoint": result.checkpoint,
+            "undone_evals": result.undone_evals,
             "cwd": result.cwd,
             "value": shown.get("") if result.ok else None,
             "error": shown.get("") if not result.ok and status not in ("running", "waiting-for-input") else None,
@@ -228,7 +239,7 @@ def for_tools(text: str) -> str:
 def status_of(result: Result) -> str:
     """Return the outcome of an eval in one word."""
     if result.exit is ExitCode.WORKER_LOST:
-        return "reset" if result.code == "session-reset" else "lost"
+        return "reset" if result.code == "session-reset" else "rolled-back" if result.state == "rolled-back" else "lost"
     words = {
         ExitCode.OK: "ok",
         ExitCode.RUNNING: "running",

@@ -58,6 +58,7 @@ class TopApp(App[int]):
         Binding("question_mark", "help"),
         Binding("slash", "filter"),
         Binding("i", "interrupt"),
+        Binding("u", "undo"),
         Binding("r", "reset"),
         Binding("c", "close"),
         Binding("a", "attach"),
@@ -363,6 +364,15 @@ class TopApp(App[int]):
             return f"interrupting {which}" if reply.interrupted else f"nothing to interrupt in {label}"
 
         self._run_action_on(session, lambda client: client.interrupt(session.id, number), told)
+
+    def action_undo(self) -> None:
+        """Undo the last eval of the selected session (asks for confirmation)."""
+        self._confirm_then(
+            "Undo the last eval of",
+            "Variables and imports are as before it. A running eval is interrupted, queued ones end.",
+            lambda client, key: client.rollback(key),
+            "is as before its last eval",
+        )
 
     def action_reset(self) -> None:
         """Reset the selected session (asks for confirmation)."""

@@ -19,6 +19,7 @@ KEYS = (
     ("Tab 1 2 3 4", "switch pane: sessions, output, jobs, agents"),
     ("Enter a", "attach: a prompt on the session; Ctrl-D returns here"),
     ("i", "interrupt the running eval; in jobs: this eval"),
+    ("u", "undo the session's last eval"),
     ("r", "reset the session; variables are lost"),
     ("c", "close the session and everything it started"),
     ("/", "filter sessions and jobs; Esc clears it"),

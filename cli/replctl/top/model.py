@@ -119,6 +119,11 @@ class TopModel:
             told = {"reset": "reset", "lost": "worker lost", "moved": "moved"}[what]
             style = "yellow" if what == "moved" else "bold red"
             session.output.note(f"-- {told}, epoch {session.epoch}" + (f": {why}" if why else ""), style)
+        elif what == "rolled-back":
+            session.epoch = event.get("epoch", session.epoch)
+            why = one_line(event.get("cause") or "")
+            told = f"-- back at checkpoint {event.get('checkpoint')}, epoch {session.epoch}"
+            session.output.note(told + (f": {why}" if why else ""), "bold red" if why else "yellow")
         elif what == "closed":
             self._drop(session.id)
 
@@ -347,5 +352,5 @@ def _write_ending(output: Scrollback, event: Event) -> None:
         output.note(line, "red")
     if status != "error" or not event.get("traceback"):
         why = one_line((event.get("error") or event.get("cause") or "")[:_NOTE_CHARS])
-        lost = "; state lost" if event.get("state") == "lost" else ""
+        lost = {"lost": "; state lost", "rolled-back": "; state rolled back"}.get(event.get("state") or "", "")
         output.note(f"-- {status}{took}" + (f": {why}" if why else "") + lost, "bold red")

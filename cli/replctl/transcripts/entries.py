@@ -1,4 +1,4 @@
-"""Parsed transcripts: evals with their results, state losses, missing events."""
+"""Parsed transcripts: evals with their results, state losses, rollbacks, missing events."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class TranscriptEntry(msgspec.Struct, rename="kebab"):
     duration_ms: float | None = None
     truncated: bool = False  # part of the result is missing
     code_truncated: bool = False
+    undone: bool = False  # by a rollback or a crash
 
     @property
     def display_value(self) -> str | None:
@@ -44,6 +45,7 @@ class TranscriptEntry(msgspec.Struct, rename="kebab"):
     def marks(self) -> list[str]:
         """Notes on an eval that did not end or is incomplete."""
         found = [] if self.status else ["unfinished"]
+        found += ["undone"] if self.undone else []
         found += ["code truncated"] if self.code_truncated else []
         return found + (["output truncated"] if self.truncated else [])
 
@@ -59,6 +61,19 @@ class StateLoss:
 
 
 @dataclass(slots=True)
+class StateRollback:
+    """The session went on from a checkpoint; the undone evals are marked."""
+
+    label: str
+    undone: list[int]
+    cause: str | None = None
+
+    def __str__(self) -> str:
+        evals = f", which undid evals {', '.join(map(str, self.undone))}" if self.undone else ""
+        return f"the session went back to checkpoint {self.label}{evals}" + (f": {self.cause}" if self.cause else "")
+
+
+@dataclass(slots=True)
 class MissingEvents:
     """Events that are not in the transcript: pruned to make room, or not written."""
 
@@ -68,7 +83,7 @@ class MissingEvents:
         return f"{self.events} events are missing here"
 
 
-TranscriptPart = TranscriptEntry | StateLoss | MissingEvents
+TranscriptPart = TranscriptEntry | StateLoss | StateRollback | MissingEvents
 
 
 class SessionTranscript(NamedTuple):
@@ -119,7 +134,19 @@ def to_entries(entries: Iterable[dict[str, Any]]) -> list[TranscriptPart]:
             _finish(turns[number], entry)
         elif kind in ("session/reset", "session/lost", "session/moved"):
             found.append(StateLoss(str(entry.get("reason") or entry.get("why") or "switched to another environment")))
+        elif kind == "session/rolled-back":
+            found.append(_roll_back(turns, entry))
     return found
+
+
+def _roll_back(turns: dict[int, TranscriptEntry], entry: dict[str, Any]) -> StateRollback:
+    """Mark the evals that a rollback has undone, and take the mark from those that count again."""
+    undone, redone = entry.get("undone", []), entry.get("redone", [])
+    for number, mark in (dict.fromkeys(undone, True) | dict.fromkeys(redone, False)).items():
+        if number in turns:
+            turns[number].undone = mark
+    name = entry.get("name")
+    return StateRollback(f"{entry.get('checkpoint', 0)}" + (f" ({name})" if name else ""), undone, entry.get("cause"))
 
 
 def _finish(turn: TranscriptEntry, entry: dict[str, Any]) -> None:

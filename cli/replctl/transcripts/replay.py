@@ -8,7 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from replctl.client.result import Result
-from replctl.transcripts.entries import CODE_OPS, MissingEvents, StateLoss, TranscriptEntry, TranscriptPart
+from replctl.transcripts.entries import (
+    CODE_OPS,
+    MissingEvents,
+    StateLoss,
+    StateRollback,
+    TranscriptEntry,
+    TranscriptPart,
+)
 
 _ADDRESS = r"\b0x[0-9a-f]{6,}\b"
 _MAX_DIFF_LINES = 20  # lines of a diff to show
@@ -63,6 +70,8 @@ def replay(
         if isinstance(turn, StateLoss):
             forget()
             continue
+        if isinstance(turn, StateRollback):
+            continue  # what it has undone is not run
         if isinstance(turn, MissingEvents):
             missing += turn.events
             continue
@@ -77,6 +86,8 @@ def replay(
 
 
 def _skip_reason(turn: TranscriptEntry) -> str | None:
+    if turn.undone:
+        return "it was undone"
     if turn.op not in CODE_OPS:
         return f"{turn.code.split(chr(10))[0][:60]}: transcripts include no files or packages"
     if turn.code_truncated:

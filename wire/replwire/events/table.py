@@ -18,6 +18,8 @@ _ALL: tuple[type[Event], ...] = (
     types.SessionIdle,
     types.SessionReset,
     types.SessionLost,
+    types.SessionCheckpoint,
+    types.SessionRolledBack,
     types.SessionMoved,
     types.SessionClosed,
     types.EvalAccepted,

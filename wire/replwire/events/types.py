@@ -80,6 +80,24 @@ class SessionLost(Event, frozen=True, kw_only=True, rename="kebab", tag="session
     epoch: Annotated[int, documented("the new epoch")]
 
 
+class SessionCheckpoint(Event, frozen=True, kw_only=True, rename="kebab", tag="session/checkpoint"):
+    """The session's state was kept by request. Automatic checkpoints have no event."""
+
+    checkpoint: Annotated[int, documented("its number")]
+    name: str | None = None
+
+
+class SessionRolledBack(Event, frozen=True, kw_only=True, rename="kebab", tag="session/rolled-back"):
+    """The session goes on from a checkpoint, by request or because its interpreter died."""
+
+    checkpoint: Annotated[int, documented("its number")]
+    name: str | None = None
+    undone: Annotated[list[int], documented("evals that count no more")]
+    redone: Annotated[list[int], documented("evals undone before that count again")]
+    cause: Annotated[str | None, documented("cause of the interpreter's death; absent: a client asked for it")] = None
+    epoch: Annotated[int, documented("the new epoch")]
+
+
 class SessionMoved(Event, frozen=True, kw_only=True, rename="kebab", tag="session/moved"):
     """The session switched to another environment, with a new worker."""
 
@@ -163,7 +181,7 @@ class EvalFinished(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/f
     error_type: Annotated[str | None, documented("type of the exception, if the code raised one")] = None
     traceback: str | None = None
     cause: Annotated[str | None, documented("cause of its worker's death")] = None
-    state: Annotated[str | None, documented("`kept` or `lost`: the earlier variables")] = None
+    state: Annotated[str | None, documented("`kept`, `rolled-back` or `lost`: the earlier variables")] = None
 
 
 class EvalInterruptRequested(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/interrupt-requested"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from replwire.ops.base import OpensSession, QueuedRequest, Request, SessionRequest
 from replwire.ops.broker import Describe, Hello, Ping, ReloadConfig, Shutdown, Stats
+from replwire.ops.checkpoints import Checkpoint, DropCheckpoint, LsCheckpoints, Rollback
 from replwire.ops.evals import Eval, History, Interrupt, Jobs, LoadFile, Read, ReloadFile, Stack, Stdin
 from replwire.ops.names import ClearBindings, Complete, Lookup, LsBindings
 from replwire.ops.sessions import (
@@ -26,6 +27,7 @@ from replwire.ops.watching import Introspect, Subscribe, Unsubscribe
 
 __all__ = [
     "OPS",
+    "Checkpoint",
     "ClearBindings",
     "Clone",
     "CloneSession",
@@ -33,6 +35,7 @@ __all__ = [
     "CloseSession",
     "Complete",
     "Describe",
+    "DropCheckpoint",
     "Env",
     "Eval",
     "Hello",
@@ -44,6 +47,7 @@ __all__ = [
     "LoadFile",
     "Lookup",
     "LsBindings",
+    "LsCheckpoints",
     "LsEnvironments",
     "LsSessions",
     "NewSession",
@@ -57,6 +61,7 @@ __all__ = [
     "RemoveEnvironment",
     "Request",
     "Reset",
+    "Rollback",
     "SessionRequest",
     "SetMode",
     "Share",
@@ -95,6 +100,10 @@ OPS: dict[str, type[Request]] = {
     "ls-environments": LsEnvironments,
     "remove-environment": RemoveEnvironment,
     "clone": Clone,
+    "checkpoint": Checkpoint,
+    "ls-checkpoints": LsCheckpoints,
+    "rollback": Rollback,
+    "drop-checkpoint": DropCheckpoint,
     "reset": Reset,
     "close": Close,
     "clone-session": CloneSession,

@@ -120,7 +120,10 @@ class Read(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
     """
 
     changes: ClassVar[bool] = False
-    returns: ClassVar[tuple[str, ...]] = (*(key for key in _OF_AN_EVAL if key not in ("created", "approval")),)
+    returns: ClassVar[tuple[str, ...]] = (
+        *(key for key in _OF_AN_EVAL if key not in ("created", "approval")),
+        "undone",
+    )
 
     eval_id: Natural
     offset: Natural = 0

@@ -36,6 +36,11 @@ class Endpoints:
         for fd in (self.background, self.out, self.err):
             self._pipes.register(fd, select.EPOLLIN)
 
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """The worker's descriptors that a loop watches."""
+        return self.control.fileno(), self.stdin, self.out, self.err, self.background
+
     def _pipe_ends(self) -> tuple[int, ...]:
         return self.stdin, self.out, self.err, self.background, self.trace
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
+import signal
 import struct
 
 _PIDFD_GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, struct pidfd_info) of 64 bytes; linux/pidfd.h
@@ -25,3 +27,21 @@ def read_exit_status(pidfd: int) -> int | None:
         raise
     mask, *_, status = _INFO.unpack(asked)
     return int(status) if mask & _PIDFD_INFO_EXIT else None
+
+
+def describe_exit(status: int | None) -> str:
+    """Say how an interpreter ended with a wait status; None: unknown."""
+    if status is None:
+        return "the interpreter ended; Linux before 6.15 does not tell how"
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        return f"the interpreter was killed by {signal_name(-code)}"
+    return f"the interpreter exited with code {code}"
+
+
+def signal_name(number: int) -> str:
+    """Return name and number of a signal."""
+    try:
+        return f"{signal.Signals(number).name} (signal {number})"
+    except ValueError:
+        return f"signal {number}"

@@ -3,9 +3,10 @@
 The interpreter is untrusted: its frames decode into these structs, or it is killed. `n` matches a reply with its
 request. No frame contains a session's name, a client's id or a route.
 
-DumpFrame and RestoreFrame come with a descriptor (a regular file or a memfd, used from its beginning). It is not sent
-on the control channel, whose reader would have to request ancillary data with every frame, but with SCM_RIGHTS in a
-one-byte packet on the interpreter's descriptor 6, before the frame (`InterpreterProcess.send(body, fd)`).
+DumpFrame and RestoreFrame come with a descriptor (a regular file or a memfd, used from its beginning), CheckpointFrame
+with a socket. It is not sent on the control channel, whose reader would have to request ancillary data with every
+frame, but with SCM_RIGHTS on the interpreter's descriptor 6, before the frame (`InterpreterProcess.send(body, fd)`), in
+a packet that has the frame's number in digits.
 """
 
 from __future__ import annotations
@@ -97,6 +98,17 @@ class RestoreFrame(msgspec.Struct, tag_field="op", tag="restore"):
     n: int
     data: str | None = None
     dill: str | None = None
+
+
+class CheckpointFrame(msgspec.Struct, tag_field="op", tag="checkpoint"):
+    """Keep the state of this moment in a copy that waits at the attached socket.
+
+    The copy sends `here` and then starts an interpreter for each `wake` with seven descriptors. An automatic one is
+    refused while threads run.
+    """
+
+    n: int
+    automatic: bool
 
 
 class _FrameEvent(msgspec.Struct, tag_field="t", frozen=True, rename="kebab"):
@@ -198,6 +210,24 @@ class DumpedFrame(_FrameEvent, frozen=True, tag="dumped", kw_only=True):
     error: str | None = None
 
 
+class CheckpointedFrame(_FrameEvent, frozen=True, tag="checkpointed", kw_only=True):
+    """Reply to CheckpointFrame: what the copy does not contain. It reports itself at its socket."""
+
+    n: int
+    error: str | None = None
+    refused: bool = False
+    threads: list[str] = []
+    native: int = 0  # threads that are not Python's
+    sockets: int = 0
+    pipes: int = 0
+    events: int = 0
+    children: list[int] = []
+
+
+class WokenFrame(_FrameEvent, frozen=True, tag="woken"):
+    """First frame of an interpreter started from a copy."""
+
+
 class BrokenFrame(_FrameEvent, frozen=True, tag="broken"):
     """The interpreter cannot continue because of what the user's code did. Its last frame."""
 
@@ -214,6 +244,8 @@ FrameEvent = (
     | CompletionsFrame
     | FoundFrame
     | DumpedFrame
+    | CheckpointedFrame
+    | WokenFrame
     | BrokenFrame
 )
 

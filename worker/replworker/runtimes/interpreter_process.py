@@ -17,13 +17,15 @@ import signal
 import socket
 import struct
 import termios
+from collections.abc import Callable
 from contextlib import suppress
 
 from replworker.runtimes.codec import ProtocolError as ProtocolError
 from replworker.runtimes.endpoints import Endpoints
-from replworker.runtimes.exit_status import read_exit_status
+from replworker.runtimes.exit_status import describe_exit, read_exit_status, signal_name
 from replworker.runtimes.process_start import InterpreterCommand, exec_child
 
+_OOM_SCORE = 800  # above its waiting copies: the session goes on from one of them
 _READ_BYTES = 128 * 1024
 _STALE_READS = 16  # user code may write to the pipe endlessly
 _STARTUP_ERROR_BYTES = 1024
@@ -39,18 +41,21 @@ class InterpreterProcess:
     """
 
     def __init__(self, command: InterpreterCommand) -> None:
-        self.ends = Endpoints()
+        ends = Endpoints()
+        self._use_endpoints(ends)
         self._wrapper = command.wrapper
         self.outer_pid = os.fork()  # the interpreter, or its wrapper
         if self.outer_pid == 0:
-            exec_child(command, self.ends.inner)
-        self.ends.close_inner()
+            exec_child(command, ends.inner)
+        ends.close_inner()
         self._outer_pidfd = os.pidfd_open(self.outer_pid)
         self.pid, self._inner_pidfd = self.outer_pid, self._outer_pidfd  # the interpreter's, after the handshake
         self._handshake_done = False
         self._exits = select.epoll()
         self._exits.register(self._outer_pidfd, select.EPOLLIN)
         self.exit_fd: int = self._exits.fileno()
+        self.retired: list[Endpoints] = []
+        self.has_closed_control = False
         self._new_codec = command.codec
         self._codec = command.codec()
         self._extra_signal = command.extra_signal
@@ -58,47 +63,21 @@ class InterpreterProcess:
         if self._wrapper is not None:
             self._wrapper.on_fork(self.outer_pid)
 
-    @property
-    def control(self) -> socket.socket:
-        """Control channel."""
-        return self.ends.control
-
-    @property
-    def stdin(self) -> int:
-        """Pipe to standard input."""
-        return self.ends.stdin
-
-    @property
-    def out(self) -> int:
-        """Pipe from standard output."""
-        return self.ends.out
-
-    @property
-    def err(self) -> int:
-        """Pipe from standard error."""
-        return self.ends.err
-
-    @property
-    def background(self) -> int:
-        """Pipe with output that belongs to no eval."""
-        return self.ends.background
-
-    @property
-    def trace(self) -> int:
-        """Pipe with stacks."""
-        return self.ends.trace
+    def _use_endpoints(self, ends: Endpoints) -> None:
+        self._ends, self._fd_socket, self.control = ends, ends.fd_socket, ends.control
+        self.stdin, self.out, self.err = ends.stdin, ends.out, ends.err
+        self.background, self.trace = ends.background, ends.trace
 
     # --- control channel ---
 
-    def send(self, body: bytes, fd: int | None = None) -> None:
+    def send(self, body: bytes, fd: int | None = None, number: int = 0) -> None:
         """Queue a frame and send as far as possible, its descriptor immediately before it.
 
-        The caller keeps its own descriptor. At most one frame with a descriptor may be unanswered; of two, the last is
-        used.
+        The caller keeps its own descriptor, which goes under the number of the frame.
         """
         if fd is not None:
             try:
-                socket.send_fds(self.ends.fd_socket, [b"\0"], [fd])
+                socket.send_fds(self._fd_socket, [str(number).encode()], [fd])
             except (BlockingIOError, BrokenPipeError, ConnectionResetError):
                 pass  # it is dying or does not read: then it replies that no descriptor arrived
         self._unsent += self._codec.encode(body)
@@ -131,6 +110,7 @@ class InterpreterProcess:
             data = self.control.recv(_READ_BYTES) if self._handshake_done else self._read_handshake()
         except (BlockingIOError, ConnectionResetError):
             return []
+        self.has_closed_control = not data
         frames, answer = self._codec.decode(data)
         if answer:
             self._unsent += answer
@@ -140,16 +120,59 @@ class InterpreterProcess:
     def _read_handshake(self) -> bytes:
         """Read the first message and the interpreter's pid. No user code runs before it."""
         data, ancillary, _, _ = self.control.recvmsg(_READ_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
-        self._handshake_done = True
+        self._handshake_done = bool(data)
         for _, kind, payload in ancillary:
             pid = _CREDENTIALS.unpack(payload)[0] if kind == socket.SCM_CREDENTIALS else 0
             if pid not in (0, self.outer_pid):
                 with suppress(ProcessLookupError):  # it has exited since; the wrapper reports it
-                    self._inner_pidfd, self.pid = os.pidfd_open(pid), pid
-                    if self._wrapper is not None and self._wrapper.has_holder:  # else the wrapper ends with it
-                        self._exits.register(self._inner_pidfd, select.EPOLLIN)
+                    self._use_interpreter(pid)
         self.control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
         return data
+
+    def _use_interpreter(self, pid: int) -> None:
+        handle = os.pidfd_open(pid)
+        if self._inner_pidfd != self._outer_pidfd:
+            os.close(self._inner_pidfd)  # which removes it from the epoll
+        self._inner_pidfd, self.pid = handle, pid
+        if self._wrapper is not None and self._wrapper.has_holder:  # else the wrapper ends with it
+            self._exits.register(handle, select.EPOLLIN)
+            with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
+                file.write(str(_OOM_SCORE))
+
+    # --- another interpreter in the same sandbox ---
+
+    def kill_interpreter(self) -> None:
+        """Kill the interpreter (SIGKILL), but not its sandbox; its end is not reported."""
+        if self._inner_pidfd == self._outer_pidfd:
+            return
+        with suppress(FileNotFoundError):  # its end was reported already
+            self._exits.unregister(self._inner_pidfd)
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._inner_pidfd, signal.SIGKILL)
+
+    def start_from(self, wake: Callable[[list[int]], bool]) -> bool:
+        """Let a waiting copy start an interpreter in place of this one. Return False if the copy has ended.
+
+        `wake` sends it the descriptors. The first message of the new interpreter is its handshake. Bytes to and from
+        the last one are lost; its endpoints are in `retired` until their watcher has closed them.
+        """
+        ends = Endpoints()
+        if not wake(ends.inner):
+            ends.close()
+            return False
+        ends.close_inner()
+        self.retired.append(self._ends)
+        self._use_endpoints(ends)
+        self._handshake_done = self.has_closed_control = False
+        self._codec = self._new_codec()
+        self._unsent.clear()
+        return True
+
+    @property
+    def is_held(self) -> bool:
+        """True if its sandbox lasts longer and goes on."""
+        held = self._wrapper is not None and self._wrapper.has_holder
+        return held and not select.select([self._outer_pidfd], [], [], 0)[0]
 
     @property
     def sandboxed_pid(self) -> int | None:
@@ -167,7 +190,7 @@ class InterpreterProcess:
 
     def readable_pipes(self) -> list[int]:
         """Return the pipes that have data or whose writers have all closed."""
-        return self.ends.readable_pipes()
+        return self._ends.readable_pipes()
 
     def unread_bytes(self, fd: int) -> int:
         """Return the number of bytes available in a pipe."""
@@ -234,21 +257,21 @@ class InterpreterProcess:
             self._exits.unregister(self._outer_pidfd)
             _, status = os.waitpid(self.outer_pid, 0)
         else:
-            self._exits.unregister(self._inner_pidfd)
+            self._exits.unregister(self._inner_pidfd)  # told once; another may take its place
         known = self._wrapper.death_cause() if self._wrapper is not None else None
         if known is not None:
             return known
         if self._outer_pidfd in ended:
             return self._describe_outer_exit(status)
-        return _describe_exit(read_exit_status(self._inner_pidfd))
+        return describe_exit(read_exit_status(self._inner_pidfd))
 
     def _describe_outer_exit(self, status: int) -> str:
         code = os.waitstatus_to_exitcode(status)
         if self._wrapper is not None and code < 0:
-            return f"the sandbox around the interpreter (bwrap) was killed by {_signal_name(-code)}"
+            return f"the sandbox around the interpreter (bwrap) was killed by {signal_name(-code)}"
         if self._wrapper is not None and code > 128:  # the wrapper's code for a signal inside
-            return f"the interpreter was killed by {_signal_name(code - 128)}"
-        return _describe_exit(status) + (self._startup_error() if code >= 0 else "")
+            return f"the interpreter was killed by {signal_name(code - 128)}"
+        return describe_exit(status) + (self._startup_error() if code >= 0 else "")
 
     def is_stopped(self) -> bool:
         """Return whether a signal has stopped it (SIGSTOP), so that it reacts to nothing until continued."""
@@ -266,7 +289,7 @@ class InterpreterProcess:
 
     def close(self) -> None:
         """Close all descriptors, after the process was reaped."""
-        self.ends.close()
+        self._ends.close()
         self._exits.close()
         for fd in {self._outer_pidfd, self._inner_pidfd}:
             os.close(fd)
@@ -310,19 +333,3 @@ class InterpreterProcess:
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         except (OSError, IndexError, ValueError):
             return None
-
-
-def _describe_exit(status: int | None) -> str:
-    if status is None:
-        return "the interpreter ended; Linux before 6.15 does not tell how"
-    code = os.waitstatus_to_exitcode(status)
-    if code < 0:
-        return f"the interpreter was killed by {_signal_name(-code)}"
-    return f"the interpreter exited with code {code}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return f"{signal.Signals(number).name} (signal {number})"
-    except ValueError:
-        return f"signal {number}"

@@ -24,7 +24,7 @@ _DYING_S = 0.002
 _MAX_GROUPS = 10_000  # groups per process: a worker has one, tests have more
 _HUGE_PAGE = 2 * MIB  # the size of the last failed allocation
 _OF_BWRAP = 2  # its two processes are counted as well
-_OPTIONAL = ("memory.memsw.limit_in_bytes", "memory.swap.max", "memory.oom.group")  # not in every kernel
+_OPTIONAL = ("memory.memsw.limit_in_bytes", "memory.swap.max")  # not in every kernel
 _NAME = re.compile(r"replctl-(\d+)-\d+")
 
 
@@ -129,6 +129,7 @@ class Cgroup:
         self._home = home
         self._usage = usage
         self._name = ""
+        self._kills = 0  # that were told
 
     @property
     def directories(self) -> dict[str, Path]:
@@ -162,7 +163,8 @@ class Cgroup:
             most = str(usage.memory_bytes)
             return [("memory.limit_in_bytes", most), ("memory.memsw.limit_in_bytes", most)]
         if controller == "memory":
-            return [("memory.max", str(usage.memory_bytes)), ("memory.swap.max", "0"), ("memory.oom.group", "1")]
+            # Not oom.group: a session whose interpreter is killed goes on from a checkpoint.
+            return [("memory.max", str(usage.memory_bytes)), ("memory.swap.max", "0")]
         if controller == "pids":
             return [("pids.max", str(usage.pids + _OF_BWRAP))]
         if first:
@@ -188,8 +190,10 @@ class Cgroup:
         return found
 
     def was_oom_killed(self) -> bool:
-        """Return whether the kernel killed a process of the group for lack of memory, at any limit."""
-        return self._read_counter("memory.oom_control" if self._home.version == 1 else "memory.events", "oom_kill") > 0
+        """Return whether the kernel killed a process for lack of memory, at any limit, since the last call."""
+        file = "memory.oom_control" if self._home.version == 1 else "memory.events"
+        told, self._kills = self._kills, self._read_counter(file, "oom_kill")
+        return self._kills > told
 
     def has_hit_own_limit(self) -> bool:
         """Return whether the group's own memory limit was reached, rather than an outer group's or the machine's."""

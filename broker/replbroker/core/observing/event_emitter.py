@@ -14,7 +14,7 @@ from replbroker.core.sessions.session import Session
 from replwire import events
 from replwire.faults import RequestError, find_fault
 from replwire.limits import Limits
-from replwire.link import FrameKind, Header, Outcome, SnapshotBody
+from replwire.link import FrameKind, Header, Outcome, RolledBackBody, SnapshotBody
 from replwire.ops import Queueable
 
 _REJECTION_INTERVAL_S = 1.0  # between two events about errors of one kind
@@ -190,6 +190,31 @@ class EventEmitter:
             self._bus.emit(events.SessionReset, session, reason=cause, epoch=session.epoch)
         else:
             self._bus.emit(events.SessionLost, session, why=cause, epoch=session.epoch)
+
+    def emit_session_checkpoint(self, task: EvalTask, number: int, name: str | None) -> None:
+        """Emit that a session's state was kept by request."""
+        self._bus.emit(
+            events.SessionCheckpoint,
+            task.session,
+            eval=task.eval_id,
+            agent=task.agent_label,
+            checkpoint=number,
+            name=name,
+        )
+
+    def emit_session_rolled_back(self, session: Session, report: RolledBackBody, cause: str | None) -> None:
+        """Emit that a session goes on from a checkpoint: its epoch is over."""
+        self.metrics.rollbacks["request" if cause is None else "crash"] += 1
+        self._bus.emit(
+            events.SessionRolledBack,
+            session,
+            checkpoint=report.checkpoint,
+            name=report.name,
+            undone=report.undone,
+            redone=report.redone,
+            cause=cause,
+            epoch=session.epoch,
+        )
 
     def emit_session_moved(self, session: Session) -> None:
         """Emit that a session has a worker in another environment."""

@@ -9,6 +9,7 @@ import msgspec
 
 from replbroker.core.effects import Peer, RereadConfig
 from replbroker.core.operations import views
+from replbroker.core.operations.checkpoint_ops import CheckpointOps
 from replbroker.core.operations.clones import CloneOps
 from replbroker.core.operations.environment_ops import EnvironmentOps
 from replbroker.core.operations.eval_ops import EvalOps
@@ -38,6 +39,7 @@ class OperationDispatcher:
         factory = SessionFactory(state)
         queries = QueryOps(state, scheduler, factory)
         self._evals = evals = EvalOps(state, scheduler, factory, queries)
+        checkpoints = CheckpointOps(state, evals, queries)
         sessions = SessionOps(state, scheduler, factory, evals)
         watching = SubscriptionOps(state, scheduler.pool)
         self.clones = CloneOps(state, scheduler, factory)
@@ -68,6 +70,10 @@ class OperationDispatcher:
             wire.RemoveEnvironment: self.environments.remove_environment,
             wire.Clone: self.clones.clone,
             wire.CloneSession: self.clones.clone,
+            wire.Checkpoint: checkpoints.checkpoint,
+            wire.LsCheckpoints: checkpoints.ls_checkpoints,
+            wire.Rollback: checkpoints.change,
+            wire.DropCheckpoint: checkpoints.change,
             wire.Reset: sessions.reset,
             wire.Close: sessions.close,
             wire.CloseSession: sessions.close,

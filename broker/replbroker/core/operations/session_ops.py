@@ -178,7 +178,7 @@ class SessionOps:
                 raise self._in_use_error(session, peer)
             state.quotas.transfer(SESSIONS, session.holder, Holder(to.identity, session.holder.agent))
             if epoch > session.epoch:
-                session.set_epoch(epoch)  # an earlier session of this name has used the lower ones
+                session.epoch = epoch  # an earlier session of this name has used the lower ones
             state.sessions.transfer(session, to.identity)
             state.records.transfer(session, before)
         session.owner_principal, session.offered_to = to, None

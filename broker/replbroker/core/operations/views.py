@@ -32,6 +32,7 @@ def session_entry(state: BrokerState, session: Session, now: float, reference: s
         state=session.state,
         runtime=session.spec.runtime,
         epoch=session.epoch,
+        worker_epoch=session.worker_epoch,
         created=clock.to_iso(session.created_at),
         created_at=clock.to_unix(session.created_at),
         last_activity=_last_activity(state, session, now),
@@ -64,6 +65,7 @@ def job_entry(state: BrokerState, task: EvalTask, now: float) -> JobEntry:
         started=started,
         duration_ms=duration,
         code=task.code,
+        undone=task.undone,
     )
 
 
@@ -78,6 +80,7 @@ def history_entry(state: BrokerState, item: HistoryItem, now: float) -> HistoryE
         agent=entry.agent,
         submitted=entry.submitted,
         duration_ms=entry.duration_ms,
+        undone=entry.undone,
     )
 
 
@@ -97,6 +100,7 @@ def info(state: BrokerState, session: Session, now: float) -> dict[str, Any]:
         "project": session.project,
         "env": [pair.split("=", 1)[0] for pair in session.env],
         "epoch": session.epoch,
+        "worker-epoch": session.worker_epoch,
         "state": session.state,
         "eval-count": session.eval_count,
         "queued": len(session.waiting_evals()),

@@ -6,7 +6,7 @@ because they count on its variables.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from replbroker.core.effects import ToWorker
 from replbroker.core.scheduling.eval_queue import EvalQueue
@@ -18,6 +18,10 @@ from replbroker.core.sessions.session import CLOSED, IDLE, VACANT, Session
 from replbroker.core.state import BrokerState
 from replwire.faults import RequestError
 from replwire.link import CancelBody, FrameKind, encode, pack
+
+TIMEOUT: Final = "timeout"
+KILLED: Final = "killed"
+_KILL_S = 5.0  # for a worker to kill its interpreter, and to go on from a checkpoint
 
 
 class SessionEnder(Protocol):
@@ -182,14 +186,22 @@ class EvalLifecycle:
         self._state.effects.append(ToWorker(session.worker, frame))
 
     def _on_time_limit(self, task: EvalTask, now: float) -> None:
-        """Interrupt code that has used up its time, and kill its worker after the grace period."""
+        """Interrupt code that has used up its time, and kill it after the grace period.
+
+        A worker that can go on from a checkpoint kills its interpreter; one that does not, or cannot, is killed itself.
+        """
         state = self._state
-        if task.cancel_reason != "timeout":
-            task.cancel_reason = "timeout"
+        if task.cancel_reason not in (TIMEOUT, KILLED):
+            task.cancel_reason = TIMEOUT
             state.emitter.emit_interrupt_requested(task, "time-limit")
             self._send_cancel(task, CancelBody(limit_ms=task.time_limit.ms, hint=task.time_limit.hint()))
             grace = state.limits.interrupt_grace_ms / 1000
             task.deadline = state.deadlines.call_at(now + grace, lambda at: self._on_time_limit(task, at))
             return
         cause = f"killed: it ignored the interrupt at its time limit of {task.time_limit.ms} ms"
+        if task.cancel_reason == TIMEOUT and task.session.can_roll_back:
+            task.cancel_reason = KILLED
+            self._send_cancel(task, CancelBody(kill=cause))
+            task.deadline = state.deadlines.call_at(now + _KILL_S, lambda at: self._on_time_limit(task, at))
+            return
         self._ender.lose_worker(task.session, cause, now, timed_out=True)

@@ -11,6 +11,7 @@ from replbroker.core.scheduling.environment_switch import EnvironmentSwitch
 from replbroker.core.scheduling.eval_queue import EvalQueue
 from replbroker.core.scheduling.hook_gate import HookGate
 from replbroker.core.scheduling.inflight_requests import InflightRequests
+from replbroker.core.scheduling.rollbacks import Rollbacks
 from replbroker.core.scheduling.session_teardown import SessionTeardown
 from replbroker.core.sessions.eval_task import EvalTask, ReadyWaiter
 from replbroker.core.sessions.session import STARTING, Session
@@ -31,6 +32,7 @@ class EvalScheduler:
         teardown: The ends of sessions and workers.
         pool: All workers.
         inflight: Other requests in flight to workers.
+        rollbacks: Sessions that go on from a checkpoint.
         switch: Changes of environment.
         hooks: Evals that wait for a verdict of the hooks.
     """
@@ -42,6 +44,7 @@ class EvalScheduler:
         self.teardown = SessionTeardown(state, self.queue, self.inflight)
         self.pool = self.teardown.pool
         self.lifecycle = self.teardown.lifecycle
+        self.rollbacks = Rollbacks(state, self.teardown)
         self.switch = EnvironmentSwitch(state, self.teardown)
         self.hooks = HookGate(state, self.lifecycle)
 
@@ -146,7 +149,7 @@ class EvalScheduler:
             return
         self._state.deadlines.cancel(session.start_deadline)
         session.start_deadline = None
-        session.executable = assigned.executable
+        session.executable, session.can_roll_back = assigned.executable, not assigned.checkpoints_off
         if session.replaces is not None:
             self.switch.commit(session, now)
             return

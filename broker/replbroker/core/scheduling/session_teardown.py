@@ -5,24 +5,26 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from replbroker.core.limits.quotas import SESSIONS
-from replbroker.core.scheduling.eval_lifecycle import EvalLifecycle
+from replbroker.core.scheduling.eval_lifecycle import KILLED, EvalLifecycle
 from replbroker.core.scheduling.eval_queue import EvalQueue
 from replbroker.core.scheduling.inflight_requests import InflightRequests
 from replbroker.core.scheduling.subscription_ends import end_subscriptions
 from replbroker.core.scheduling.worker_pool import Worker, WorkerPool
+from replbroker.core.sessions.eval_task import EvalTask
 from replbroker.core.sessions.session import CLOSED, STARTING, VACANT, Session
 from replbroker.core.state import BrokerState
 from replwire.faults import RequestError
 
 
-class _Ending(NamedTuple):
+class Ending(NamedTuple):
     """The answers to everything that a session's worker will not answer any more."""
 
     error: RequestError  # to requests in flight and clients that wait for the worker
-    cause: str
+    cause: str | None
     status: list[str]  # of the running eval
     message: str | None
     fields: dict[str, Any]
+    state: dict[str, Any] = {"state": "lost"}  # noqa: RUF012 - never changed
 
 
 class SessionTeardown:
@@ -30,7 +32,7 @@ class SessionTeardown:
 
     def __init__(self, state: BrokerState, queue: EvalQueue, inflight: InflightRequests) -> None:
         self._state = state
-        self._inflight = inflight
+        self.inflight = inflight
         self.pool = WorkerPool(state, self)
         self.lifecycle = EvalLifecycle(state, queue, self.pool, inflight, self)
 
@@ -45,7 +47,8 @@ class SessionTeardown:
             self.on_start_failed(session, cause, now)
         else:
             self._state.log(f"session {session.label}: worker {worker.number} lost: {cause}")
-            self.lose_worker(session, cause, now)
+            killed = session.running is not None and session.running.cancel_reason == KILLED
+            self.lose_worker(session, cause, now, timed_out=killed)
         self.pool.refill(now)
 
     def lose_worker(
@@ -73,11 +76,11 @@ class SessionTeardown:
         session.lost_cause = cause if code == "worker-lost" and not has_client else None
         ending = self._epoch_ending(session, cause, code, timed_out=timed_out)
         if session.running is None:
-            self._answer_all(session, ending, now)
+            self.answer_all(session, ending, now)
             self.lifecycle.advance(session, now)
             return
         state.counts["evals.timeout" if timed_out else "evals.lost"] += 1
-        self._answer_all(session, ending, now)
+        self.answer_all(session, ending, now)
 
     def _end_epoch(self, session: Session) -> None:
         self.pool.discard_worker(session)
@@ -85,15 +88,18 @@ class SessionTeardown:
             session.transition("lose")
         self._state.records.raise_epoch(session)
 
-    def _epoch_ending(self, session: Session, cause: str, code: str, *, timed_out: bool = False) -> _Ending:
+    def _epoch_ending(self, session: Session, cause: str, code: str, *, timed_out: bool = False) -> Ending:
         err = {"worker-lost": f"worker lost: {cause}", "session-reset": f"session reset: {cause}"}[code]
         error = RequestError(code, err, cause=cause, epoch=session.epoch)
         if not timed_out or session.running is None:
-            return _Ending(error, cause, ["done", "error", code], err, {})
-        limit_ms = session.running.time_limit.ms
+            return Ending(error, cause, ["done", "error", code], err, {})
+        message = f"eval timed out after {session.running.time_limit.ms} ms"
+        return Ending(error, cause, ["done", "error", "timeout"], message, self.timeout_fields(session.running))
+
+    def timeout_fields(self, task: EvalTask) -> dict[str, Any]:
+        """Return further fields of the answer to an eval that was killed at its time limit."""
         hint = f"the code did not stop within {self._state.limits.interrupt_grace_ms} ms of its interrupt"
-        fields = {"hint": hint, "max_eval_time_ms": limit_ms}
-        return _Ending(error, cause, ["done", "error", "timeout"], f"eval timed out after {limit_ms} ms", fields)
+        return {"hint": hint, "max_eval_time_ms": task.time_limit.ms}
 
     def leave_worker(self, session: Session, cause: str) -> bool:
         """End the epoch of an unused session that another worker takes over. Its waiting evals stay.
@@ -104,7 +110,7 @@ class SessionTeardown:
         had_worker = session.was_ready and session.worker is not None
         self._end_epoch(session)
         session.lost_cause = None
-        self._inflight.fail_all(session, self._epoch_ending(session, cause, "session-reset").error)
+        self.inflight.fail_all(session, self._epoch_ending(session, cause, "session-reset").error)
         return had_worker
 
     def on_start_failed(self, session: Session, cause: str, now: float, code: str = "worker-lost") -> None:
@@ -126,8 +132,8 @@ class SessionTeardown:
         self.pool.discard_worker(session)
         session.transition("lose")
         error = RequestError(code, f"session {session.label}: {cause}", cause=cause)
-        ending = _Ending(error, cause, ["done", "error", code], error.message, {})
-        self._answer_all(session, ending, now, keep_waiting=session.was_ready)
+        ending = Ending(error, cause, ["done", "error", code], error.message, {})
+        self.answer_all(session, ending, now, keep_waiting=session.was_ready)
         if not session.was_ready and session.state is not CLOSED:
             self.close(session, f"never started: {cause}", now)
 
@@ -161,14 +167,14 @@ class SessionTeardown:
         error = RequestError("session-not-found", f"Session not found: {session.label}", cause=why)
         if session.replacement is not None:
             self.cancel_replacement(session.replacement, error)
-        self._answer_all(session, _Ending(error, why, ["done", "interrupted", "session-closed"], None, {}), now)
+        self.answer_all(session, Ending(error, why, ["done", "interrupted", "session-closed"], None, {}), now)
         state.emitter.emit_session_closed(session, why)
         end_subscriptions(state, state.bus.subscriptions_to(session), ["done", "session-closed"])
         self.pool.refill(now)
 
     # --- the walk ---
 
-    def _answer_all(self, session: Session, ending: _Ending, now: float, *, keep_waiting: bool = False) -> None:
+    def answer_all(self, session: Session, ending: Ending, now: float, *, keep_waiting: bool = False) -> None:
         """Answer waiting evals, requests in flight, clients that wait for the worker, and the running eval."""
         task, error = session.running, ending.error
         for waiting in [] if keep_waiting else session.waiting_evals():
@@ -176,10 +182,10 @@ class SessionTeardown:
             if error.code != "session-not-found":
                 err = f"{err}; this eval was queued and never ran"
             status = ["done", "error", error.code]
-            self.lifecycle.end_waiting(waiting, status, err, now, state="lost", cause=ending.cause)
-        self._inflight.fail_all(session, error)
+            self.lifecycle.end_waiting(waiting, status, err, now, cause=ending.cause, **ending.state)
+        self.inflight.fail_all(session, error)
         if task is not None:
             self.lifecycle.reply_final(
-                task, ending.status, ending.message, now, state="lost", cause=ending.cause, **ending.fields
+                task, ending.status, ending.message, now, cause=ending.cause, **ending.state, **ending.fields
             )
             self.lifecycle.finish(task, ending.status, now)

@@ -94,6 +94,7 @@ class WorkerPool:
 
     def _assign(self, worker: Worker, session: Session) -> None:
         worker.state, worker.session, session.worker = ASSIGNED, session, worker.number
+        session.worker_epoch = session.epoch
         session.worker_identity = session.owner_principal.identity
         body = AssignBody(
             session=session.id,
@@ -107,6 +108,7 @@ class WorkerPool:
             ephemeral=session.ephemeral,
             restore=session.snapshot_path,
             network=self._state.config.sandbox.network_rules(session.spec.sandbox_overrides),
+            checkpoints=self._state.config.checkpoints,
         )
         frame = pack(FrameKind.ASSIGN, encode(body), epoch=session.epoch)
         self._state.effects.append(ToWorker(worker.number, frame))
@@ -122,7 +124,8 @@ class WorkerPool:
         assert giver.worker is not None
         worker = self.workers[giver.worker]
         worker.session, taker.worker, giver.worker = taker, worker.number, None
-        taker.worker_identity = giver.worker_identity
+        taker.worker_identity, taker.worker_epoch = giver.worker_identity, taker.epoch
+        taker.can_roll_back = giver.can_roll_back
 
     def discard_worker(self, session: Session) -> None:
         """Kill the session's worker, or stop waiting for one."""

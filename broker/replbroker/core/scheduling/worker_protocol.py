@@ -11,7 +11,8 @@ from replbroker.core.scheduling.eval_scheduler import EvalScheduler
 from replbroker.core.scheduling.memory_pressure import MemoryPressure
 from replbroker.core.scheduling.outcomes import STATUS_OF
 from replbroker.core.scheduling.worker_pool import Worker
-from replbroker.core.sessions.eval_task import EvalTask
+from replbroker.core.sessions.eval_task import EvalTask, WorkerRequest
+from replbroker.core.sessions.session import BUSY, IDLE
 from replbroker.core.state import BrokerState
 from replwire.faults import clip
 from replwire.link import (
@@ -22,14 +23,16 @@ from replwire.link import (
     Header,
     HeartbeatBody,
     Outcome,
+    RolledBackBody,
     SnapshotBody,
     unpack,
 )
-from replwire.ops import Clone
+from replwire.ops import Checkpoint, Clone
 
 _decode_exited = msgspec.json.Decoder(ExitedBody).decode
 _decode_assigned = msgspec.json.Decoder(AssignedBody).decode
 _decode_snapshot = msgspec.json.Decoder(SnapshotBody).decode
+_decode_rolled_back = msgspec.json.Decoder(RolledBackBody).decode
 _decode_heartbeat = msgspec.json.Decoder(HeartbeatBody).decode
 _VIEW_ABOVE_BYTES = 4096  # bodies above this are forwarded as a view of the frame; below it a copy is cheaper
 
@@ -38,6 +41,12 @@ class _Status(msgspec.Struct):
     status: list[str]
 
 
+class _TakenCheckpoint(msgspec.Struct, rename="kebab"):
+    checkpoint: int
+    checkpoint_name: str | None = None
+
+
+_decode_checkpoint = msgspec.json.Decoder(_TakenCheckpoint).decode
 _decode_status = msgspec.json.Decoder(_Status).decode
 
 
@@ -86,6 +95,8 @@ class WorkerProtocol:
                 self._scheduler.on_assigned(session, _decode_assigned(frame[HEADER_BYTES:]), now)
         elif kind == FrameKind.SNAPSHOT:
             return self._on_snapshot(worker, header, frame)
+        elif kind == FrameKind.ROLLED_BACK:
+            self._on_rolled_back(worker, header, _decode_rolled_back(frame[HEADER_BYTES:]), now)
         elif kind == FrameKind.INTERPRETER_EXITED:
             cause = clip(_decode_exited(frame[HEADER_BYTES:]).cause)
             self._scheduler.teardown.on_worker_lost(worker, cause, now, dead=False)
@@ -103,6 +114,16 @@ class WorkerProtocol:
             self._state.emitter.metrics.add_cpu(worker.session.agent, max(0.0, seconds))
             self._memory.on_usage(worker.usage, usage, now)
         worker.usage = usage
+
+    def _on_rolled_back(self, worker: Worker, header: Header, body: RolledBackBody, now: float) -> None:
+        session = worker.session
+        if session is None or session.state not in (IDLE, BUSY):
+            raise ValueError("a worker that is not assigned has no checkpoint")
+        if header.epoch != session.epoch:
+            return
+        target = self._state.routes.get(header.route)
+        request = target if isinstance(target, WorkerRequest) and target.session is session else None
+        self._scheduler.rollbacks.on_rolled_back(worker, session, request, body, now)
 
     def _forward(self, worker: Worker, header: Header, frame: bytes, now: float) -> None:
         """Send a reply on to its client, unless its route is not this worker's in this epoch."""
@@ -133,6 +154,9 @@ class WorkerProtocol:
             status = STATUS_OF[outcome] if outcome != Outcome.ERROR else _status_in(frame, header.first)
             state.audit.finish(target.peer, target.request_id, status, None)
         if isinstance(target, EvalTask):
+            if isinstance(target.request, Checkpoint) and outcome == Outcome.OK:
+                taken = _decode_checkpoint(memoryview(frame)[HEADER_BYTES:])
+                state.emitter.emit_session_checkpoint(target, taken.checkpoint, taken.checkpoint_name)
             self._scheduler.lifecycle.on_eval_finished(target, outcome, now)
         else:
             self._scheduler.lifecycle.on_request_finished(target, now)

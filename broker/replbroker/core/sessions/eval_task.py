@@ -49,6 +49,7 @@ class EvalTask:
         "status",
         "submitted_at",
         "time_limit",
+        "undone",
         "wait_deadline",
     )
 
@@ -82,6 +83,7 @@ class EvalTask:
         self.request: Queueable | None = request  # until it runs
         self.time_limit = time_limit
         self.is_repeatable = getattr(request, "idempotency_key", None) is not None
+        self.undone = False  # by a rollback or a crash
         self.state: str = self.QUEUED
         self.status: list[str] = []
         self.submitted_at = now

@@ -35,13 +35,16 @@ class IdempotencyCache:
             code: The code of the request.
 
         Raises:
-            RequestError: `idempotency-conflict` for other code or another session.
+            RequestError: `idempotency-conflict` for other code or another session, or when the eval was undone.
         """
         found = self._entries.get(holder.identity, _Entries()).get((holder, key))
         if found is None:
             return None
         if found[0] != _digest(session, code):
             raise RequestError("idempotency-conflict", f"idempotency-key {key} was used for other code")
+        if found[1].undone:
+            err = f"idempotency-key {key} was used for eval {found[1].eval_id}, which was undone"
+            raise RequestError("idempotency-conflict", err, eval_id=found[1].eval_id)
         return found[1]
 
     def put(self, holder: Holder, key: str, session: str, code: str, task: EvalTask) -> None:

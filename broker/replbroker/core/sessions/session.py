@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 from replbroker.core.effects import WorkerSpec
@@ -76,6 +77,8 @@ class Session:
         self.env: list[str] = []
         self.state: str = VACANT
         self.epoch = 1
+        self.worker_epoch = 1  # in which its worker was assigned; it may have gone on in higher ones since
+        self.can_roll_back = False  # when its interpreter dies
         self.worker: int | None = None
         self.ephemeral = False
         self.created_at = now
@@ -135,12 +138,11 @@ class Session:
         """True if an eval runs or waits, or a worker is starting."""
         return self.replacement is not None or self.is_occupied or self.state not in (IDLE, VACANT)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Go on with the same worker in a higher epoch. No eval runs or waits, and no request is in flight."""
-        for task in self.evals:
-            if task.epoch == self.epoch:
-                task.epoch = epoch  # its output can still be read
-        self.epoch = epoch
+    def mark_undone(self, undone: Iterable[int], redone: Iterable[int]) -> None:
+        """Mark evals that count no more, and take the mark from those that count again."""
+        marks = dict.fromkeys(undone, True) | dict.fromkeys(redone, False)
+        for task in (*self.evals, *(item.task for item in self.history)):
+            task.undone = marks.get(task.eval_id, task.undone)
 
     def transition(self, move: str) -> None:
         """Change the state.

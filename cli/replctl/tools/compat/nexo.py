@@ -200,8 +200,8 @@ def _combine(before: NexoOutput, result: Result) -> NexoOutput:
     err = result.err
     if result.traceback or (result.error and not result.running):
         err += result.traceback or f"{result.error}\n"
-    if result.state == "lost" and result.cause and result.cause not in err:
-        err += f"state lost: {result.cause}\n"
+    if result.state in ("lost", "rolled-back") and result.cause and result.cause not in err:
+        err += f"state {result.state}: {result.cause}\n"
     err += f"{result.exit_status}\n" if result.exit_status else ""
     out = result.out + (f"{result.display_value}\n" if result.display_value else "")
     timed_out = result.running or result.exit is ExitCode.TIMED_OUT

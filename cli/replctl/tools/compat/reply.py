@@ -157,7 +157,7 @@ def _run(op: str, fields: dict[str, Any], at: ToolContext) -> ToolCall:
         return ToolResult(text="Evaluation timed out", structured=told.structured, error=True)
     if status == "interrupted":
         return ToolResult(text="Interrupted", structured=told.structured, error=True)
-    if status in ("running", "lost", "reset"):
+    if status in ("running", "lost", "reset", "rolled-back"):
         return told
     parts = list(_blocks(result))
     rooms = split_budget([len(part) for part in parts], at.settings.budget)

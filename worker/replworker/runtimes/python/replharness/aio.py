@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Task
     from contextvars import Context
     from types import CodeType, FrameType
-    from typing import Any, Callable, Dict, List, Optional
+    from typing import Any, Callable, Dict, List, Optional, Tuple
 
     from .interrupts import Interrupts
 
@@ -59,6 +59,31 @@ class Awaiting:
             self._interrupts.divert(None)
             self._task = None
             self._keep_context()
+
+    def fds(self) -> Tuple[int, ...]:
+        """Return the event loop's own descriptors."""
+        loop: Any = self._loop
+        try:
+            return (loop._selector.fileno(), loop._ssock.fileno(), loop._csock.fileno())
+        except Exception:  # there is none, or another implementation
+            return ()
+
+    def revive(self) -> None:
+        """Give the event loop descriptors of its own in a process started from a copy; its tasks stay."""
+        loop: Any = self._loop
+        if loop is None or loop.is_closed():
+            return
+        try:
+            import selectors
+
+            loop._selector.close()
+            loop._selector = selectors.DefaultSelector()
+            loop._ssock.close()
+            loop._csock.close()
+            loop._internal_fds -= 1
+            loop._make_self_pipe()
+        except Exception:  # another implementation of loops: the next eval that awaits makes a new one
+            self._loop = None
 
     async def _main(self, codes: List[CodeType], namespace: Dict[str, Any]) -> Any:
         try:

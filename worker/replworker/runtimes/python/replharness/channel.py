@@ -97,6 +97,10 @@ class Channel:
             except OSError as exc:
                 raise ChannelClosed() from exc
 
+    def warm(self, message: Dict[str, Any]) -> None:
+        """Encode and decode an object as for sending and receiving."""
+        self._parsed(self._encode(message))
+
     def forget(self) -> None:
         """Close the channel in a forked child, so that it can neither write it nor keep it open."""
         fd, self._fd, self._rest = self._fd, -1, b""
@@ -105,6 +109,12 @@ class Channel:
             os.close(fd)
         except OSError:
             pass
+
+    def revive(self, fd: int) -> None:
+        """Begin anew on another descriptor, in an interpreter started from a copy."""
+        self._fd, self._rest = fd, b""
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLIN)
 
     def _parsed(self, body: bytes) -> Dict[str, Any]:
         try:

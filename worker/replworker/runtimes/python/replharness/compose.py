@@ -16,6 +16,10 @@ from .sources import Sources
 from .stack import dump_stacks_on_signal
 from .streams import UserStreams
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List
+
 
 def build_harness(control_fd: int, late_fd: int, trace_fd: int, parcel_fd: int) -> HarnessLoop:
     """Build a harness on these descriptors, with the user's `__main__`, streams, SIGINT and SIGUSR1 set up."""
@@ -35,5 +39,18 @@ def build_harness(control_fd: int, late_fd: int, trace_fd: int, parcel_fd: int) 
         channel.forget()
         gate.after_fork()
 
+    def revive() -> None:
+        channel.revive(control_fd)
+        gate.revive()
+        runner.revive()
+
+    def take_checkpoint(message: Dict[str, Any]) -> Any:
+        if not checkpointers:
+            own_fds = (control_fd, late_fd, trace_fd, parcel_fd)
+            checkpointers.append(late.load("checkpoint").Checkpointer(channel, own_fds, runner, revive))
+        return checkpointers[0].take(message)
+
+    checkpointers: List[Any] = []  # loaded with the first checkpoint
     os.register_at_fork(after_in_child=in_child)
-    return HarnessLoop(channel, runner, interrupts, asks, dump_stacks_on_signal(trace_fd), started_as)
+    stack = dump_stacks_on_signal(trace_fd)
+    return HarnessLoop(channel, runner, interrupts, asks, stack, started_as, take_checkpoint)

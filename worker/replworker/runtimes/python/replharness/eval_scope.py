@@ -70,6 +70,11 @@ class EvalScope:
         self._background_ids = _NONE
         self.lock, self._background_lock = RLock(), allocate_lock()
 
+    def revive(self) -> None:
+        """Undo `after_fork` in an interpreter started from a copy."""
+        self.main = get_ident()
+        self.forked = False
+
     def _alive(self) -> FrozenSet[int]:
         main = self._getpid()  # the main thread's native id
         try:

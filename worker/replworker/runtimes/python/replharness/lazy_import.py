@@ -26,6 +26,7 @@ _PRELOADED = (
     "itertools",
     "marshal",
     "os",
+    "stat",
     "sys",
     "time",
 )

@@ -13,7 +13,7 @@ from .variables import listing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Tuple
+    from typing import Any, Callable, Dict, List, Tuple
 
     from .channel import Channel
     from .interrupts import Interrupts
@@ -36,13 +36,14 @@ class HarnessLoop:
         asks: QueryHandlers,
         stack: bool,
         started_as: Any,
+        take_checkpoint: Callable[[Dict[str, Any]], Any],
     ) -> None:
         self._channel = channel
         self._runner = runner
         self._interrupts = interrupts
         self._started_as = started_as  # the former __main__, whose globals harness.py still uses
         self._exit = os._exit
-        more = {"vars": self._vars, "clear": self._clear, **asks.ops}
+        more = {"vars": self._vars, "clear": self._clear, **asks.ops, "checkpoint": take_checkpoint}
         self._can = [*more, "stack"] if stack else [*more]
         self._ops = {"eval": self._eval, "claim": self._claim, **more}
 
@@ -58,7 +59,9 @@ class HarnessLoop:
                 op = ops.get(str(message.get("op")))
                 if op is None or type(message.get("n")) is not int:
                     raise ChannelBroken("no such op")
-                channel.send(op(message))
+                answer = op(message)
+                if answer is not None:
+                    channel.send(answer)
                 message = {}  # keep nothing of the last eval while waiting
         except ChannelClosed:
             run_exit(0)

@@ -74,7 +74,7 @@ class QueryHandlers:
         directory = _optional(message, "dill")
 
         def work() -> Message:
-            parcel = self._load("fd_receiver").ReceivedDescriptor(self._parcel_fd)
+            parcel = self._load("fd_receiver").ReceivedDescriptor(self._parcel_fd, message["n"])
             depth = sys.getrecursionlimit()
             sys.setrecursionlimit(max(depth, _DEPTH))
             try:

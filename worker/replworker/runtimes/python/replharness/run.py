@@ -112,6 +112,29 @@ class Runner:
             self._rich = RichValues(self.limits)
         return self._rich
 
+    def warm(self) -> None:
+        """Use what every eval uses, so that the next one does not pay for pages shared with a copy."""
+        namespace = self._namespace = self.module.__dict__
+        before = {name: id(value) for name, value in list(namespace.items())}
+        answer = _answer(0)
+        self._streams.restore()
+        self._gate.begin(0, False)
+        self._reloading.begin({})
+        self._interrupts.guard(_EvalBody(self, "0", "<checkpoint>", False, False, answer, None, None).run)
+        self._gate.end()
+        self._streams.flush()
+        answer["changed"] = self._changed(namespace, before)
+        self._channel.warm(answer)
+
+    def loop_fds(self) -> Tuple[int, ...]:
+        """Return descriptors of the event loop, which gets others in a process started from a copy."""
+        return self._awaiting.fds()
+
+    def revive(self) -> None:
+        """Continue in a process started from a copy."""
+        self._pid = self._getpid()
+        self._awaiting.revive()
+
     def failed(self, number: int, exc: BaseException) -> Dict[str, Any]:
         """Return the result frame for a failure of the harness itself."""
         if self._getpid() != self._pid:

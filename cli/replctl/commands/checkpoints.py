@@ -1,0 +1,138 @@
+"""Commands on checkpoints: checkpoint, checkpoints, rollback."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+
+from replctl.client.errors import ReplError
+from replctl.commands.context import CommandContext, reply_fields, session_argument, with_common_options
+from replctl.commands.messages import rollback_notices
+from replctl.durations import format_duration
+from replwire.replies import CheckpointEntry
+
+_MIB = 1024 * 1024
+
+
+class CheckpointReference(click.ParamType):  # type: ignore[type-arg]  # as `SessionName`
+    """The number or the name of a checkpoint."""
+
+    name = "checkpoint"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:  # noqa: ARG002
+        """Return a number as such."""
+        text = str(value)
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else text
+
+
+_reference_argument = click.argument("reference", required=False, metavar="[N|NAME]", type=CheckpointReference())
+
+
+@click.command()
+@session_argument
+@click.option("--name", metavar="NAME", help="Name of the checkpoint; it then stays until it is dropped by request.")
+@with_common_options
+def checkpoint(context: CommandContext, session: str, name: str | None) -> None:
+    """Keep the state of SESSION after its running eval, and print the checkpoint's number."""
+    with context.client() as client:
+        reply = client.checkpoint(session, name)
+    keys = ("checkpoint", "checkpoint-name", "session", "name", "epoch", "state", "eval-id", "not-restored", "notice")
+    context.show(reply_fields(reply, *keys), str(reply.checkpoint))
+    if not context.json:
+        for each in reply.not_restored or []:
+            context.screen.notice(f"a rollback will not restore: {each}")
+        if reply.notice:
+            context.screen.notice(reply.notice)
+
+
+@click.command()
+@session_argument
+@click.option("--drop", metavar="N|NAME", type=CheckpointReference(), help="Drop this checkpoint instead.")
+@with_common_options
+def checkpoints(context: CommandContext, session: str, drop: int | str | None) -> None:
+    """Show the checkpoints of SESSION as a tree; the current state goes on from the one marked *."""
+    with context.client() as client:
+        if drop is not None:
+            reply = client.drop_checkpoint(session, drop)
+            context.show(reply_fields(reply, "checkpoint", "checkpoint-name"))
+            if not context.json:
+                context.screen.notice(f"dropped checkpoint {reply.checkpoint} of {session}")
+            return
+        reply = client.list_checkpoints(session)
+    entries = reply.checkpoints or []
+    if context.json:
+        context.screen.json(reply_fields(reply, "checkpoints", "dropped", "checkpoints-off"))
+        return
+    if entries:
+        columns = ("CHECKPOINT", "NAME", "AFTER EVAL", "AGE", "MEMORY", "TAKEN")
+        context.screen.table(columns, tree_rows(entries, time.time()))
+    else:
+        context.screen.notice(f"session {session!r} has no checkpoints")
+    if reply.checkpoints_off:
+        context.screen.notice(f"no checkpoint is taken: {reply.checkpoints_off}")
+    if reply.dropped:
+        context.screen.notice(f"dropped to make room: {', '.join(map(str, reply.dropped))}")
+
+
+@click.command()
+@session_argument
+@_reference_argument
+@click.option("--to", metavar="N|NAME", type=CheckpointReference(), help="The same as the argument.")
+@with_common_options
+def rollback(context: CommandContext, session: str, reference: int | str | None, to: int | str | None) -> int | None:
+    """Undo the last eval of SESSION, or all evals since checkpoint N. Files stay as they are."""
+    if reference is not None and to is not None:
+        raise click.UsageError("name one checkpoint, as argument or with --to")
+    with context.client() as client:
+        try:
+            reply = client.rollback(session, reference if to is None else to)
+        except ReplError as error:
+            undone = error.reply.undone_evals if error.reply is not None else None
+            if undone and not context.json:
+                context.screen.notice(f"evals that would be undone: {', '.join(map(str, undone))}")
+            return context.fail(error)
+    keys = ("checkpoint", "checkpoint-name", "session", "name", "epoch", "state", "undone-evals", "redone-evals")
+    context.show(reply_fields(reply, *keys, "not-restored", "notice"))
+    if not context.json:
+        label = f"{reply.checkpoint} ({reply.checkpoint_name})" if reply.checkpoint_name else str(reply.checkpoint)
+        context.screen.notice(f"session {session!r} is back at checkpoint {label} (epoch {reply.epoch})")
+        for notice in rollback_notices(reply.undone_evals, reply.not_restored):
+            context.screen.notice(notice)
+        if reply.redone_evals:
+            context.screen.notice(f"valid again: evals {', '.join(map(str, reply.redone_evals))}")
+    return None
+
+
+def tree_rows(entries: Sequence[CheckpointEntry], now: float) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a table: each checkpoint below its parent, indented where a line of evals forks.
+
+    Args:
+        entries: The checkpoints, oldest first.
+        now: Unix time.
+    """
+    numbers = {entry.checkpoint for entry in entries}
+    children: dict[int | None, list[CheckpointEntry]] = {}
+    for entry in entries:
+        parent = entry.parent if entry.parent in numbers and (entry.parent or 0) < entry.checkpoint else None
+        children.setdefault(parent, []).append(entry)
+    waiting = [(entry, 0) for entry in reversed(children.get(None, []))]
+    while waiting:
+        entry, depth = waiting.pop()
+        mark = "*" if entry.current else ""
+        memory = None if entry.memory_bytes is None else f"{entry.memory_bytes / _MIB:.1f} MiB"
+        how = "auto" if entry.automatic else "by request"
+        number = f"{'  ' * depth}{entry.checkpoint}{mark}"
+        yield number, entry.checkpoint_name, entry.eval_id, _age(entry.created, now), memory, how
+        below = children.get(entry.checkpoint, [])
+        waiting += [(each, depth + (len(below) > 1)) for each in reversed(below)]
+
+
+def _age(created: str, now: float) -> str | None:
+    try:
+        return format_duration(max(0.0, now - datetime.fromisoformat(created).timestamp()) * 1000)
+    except ValueError:
+        return None

@@ -1,0 +1,61 @@
+"""Processes that an interpreter leaves in its sandbox when another takes its place."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Collection
+from contextlib import suppress
+
+_MOST = 10_000
+_COMMAND_BYTES = 60
+
+
+def kill_leftovers(wrapper: int, keep: Collection[int]) -> list[str]:
+    """Kill everything in a sandbox but its first process and `keep`; return command lines of what was killed.
+
+    `wrapper` is the process around the sandbox, whose only child is the first inside. A session that forks faster than
+    this looks keeps processes, in its own sandbox and limits.
+    """
+    found = {pid: command for pid, command in _inside(wrapper).items() if pid not in keep}
+    handles = {}
+    for pid in found:
+        with suppress(ProcessLookupError):
+            handles[pid] = os.pidfd_open(pid)
+    still = _inside(wrapper)  # a pid that is inside again or still: its descriptor is of a process inside
+    for pid, handle in handles.items():
+        if pid in still:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        os.close(handle)
+    return [command for pid, command in found.items() if command and pid in still]
+
+
+def _inside(wrapper: int) -> dict[int, str]:
+    """Return pids below the sandbox's first process with their commands; zombies have none."""
+    found: dict[int, str] = {}
+    waiting = [pid for holder in _children(wrapper) for pid in _children(holder)]
+    while waiting and len(found) < _MOST:
+        pid = waiting.pop()
+        found[pid] = _command(pid)
+        waiting += _children(pid)
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):  # each thread lists its own
+            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
+                found += map(int, file.read().split())
+    except OSError:  # it has ended since
+        pass
+    return found
+
+
+def _command(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read(_COMMAND_BYTES).rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
+    except OSError:
+        return ""

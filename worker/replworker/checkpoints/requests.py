@@ -1,0 +1,200 @@
+"""Operations on checkpoints: `checkpoint`, `ls-checkpoints`, `drop-checkpoint` and `rollback`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from replwire.faults import RequestError
+from replwire.link import AssignBody, Header, Outcome
+from replwire.replies import CheckpointEntry, Reply
+from replworker.checkpoints.recovery import Recovery
+from replworker.checkpoints.taker import CheckpointTaker, TakenCheckpoint
+from replworker.checkpoints.tree import CheckpointNode
+from replworker.interpreter import InterpreterBroken
+from replworker.reply_sender import ReplySender
+
+_HINT = "`ls-checkpoints` lists them"
+_MOST = 100  # evals listed in a reply
+
+
+class _CheckpointRequest(msgspec.Struct):
+    id: str
+    name: str | None = None
+
+
+class _ReferenceRequest(msgspec.Struct):
+    id: str
+    checkpoint: int | str | None = None
+    to: int | str | None = None
+
+
+@dataclass(slots=True)
+class _AskedCheckpoint:
+    header: Header
+    request_id: str
+    name: str | None
+    started: float = field(default_factory=time.monotonic)
+
+
+_decode_checkpoint = msgspec.json.Decoder(_CheckpointRequest).decode
+_decode_reference = msgspec.json.Decoder(_ReferenceRequest).decode
+
+
+class CheckpointRequests:
+    """Answers requests about the checkpoints of one session. `off` says why there are none, or is empty."""
+
+    def __init__(self, taker: CheckpointTaker, recovery: Recovery, replies: ReplySender) -> None:
+        self._taker = taker
+        self._recovery = recovery
+        self._replies = replies
+        self._assignment: AssignBody | None = None
+        self.off = ""
+
+    def assign(self, assignment: AssignBody, off: str) -> None:
+        """Note the session, and why it has no checkpoints."""
+        self._assignment = assignment
+        self.off = off
+
+    def handle_checkpoint(self, header: Header, body: bytes) -> None:
+        """Keep the state of this moment; an automatic checkpoint of the same state gets the name."""
+        request, tree, taker = _decode_checkpoint(body), self._taker.tree, self._taker
+        refusal = self._refuse_checkpoint(request.name)
+        if refusal is not None:
+            self._send_refusal(header, request.id, refusal)
+            return
+        asked = _AskedCheckpoint(header, request.id, request.name)
+
+        def take() -> None:
+            made = taker.take(lambda result: self._finish(asked, made, result), automatic=False)
+
+        def use(same: CheckpointNode, result: TakenCheckpoint) -> None:
+            if result.error is None:
+                self._finish(asked, same, result)
+            else:  # threads run: an automatic one is refused
+                take()
+
+        same = tree.find(tree.base) if tree.base is not None and not tree.changed else None
+        if same is None or not same.automatic:
+            take()
+        elif taker.is_complete(same.number):
+            use(same, TakenCheckpoint(None, taker.not_restored.get(same.number, [])))
+        else:
+            taker.join(same.number, lambda result: use(same, result))
+
+    def _refuse_checkpoint(self, name: str | None) -> RequestError | None:
+        most = self._taker.limits.max_checkpoints
+        if self.off:
+            return RequestError("not-supported", f"checkpoint: {self.off}")
+        if name is not None and self._taker.tree.find(name) is not None:
+            return RequestError("checkpoint-already-exists", f"the session has a checkpoint named {name}")
+        if sum(not each.automatic for each in self._taker.tree) >= most:
+            text = f"the session has {most} checkpoints taken by request (max-checkpoints = {most})"
+            hint = "drop one that is not needed"
+            return RequestError("checkpoint-limit-reached", text, limit="max-checkpoints", limit_value=most, hint=hint)
+        return None
+
+    def _finish(self, asked: _AskedCheckpoint, made: CheckpointNode, result: TakenCheckpoint) -> None:
+        if result.error is not None:
+            error = RequestError("checkpoint-failed", f"no checkpoint was taken: {result.error}")
+            self._send_refusal(asked.header, asked.request_id, error)
+            return
+        assert self._assignment is not None
+        made.automatic, made.name = False, asked.name
+        reply = Reply(
+            id=asked.request_id,
+            status=["done"],
+            checkpoint=made.number,
+            checkpoint_name=made.name,
+            session=self._assignment.session,
+            name=self._assignment.name,
+            epoch=self._replies.epoch,
+            state="kept",
+            eval_id=asked.header.eval,
+            duration_ms=round((time.monotonic() - asked.started) * 1000, 3),
+            not_restored=result.not_restored or None,
+        )
+        self._replies.send_reply(asked.header.route, reply, Outcome.OK)
+
+    def _send_refusal(self, header: Header, request_id: str, error: RequestError) -> None:
+        self._send_error(header.route, request_id, error.code, error.message, eval_id=header.eval, **error.fields)
+
+    def handle_list(self, route: int, body: bytes) -> None:
+        """List the checkpoints."""
+        request, tree = _decode_reference(body), self._taker.tree
+        entries = [
+            CheckpointEntry(
+                checkpoint=each.number,
+                checkpoint_name=each.name,
+                eval_id=each.eval_id,
+                parent=each.parent,
+                created=each.created,
+                automatic=each.automatic,
+                current=each.number == tree.base,
+                memory_bytes=self._taker.copies[each.number].own_bytes(),
+            )
+            for each in tree
+            if self._taker.is_complete(each.number)
+        ]
+        dropped = self._taker.dropped or None
+        off = self.off or self._taker.off or None
+        self._replies.send_done(route, request.id, checkpoints=entries, dropped=dropped, checkpoints_off=off)
+
+    def handle_drop(self, route: int, body: bytes) -> None:
+        """Drop a checkpoint."""
+        request = _decode_reference(body)
+        assert request.checkpoint is not None
+        found = self._find(request.checkpoint)
+        if found is None:
+            self._send_not_found(route, request.id, request.checkpoint)
+            return
+        self._taker.drop(found.number)
+        self._replies.send_done(route, request.id, checkpoint=found.number, checkpoint_name=found.name)
+
+    def handle_rollback(self, route: int, body: bytes) -> None:
+        """Go back to a checkpoint, by default to right before the last eval.
+
+        Raises:
+            InterpreterBroken: the copy has ended meanwhile
+        """
+        request = _decode_reference(body)
+        if request.to is not None:
+            found = self._find(request.to)
+            if found is None:
+                self._send_not_found(route, request.id, request.to)
+                return
+        else:
+            found, undone = self._taker.tree.find_undo()
+            if found is None or len(undone) > 1 or not self._taker.is_complete(found.number):
+                self._refuse_undo(route, request.id, found, undone)
+                return
+        if not self._recovery.roll_back(found.number, route):
+            raise InterpreterBroken(f"its checkpoint {found.number} could not be restored")
+
+    def _find(self, reference: int | str) -> CheckpointNode | None:
+        found = self._taker.tree.find(reference)
+        return found if found is not None and self._taker.is_complete(found.number) else None
+
+    def _refuse_undo(self, route: int, request_id: str, found: CheckpointNode | None, undone: list[int]) -> None:
+        if not undone:
+            text = "there is no eval to undo"
+        elif found is None:
+            text = f"there is no checkpoint before eval {undone[-1]}" + (f": {self.off}" if self.off else "")
+        else:
+            evals = ", ".join(map(str, undone[-_MOST:]))
+            text = (
+                f"there is no checkpoint right before eval {undone[-1]}: "
+                f"the newest before it is {found.number}, which would undo the evals {evals}"
+            )
+        listed = undone[-_MOST:] or None
+        self._send_error(route, request_id, "checkpoint-not-found", text, undone_evals=listed, hint=_HINT)
+
+    def _send_not_found(self, route: int, request_id: str, reference: int | str) -> None:
+        text = f"the session has no checkpoint {reference}"
+        self._send_error(route, request_id, "checkpoint-not-found", text, hint=_HINT)
+
+    def _send_error(self, route: int, request_id: str, word: str, err: str, **more: Any) -> None:
+        self._replies.send_error(route, request_id, word, err, epoch=self._replies.epoch, state="kept", **more)

@@ -1,0 +1,136 @@
+"""Checkpoints of the session in this worker: the parts together, and what the rest of the worker tells them."""
+
+from __future__ import annotations
+
+import time
+
+from replwire.deadlines import Deadlines
+from replwire.limits import Limits
+from replwire.link import AssignBody, ResumeBody
+from replworker.checkpoints.automatic import AutomaticCheckpoints
+from replworker.checkpoints.recovery import Recovery
+from replworker.checkpoints.requests import CheckpointRequests
+from replworker.checkpoints.taker import CheckpointTaker
+from replworker.interpreter import Interpreter, InterpreterBroken
+from replworker.reply_sender import ReplySender
+from replworker.results import StateReport
+from replworker.runtimes.interpreter_process import InterpreterProcess
+from replworker.session_settings import WorkerSettings
+from replworker.session_streams import SessionStreams
+
+
+class SessionCheckpoints:
+    """Checkpoints of one session. `fd` is readable when `read_copies` has work."""
+
+    def __init__(
+        self,
+        process: InterpreterProcess,
+        interpreter: Interpreter,
+        replies: ReplySender,
+        streams: SessionStreams,
+        timers: Deadlines,
+        settings: WorkerSettings,
+    ) -> None:
+        self._process = process
+        self._interpreter = interpreter
+        self._memory_limit = None if settings.confinement is None else settings.confinement.policy.limits.memory_bytes
+        self._taker = CheckpointTaker(interpreter, timers, Limits())
+        self._recovery = Recovery(process, interpreter, replies, streams, timers, self._taker)
+        self._automatic = AutomaticCheckpoints(self._taker, streams, timers)
+        self.requests = CheckpointRequests(self._taker, self._recovery, replies)
+        self._assignment: AssignBody | None = None
+        self._report = StateReport()
+        self.fd = self._taker.copies.fd
+        self.read_copies = self._taker.read_copies
+        self.on_woken = self._recovery.on_start
+        self.close = self._taker.copies.close
+
+    def assign(self, assignment: AssignBody) -> None:
+        """Note the session that the worker now belongs to."""
+        self._assignment = assignment
+        self._taker.limits = assignment.limits
+        if assignment.lost is not None:
+            self._report = StateReport("lost", assignment.lost)
+        self.requests.assign(assignment, self._reason_for_none(assignment))
+        self._automatic.is_on = assignment.checkpoints == "auto" and not self.requests.off
+
+    def _reason_for_none(self, assignment: AssignBody) -> str:
+        if assignment.checkpoints == "off":
+            return "checkpoints are switched off (session.checkpoints)"
+        if assignment.ephemeral:
+            return "an ephemeral session has none"
+        if not self._interpreter.supports("checkpoint"):
+            return "this runtime cannot be copied"
+        return "" if self._process.is_held else "a session without a sandbox cannot be copied"
+
+    def begin(self) -> str:
+        """Begin with the state of the assignment. Return why there are no checkpoints, or nothing."""
+        self._automatic.take(time.monotonic())
+        return self.requests.off
+
+    # --- evals ---
+
+    def on_eval_start(self, eval_id: int) -> None:
+        """Note that an eval begins."""
+        self._automatic.on_eval_start(time.monotonic())
+        self._taker.tree.note_eval(eval_id)
+
+    def on_eval_end(self) -> None:
+        """Note that an eval has ended."""
+        self._automatic.on_eval_end(time.monotonic())
+
+    def note_change(self) -> None:
+        """Note that something other than an eval changes the state."""
+        self._taker.tree.changed = True
+
+    def take_report(self) -> StateReport:
+        """Return what has happened to the earlier variables, once."""
+        report, self._report = self._report, StateReport()
+        return report
+
+    # --- the way back ---
+
+    @property
+    def is_starting(self) -> bool:
+        """True while an interpreter is being started from a checkpoint."""
+        return self._recovery.is_starting
+
+    def recover(self, cause: str) -> bool:
+        """Go on from the newest checkpoint after the interpreter's end. Return False if there is none."""
+        return self._process.is_held and self._recovery.recover(cause)
+
+    def is_void(self, epoch: int) -> bool:
+        """Return whether a frame of an epoch was sent before the broker knew of the last rollback."""
+        return epoch <= self._recovery.void_epoch
+
+    def resume(self, epoch: int, body: ResumeBody) -> None:
+        """Begin the epoch after a rollback.
+
+        Raises:
+            InterpreterBroken: the interpreter has failed meanwhile
+        """
+        last = self._recovery.last
+        if body.report and last is not None:
+            self._report = StateReport("rolled-back", last.cause, last.checkpoint)
+        cause = self._recovery.resume(epoch)
+        if cause is not None:
+            raise InterpreterBroken(cause)
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a checkpoint is being taken, or will be soon."""
+        return self._taker.is_busy or self._automatic.is_waiting
+
+    # --- memory ---
+
+    def limit_memory(self, used: int) -> None:
+        """Drop the oldest automatic checkpoints of a session near its limit, or if they alone use too much."""
+        taker = self._taker
+        if not len(taker.tree):
+            return
+        if self._memory_limit is not None and used > self._memory_limit * 3 // 4:
+            taker.drop_oldest()
+            return
+        most = taker.limits.max_checkpoint_bytes
+        if used - (self._process.memory_bytes() or 0) > most and taker.copies.own_bytes() > most:
+            taker.drop_oldest()

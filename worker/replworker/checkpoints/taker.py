@@ -1,0 +1,160 @@
+"""Taking and dropping checkpoints of a session."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from replwire.deadlines import Deadline, Deadlines
+from replwire.limits import Limits
+from replworker.checkpoints.copies import CopySet, WaitingCopy
+from replworker.checkpoints.sentences import describe_threads, missing_from
+from replworker.checkpoints.tree import CheckpointNode, CheckpointTree
+from replworker.interpreter import Interpreter
+from replworker.runtimes import frames
+
+_HERE_S = 5.0  # for a copy to report; without it there is no checkpoint
+_LAST_WAIT_S = 0.05  # for a copy of an interpreter that has just died
+_MAX_DROPPED = 100  # numbers kept for `ls-checkpoints`
+
+
+@dataclass(frozen=True, slots=True)
+class TakenCheckpoint:
+    """Result of a request for a checkpoint: why there is none, or what a rollback to it will not restore."""
+
+    error: str | None
+    not_restored: list[str]
+
+
+Then = Callable[[TakenCheckpoint], None]
+
+
+@dataclass(slots=True)
+class _PendingCheckpoint:
+    then: Then
+    deadline: Deadline
+    answer: TakenCheckpoint | None = None  # of the interpreter; the copy has to report as well
+
+
+class CheckpointTaker:
+    """Takes checkpoints of one interpreter and keeps them within limits.
+
+    `off` says why no automatic ones are taken at the moment, or is empty.
+    """
+
+    def __init__(self, interpreter: Interpreter, timers: Deadlines, limits: Limits) -> None:
+        self._interpreter = interpreter
+        self._timers = timers
+        self.limits = limits
+        self.tree = CheckpointTree()
+        self.copies = CopySet()
+        self.dropped: list[int] = []  # because there were too many
+        self.not_restored: dict[int, list[str]] = {}
+        self.off = ""
+        self._pending: dict[int, _PendingCheckpoint] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a checkpoint is being taken."""
+        return bool(self._pending)
+
+    def is_complete(self, number: int) -> bool:
+        """Return whether the copy of a checkpoint waits."""
+        return number in self.copies and number not in self._pending
+
+    def join(self, number: int, then: Then) -> None:
+        """Call `then`, too, when a checkpoint that is being taken waits, or there is none."""
+        pending = self._pending[number]
+        first = pending.then
+
+        def both(result: TakenCheckpoint) -> None:
+            first(result)
+            then(result)
+
+        pending.then = both
+
+    def take(self, then: Then, *, automatic: bool, name: str | None = None) -> CheckpointNode:
+        """Request a checkpoint of the present state; `then` is called when the copy waits, or there is none."""
+        copy = WaitingCopy()
+        made = self.tree.add(datetime.now(UTC).isoformat(timespec="milliseconds"), automatic=automatic, name=name)
+        number = made.number
+        self.copies.add(number, copy)
+        deadline = self._timers.call_at(
+            time.monotonic() + _HERE_S, lambda _: self._give_up(number, "the copy did not report")
+        )
+        self._pending[number] = _PendingCheckpoint(then, deadline)
+        question = frames.CheckpointFrame(self._interpreter.next_number(), automatic)
+        self._interpreter.request(question, lambda event: self._on_answer(number, event), copy.inner.fileno())
+        copy.inner.close()
+        return made
+
+    def _on_answer(self, number: int, event: frames.FrameEvent) -> None:
+        assert isinstance(event, frames.CheckpointedFrame)
+        self.off = describe_threads(event) if event.refused else ""
+        pending = self._pending.get(number)
+        if pending is None:
+            return
+        error = self.off or event.error or (None if number in self.copies else "the copy ended")
+        if error:
+            self._give_up(number, error)
+            return
+        pending.answer = TakenCheckpoint(None, missing_from(event))
+        self._finish_reported()
+
+    def read_copies(self) -> None:
+        """Note copies that report, and those that have ended."""
+        for number in self.copies.read():
+            pending = self._pending.get(number)
+            if pending is None:
+                self.drop(number)
+            elif pending.answer is not None:  # else the answer says why
+                self._give_up(number, "the copy ended")
+        self._finish_reported()
+
+    def _finish_reported(self) -> None:
+        for number, pending in list(self._pending.items()):
+            if pending.answer is not None and self.copies[number].pid:
+                del self._pending[number]
+                self._timers.cancel(pending.deadline)
+                self.not_restored[number] = pending.answer.not_restored
+                pending.then(pending.answer)
+                self.drop_surplus()
+
+    def _give_up(self, number: int, error: str) -> None:
+        pending = self._pending.pop(number, None)
+        if pending is not None:
+            self._timers.cancel(pending.deadline)
+            self.copies.drop(number)
+            self.tree.discard(number)
+            pending.then(TakenCheckpoint(error, []))
+
+    def drop(self, number: int) -> None:
+        """Drop a checkpoint."""
+        self.copies.drop(number)
+        self.tree.drop(number)
+        self.not_restored.pop(number, None)
+
+    def drop_surplus(self) -> None:
+        """Drop the oldest automatic checkpoints beyond the limit."""
+        while len(self.tree) > self.limits.max_checkpoints and self.drop_oldest():
+            pass
+
+    def drop_oldest(self) -> bool:
+        """Drop the oldest automatic checkpoint that the present state does not go on from, if there is one."""
+        oldest = self.tree.oldest_droppable()
+        if oldest is None:
+            return False
+        self.drop(oldest.number)
+        self.dropped = [*self.dropped[1 - _MAX_DROPPED :], oldest.number]
+        return True
+
+    def on_interpreter_killed(self) -> None:
+        """Keep a copy that was made but did not report yet; give up others that are pending."""
+        for number, pending in list(self._pending.items()):
+            if number in self.copies and self.copies[number].wait_until_here(_LAST_WAIT_S):
+                pending.answer = pending.answer or TakenCheckpoint(None, [])
+            else:
+                self._give_up(number, "the interpreter ended")
+        self._finish_reported()
