@@ -16,11 +16,11 @@ Begin = Callable[..., CheckpointedSession]
 # --- limits ---
 
 
-def test_checkpoints_by_request_are_limited_in_number(open_session: Begin) -> None:
+def test_checkpoints_with_a_name_are_limited_in_number(open_session: Begin) -> None:
     session = open_session(limits=Limits(max_checkpoints=2))
     for turn in range(2):
         session.value(f"x = {turn}")
-        session.take_checkpoint()
+        session.take_checkpoint(f"n{turn}")
     session.value("x = 3")
     answer = session.checkpoint()
     assert answer["status"] == ["done", "error", "checkpoint-limit-reached"]

@@ -88,11 +88,11 @@ def test_an_unfinished_checkpoint_gives_its_number_back() -> None:
     assert tree.add("", automatic=True).number == 3
 
 
-def test_the_oldest_automatic_one_is_dropped_first_and_never_the_one_that_the_state_goes_on_from() -> None:
+def test_the_oldest_one_without_a_name_is_dropped_first_and_never_the_one_that_the_state_goes_on_from() -> None:
     tree = tree_of(1, 2)
     first = tree.find(1)
     assert first is not None
-    first.automatic = False
+    first.name = "kept"
     oldest = tree.oldest_droppable()
     assert oldest is not None
     assert oldest.number == 2

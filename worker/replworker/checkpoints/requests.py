@@ -91,8 +91,8 @@ class CheckpointRequests:
             return RequestError("not-supported", f"checkpoint: {self.off}")
         if name is not None and self._taker.tree.find(name) is not None:
             return RequestError("checkpoint-already-exists", f"the session has a checkpoint named {name}")
-        if sum(not each.automatic for each in self._taker.tree) >= most:
-            text = f"the session has {most} checkpoints taken by request (max-checkpoints = {most})"
+        if sum(each.name is not None for each in self._taker.tree) >= most:
+            text = f"the session has {most} checkpoints with a name (max-checkpoints = {most})"
             hint = "drop one that is not needed"
             return RequestError("checkpoint-limit-reached", text, limit="max-checkpoints", limit_value=most, hint=hint)
         return None

@@ -124,7 +124,7 @@ class SessionCheckpoints:
     # --- memory ---
 
     def limit_memory(self, used: int) -> None:
-        """Drop the oldest automatic checkpoints of a session near its limit, or if they alone use too much."""
+        """Drop the oldest checkpoints without a name of a session near its limit, or if they alone use too much."""
         taker = self._taker
         if not len(taker.tree):
             return

@@ -137,12 +137,12 @@ class CheckpointTaker:
         self.not_restored.pop(number, None)
 
     def drop_surplus(self) -> None:
-        """Drop the oldest automatic checkpoints beyond the limit."""
+        """Drop the oldest checkpoints without a name beyond the limit."""
         while len(self.tree) > self.limits.max_checkpoints and self.drop_oldest():
             pass
 
     def drop_oldest(self) -> bool:
-        """Drop the oldest automatic checkpoint that the present state does not go on from, if there is one."""
+        """Drop the oldest checkpoint without a name that the present state does not go on from, if there is one."""
         oldest = self.tree.oldest_droppable()
         if oldest is None:
             return False

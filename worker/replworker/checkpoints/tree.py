@@ -108,8 +108,8 @@ class CheckpointTree:
             self._count -= 1
 
     def oldest_droppable(self) -> CheckpointNode | None:
-        """Return the oldest automatic checkpoint that the present state does not go on from."""
-        return next((each for each in self._nodes.values() if each.automatic and each.number != self.base), None)
+        """Return the oldest checkpoint without a name that the present state does not go on from."""
+        return next((each for each in self._nodes.values() if each.name is None and each.number != self.base), None)
 
     def _line(self, number: int | None) -> list[int]:
         """Return the evals that a checkpoint contains, oldest first."""

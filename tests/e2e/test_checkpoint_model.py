@@ -1,0 +1,123 @@
+"""Random checkpoints, rollbacks, crashes and evals against real processes, beside a model of what each name must be.
+
+`REPLCTL_SOAK=1` takes a thousand steps, with fresh randomness; a failure prints the seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit import BrokerProcess, Wire, wait_until
+
+SOAK = os.environ.get("REPLCTL_SOAK") == "1"
+STEPS = 1000 if SOAK else 60
+CRASHES = ("import os; os.abort()", "import os; os._exit(1)", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+
+
+@pytest.fixture
+def alone() -> Iterator[BrokerProcess]:
+    """A broker with sandboxed sessions, whose checkpoints are taken by request alone."""
+    directory = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
+    broker = BrokerProcess(directory, "limits.rate-limit-per-min=0", "session.checkpoints=manual", warm=0, sandbox=True)
+    yield broker
+    assert broker.stop() == 0
+    assert "internal error" not in broker.log_text()
+    shutil.rmtree(directory)
+
+
+class _Model:
+    """A session's names as they must be: now, and at each checkpoint."""
+
+    def __init__(self, wire: Wire, seed: int) -> None:
+        self.wire = wire
+        self.random = random.Random(seed)
+        self.names: dict[str, list[int]] = {}
+        self.kept: dict[int, dict[str, list[int]]] = {}
+        self.current = 0
+        self.epoch = 0
+
+    def write(self) -> None:
+        name, value = self.random.choice("abcd"), self.random.randrange(1000)
+        if name in self.names and self.random.random() < 0.5:
+            code = f"{name}.append({value})"
+            self.names[name] = [*self.names[name], value]
+        else:
+            code = f"{name} = [{value}]"
+            self.names[name] = [value]
+        answer = self.wire.run(code)
+        assert answer.status == ["done"], answer.messages
+        self.epoch = answer["epoch"]
+
+    def take(self) -> None:
+        answer = self.wire.ask("checkpoint", session="s")
+        assert answer.status == ["done"], answer.messages
+        self.current = answer["checkpoint"]
+        self.kept[self.current] = dict(self.names)
+        self.forget_dropped()
+
+    def forget_dropped(self) -> None:
+        left = {each["checkpoint"] for each in self.wire.ask("ls-checkpoints", session="s")["checkpoints"]}
+        assert left <= self.kept.keys()
+        self.kept = {number: names for number, names in self.kept.items() if number in left}
+
+    def go_back(self) -> None:
+        if not self.kept:
+            return
+        number = self.random.choice(sorted(self.kept))
+        answer = self.wire.ask("rollback", session="s", to=number)
+        assert (answer["state"], answer["checkpoint"]) == ("rolled-back", number), answer.messages
+        self.arrive(number, answer)
+
+    def crash(self) -> None:
+        answer = self.wire.run(self.random.choice(CRASHES))
+        assert answer.status == ["done", "error", "worker-lost"], answer.messages
+        if not self.kept:
+            assert answer["state"] == "lost"
+            self.names, self.epoch = {}, answer["epoch"]
+            return
+        assert answer["state"] == "rolled-back", answer.messages
+        assert answer["checkpoint"] in self.kept
+        self.arrive(answer["checkpoint"], answer)
+
+    def arrive(self, number: int, answer: Any) -> None:
+        assert answer["epoch"] > self.epoch, "an epoch came twice"
+        self.epoch, self.current, self.names = answer["epoch"], number, dict(self.kept[number])
+
+    def drop(self) -> None:
+        if self.kept:
+            number = self.random.choice(sorted(self.kept))
+            assert self.wire.ask("drop-checkpoint", session="s", checkpoint=number).status == ["done"]
+            del self.kept[number]
+
+    def check(self) -> None:
+        code = "{n: list(globals()[n]) for n in 'abcd' if n in globals()}"
+        answer = self.wire.run(code)
+        assert answer.value == repr({name: self.names[name] for name in "abcd" if name in self.names})
+        assert answer["epoch"] == self.epoch
+
+
+def test_whatever_is_undone_kept_or_crashed_each_name_is_what_it_must_be(alone: BrokerProcess) -> None:
+    seed = random.randrange(1 << 32) if SOAK else 14
+    with alone.wire() as wire:
+        wire.run("1", session="other")  # what the broker starts once has started
+        wire.ask("close", session="other")
+        wait_until(lambda: len(alone.process_tree()) < 5, "that session has ended")
+        before = alone.process_tree()
+        model = _Model(wire, seed)
+        steps = [model.write] * 4 + [model.take] * 3 + [model.go_back] * 2 + [model.crash, model.drop]
+        for step in range(STEPS):
+            try:
+                model.random.choice(steps)()
+                model.check()
+            except AssertionError as error:
+                raise AssertionError(f"seed {seed}, step {step}: {error}") from error
+        wire.ask("close", session="s")
+        wait_until(lambda: alone.process_tree() <= before, "every copy has ended")
