@@ -42,7 +42,7 @@ class _Model:
         self.names: dict[str, list[int]] = {}
         self.kept: dict[int, dict[str, list[int]]] = {}
         self.current = 0
-        self.epoch = 0
+        self.epoch: int = wire.run("None")["epoch"]
 
     def write(self) -> None:
         name, value = self.random.choice("abcd"), self.random.randrange(1000)

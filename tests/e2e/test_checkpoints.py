@@ -320,3 +320,21 @@ def test_a_replay_follows_the_branch_that_was_kept(wire: Wire, own_broker: Broke
     assert replayed.returncode == 0, replayed.stdout
     assert wire.ask("eval", session="again", code="x").value == "[1, 2]"
     assert "undone" in json.dumps(report)
+
+
+def test_a_prompt_undoes_the_last_block(wire: Wire, own_broker: BrokerProcess) -> None:
+    environ = own_broker.environ | {"REPLCTL_ENDPOINT": own_broker.endpoint}
+    ended = subprocess.run(
+        [sys.executable, "-m", "replctl", "attach", "s"],
+        input="x = 1\n/undo\n'x' in globals()\n",
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "back at checkpoint 1" in ended.stderr
+    assert "undone: eval 1" in ended.stderr
+    assert ended.stdout.strip() == "False"
+    assert wire.ask("history", session="s")["history"][0]["undone"] is True

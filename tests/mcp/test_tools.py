@@ -408,3 +408,39 @@ def test_a_hint_of_the_wire_becomes_one_for_tools() -> None:
         id="1", status=["done", "error", "session-not-found"], err="Session not found: a", hint="send `if-missing`"
     )
     assert "if-missing" not in error_result(error_of(reply)).text
+
+
+def test_reset_with_a_checkpoint_goes_back_and_says_what_was_undone(stub: Start) -> None:
+    back = {"checkpoint": 3, "epoch": 2, "state": "rolled-back", "undone-evals": [4, 5], "not-restored": ["a thread"]}
+    broker = stub(scripted_replies(rollback=back))
+    answer = call_tool(broker, "reset", {"session": "s", "to": "last"})
+    assert "back at checkpoint 3 (epoch 2); undone evals: 4, 5" in answer.text
+    assert "[not restored: a thread]" in answer.text
+    assert answer.structured["undone_evals"] == [4, 5]
+    assert "to" not in broker.next_request()
+    call_tool(broker, "reset", {"session": "s", "to": "clean"})
+    assert broker.next_request()["to"] == "clean"
+
+
+def test_a_crash_that_cost_one_eval_is_no_loss(stub: Start) -> None:
+    crashed = {
+        "status": ["done", "error", "worker-lost"],
+        "err": "worker lost: killed by SIGABRT",
+        "cause": "killed by SIGABRT",
+        "state": "rolled-back",
+        "checkpoint": 3,
+        "undone-evals": [4],
+        "eval-id": 4,
+        "epoch": 2,
+    }
+    answer = call_tool(stub(scripted_replies(eval=crashed)), "eval", {"code": "1", "session": "s"})
+    assert answer.structured["status"] == answer.structured["state"] == "rolled-back"
+    assert "state rolled-back to checkpoint 3; undone evals: 4" in answer.text
+    assert "state lost" not in answer.text
+
+
+def test_checkpoints_are_listed_by_info(stub: Start) -> None:
+    entry = {"checkpoint": 3, "checkpoint-name": "clean", "eval-id": 2, "created": "2026-11-23T04:00:00+00:00"}
+    listed = {"checkpoints": [entry | {"current": True, "parent": None, "automatic": False, "memory-bytes": 5}]}
+    broker = stub(scripted_replies(ls_checkpoints=listed))
+    assert "3 (clean): after eval 2" in call_tool(broker, "info", {"what": "checkpoints"}).text
