@@ -385,3 +385,11 @@ def test_the_end_of_a_session_ends_its_copies(open_session: Begin) -> None:
     assert len(inside) == 3
     session.child.kill()
     assert all(has_exited(pid) for pid in inside)
+
+
+def test_a_rollback_waits_for_the_checkpoint_that_it_needs(open_session: Begin) -> None:
+    for _ in range(5):
+        session = open_session("auto")
+        session.value("x = 1")
+        assert session.roll_back().undone == [1]
+        assert session.value("'x' in globals()") == "False"

@@ -155,20 +155,24 @@ class CheckpointRequests:
         self._replies.send_done(route, request.id, checkpoint=found.number, checkpoint_name=found.name)
 
     def handle_rollback(self, route: int, body: bytes) -> None:
-        """Go back to a checkpoint, by default to right before the last eval.
+        """Go back to a checkpoint, by default to right before the last eval. One that is being taken is awaited.
 
         Raises:
             InterpreterBroken: the copy has ended meanwhile
         """
-        request = _decode_reference(body)
+        request, taker = _decode_reference(body), self._taker
+        wanted = taker.tree.find_undo()[0] if request.to is None else taker.tree.find(request.to)
+        if wanted is not None and taker.is_pending(wanted.number):
+            taker.run_after(wanted.number, lambda: self.handle_rollback(route, body))
+            return
         if request.to is not None:
             found = self._find(request.to)
             if found is None:
                 self._send_not_found(route, request.id, request.to)
                 return
         else:
-            found, undone = self._taker.tree.find_undo()
-            if found is None or len(undone) > 1 or not self._taker.is_complete(found.number):
+            found, undone = taker.tree.find_undo()
+            if found is None or len(undone) > 1 or not taker.is_complete(found.number):
                 self._refuse_undo(route, request.id, found, undone)
                 return
         if not self._recovery.roll_back(found.number, route):

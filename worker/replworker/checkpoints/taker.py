@@ -64,6 +64,10 @@ class CheckpointTaker:
         """Return whether the copy of a checkpoint waits."""
         return number in self.copies and number not in self._pending
 
+    def is_pending(self, number: int) -> bool:
+        """Return whether the copy of a checkpoint is being made."""
+        return number in self._pending
+
     def join(self, number: int, then: Then) -> None:
         """Call `then`, too, when a checkpoint that is being taken waits, or there is none."""
         pending = self._pending[number]
@@ -74,6 +78,14 @@ class CheckpointTaker:
             then(result)
 
         pending.then = both
+
+    def run_after(self, number: int, action: Callable[[], None]) -> None:
+        """Run `action` from the loop when a checkpoint that is being taken waits, or there is none."""
+
+        def plan(_: TakenCheckpoint) -> None:
+            self._timers.call_at(time.monotonic(), lambda _: action())
+
+        self.join(number, plan)
 
     def take(self, then: Then, *, automatic: bool, name: str | None = None) -> CheckpointNode:
         """Request a checkpoint of the present state; `then` is called when the copy waits, or there is none."""
