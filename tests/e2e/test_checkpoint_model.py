@@ -40,7 +40,7 @@ class _Model:
         self.wire = wire
         self.random = random.Random(seed)
         self.names: dict[str, list[int]] = {}
-        self.kept: dict[int, dict[str, list[int]]] = {}
+        self.copies: dict[int, dict[str, list[int]]] = {}
         self.current = 0
         self.epoch: int = wire.run("None")["epoch"]
 
@@ -60,18 +60,18 @@ class _Model:
         answer = self.wire.ask("checkpoint", session="s")
         assert answer.status == ["done"], answer.messages
         self.current = answer["checkpoint"]
-        self.kept[self.current] = dict(self.names)
+        self.copies[self.current] = dict(self.names)
         self.forget_dropped()
 
     def forget_dropped(self) -> None:
         left = {each["checkpoint"] for each in self.wire.ask("ls-checkpoints", session="s")["checkpoints"]}
-        assert left <= self.kept.keys()
-        self.kept = {number: names for number, names in self.kept.items() if number in left}
+        assert left <= self.copies.keys()
+        self.copies = {number: names for number, names in self.copies.items() if number in left}
 
     def go_back(self) -> None:
-        if not self.kept:
+        if not self.copies:
             return
-        number = self.random.choice(sorted(self.kept))
+        number = self.random.choice(sorted(self.copies))
         answer = self.wire.ask("rollback", session="s", to=number)
         assert (answer["state"], answer["checkpoint"]) == ("rolled-back", number), answer.messages
         self.arrive(number, answer)
@@ -79,23 +79,23 @@ class _Model:
     def crash(self) -> None:
         answer = self.wire.run(self.random.choice(CRASHES))
         assert answer.status == ["done", "error", "worker-lost"], answer.messages
-        if not self.kept:
+        if not self.copies:
             assert answer["state"] == "lost"
             self.names, self.epoch = {}, answer["epoch"]
             return
         assert answer["state"] == "rolled-back", answer.messages
-        assert answer["checkpoint"] in self.kept
+        assert answer["checkpoint"] in self.copies
         self.arrive(answer["checkpoint"], answer)
 
     def arrive(self, number: int, answer: Any) -> None:
         assert answer["epoch"] > self.epoch, "an epoch came twice"
-        self.epoch, self.current, self.names = answer["epoch"], number, dict(self.kept[number])
+        self.epoch, self.current, self.names = answer["epoch"], number, dict(self.copies[number])
 
     def drop(self) -> None:
-        if self.kept:
-            number = self.random.choice(sorted(self.kept))
+        if self.copies:
+            number = self.random.choice(sorted(self.copies))
             assert self.wire.ask("drop-checkpoint", session="s", checkpoint=number).status == ["done"]
-            del self.kept[number]
+            del self.copies[number]
 
     def check(self) -> None:
         code = "{n: list(globals()[n]) for n in 'abcd' if n in globals()}"
