@@ -19,6 +19,7 @@ from replbroker.core_config import (
     CoreServices,
     build_core_config,
     find_interpreters,
+    installer_settings,
     monotonic_to_unix,
     session_env,
 )
@@ -184,6 +185,7 @@ class _Assembly:
                 load_paths=tuple(session.load_paths),
                 open_files=resources.open_files,
                 secrets=tuple(self._config.secrets),
+                installer=installer_settings(os.environ, self._config.packages),
             ),
             resources.sandbox,
             tuple(self._config.identities),

@@ -20,9 +20,10 @@ from replbroker.core.config import CoreConfig
 from replbroker.core.sessions.sandbox_status import SandboxStatus
 from replbroker.launch.forkserver_launcher import list_named_environments
 from replbroker.sinks.factory import needs_every_event
-from replwire.config import Config
+from replwire.config import Config, PackagesSection
 from replwire.identities import Identities
 from replwire.keys import KeyStore
+from replwire.packages import INSTALLER_VARIABLES, InstallerSettings
 
 # Variables of the broker's environment that interpreters inherit; `[session] pass-env` adds to them.
 _INHERITED_ENV = (
@@ -116,6 +117,7 @@ def build_core_config(config: Config, services: CoreServices, *, idle_exit: bool
         environments=lambda: list_named_environments(str(services.state_dir)),
         has_hooks=extensions.has_hooks,
         checkpoints=config.session.checkpoints,
+        install_packages=config.packages.install,
     )
 
 
@@ -132,6 +134,13 @@ def find_interpreters(config: Config) -> dict[str, str]:
 def session_env(environ: Mapping[str, str], extra: list[str]) -> dict[str, str]:
     """Return the variables of the broker's environment that sessions inherit; `extra` names more of them."""
     return {name: environ[name] for name in (*_INHERITED_ENV, *extra) if name in environ}
+
+
+def installer_settings(environ: Mapping[str, str], section: PackagesSection) -> InstallerSettings:
+    """Return the settings of package installers: sessions get none of these variables."""
+    variables = {name: value for name, value in environ.items() if INSTALLER_VARIABLES.fullmatch(name)}
+    home = os.path.expanduser("~")
+    return InstallerSettings(variables, home, section.builds, section.cache_bytes)
 
 
 def monotonic_to_unix() -> float:

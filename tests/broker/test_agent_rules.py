@@ -95,7 +95,7 @@ def test_a_session_in_plan_mode_says_since_when_and_why(harness: CoreHarness) ->
         assert answer["entered-at"].startswith("20")
     assert harness.request("jobs", session="work")["jobs"] == []
     assert harness.request("env", session="work", action="show")["status"] == ["done"]
-    listing = harness.send("env", session="work", action="list")
+    listing = harness.send("env", session="work", action="status")
     harness.finish(listing)
     copying = harness.send("clone", session="work", name="copy")
     harness.worker("work").send_snapshot(copying)

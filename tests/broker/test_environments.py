@@ -125,7 +125,7 @@ def test_a_session_that_is_in_use_does_not_move(harness: CoreHarness) -> None:
         ({"action": "activate", "path": "@../b"}, "invalid-request"),
         ({"action": "activate", "path": "/" + "x" * 4100}, "invalid-request"),
         ({"action": "add"}, "invalid-request"),
-        ({"action": "remove", "packages": []}, "invalid-request"),
+        ({"action": "rm", "packages": []}, "invalid-request"),
         ({"action": "dance"}, "invalid-request"),
     ],
 )
@@ -149,12 +149,14 @@ def test_packages_take_their_turn_as_an_eval_does(harness: CoreHarness) -> None:
     assert harness.request("history", session="work")["count"] == 1
 
 
-def test_only_python_has_environments(new_harness: Callable[..., CoreHarness]) -> None:
-    harness = new_harness(runtimes=("python", "node"))
+def test_only_python_has_environments_and_bash_has_no_packages(new_harness: Callable[..., CoreHarness]) -> None:
+    harness = new_harness(runtimes=("python", "node", "bash"))
     harness.open("js", runtime="node")
     assert harness.specs[harness.worker("js").number] == WorkerSpec("node")
-    for action in ("show", "activate", "list"):
+    for action in ("show", "activate", "test"):
         assert "not-supported" in harness.request("env", session="js", action=action, path="/venv")["status"]
+    harness.open("sh", runtime="bash")
+    assert "not-supported" in harness.request("env", session="sh", action="add", packages=["six"])["status"]
 
 
 def test_of_another_runtime_one_is_kept_warm_while_a_session_has_it(new_harness: Callable[..., CoreHarness]) -> None:

@@ -113,7 +113,7 @@ def test_env_moves_a_session_to_an_environment_and_back(shop: Shell, tmp_path: P
     assert (back["environment"], back["epoch"]) == (None, 3)
     failed = shop.run("env", "activate", str(tmp_path / "none"), "-s", "moved")
     assert (failed.returncode, "nothing has changed" in failed.stderr) == (5, True)
-    assert shop.run("env", "pkg", "list", "-s", "moved").returncode == 0
+    assert shop.run("env", "pkg", "status", "-s", "moved").returncode == 0
 
 
 def test_load_runs_a_file_of_an_allowed_directory(alone: Shell, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
     "lookup": [["a"]],
     "stack": [["s"]],
     "load": [["/file"]],
-    "env": [["show"], ["activate", "@x"], ["deactivate"], ["pkg", "list"]],
+    "env": [["show"], ["activate", "@x"], ["deactivate"], ["pkg", "status"]],
     "clone": [["s", "t"]],
     "checkpoint": [["s"], ["s", "--name", "n"]],
     "checkpoints": [["s"], ["s", "--drop", "1"]],

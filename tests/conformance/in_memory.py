@@ -68,11 +68,12 @@ class MemoryWorker:
     """A worker without a process of its own: `boot.main` without process setup. Raises one of START_ERRORS."""
 
     def __init__(self, order: WorkerArgs) -> None:
-        self._child, confinement = start_interpreter(order)
+        started = start_interpreter(order)
+        self._child = started.process
         self.link = MemoryLink()
         self.timers = Deadlines()
         link: Any = self.link
-        self.loop = build_loop(order, link, self._child, confinement, self.timers)
+        self.loop = build_loop(order, link, started, self.timers)
         self.loop.start()
 
     def handle_frame(self, frame: bytes) -> None:

@@ -49,7 +49,7 @@ ASKED: dict[str, list[dict[str, Any]]] = {
     "share": [{"session": "p", "level": "read"}],
     "env": [
         {"session": "p", "action": "show"},
-        {"session": "p", "action": "list"},
+        {"session": "p", "action": "status"},
         {"session": "p", "action": "activate", "path": "/no"},
     ],
     "clone": [{"session": "p", "name": "r"}],

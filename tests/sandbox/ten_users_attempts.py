@@ -81,7 +81,7 @@ def methods(reference: str, attacker: str) -> list[list[Any]]:
     return [
         ["eval", "secret", reference, {"create": False}],
         ["read", reference, 1],
-        ["packages", "list", [], reference],
+        ["packages", "status", [], reference],
         ["jobs", reference],
         ["info", reference],
         ["interrupt", reference],

@@ -157,7 +157,7 @@ def test_clones_stacks_and_environments_work_inside(wire: Wire, work: Path) -> N
     assert wire.ask("stack", session="s")["threads"][0]["frames"][0]["file"] == "<s:3>"
     wire.ask("interrupt", session="s")
     assert wire.answer(running).status == ["done", "interrupted"]
-    assert wire.ask("env", session="s", action="list").status == ["done"]
+    assert wire.ask("env", session="s", action="status").status == ["done"]
 
 
 def test_nothing_is_left_when_a_session_is_killed(wire: Wire) -> None:

@@ -359,7 +359,11 @@ def test_a_refused_directory_is_left_to_the_claim_where_directories_are_mounted_
     del report
     told = SandboxRequest(Policy(workspaces=["/srv"]), replace(machine, late_mounts=machine.admin), 0, "/usr/share")
     confinement = prepare_sandbox(
-        "python", told, ResolvedInterpreter(sys.executable, {"PATH": "/usr/bin:/bin"}), records=str(tmp_path / "held")
+        "python",
+        told,
+        ResolvedInterpreter(sys.executable, {"PATH": "/usr/bin:/bin"}),
+        records=str(tmp_path / "held"),
+        packages=None,
     )
     try:
         directory, why, _ = confinement.enter(told.directory, needed=False, granted=lambda: EVERYTHING)

@@ -142,7 +142,7 @@ def test_what_is_no_path_is_no_environment_and_no_file(wire: Wire, path: str) ->
     for asked in (
         wire.ask("new-session", name="t", runtime=path),
         wire.ask("env", session="s", action="activate", path=path),
-        wire.ask("env", session="s", action="install", path=path),
+        wire.ask("env", session="s", action="instantiate", path=path),
     ):
         assert asked.status == ["done", "error", "invalid-request"], asked.messages
     assert wire.run("x").value == "1"

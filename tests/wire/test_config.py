@@ -54,6 +54,8 @@ OTHER = {
     "audit": "false",
     "code": "true",
     "checkpoints": '"manual"',
+    "builds": "true",
+    "install": '"deny"',
     "backend": '"sqlite"',
     "allowed-hosts": '["*.example.com", "@python"]',
     "denied-hosts": '["example.com:22"]',

@@ -115,7 +115,7 @@ def hear(child: InterpreterProcess) -> frames.FrameEvent:
 def test_a_child_tells_its_stack_and_takes_descriptors(child: InterpreterProcess, tmp_path: Path) -> None:
     ready = hear(child)
     assert isinstance(ready, frames.ReadyFrame)
-    assert ready.can == ["vars", "clear", "complete", "lookup", "dump", "restore", "checkpoint", "stack"]
+    assert ready.can == ["vars", "clear", "complete", "lookup", "dump", "restore", "packages", "checkpoint", "stack"]
     child.send(frames.encode(frames.EvalFrame(1, "kept = [1, 2]\ninput()", "<w:1>", False, True, False)))
     assert isinstance(hear(child), frames.NeedInputFrame)
     child.request_stack()

@@ -19,6 +19,9 @@ Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES, pattern=r"^(
 ANY = "*"
 
 
+PackageRule = Literal["allow", "ask", "deny"]
+
+
 class AgentRule(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """Rules for one agent. A field left out keeps the broker's own limit."""
 
@@ -30,6 +33,9 @@ class AgentRule(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
     max_output_bytes: Annotated[
         int, documented("live output of one eval in its sessions, per stream", low=16, high=1024 * MIB)
     ] = 1024 * MIB
+    packages: Annotated[
+        PackageRule | None, documented("whether it may install packages; not set: as `packages.install` says")
+    ] = None
     mode: Annotated[Literal["normal", "plan"], documented("`plan`: read-only, every change is refused")] = "normal"
     network: Annotated[Network | None, documented("network of its sessions, at most `sandbox.network`")] = None
     allowed_hosts: Annotated[

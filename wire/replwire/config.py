@@ -17,6 +17,7 @@ import msgspec
 from replwire.agents import AgentEntry, AgentRules
 from replwire.config_paths import located
 from replwire.config_schema import Config as Config
+from replwire.config_schema import PackagesSection as PackagesSection
 from replwire.config_schema import SandboxSection as SandboxSection
 from replwire.config_schema import TraceSection as TraceSection
 from replwire.identities import Identities

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import field
 
-from replwire.agents import AgentEntry
+from replwire.agents import AgentEntry, PackageRule
 from replwire.documented import documented
 from replwire.extensions import Extension
 from replwire.identities import Identity
@@ -196,6 +196,22 @@ class SessionSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid
     ] = "auto"
 
 
+class PackagesSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+    """Packages that sessions install with `env`; see docs/packages.md."""
+
+    install: Annotated[
+        PackageRule,
+        documented("`ask`: only with a person's approval; `deny`: never. An agent may have its own `packages`"),
+    ] = "allow"
+    builds: Annotated[
+        bool,
+        documented("true: build packages without a wheel, which runs their code in the installer's sandbox"),
+    ] = False
+    cache_bytes: Annotated[
+        int, documented("size of the common cache of downloads at which it is emptied", low=1 << 20, high=1 << 44)
+    ] = 10_000_000_000
+
+
 class TranscriptSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
     """Storage of session transcripts: canonical events, in `transcripts` in the state directory."""
 
@@ -253,6 +269,7 @@ class Config(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown
     access: AccessSection = AccessSection()
     session: SessionSection = SessionSection()
     sandbox: SandboxSection = SandboxSection()
+    packages: PackagesSection = PackagesSection()
     transcript: TranscriptSection = TranscriptSection()
     metrics: MetricsSection = MetricsSection()
     trace: TraceSection = TraceSection()

@@ -99,6 +99,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
             1 << 50,
         ),
     ] = 1024 * MIB
+    max_package_bytes: Annotated[
+        int, documented("packages that one session has installed", "bytes", MIB, 1024 * 1024 * MIB)
+    ] = 4096 * MIB
     max_file_bytes: Annotated[int, documented("file run by `load-file`", "bytes", 1, 64 * MIB)] = MIB
     max_image_bytes: Annotated[
         int, documented("an image in a reply, in base64, or another rich form", "bytes", 0, 4 * MIB)

@@ -108,6 +108,7 @@ class AssignBody(msgspec.Struct, frozen=True, kw_only=True):
     restore: str | None = None  # snapshot of another session to restore
     network: NetworkRules | None = None  # what it may reach by list
     checkpoints: Checkpoints = "auto"
+    packages_of: str | None = None  # session whose installed packages it begins with
 
 
 class AssignedBody(msgspec.Struct, frozen=True):

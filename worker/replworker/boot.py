@@ -14,17 +14,23 @@ import signal
 import sys
 import traceback
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from replwire.deadlines import Deadlines
 from replwire.identities import Identity, Principal
 from replwire.limits import Limits
 from replwire.link import ExitedBody, FrameKind, encode, pack
 from replwire.secret_entries import SecretEntry
+from replwire.packages import NO_INSTALLER, InstallerSettings
 from replworker.grants import GrantResolver
 from replworker.link import BrokerLink
 from replworker.loop import WorkerLoop
 from replworker.memory import create_memory_watch
 from replworker.prepared_secrets import prepare_secrets
+from replworker.packages.job import InstallerPlace
+from replworker.packages.layers import PackagePaths
+from replworker.packages.package_runner import PackageSettings
+from replworker.packages.removal import PackageRemoval
 from replworker.runtimes import removal
 from replworker.runtimes.commands import build_command
 from replworker.runtimes.environments import (
@@ -36,7 +42,7 @@ from replworker.runtimes.environments import (
 from replworker.runtimes.interpreter_process import InterpreterProcess
 from replworker.runtimes.process_start import InterpreterCommand, raise_oom_score
 from replworker.sandbox.placeholders import remove_placeholders
-from replworker.sandbox.plan import SandboxUnavailable
+from replworker.sandbox.plan import PACKAGES, SandboxUnavailable
 from replworker.sandbox.rights import NOBODY, Grant
 from replworker.sandbox.workspace import EVERYTHING, DirectoryRefused
 from replworker.session import WorkerSession
@@ -81,6 +87,8 @@ class WorkerArgs:
     asker: Principal | None = None  # the session's owner, if it matters before the assignment
     egress: str = ""  # socket of the egress proxy
     secrets: tuple[SecretEntry, ...] = ()  # without their values
+    installer: InstallerSettings = NO_INSTALLER
+    broker: int = 0  # its pid
     open_files: int | None = None  # the broker's original soft limit; its own is now higher
 
 
@@ -118,16 +126,16 @@ def find_interpreter(order: WorkerArgs, grant: Grant = EVERYTHING) -> ResolvedIn
 
 def _run(order: WorkerArgs) -> None:
     try:
-        child, confinement = start_interpreter(order)
+        started = start_interpreter(order)
     except START_ERRORS as error:
         _report_failure(BrokerLink(order.endpoint, order.token), str(error))
         return
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told: else it would be "exited with code 0"
         _report_failure(BrokerLink(order.endpoint, order.token), _describe_defect(error))
         return
-    link = BrokerLink(order.endpoint, order.token)
+    link, child = BrokerLink(order.endpoint, order.token), started.process
     try:
-        build_loop(order, link, child, confinement, Deadlines()).run()
+        build_loop(order, link, started, Deadlines()).run()
     except Exception as error:  # noqa: BLE001 - the same
         child.kill()
         _report_failure(link, _describe_defect(error))
@@ -144,23 +152,54 @@ def _describe_defect(error: Exception) -> str:
     return f"internal error of the worker: {type(error).__name__}: {error}"
 
 
-def start_interpreter(order: WorkerArgs) -> tuple[InterpreterProcess, SessionSandbox | None]:
+class StartedInterpreter(NamedTuple):
+    """An interpreter with its sandbox, and where it sees installed packages."""
+
+    process: InterpreterProcess
+    confinement: SessionSandbox | None
+    packages: PackageSettings
+
+
+def start_interpreter(order: WorkerArgs) -> StartedInterpreter:
     """Start the interpreter, sandboxed if requested. Raises one of START_ERRORS."""
     grant = _grant(order)
     found = find_interpreter(order, grant)
     given = order.given
     also = () if given is None else given.reads
     told, records = order.confine, _placeholders_dir(order.directory)
+    packages = _package_settings(order, found)
     confinement = None
     if told is not None:
         by_list = told.policy.network == "list"
         secrets = prepare_secrets(order.secrets, order.egress) if by_list and order.secrets else None
-        confinement = prepare_sandbox(order.runtime, told, found, also, grant, records=records, secrets=secrets)
+        confinement = prepare_sandbox(
+            order.runtime, told, found, also, grant, records=records, packages=packages.mount, secrets=secrets
+        )
     env = found.env if confinement is None else confinement.env
     wrapping = None if confinement is None else confinement.wrapper
     if given is not None:
-        return InterpreterProcess(InterpreterCommand([found.executable, *given.arguments], env, wrapping)), confinement
-    return InterpreterProcess(build_command(order.runtime, found.executable, env, wrapping)), confinement
+        command = InterpreterCommand([found.executable, *given.arguments], env, wrapping)
+    else:
+        command = build_command(order.runtime, found.executable, env, wrapping)
+    return StartedInterpreter(InterpreterProcess(command), confinement, packages)
+
+
+def _package_settings(order: WorkerArgs, found: ResolvedInterpreter) -> PackageSettings:
+    paths, told = PackagePaths(order.directory), order.confine
+    try:
+        mount = paths.create_mount()
+    except OSError:  # a full disk, perhaps: a session can do without packages
+        mount = None
+    return PackageSettings(
+        paths=paths,
+        installer=order.installer,
+        place=InstallerPlace(None if told is None else told.machine, 0 if told is None else told.slot),
+        mount=mount,
+        seen_as=(mount or "") if told is None else PACKAGES,
+        broker=order.broker,
+        executable=found.executable,
+        named=found.named,
+    )
 
 
 def _grant(order: WorkerArgs) -> Grant:
@@ -185,17 +224,18 @@ def _grant(order: WorkerArgs) -> Grant:
 def build_loop(
     order: WorkerArgs,
     link: BrokerLink,
-    child: InterpreterProcess,
-    confinement: SessionSandbox | None,
+    started: StartedInterpreter,
     timers: Deadlines,
 ) -> WorkerLoop:
     """Build the session and event loop around a link and an interpreter."""
+    child, confinement, packages = started
     by_list = confinement is not None and confinement.policy.network == "list"
     settings = WorkerSettings(
         _snapshots_dir(order.directory),
         order.load_paths,
         GrantResolver(order.identities),
         confinement,
+        packages,
         SessionNetwork(order.egress, confinement.secrets) if confinement is not None and by_list else None,
     )
     memory = create_memory_watch(child, confinement)
@@ -225,6 +265,19 @@ def has_set_aside(directory: str) -> bool:
 def delete_set_aside(directory: str) -> list[str]:
     """Delete the environments set aside; return what could not be deleted, and why."""
     return removal.delete_set_aside(_environments_dir(directory))
+
+
+def set_aside_packages(directory: str, session: str | None = None) -> None:
+    """Move the packages of a closed session, and all that dead processes have left, out of the way."""
+    removal = PackageRemoval(PackagePaths(directory))
+    if session is not None:
+        removal.set_aside_session(session)
+    removal.set_aside_stale()
+
+
+def delete_packages(directory: str, cache_bytes: int) -> list[str]:
+    """Delete packages set aside, and the cache if it is too large; return what could not be deleted, and why."""
+    return PackageRemoval(PackagePaths(directory)).delete(cache_bytes)
 
 
 def remove_stale_state(directory: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import msgspec
 
@@ -11,14 +12,15 @@ from replwire.faults import RequestError
 from replwire.link import AssignBody, CancelBody, Header, Outcome
 from replwire.ops import Env, Eval
 from replwire.replies import Reply
-from replworker import files, packages
+from replworker import files
 from replworker.checkpoints.session_checkpoints import SessionCheckpoints
 from replworker.evals import EvalRecord
 from replworker.hints import find_hint
 from replworker.interpreter import Interpreter, InterpreterBroken
+from replworker.packages.package_runner import PackageRunner
 from replworker.reads import ReadHandler
 from replworker.reply_sender import ReplySender
-from replworker.results import build_error_result, build_result, decode_bundle
+from replworker.results import build_error_result, build_package_result, build_result, decode_bundle
 from replworker.runtimes import frames
 from replworker.runtimes.interpreter_process import InterpreterProcess
 from replworker.session_settings import WorkerSettings
@@ -27,6 +29,7 @@ from replworker.snapshots import SnapshotTransfer
 
 _RESEND_S = 0.5  # user code may catch the first interrupt inside a library, so a second is sent
 _HINT_BYTES = 2000  # end of stderr or traceback that is searched for the reason of a failure
+_TEST_RUNNER = str(Path(__file__).parent / "runtimes/python/test_runner.py")
 _NEED_INPUT_MAX = 10_000  # per eval; more means a broken interpreter
 
 _decode_eval = msgspec.json.Decoder(Eval).decode
@@ -59,6 +62,7 @@ class EvalRunner:
         streams: SessionStreams,
         reads: ReadHandler,
         snapshots: SnapshotTransfer,
+        packages: PackageRunner,
         timers: Deadlines,
         settings: WorkerSettings,
         checkpoints: SessionCheckpoints,
@@ -69,6 +73,7 @@ class EvalRunner:
         self._streams = streams
         self._reads = reads
         self._snapshots = snapshots
+        self._packages = packages
         self._timers = timers
         self._settings = settings
         self._checkpoints = checkpoints
@@ -113,6 +118,9 @@ class EvalRunner:
         record.is_cancelled = True
         record.limit_ms = cancel.limit_ms or record.limit_ms
         record.time_hint = cancel.hint or record.time_hint
+        if self._packages.is_installing:
+            self._packages.cancel()
+            return
         self._process.send(frames.encode(frames.InterruptFrame(record.request_number)))
         self._process.interrupt()
         if record.resend_timer is None:
@@ -174,8 +182,27 @@ class EvalRunner:
     def _handle_packages(self, header: Header, body: bytes) -> None:
         request = _decode_env(body)
         record = self._begin(header, request.id, request.op)
-        code, name = packages.build_code(request), self._source_name(header)
-        self._run(record, frames.EvalFrame(record.request_number, code, name, False, False, False))
+        if request.action == "test":
+            code = (
+                f"__import__('subprocess').call([__import__('sys').executable, *{[_TEST_RUNNER, *request.packages]!r}])"
+            )
+            name = self._source_name(header)
+            self._run(record, frames.EvalFrame(record.request_number, code, name, False, False, False))
+            return
+        record.request_number = self._packages.start(
+            request,
+            self._streams.limits,
+            lambda stream, text: self._streams.add_output(stream, text.encode()),
+            lambda error: self._on_packages_end(record, error),
+        )
+
+    def _on_packages_end(self, record: EvalRecord, error: str | None) -> None:
+        if self._streams.evals.running is not record:
+            return  # a rollback has ended it
+        self._streams.finish_output(record)
+        self._timers.cancel(record.resend_timer)
+        result = build_package_result(record, error, self._replies.epoch, self._checkpoints.take_report())
+        self._end(record, result.done, None, result.outcome)
 
     def _handle_clone(self, header: Header, body: bytes) -> None:
         record = self._begin(header, _decode_clone(body).id, "clone")

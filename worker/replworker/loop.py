@@ -58,6 +58,7 @@ class WorkerLoop:
         self._handlers: dict[int, Callable[[], None]] = {
             child.exit_fd: self._on_exit,
             session.copies_fd: session.read_copies,
+            session.watch.fileno(): session.watch.handle_ready,
         }
         if (network := session.network) is not None:
             self._handlers[network.fileno()] = network.poll

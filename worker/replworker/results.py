@@ -78,7 +78,7 @@ def build_result(
         done.status = ["done", "interrupted"]
         return FinalReplies(None, done, Outcome.INTERRUPTED)
     if job.op == "env":
-        return _package_tool_result(result, done)
+        return _test_result(result, done)
     if result.outcome != "ok":
         done.status, done.ex = ["done", "error"], result.ex
         done.err = _exception_text(result.ex) if result.ex else "KeyboardInterrupt"
@@ -130,11 +130,46 @@ def build_error_result(job: EvalRecord, refusal: RequestError, claim: AssignBody
     return FinalReplies(None, done, Outcome.ERROR)
 
 
-def _package_tool_result(result: frames.ResultFrame, done: Reply) -> FinalReplies:
-    """Set the result of a package tool from its exit code."""
+def build_package_result(job: EvalRecord, error: str | None, epoch: int, report: StateReport) -> FinalReplies:
+    """Build the reply to a package action.
+
+    Args:
+        job: the eval of the action
+        error: why it failed, or None
+        epoch: current epoch of the session
+        report: what has happened to the earlier variables, reported once
+    """
+    dropped = job.output.dropped()
+    done = Reply(
+        id=job.request_id,
+        status=["done"],
+        eval_id=job.eval_id,
+        epoch=epoch,
+        state=report.state,
+        cause=report.cause,
+        checkpoint=report.checkpoint,
+        duration_ms=round((time.monotonic() - job.started) * 1000, 3),
+        truncated=True if dropped else None,
+        dropped_bytes=dropped or None,
+    )
+    if job.limit_ms is not None and error is not None:
+        done.status, done.err = ["done", "error", "timeout"], f"installing timed out after {job.limit_ms} ms"
+        done.max_eval_time_ms, done.hint = job.limit_ms, job.time_hint
+        return FinalReplies(None, done, Outcome.TIMEOUT)
+    if job.is_cancelled and error is not None:
+        done.status = ["done", "interrupted"]
+        return FinalReplies(None, done, Outcome.INTERRUPTED)
+    if error is not None:
+        done.status, done.err = ["done", "error"], error
+        return FinalReplies(None, done, Outcome.ERROR)
+    return FinalReplies(None, done, Outcome.OK)
+
+
+def _test_result(result: frames.ResultFrame, done: Reply) -> FinalReplies:
+    """Set the result of a project's tests from their exit code."""
     if result.outcome == "ok" and result.value == "0":
         return FinalReplies(None, done, Outcome.OK)
-    done.status, done.err = ["done", "error"], f"the package tool exited with code {result.value}"
+    done.status, done.err = ["done", "error"], f"the tests ended with exit code {result.value}"
     if result.outcome != "ok":
         done.err = _exception_text(result.ex) if result.ex else "KeyboardInterrupt"
     return FinalReplies(None, done, Outcome.ERROR)

@@ -27,12 +27,14 @@ from replwire.network import NetworkRules
 from replwire.ops import Read, Stdin
 from replwire.replies import SkippedName
 from replworker.checkpoints.session_checkpoints import SessionCheckpoints
+from replworker.descriptor_watch import DescriptorWatch
 from replworker.eval_runner import EvalRunner
 from replworker.info import Inspector
 from replworker.interpreter import Interpreter
 from replworker.introspection import NameQueries
 from replworker.link import BrokerLink
 from replworker.memory import MemoryWatch
+from replworker.packages.package_runner import PackageRunner
 from replworker.reads import ReadHandler
 from replworker.reply_sender import ReplySender
 from replworker.runtimes import frames
@@ -88,9 +90,11 @@ class WorkerSession:
         self.copies_fd = self._checkpoints.fd
         self.read_copies = self._checkpoints.read_copies
         self.limit_checkpoints = self._checkpoints.limit_memory
+        self.watch = DescriptorWatch()
+        self._packages = packages = PackageRunner(interpreter, self.watch, settings.packages)
         reads = ReadHandler(streams, timers, replies.send_reply)
         self._runner = EvalRunner(
-            process, interpreter, replies, streams, reads, self._snapshots, timers, settings, self._checkpoints
+            process, interpreter, replies, streams, reads, self._snapshots, packages, timers, settings, self._checkpoints
         )
         names = NameQueries(replies, interpreter, timers, streams)
         self._names = names
@@ -130,6 +134,7 @@ class WorkerSession:
 
     def send_exited(self, cause: str) -> None:
         """Report the interpreter's exit; the broker answers for the running eval."""
+        self._packages.cancel()
         running = self.streams.evals.running
         if running is not None:
             self.streams.finish_output(running)
@@ -183,6 +188,11 @@ class WorkerSession:
             owner, rules = assignment.asker.identity, assignment.network
             problem = self._settings.network.open(assignment.session, owner, rules, entered.sockets)
             self._notice = "; ".join(filter(None, (self._notice, problem))) or None
+        try:
+            packages = self._packages.assign(assignment.session, assignment.packages_of)
+        except OSError as error:
+            self._send_assigned(f"the session's packages cannot be used: {error.strerror}", [])
+            return
         limits = {
             "value-bytes": assignment.limits.max_value_bytes,
             "trace-frames": assignment.limits.max_trace_frames,
@@ -190,7 +200,7 @@ class WorkerSession:
             "image-bytes": assignment.limits.max_image_bytes,
             "images": assignment.limits.max_images,
         }
-        frame = frames.ClaimFrame(self._interpreter.next_number(), entered.directory, env, limits)
+        frame = frames.ClaimFrame(self._interpreter.next_number(), entered.directory, env, limits, packages)
         self._interpreter.request(frame, self._on_claim_reply)
 
     def _on_claim_reply(self, event: frames.FrameEvent) -> None:

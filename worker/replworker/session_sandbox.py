@@ -122,6 +122,7 @@ def prepare_sandbox(
     grant: Grant = EVERYTHING,
     *,
     records: str,
+    packages: str | None,
     secrets: PreparedSecrets | None = None,
 ) -> SessionSandbox:
     """Prepare the sandbox of an interpreter.
@@ -134,6 +135,7 @@ def prepare_sandbox(
         grant: rights of the owner, if it is known
         records: the broker's directory for records of placeholders
         secrets: the session's secrets, if it has any
+        packages: directory with packages that the session installs
 
     Raises:
         SandboxUnavailable: the machine cannot provide this sandbox
@@ -157,6 +159,7 @@ def prepare_sandbox(
         grant=grant,
         has_holder=runtime == "python",
         files=None if secrets is None else secrets.files,
+        packages=packages,
     )
     return SessionSandbox(told.policy, BubblewrapSandbox(plan), plan.env, directory, records, held, secrets=secrets)
 

@@ -46,12 +46,16 @@ class SessionStreams:
             if not data:
                 return data is None
             most -= len(data)
-            record = self.evals.running
-            if record is None:
-                self.background.add(data)
-            elif text := record.output.add(stream, data):
-                self._forward_output(record, stream, text)
+            self.add_output(stream, data)
         return True
+
+    def add_output(self, stream: Stream, data: bytes) -> None:
+        """Take output for the running eval, else background output."""
+        record = self.evals.running
+        if record is None:
+            self.background.add(data)
+        elif text := record.output.add(stream, data):
+            self._forward_output(record, stream, text)
 
     def read_background(self, most: int) -> bool:
         """Read up to `most` bytes of background output. Return False at its end."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from replbroker.core.sessions.sandbox_status import SandboxStatus
-from replwire.agents import AgentRule, AgentRules
+from replwire.agents import AgentRule, AgentRules, PackageRule
 from replwire.identities import Identities
 from replwire.limits import Limits
 from replwire.ops import Request
@@ -39,6 +39,7 @@ class CoreConfig:
         environments: Returns the named environments on the disk. Reads a directory.
         has_hooks: The shell has hooks, which run before every eval.
         checkpoints: When sessions take checkpoints.
+        install_packages: Whether sessions may install packages, where an agent has no rule of its own.
     """
 
     limits: Limits
@@ -62,6 +63,7 @@ class CoreConfig:
     environments: Callable[[], frozenset[str]] = frozenset
     has_hooks: bool = False
     checkpoints: Checkpoints = "auto"
+    install_packages: PackageRule = "allow"
 
     def rule_for(self, request: Request) -> AgentRule | None:
         """Return the rule for the agent of a request."""

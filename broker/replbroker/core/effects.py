@@ -194,6 +194,12 @@ class DeleteEnvironment(msgspec.Struct, frozen=True, gc=False):
     environment: str
 
 
+class DeletePackages(msgspec.Struct, frozen=True, gc=False):
+    """Delete the packages that a session had installed."""
+
+    session: str
+
+
 class MeasureMemory(msgspec.Struct, frozen=True, gc=False):
     """Measure the memory that the machine has left, and call `BrokerCore.on_memory_measured`."""
 
@@ -225,6 +231,7 @@ Effect = (
     | PublishEvent
     | RereadConfig
     | DeleteEnvironment
+    | DeletePackages
     | MeasureMemory
     | Log
     | StopBroker

@@ -32,6 +32,7 @@ from replbroker.launch.egress_service import EgressService
 from replbroker.launch.environment_remover import EnvironmentRemover
 from replbroker.launch.launcher import ExitedWorker, RemovedEnvironment
 from replbroker.launch.orphans import become_subreaper, reap_orphans
+from replbroker.launch.package_remover import PackageRemover
 from replbroker.launch.sandbox_provider import SandboxProvider
 from replbroker.loop_parts import Register, Unregister
 from replwire.ext.contracts import Runtime
@@ -39,6 +40,7 @@ from replwire.identities import Identity
 from replwire.limits import Limits
 from replwire.network import HostLists, TrafficRecord
 from replwire.secret_entries import SecretEntry
+from replwire.packages import InstallerSettings
 from replworker.boot import ExternalRuntime, WorkerArgs, main, remove_stale_state
 from replworker.boot import list_named_environments as list_named_environments
 from replworker.egress.process import serve as serve_egress
@@ -63,6 +65,7 @@ class LauncherSettings:
         load_paths: Directories that `load-file` may read.
         open_files: Limit of open files for workers, and the broker's own.
         secrets: The secrets of the settings, without their values.
+        installer: Settings of package installers.
     """
 
     socket_dir: Path
@@ -75,6 +78,7 @@ class LauncherSettings:
     load_paths: tuple[str, ...]
     open_files: tuple[int, int]
     secrets: tuple[SecretEntry, ...] = ()
+    installer: InstallerSettings
 
 
 class ForkserverLauncher:
@@ -106,6 +110,7 @@ class ForkserverLauncher:
         self._exited: list[ExitedWorker] = []
         self._environments: dict[int, str] = {}  # of live workers
         self._environment_remover = EnvironmentRemover(settings.state_dir)
+        self._package_remover = PackageRemover(settings.state_dir, settings.installer.cache_bytes)
         self._sweep_due = False
         self._closing = False
         remove_stale_state(settings.state_dir)
@@ -199,6 +204,8 @@ class ForkserverLauncher:
             spec.principal,
             self._egress.path,
             settings.secrets,
+            settings.installer,
+            os.getpid(),
             settings.open_files[0],
         )
         if self._sandbox.has_list(spec):
@@ -251,6 +258,7 @@ class ForkserverLauncher:
         if self._environments.pop(worker, None) is not None:
             self._environment_remover.on_worker_exit(self._environments.values())
         self._sandbox.cleanup(worker)
+        self._package_remover.on_worker_exit()
         remove_stale_state(self._settings.state_dir)
         if worker in self._kill_requested:
             self._kill_requested.discard(worker)
@@ -267,6 +275,9 @@ class ForkserverLauncher:
 
     def remove_environment(self, environment: str) -> None:
         self._post_result(lambda: self._environment_remover.request(environment, self._environments.values()))
+
+    def remove_packages(self, session: str) -> None:
+        self._package_remover.remove(session)
 
     def take_removed_environments(self) -> list[RemovedEnvironment]:
         return self._environment_remover.take_removed()

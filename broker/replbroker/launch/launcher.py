@@ -60,6 +60,9 @@ class Launcher(DescriptorSource, Protocol):
     def remove_environment(self, environment: str) -> None:
         """Remove a named environment once every worker in it has exited; `take_removed_environments` reports it."""
 
+    def remove_packages(self, session: str) -> None:
+        """Remove the packages that a closed session had installed, in the background."""
+
     def take_removed_environments(self) -> list[RemovedEnvironment]:
         """Return the environments that were removed, or could not be, since the last call."""
 

@@ -132,13 +132,13 @@ class Operations(ABC, Generic[ReplyT, ResultT]):
         path: str | None = None,
         on_output: OnOutput | None = None,
     ) -> ResultT:
-        """Run a package tool in the session's environment; its output is the result's.
+        """Manage the session's packages; the output of the installer is the result's.
 
         Args:
-            action: `add`, `remove`, `list`, `install` or `test`.
-            packages: Names of packages to add or remove.
+            action: `add`, `rm`, `update`, `status`, `instantiate`, `resolve` or `test`.
+            packages: Names of packages, for `add` with versions if needed.
             session: Name or id of the session.
-            path: For `install`, the lock or project file.
+            path: For `instantiate`, the lock or project file.
             on_output: Called with the stream and the text as it arrives.
         """
         fields = request_fields.package_fields(action, packages, session, path)

@@ -8,6 +8,7 @@ import click
 
 from replctl.commands.context import CommandContext, session_option, with_common_options
 from replctl.commands.foreground import empty_eval_json, show_result
+from replwire.ops import PACKAGE_ACTIONS
 from replwire.replies import EnvironmentEntry, Reply
 
 
@@ -93,17 +94,18 @@ def _show_switch(context: CommandContext, session: str, reply: Reply) -> None:
 
 
 @env.command()
-@click.argument("action", type=click.Choice(["add", "remove", "list", "install", "test"]))
+@click.argument("action", type=click.Choice([*PACKAGE_ACTIONS]))
 @click.argument("packages", nargs=-1)
 @session_option
 @click.option(
-    "--from", "path", metavar="FILE", help="File that `install` reads. [lock or project file in the directory]"
+    "--from", "path", metavar="FILE", help="File that `instantiate` reads. [lock or project file in the directory]"
 )
 @with_common_options
 def pkg(context: CommandContext, action: str, packages: tuple[str, ...], session: str, path: str | None) -> int:
-    """Manage PACKAGES of a session's environment, with uv if available, else pip.
+    """Manage PACKAGES of a session: names, for `add` with versions if needed, as in 'pandas>=2.2'.
 
-    The tool runs as an eval of the session: other clients can interrupt and read it.
+    An installer outside the session's sandbox fetches them, so the session needs no network, and they can be imported
+    at once. It runs as an eval of the session: other clients can interrupt and read it. See docs/packages.md.
     """
     context.empty_result = empty_eval_json(session)
     with context.client() as client:

@@ -14,6 +14,7 @@ from replctl.tools import inspection
 from replctl.tools.base import FollowUps, ToolCall, ToolContext, ToolDefinition, ToolResult, bad_arguments, request
 from replctl.tools.steps import answer_input, model_eval_fields, read_eval, run_and_render, with_session
 from replwire.identifiers import DEFAULT_SESSION
+from replwire.ops import PackageAction
 
 Seconds = Annotated[float, Meta(ge=0)]
 Natural = Annotated[int, Meta(ge=0)]
@@ -83,7 +84,7 @@ class InfoArgs(msgspec.Struct, forbid_unknown_fields=True):
 class EnvArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `env`."""
 
-    action: Literal["show", "activate", "deactivate", "add", "remove", "list", "install", "test"] = "show"
+    action: Literal["show", "activate", "deactivate"] | PackageAction = "show"
     session: str = DEFAULT_SESSION
     path: Annotated[str | None, Meta(description="activate: environment or project")] = None
     packages: list[str] = []
@@ -289,8 +290,8 @@ TOOLS = (
         open_world=True,
         runs_code=True,
         output=_output(environment="string"),
-        text="The session's Python environment: show, activate (restarts it), add, remove, list, install or test "
-        "packages.",
+        text="Packages, installed without network access: add, rm, update, status, instantiate, resolve, test. "
+        "Environment: show, activate (restarts it).",
     ),
     ToolDefinition(
         name="stdin",

@@ -54,7 +54,7 @@ class HookRequest:
 
     `op` is `eval` or another queued operation: `load-file`, `reload-file`, `env` or `clone`, which have no `code`;
     `file` is set for the first two. `ephemeral` sessions have no name. `agent` is a label, `identity` is authenticated
-    by the transport.
+    by the transport. `command` is the action and the packages of `env`, such as `env add six`.
     """
 
     op: str
@@ -67,6 +67,7 @@ class HookRequest:
     agent: str | None
     binding: str | None
     identity: str
+    command: str = ""
     approved: frozenset[str] = frozenset()  # hooks, as `OWNER/NAME`, that a person has approved
 
     @cached_property

@@ -8,6 +8,7 @@ from replwire.ops.checkpoints import Checkpoint, DropCheckpoint, LsCheckpoints, 
 from replwire.ops.evals import Eval, History, Interrupt, Jobs, LoadFile, Read, ReloadFile, Stack, Stdin
 from replwire.ops.names import ClearBindings, Complete, Lookup, LsBindings
 from replwire.ops.sessions import (
+    PACKAGE_ACTIONS,
     Clone,
     CloneSession,
     Close,
@@ -17,6 +18,7 @@ from replwire.ops.sessions import (
     LsEnvironments,
     LsSessions,
     NewSession,
+    PackageAction,
     RemoveEnvironment,
     Reset,
     SetMode,
@@ -27,6 +29,7 @@ from replwire.ops.watching import Introspect, Subscribe, Unsubscribe
 
 __all__ = [
     "OPS",
+    "PACKAGE_ACTIONS",
     "Checkpoint",
     "ClearBindings",
     "Clone",
@@ -52,6 +55,7 @@ __all__ = [
     "LsSessions",
     "NewSession",
     "OpensSession",
+    "PackageAction",
     "Ping",
     "Queueable",
     "QueuedRequest",

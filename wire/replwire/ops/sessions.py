@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from msgspec import Meta
 
@@ -85,17 +85,23 @@ class Transfer(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
     who: Annotated[str, Meta(min_length=1, max_length=256)]
 
 
-class Env(QueuedRequest, frozen=True, kw_only=True, rename="kebab"):
-    """Manage the Python environment of a session.
+PackageAction = Literal["add", "rm", "update", "status", "instantiate", "resolve", "test"]
+PACKAGE_ACTIONS: tuple[str, ...] = get_args(PackageAction)
 
-    `show` it; `activate` the one at `path` (see `new-session`) or `deactivate` it: the session gets a new worker, and
-    if that fails nothing changes; `add`, `remove`, `install`, `list` packages or run `test`s in it: these are queued
-    like an eval, with live output.
+
+class Env(QueuedRequest, frozen=True, kw_only=True, rename="kebab"):
+    """Manage the environment and packages of a session.
+
+    `show` its Python environment; `activate` the one at `path` (see `new-session`) or `deactivate` it: the session gets
+    a new worker, and if that fails nothing changes. The other actions are queued like an eval, with live output:
+    `add`, `rm` and `update` packages, show their `status`, `instantiate` those of a lock or project file at `path`,
+    `resolve` them without installing, or run the project's `test`s.
     """
 
     returns: ClassVar[tuple[str, ...]] = (
         "environment",
         "executable",
+        "approval",
         "session",
         "name",
         "epoch",
@@ -119,13 +125,13 @@ class Env(QueuedRequest, frozen=True, kw_only=True, rename="kebab"):
     long: ClassVar[bool] = True
 
     session: str
-    action: Literal["show", "activate", "deactivate", "add", "remove", "list", "install", "test"]
+    action: Literal["show", "activate", "deactivate"] | PackageAction
     path: Annotated[str, Meta(max_length=4096)] | None = None
     packages: Annotated[list[Annotated[str, Meta(min_length=1, max_length=1000)]], Meta(max_length=100)] = []
 
     @property
     def mutates(self) -> bool:
-        return self.action not in ("show", "list")
+        return self.action not in ("show", "status", "resolve")
 
     def summary(self) -> str:
         return " ".join(["env", self.action, *self.packages])

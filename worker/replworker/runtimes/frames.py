@@ -11,18 +11,24 @@ a packet that has the frame's number in digits.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from replwire.replies import Completion, ExceptionInfo, SkippedName, StackFrame, Variable
 
+MAX_DISTRIBUTIONS = 5000  # that an interpreter may list
 
-class ClaimFrame(msgspec.Struct, tag_field="op", tag="claim"):
-    """Set working directory, environment variables and limits."""
+
+class ClaimFrame(msgspec.Struct, tag_field="op", tag="claim", omit_defaults=True):
+    """Set working directory, environment variables, limits, and the directory of installed packages."""
 
     n: int
     cwd: str | None
     env: dict[str, str]
     limits: dict[str, int]
+    packages: str | None = None
 
 
 class EvalFrame(msgspec.Struct, tag_field="op", tag="eval", omit_defaults=True):
@@ -109,6 +115,19 @@ class CheckpointFrame(msgspec.Struct, tag_field="op", tag="checkpoint"):
 
     n: int
     automatic: bool
+
+
+class PackagesFrame(msgspec.Struct, tag_field="op", tag="packages"):
+    """Import from this directory of installed packages instead of an earlier one; None changes nothing.
+
+    The reply names those of `modules` that are imported. With `file`, it has the text of that lock or project file;
+    of the first one in the working directory if it is empty.
+    """
+
+    n: int
+    path: str | None = None
+    modules: list[str] = []
+    file: str | None = None
 
 
 class _FrameEvent(msgspec.Struct, tag_field="t", frozen=True, rename="kebab"):
@@ -228,6 +247,17 @@ class WokenFrame(_FrameEvent, frozen=True, tag="woken"):
     """First frame of an interpreter started from a copy."""
 
 
+class PackagesListedFrame(_FrameEvent, frozen=True, tag="packages"):
+    """Reply to PackagesFrame: packages of the environment beside the installed ones, as names and versions."""
+
+    n: int
+    distributions: Annotated[list[tuple[str, str]], Meta(max_length=MAX_DISTRIBUTIONS)] = []
+    imported: list[str] = []
+    file: str | None = None
+    text: str = ""
+    error: str | None = None
+
+
 class BrokenFrame(_FrameEvent, frozen=True, tag="broken"):
     """The interpreter cannot continue because of what the user's code did. Its last frame."""
 
@@ -246,6 +276,7 @@ FrameEvent = (
     | DumpedFrame
     | CheckpointedFrame
     | WokenFrame
+    | PackagesListedFrame
     | BrokenFrame
 )
 

@@ -34,6 +34,19 @@ def set_aside(directory: str, environment: str) -> None:
                 os.unlink(f".{name}.lock", dir_fd=home)
 
 
+def set_aside_entry(directory: str, *names: str) -> None:
+    """Move the directory with these names, one below the other, out of the way; do nothing if it is gone.
+
+    Raises:
+        OSError: it cannot be moved
+    """
+    with _directory(directory) as top, _directory(os.path.join(directory, *names[:-1])) as home:
+        with suppress(FileExistsError):
+            os.mkdir(_ASIDE, 0o700, dir_fd=top)
+        with _directory(_ASIDE, top) as aside, suppress(FileNotFoundError):
+            _move(names[-1], home, aside)
+
+
 def has_set_aside(directory: str) -> bool:
     """Return whether something waits to be deleted, perhaps since an earlier broker."""
     return next(_names(directory), None) is not None

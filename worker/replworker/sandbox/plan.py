@@ -21,6 +21,7 @@ FIRST_FD = 7  # 0 to 6 are the interpreter's
 ARGUMENTS_FD, FILTER_FD, FIRST_TEXT_FD = FIRST_FD, FIRST_FD + 1, FIRST_FD + 2
 # Covers of hidden paths. The device is on a nodev mount, so it cannot even be opened.
 EMPTY_DIRECTORY, NO_FILE = "/run/empty", "/dev/null"
+PACKAGES = "/run/packages"  # packages that the session has installed
 SCRATCH = "/tmp/work"  # working directory of sessions without a workspace
 _MIN_VERSION = (0, 7)  # bubblewrap: --size
 _DISABLE_USERNS_VERSION = (0, 8)  # bubblewrap: --disable-userns
@@ -99,6 +100,7 @@ def build_plan(
     rights: Rights | None = None,
     has_holder: bool = False,
     files: Mapping[str, str] | None = None,
+    packages: str | None = None,
 ) -> SandboxPlan:
     """Build the plan for `runtime`.
 
@@ -108,6 +110,7 @@ def build_plan(
     identities, compared again after mounting because bubblewrap follows symlinks. `asked` are the paths of `needs`
     named by a client, opened with `rights` like the workspace. With `has_holder`, the sandbox outlasts the runtime.
     `files` are further generated ones: path to contents.
+    `packages` is the directory shown at PACKAGES.
 
     Raises:
         SandboxUnavailable: the machine cannot provide this sandbox
@@ -132,6 +135,7 @@ def build_plan(
             *_private_filesystems(policy),
             *_files(texts),
             *_runtime(policy, needs),
+            *(("--ro-bind", packages, PACKAGES) if packages is not None else ()),
             *_bind_options([*granted, *hidden, *workspace]),
             *_seal_options(workspace),
         ),
@@ -144,7 +148,7 @@ def build_plan(
         ),
         env=environment(env, policy),
         run_as=run_as,
-        open_way=needs.paths,
+        open_way=(*needs.paths, *((packages,) if packages is not None else ())),
         owned=_visible_paths(*granted, *workspace),
         asked=(*asked, *_visible_paths(*workspace)),
         rights=rights,

@@ -43,6 +43,7 @@ def prepare_plan(
     grant: Grant = workspace.EVERYTHING,
     has_holder: bool = False,
     files: Mapping[str, str] | None = None,
+    packages: str | None = None,
 ) -> SandboxPlan:
     """Plan the sandbox of an interpreter.
 
@@ -62,6 +63,7 @@ def prepare_plan(
         grant: rights of the session's owner
         files: generated files: path to contents
         has_holder: the sandbox outlasts its first interpreter, which has to report its start (see sandbox_init.py)
+        packages: directory with packages that the session installs
 
     Raises:
         SandboxUnavailable: the machine cannot provide this sandbox
@@ -110,6 +112,7 @@ def prepare_plan(
         rights=grant.rights,
         has_holder=has_holder,
         files=files,
+        packages=packages,
     )
 
 

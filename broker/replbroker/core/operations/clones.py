@@ -67,6 +67,8 @@ class CloneOps:
             return
         target.cwd_needed = source.cwd_needed
         target.snapshot_path = snapshot.path
+        if own and source.has_packages:
+            target.has_packages, target.packages_of = True, source.id
         if not own and (source.cwd or spec.environment != source.spec.environment):
             target.notice = f"a copy of {source.owner}'s session has neither its directory nor its environment"
         self._state.emitter.emit_session_forked(target, source, snapshot)

@@ -13,6 +13,7 @@ from replbroker.core.operations.checkpoint_ops import CheckpointOps
 from replbroker.core.operations.clones import CloneOps
 from replbroker.core.operations.environment_ops import EnvironmentOps
 from replbroker.core.operations.eval_ops import EvalOps
+from replbroker.core.operations.package_ops import PackageOps
 from replbroker.core.operations.query_ops import QueryOps
 from replbroker.core.operations.session_factory import SessionFactory
 from replbroker.core.operations.session_ops import SessionOps
@@ -40,7 +41,7 @@ class OperationDispatcher:
         queries = QueryOps(state, scheduler, factory)
         self._evals = evals = EvalOps(state, scheduler, factory, queries)
         checkpoints = CheckpointOps(state, evals, queries)
-        sessions = SessionOps(state, scheduler, factory, evals)
+        sessions = SessionOps(state, scheduler, factory, PackageOps(state, scheduler, evals))
         watching = SubscriptionOps(state, scheduler.pool)
         self.clones = CloneOps(state, scheduler, factory)
         self.environments = EnvironmentOps(state, scheduler.pool)

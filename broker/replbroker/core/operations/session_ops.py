@@ -5,7 +5,7 @@ from __future__ import annotations
 from replbroker.core.effects import Peer, WorkerSpec
 from replbroker.core.limits.quotas import SESSIONS, Holder
 from replbroker.core.operations import views
-from replbroker.core.operations.eval_ops import EvalOps
+from replbroker.core.operations.package_ops import PackageOps
 from replbroker.core.operations.session_factory import SessionFactory, check_fields, check_path, environment_spec
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
 from replbroker.core.sessions.eval_task import ReadyWaiter
@@ -23,11 +23,13 @@ _MAX_SHARES = 100
 class SessionOps:
     """Each method takes the typed request, its sender, its bytes and the moment."""
 
-    def __init__(self, state: BrokerState, scheduler: EvalScheduler, factory: SessionFactory, evals: EvalOps) -> None:
+    def __init__(
+        self, state: BrokerState, scheduler: EvalScheduler, factory: SessionFactory, packages: PackageOps
+    ) -> None:
         self._state = state
         self._scheduler = scheduler
         self._factory = factory
-        self._evals = evals
+        self._packages = packages
 
     def new_session(self, request: wire.NewSession, peer: Peer, _: bytes, now: float) -> None:
         """Open a session, or return the one of this name. The reply is sent when it has its worker."""
@@ -81,13 +83,16 @@ class SessionOps:
     def env(self, request: wire.Env, peer: Peer, body: bytes, now: float) -> None:
         """Show or change the Python environment of a session, or its packages."""
         session = self._state.lookup.get(request, peer)
-        if session.spec.runtime != "python":
-            raise RequestError("not-supported", f"a {session.spec.runtime} session has no python environment")
         if request.path is not None:
             check_path("path", request.path)
+        if request.action not in ("activate", "deactivate", "show"):
+            self._packages.submit(session, request, peer, body, now)
+            return
+        if session.spec.runtime != "python":
+            raise RequestError("not-supported", f"a {session.spec.runtime} session has no python environment")
         if request.action in ("activate", "deactivate"):
             self._switch_environment(session, request, peer, now)
-        elif request.action == "show":
+        else:
             self._state.reply(
                 peer,
                 request.id,
@@ -98,10 +103,6 @@ class SessionOps:
                 environment=session.spec.environment,
                 executable=session.executable,
             )
-        else:
-            if request.action in ("add", "remove") and not request.packages:
-                raise RequestError("invalid-request", f"env {request.action} requires packages")
-            self._evals.submit_request(request, peer, body, now)
 
     def _switch_environment(self, session: Session, request: wire.Env, peer: Peer, now: float) -> None:
         if request.action == "activate" and request.path is None:

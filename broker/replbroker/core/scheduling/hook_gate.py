@@ -19,11 +19,12 @@ from replbroker.core.sessions.session import Session
 from replbroker.core.state import BrokerState
 from replwire.events import PolicyDecision
 from replwire.ext.verdicts import Allow, Block, HookRequest, RequireApproval, Verdict
-from replwire.faults import clip
-from replwire.ops import LoadFile, Queueable
+from replwire.faults import RequestError, clip
+from replwire.ops import Env, LoadFile, Queueable
 from replwire.replies import Approval
 
 _MAX_APPROVALS = 1000  # open at once; the oldest is dropped
+_APPROVAL_HINT = "a person may allow it: the same request with `approval` set to its id"
 
 
 class _OpenApproval(NamedTuple):
@@ -45,29 +46,38 @@ class HookGate:
     def request_verdict(self, task: EvalTask, request: Queueable, now: float) -> None:
         """Have the hooks run on an eval that was just accepted."""
         session, state = task.session, self._state
-        hook_request = HookRequest(
-            op=request.op,
-            code=getattr(request, "code", None) or "",
-            file=request.file if isinstance(request, LoadFile) else None,
-            session=session.id,
-            name=session.name,
-            ephemeral=session.ephemeral,
-            runtime=session.spec.runtime,
-            agent=request.agent,
-            binding=request.binding,
-            identity=task.slot_request.holder.identity,
-        )
+        hook_request = _hook_request(session, request, task.slot_request.holder.identity)
         approved = self._approved(request.approval, hook_request, session, now)
         state.effects.append(RunHooks(task.route, replace(hook_request, approved=approved)))
         task.hide_code, task.code = True, ""  # code that is not allowed may be a secret, and is stored nowhere
         until = now + state.limits.hook_time_ms / 1000
         task.hook_deadline = state.deadlines.call_at(until, lambda at: self._timed_out(task, at))
 
+    def require_approval(self, session: Session, request: Queueable, identity: str, setting: str, now: float) -> None:
+        """Raise RequestError `approval-needed` unless a person has approved this request.
+
+        Args:
+            session: The session of the request.
+            request: The request.
+            identity: The identity of its sender.
+            setting: The setting that requires it.
+            now: Seconds, monotonic.
+        """
+        hook_request = _hook_request(session, request, identity)
+        found = None if request.approval is None else self._open.get(request.approval)
+        if found is not None and setting in found.hooks and _is_valid(found, hook_request, session, now):
+            if not self._state.config.has_hooks:  # else they use it up
+                del self._open[request.approval or ""]
+            return
+        verdict = RequireApproval(request.summary(), f"{setting} = ask")
+        approval = self._create_approval(hook_request, session, verdict, setting, now)
+        err = f"a person has to approve: {request.summary()} ({setting} = ask)"
+        raise RequestError("approval-needed", clip(err), hint=_APPROVAL_HINT, approval=approval)
+
     def _approved(self, approval: str | None, request: HookRequest, session: Session, now: float) -> frozenset[str]:
         """Return the hooks that a person has overruled. An approval for different code is ignored."""
         found = None if approval is None else self._open.pop(approval, None)
-        fits = found is not None and found.digest == _digest(request, session) and now <= found.until
-        return found.hooks if found is not None and fits else frozenset()
+        return found.hooks if found is not None and _is_valid(found, request, session, now) else frozenset()
 
     def _timed_out(self, task: EvalTask, now: float) -> None:
         reason = f"no verdict within {self._state.limits.hook_time_ms} ms"
@@ -130,7 +140,7 @@ class HookGate:
         state.counts[f"refused.{code}"] += 1
         reason = clip(reason)
         source = "the hooks gave" if hook is None else f"hook {hook}:"
-        hint = None if approval is None else "a person may allow it: the same request with `approval` set to its id"
+        hint = None if approval is None else _APPROVAL_HINT
         state.bus.emit(
             PolicyDecision,
             session,
@@ -149,8 +159,29 @@ class HookGate:
         self._lifecycle.advance(session, now)
 
 
+def _hook_request(session: Session, request: Queueable, identity: str) -> HookRequest:
+    return HookRequest(
+        op=request.op,
+        code=getattr(request, "code", None) or "",
+        file=request.file if isinstance(request, LoadFile) else None,
+        session=session.id,
+        name=session.name,
+        ephemeral=session.ephemeral,
+        runtime=session.spec.runtime,
+        agent=request.agent,
+        binding=request.binding,
+        identity=identity,
+        command=request.summary() if isinstance(request, Env) else "",
+    )
+
+
+def _is_valid(found: _OpenApproval, request: HookRequest, session: Session, now: float) -> bool:
+    """Return whether an approval is for this request, and still in time."""
+    return found.digest == _digest(request, session) and now <= found.until
+
+
 def _digest(request: HookRequest, session: Session) -> bytes:
     """Return a digest of everything that an approval is valid for."""
     where = None if session.ephemeral else (session.owner, session.label, session.scope)
-    parts = (request.op, request.code, request.file, where, request.identity)
+    parts = (request.op, request.code, request.file, request.command, where, request.identity)
     return hashlib.blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from replbroker.core.effects import DeletePackages
 from replbroker.core.limits.quotas import SESSIONS
 from replbroker.core.scheduling.eval_lifecycle import KILLED, EvalLifecycle
 from replbroker.core.scheduling.eval_queue import EvalQueue
@@ -168,6 +169,8 @@ class SessionTeardown:
         if session.replacement is not None:
             self.cancel_replacement(session.replacement, error)
         self.answer_all(session, Ending(error, why, ["done", "interrupted", "session-closed"], None, {}), now)
+        if session.has_packages:
+            state.effects.append(DeletePackages(session.id))
         state.emitter.emit_session_closed(session, why)
         end_subscriptions(state, state.bus.subscriptions_to(session), ["done", "session-closed"])
         self.pool.refill(now)

@@ -109,6 +109,7 @@ class WorkerPool:
             restore=session.snapshot_path,
             network=self._state.config.sandbox.network_rules(session.spec.sandbox_overrides),
             checkpoints=self._state.config.checkpoints,
+            packages_of=session.packages_of,
         )
         frame = pack(FrameKind.ASSIGN, encode(body), epoch=session.epoch)
         self._state.effects.append(ToWorker(worker.number, frame))

@@ -95,6 +95,8 @@ class Session:
         self.waiters: list[ReadyWaiter] = []
         self.start_deadline: Deadline | None = None
         self.snapshot_path: str | None = None  # the variables that a clone begins with
+        self.has_packages = False  # an installer may have added some
+        self.packages_of: str | None = None  # the session whose packages a clone begins with
         self.executable: str | None = None
         self.replacement: Session | None = None  # gets a worker in another environment, and hands it over
         self.replaces: Session | None = None

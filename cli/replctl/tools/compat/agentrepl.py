@@ -13,11 +13,11 @@ from replctl.tools import inspection
 from replctl.tools.base import FollowUps, ToolCall, ToolContext, ToolDefinition, ToolResult, bad_arguments, request
 from replctl.tools.steps import answer_input, ensure_session, model_eval_fields, read_eval, run_and_render, run_code
 from replwire.identifiers import DEFAULT_SESSION
+from replwire.ops import PACKAGE_ACTIONS
 
 Session = Annotated[str, Meta(description="Session name.")]
 Natural = Annotated[int, Meta(ge=0)]
-_PKG = {"add": "add", "rm": "remove", "status": "list", "instantiate": "install", "test": "test", "develop": "add"}
-_NEEDS_PACKAGES = ("add", "rm", "develop")
+_NEEDS_PACKAGES = ("add", "rm")
 
 
 class AgentReplEvalArgs(msgspec.Struct, forbid_unknown_fields=True):
@@ -87,12 +87,12 @@ def info(a: AgentReplSessionArgs, at: ToolContext) -> ToolCall:
 def pkg(a: AgentReplPkgArgs, at: ToolContext) -> ToolCall:
     """Manage packages of the session's environment."""
     names = [name for name in re.split(r"[\s,]+", a.packages) if name]
-    action = _PKG.get(a.action)
-    if action is None:
-        return bad_arguments(f"Error: pkg action '{a.action}' has no counterpart here; there are {', '.join(_PKG)}")
+    if a.action not in PACKAGE_ACTIONS:
+        there = ", ".join(PACKAGE_ACTIONS)
+        return bad_arguments(f"Error: pkg action '{a.action}' has no counterpart here; there are {there}")
     if a.action in _NEEDS_PACKAGES and not names:
         return bad_arguments(f"Error: 'packages' is required for action '{a.action}'")
-    return _packages(a.session, action, names, at)
+    return _packages(a.session, a.action, names, at)
 
 
 def activate(a: AgentReplActivateArgs, at: ToolContext) -> ToolCall:
@@ -167,7 +167,7 @@ TOOLS = (
         open_world=True,
         runs_code=True,
         output=_ANY,
-        text="Manage packages: add, rm, status, instantiate, test, develop.",
+        text="Manage packages: add, rm, status, update, instantiate, resolve, test.",
     ),
     ToolDefinition(
         name="activate",

@@ -43,6 +43,7 @@ class HarnessLoop:
         self._interrupts = interrupts
         self._started_as = started_as  # the former __main__, whose globals harness.py still uses
         self._exit = os._exit
+        self._use_packages = asks.use_packages
         more = {"vars": self._vars, "clear": self._clear, **asks.ops, "checkpoint": take_checkpoint}
         self._can = [*more, "stack"] if stack else [*more]
         self._ops = {"eval": self._eval, "claim": self._claim, **more}
@@ -101,6 +102,8 @@ class HarnessLoop:
                 time.tzset()
             if message.get("cwd") is not None:
                 os.chdir(message["cwd"])
+            if message.get("packages") is not None:
+                self._use_packages(message["packages"])
         except Exception as exc:
             error = cut_marked("%s: %s" % (type_name(type(exc)), exc), MESSAGE_BYTES)
         return {"t": "claimed", "n": message["n"], "error": error}

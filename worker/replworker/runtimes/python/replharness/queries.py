@@ -36,12 +36,23 @@ class QueryHandlers:
         self._lazy = late
         self._parcel_fd = parcel_fd
         self._dill_loader: Any = None
+        self._layer: Any = None
         self.ops: Dict[str, Callable[[Message], Message]] = {
             "complete": self._complete,
             "lookup": self._lookup,
             "dump": self._dump,
             "restore": self._restore,
+            "packages": self._packages,
         }
+
+    def use_packages(self, path: str) -> None:
+        """Import from a directory of installed packages."""
+        self._package_layer().use(path)
+
+    def _package_layer(self) -> Any:
+        if self._layer is None:
+            self._layer = self._load("layer").ImportLayer()
+        return self._layer
 
     def _complete(self, message: Message) -> Message:
         code, pos, most = _typed(message, code=str, pos=int, max=int)
@@ -90,6 +101,24 @@ class QueryHandlers:
         answer = {"t": "dumped", "n": message["n"], "count": 0, "bytes": 0, "left-behind": [], "error": None}
         answer.update(done or {})
         return answer
+
+    def _packages(self, message: Message) -> Message:
+        path, file, modules = _optional(message, "path"), _optional(message, "file"), message.get("modules")
+        if type(modules) is not list:
+            raise ChannelBroken("modules is not a list")
+
+        def work() -> Message:
+            layer = self._package_layer()
+            if path is not None:
+                layer.use(path)
+            answer = {"imported": layer.imported(modules), "distributions": layer.distributions()}
+            if file is not None:
+                answer.update(layer.read_requirements(file))
+            return answer
+
+        done, exc = self._run(message["n"], work)
+        error = None if exc is None else self._interrupts.guard(lambda: _describe(exc))[0] or type_name(type(exc))
+        return {"t": "packages", "n": message["n"], "error": error, **(done or {})}
 
     def _dill(self, directory: Optional[str]) -> Any:
         if self._dill_loader is None:

@@ -1,0 +1,47 @@
+"""Removal of installed packages: of closed sessions and dead workers, in a thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from queue import SimpleQueue
+
+from replworker.boot import delete_packages, set_aside_packages
+
+_log = logging.getLogger(__name__)
+
+
+class PackageRemover:
+    """Remover for one state directory; it also deletes what an earlier broker left.
+
+    Args:
+        state_dir: The broker's state directory.
+        cache_bytes: Size of the installers' cache at which it is emptied.
+    """
+
+    def __init__(self, state_dir: str, cache_bytes: int) -> None:
+        self._state_dir = state_dir
+        self._cache_bytes = cache_bytes
+        self._tasks: SimpleQueue[str | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="package-removal", daemon=True)
+        self._thread.start()
+        self._tasks.put(None)
+
+    def remove(self, session: str) -> None:
+        """Remove the packages of a closed session."""
+        self._tasks.put(session)
+
+    def on_worker_exit(self) -> None:
+        """Remove what a dead worker has left."""
+        self._tasks.put(None)
+
+    def _run(self) -> None:
+        while True:
+            session = self._tasks.get()
+            try:
+                set_aside_packages(self._state_dir, session)
+                failed = delete_packages(self._state_dir, self._cache_bytes)
+            except OSError as error:
+                failed = [str(error)]
+            for each in failed[:3]:
+                _log.warning("installed packages stay until the next start: %s", each)

@@ -1,0 +1,252 @@
+"""Package actions of a session: one at a time, as the eval that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from replwire.limits import MIB, Limits
+from replwire.ops import Env
+from replwire.packages import InstallerSettings
+from replworker.descriptor_watch import DescriptorWatch
+from replworker.interpreter import Interpreter
+from replworker.output import Stream
+from replworker.packages import report
+from replworker.packages.changes import (
+    PackageChange,
+    PackageRefused,
+    environment_packages,
+    plan_change,
+    planted_packages,
+)
+from replworker.packages.index_settings import read_python_settings, redact
+from replworker.packages.job import InstallerJob, InstallerPlace
+from replworker.packages.layers import PackageLayer, PackagePaths, plant, tree_bytes, uproot
+from replworker.packages.requirement_files import InvalidRequirementFile, parse_requirements
+from replworker.packages.tool_process import ToolProcess
+from replworker.packages.tools import InstallRequest, PipTool, UvTool, find_python_tool
+from replworker.runtimes import frames
+from replworker.sandbox.plan import SandboxUnavailable
+
+_OUTPUT_KEPT = 8192  # bytes of the tool's output, for the reason of a failure
+_REFUSALS = (PackageRefused, InvalidRequirementFile)
+_START_ERRORS = (OSError, ValueError, SandboxUnavailable)
+
+WriteOutput = Callable[[Stream, str], None]
+OnEnd = Callable[[str | None], None]  # why it failed, or None
+
+
+class PackageSettings(NamedTuple):
+    """Directories of a worker's packages, and settings of their installer.
+
+    Attributes:
+        paths: the broker's paths
+        installer: settings of installers
+        place: where installers run
+        mount: directory of what this worker's interpreter sees; None if it could not be created
+        seen_as: where it sees that
+        broker: pid of the broker
+        executable: the interpreter
+        named: a client chose the interpreter
+    """
+
+    paths: PackagePaths
+    installer: InstallerSettings
+    place: InstallerPlace
+    mount: str | None
+    seen_as: str
+    broker: int
+    executable: str
+    named: bool
+
+
+@dataclass(slots=True)
+class _Run:
+    """A package action that has begun."""
+
+    request: Env
+    limits: Limits
+    write: WriteOutput
+    on_end: OnEnd
+    environment: dict[str, str] = field(default_factory=dict)
+    change: PackageChange | None = None
+    job: InstallerJob | None = None
+    process: ToolProcess | None = None
+    output: str = ""
+
+
+class PackageRunner:
+    """Runs package actions of one session."""
+
+    def __init__(self, interpreter: Interpreter, watch: DescriptorWatch, settings: PackageSettings) -> None:
+        self._interpreter = interpreter
+        self._watch = watch
+        self._settings = settings
+        self._layer: PackageLayer | None = None
+        self._process: ToolProcess | None = None
+        self._count = 0
+
+    def assign(self, session: str, packages_of: str | None) -> str | None:
+        """Return the directory of the session's packages for its interpreter, None if it has none.
+
+        Raises:
+            OSError: they cannot be shown to it
+        """
+        told = self._settings
+        if told.mount is None:
+            return None
+        self._layer = layer = PackageLayer(told.paths, session, told.executable, told.mount, told.seen_as)
+        if packages_of is not None:
+            layer.copy_from(told.paths, packages_of, told.broker)
+        return layer.show()
+
+    def start(self, request: Env, limits: Limits, write: WriteOutput, on_end: OnEnd) -> int:
+        """Begin an action; `on_end` is called exactly once. Return the number of its frame."""
+        number = self._interpreter.next_number()
+        run = _Run(request, limits, write, on_end)
+        if self._layer is None or not self._interpreter.supports("packages"):
+            why = "the broker's state directory could not be written" if self._layer is None else "the runtime has none"
+            on_end(f"this session can have no packages: {why}")
+            return number
+        file = (request.path or "") if request.action == "instantiate" else None
+        self._interpreter.request(frames.PackagesFrame(number, file=file), lambda event: self._on_listed(run, event))
+        return number
+
+    @property
+    def is_installing(self) -> bool:
+        """True while an installer runs."""
+        return self._process is not None
+
+    def cancel(self) -> None:
+        """Kill the installer, if one runs; its action fails."""
+        if self._process is not None:
+            self._process.kill()
+
+    # --- before the installer ---
+
+    def _on_listed(self, run: _Run, event: frames.FrameEvent) -> None:
+        assert isinstance(event, frames.PackagesListedFrame)
+        assert self._layer is not None
+        run.environment = environment_packages(event.distributions)
+        try:
+            if event.error is not None:
+                raise PackageRefused(event.error)
+            if run.request.action == "status":
+                run.write("out", report.status_text(self._layer.record, run.environment))
+                run.on_end(None)
+                return
+            listed = None if event.file is None else parse_requirements(event.file, event.text, self._python_version)
+            run.change = plan_change(run.request.action, run.request.packages, self._layer.record, listed)
+            self._start_installer(run, run.change)
+        except _REFUSALS as error:
+            self._end(run, str(error))
+        except _START_ERRORS as error:
+            self._end(run, f"the installer could not be started: {error}")
+
+    @property
+    def _python_version(self) -> str:
+        """Version of the session's Python, as it says itself."""
+        assert self._interpreter.ready is not None
+        parts = self._interpreter.ready.version.split(".")
+        if len(parts) < 3 or not all(part.isdecimal() for part in parts[:2]):
+            raise PackageRefused(f"the interpreter reports no version of Python: {self._interpreter.ready.version!r}")
+        return ".".join(parts)
+
+    def _start_installer(self, run: _Run, change: PackageChange) -> None:
+        assert self._layer is not None
+        tool = find_python_tool(read_python_settings(self._settings.installer))
+        self._count += 1
+        job = run.job = InstallerJob(self._settings.paths, self._settings.installer, self._count)
+        if not tool.incremental:
+            change = PackageChange(change.requirements, list(change.requirements.values()), True, [], change.keep)
+        job.begin(None if change.rebuild else self._layer.current)
+        plant(job.target, planted_packages(run.environment, change))
+        if not change.install:
+            self._publish(run)
+            return
+        process = run.process = self._process = ToolProcess(
+            job.command(self._argv(run, change, job, tool), tool, self._settings.place)
+        )
+        self._watch.add(process.output, lambda: self._read_output(run, process))
+        self._watch.add(process.pidfd, lambda: self._on_exit(run, process))
+
+    def _argv(self, run: _Run, change: PackageChange, job: InstallerJob, tool: UvTool | PipTool) -> list[str]:
+        keep = "".join(f"{name}=={version}\n" for name, version in change.keep.items())
+        version = ".".join(self._python_version.split(".")[:2]) if self._settings.named else None
+        return tool.install(
+            InstallRequest(
+                target=job.target,
+                packages=change.install,
+                python_version=version,
+                upgrades=change.upgrades,
+                constraints=job.write("keep.txt", keep) if keep else None,
+                builds=self._settings.installer.builds,
+                dry_run=run.request.action == "resolve",
+            )
+        )
+
+    # --- the installer ---
+
+    def _read_output(self, run: _Run, process: ToolProcess) -> None:
+        while data := process.read():
+            text = redact(data.decode("utf-8", "replace"))
+            run.output = (run.output + text)[-_OUTPUT_KEPT:]
+            run.write("err", text)
+        if data == b"":
+            self._watch.remove(process.output)
+
+    def _on_exit(self, run: _Run, process: ToolProcess) -> None:
+        self._read_output(run, process)
+        self._watch.remove(process.output)
+        self._watch.remove(process.pidfd)
+        code = process.close()
+        self._process = None
+        if code != 0:
+            self._end(run, report.failure_reason(run.output, code))
+        elif run.request.action == "resolve":
+            self._end(run, None)
+        else:
+            try:
+                self._publish(run)
+            except OSError as error:
+                self._end(run, f"the packages could not be published: {error.strerror}")
+
+    # --- after the installer ---
+
+    def _publish(self, run: _Run) -> None:
+        """Publish the next generation and have the interpreter import from it.
+
+        Raises:
+            OSError: it cannot be published
+        """
+        assert run.job is not None
+        assert run.change is not None
+        assert self._layer is not None
+        before, most = self._layer.record, run.limits.max_package_bytes
+        pins = uproot(run.job.target)
+        size = tree_bytes(run.job.target)
+        if size > most and size > before.bytes:
+            text = f"the session's packages would have {size // MIB} MB (limits.max-package-bytes = {most})"
+            self._end(run, f"{text}; nothing has changed")
+            return
+        requirements = list(run.change.requirements.values())
+        if (requirements, pins) == (before.requirements, before.pins):
+            run.write("out", report.NOTHING_CHANGED)
+            self._end(run, None)
+            return
+        difference = report.compare(before.pins, pins, run.environment, run.job.target)
+        path = self._layer.publish(run.job.target, requirements, pins, size, self._settings.broker)
+        frame = frames.PackagesFrame(self._interpreter.next_number(), path, list(difference.modules))
+        self._interpreter.request(frame, lambda event: self._on_in_use(run, difference, event))
+
+    def _on_in_use(self, run: _Run, difference: report.Difference, event: frames.FrameEvent) -> None:
+        assert isinstance(event, frames.PackagesListedFrame)
+        if event.error is None:
+            run.write("out", report.change_text(difference, event.imported))
+        self._end(run, event.error)
+
+    def _end(self, run: _Run, error: str | None) -> None:
+        if run.job is not None:
+            run.job.remove()
+        run.on_end(error)

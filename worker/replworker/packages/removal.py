@@ -1,0 +1,60 @@
+"""Removal of layers: those of closed sessions, and all that dead brokers, workers and installers have left."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from replworker.packages.layers import BROKER_FILE, PackagePaths, tree_bytes
+from replworker.runtimes import removal
+
+
+class PackageRemoval:
+    """Sets directories aside, which takes a moment, and deletes them, which may take long."""
+
+    def __init__(self, paths: PackagePaths) -> None:
+        self._paths = paths
+
+    def set_aside_session(self, session: str) -> None:
+        """Move the layers of a session out of the way."""
+        with suppress(FileNotFoundError):
+            removal.set_aside_entry(self._paths.root, "layers", session)
+
+    def set_aside_stale(self) -> None:
+        """Move out of the way what belongs to processes that have ended."""
+        for directory in ("mounts", "shared/jobs"):
+            for name in _names(f"{self._paths.root}/{directory}"):
+                if not _is_alive(name.partition("-")[0]):
+                    removal.set_aside_entry(self._paths.root, *directory.split("/"), name)
+        for session in _names(self._paths.layers):
+            with suppress(FileNotFoundError):
+                if not _is_alive(Path(self._paths.layers, session, BROKER_FILE).read_text()):
+                    self.set_aside_session(session)
+
+    def delete(self, cache_bytes: int) -> list[str]:
+        """Delete what was set aside, and the installers' cache if it is larger; return failures as text."""
+        self._empty_cache(cache_bytes)
+        return removal.delete_set_aside(self._paths.root)
+
+    def _empty_cache(self, most: int) -> None:
+        """Set the cache aside if it is too large and no installer uses it."""
+        try:
+            if tree_bytes(f"{self._paths.shared}/cache") <= most:
+                return
+            with open(f"{self._paths.shared}/.lock", "ab") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                removal.set_aside_entry(self._paths.root, "shared", "cache")
+        except (FileNotFoundError, BlockingIOError):  # none, or in use: the next time
+            return
+
+
+def _names(directory: str) -> Iterator[str]:
+    with suppress(FileNotFoundError), os.scandir(directory) as entries:
+        yield from [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+
+def _is_alive(pid: str) -> bool:
+    return pid.isdecimal() and os.path.exists(f"/proc/{pid}")
