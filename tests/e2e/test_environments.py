@@ -20,7 +20,7 @@ from package_index import PackageIndex
 def project() -> Iterator[Path]:
     """A directory with a `.venv`."""
     directory = Path(tempfile.mkdtemp(prefix="rpl-project-", dir="/tmp"))
-    subprocess.run([sys.executable, "-m", "venv", str(directory / ".venv")], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory / ".venv")], check=True, timeout=60)
     yield directory
     shutil.rmtree(directory)
 

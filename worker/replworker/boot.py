@@ -20,17 +20,17 @@ from replwire.deadlines import Deadlines
 from replwire.identities import Identity, Principal
 from replwire.limits import Limits
 from replwire.link import ExitedBody, FrameKind, encode, pack
-from replwire.secret_entries import SecretEntry
 from replwire.packages import NO_INSTALLER, InstallerSettings
+from replwire.secret_entries import SecretEntry
 from replworker.grants import GrantResolver
 from replworker.link import BrokerLink
 from replworker.loop import WorkerLoop
 from replworker.memory import create_memory_watch
-from replworker.prepared_secrets import prepare_secrets
 from replworker.packages.job import InstallerPlace
 from replworker.packages.layers import PackagePaths
 from replworker.packages.package_runner import PackageSettings
 from replworker.packages.removal import PackageRemoval
+from replworker.prepared_secrets import prepare_secrets
 from replworker.runtimes import removal
 from replworker.runtimes.commands import build_command
 from replworker.runtimes.environments import (
@@ -193,7 +193,11 @@ def _package_settings(order: WorkerArgs, found: ResolvedInterpreter) -> PackageS
     return PackageSettings(
         paths=paths,
         installer=order.installer,
-        place=InstallerPlace(None if told is None else told.machine, 0 if told is None else told.slot),
+        place=(
+            InstallerPlace(None, 0)
+            if told is None
+            else InstallerPlace(told.machine, told.slot, order.egress, told.policy.upstream_proxy)
+        ),
         mount=mount,
         seen_as=(mount or "") if told is None else PACKAGES,
         broker=order.broker,

@@ -194,6 +194,10 @@ class DeleteEnvironment(msgspec.Struct, frozen=True, gc=False):
     environment: str
 
 
+class StartEgress(msgspec.Struct, frozen=True, gc=False):
+    """Start the egress proxy, if none runs: an installer is about to need it."""
+
+
 class DeletePackages(msgspec.Struct, frozen=True, gc=False):
     """Delete the packages that a session had installed."""
 
@@ -232,6 +236,7 @@ Effect = (
     | RereadConfig
     | DeleteEnvironment
     | DeletePackages
+    | StartEgress
     | MeasureMemory
     | Log
     | StopBroker

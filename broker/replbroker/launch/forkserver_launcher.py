@@ -39,8 +39,8 @@ from replwire.ext.contracts import Runtime
 from replwire.identities import Identity
 from replwire.limits import Limits
 from replwire.network import HostLists, TrafficRecord
-from replwire.secret_entries import SecretEntry
 from replwire.packages import InstallerSettings
+from replwire.secret_entries import SecretEntry
 from replworker.boot import ExternalRuntime, WorkerArgs, main, remove_stale_state
 from replworker.boot import list_named_environments as list_named_environments
 from replworker.egress.process import serve as serve_egress
@@ -275,6 +275,10 @@ class ForkserverLauncher:
 
     def remove_environment(self, environment: str) -> None:
         self._post_result(lambda: self._environment_remover.request(environment, self._environments.values()))
+
+    def start_egress(self) -> None:
+        if self._sandbox.summary.policy is not None:
+            self._egress.ensure()
 
     def remove_packages(self, session: str) -> None:
         self._package_remover.remove(session)

@@ -60,6 +60,9 @@ class Launcher(DescriptorSource, Protocol):
     def remove_environment(self, environment: str) -> None:
         """Remove a named environment once every worker in it has exited; `take_removed_environments` reports it."""
 
+    def start_egress(self) -> None:
+        """Start the egress proxy, if none runs."""
+
     def remove_packages(self, session: str) -> None:
         """Remove the packages that a closed session had installed, in the background."""
 

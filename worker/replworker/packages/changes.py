@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
 
 from replwire.packages import parse_python_package
 from replworker.packages.layers import LayerRecord
@@ -72,6 +76,25 @@ def plan_change(
     return PackageChange(wanted, list(wanted.values()), rebuild=True, keep=record.pins)
 
 
+def leave_out_present(
+    change: PackageChange, record: LayerRecord, environment: dict[str, str]
+) -> tuple[PackageChange, list[str]]:
+    """Return a change without the packages that are there in a version that fits, and these with their versions."""
+    installed = {normalize(name): version for name, version in record.pins.items()}
+    requirements, install, present = dict(change.requirements), [], []
+    for text in change.install:
+        wanted = parse_python_package(text)
+        key = normalize(wanted.name)
+        version = installed.get(key) or environment.get(key)
+        if version is None or wanted.extras or not wanted.specifier.contains(version, prereleases=True):
+            install.append(text)
+            continue
+        present.append(f"{key} {version}")
+        if key not in installed:
+            del requirements[key]
+    return replace(change, requirements=requirements, install=install), present
+
+
 def _check_requested(packages: Sequence[str], wanted: dict[str, str]) -> None:
     unknown = [name for name in packages if package_key(name) not in wanted]
     if unknown:
@@ -98,10 +121,37 @@ def environment_packages(listed: Iterable[tuple[str, str]]) -> dict[str, str]:
     }
 
 
-def planted_packages(environment: dict[str, str], change: PackageChange) -> list[tuple[str, str]]:
-    """Return the packages of the environment that the tool is to find: all but those requested with extras.
+def excluded_packages(environment: dict[str, str], change: PackageChange, missing: Iterable[str] = ()) -> list[str]:
+    """Return the packages of the environment that need not be installed: all but requested and `missing` ones."""
+    return sorted(environment.keys() - change.requirements.keys() - set(missing))
 
-    What stands for a package of the environment does not know its extras.
+
+def find_missing(target: str, environment: dict[str, str], python_version: str) -> set[str]:
+    """Return the packages of the environment that do not fit the installed ones: by version, or for their extras.
+
+    Args:
+        target: directory of the installed packages
+        environment: versions of the environment's packages, by normalized name
+        python_version: version of the session's Python, for markers
     """
-    with_extras = {key for key, each in change.requirements.items() if parse_python_package(each).extras}
-    return [(name.replace("-", "_"), version) for name, version in environment.items() if name not in with_extras]
+    missing = set()
+    for requirement in _dependencies(target):
+        name = normalize(requirement.name)
+        if name not in environment:
+            continue
+        short = ".".join(python_version.split(".")[:2])
+        marks = {"python_version": short, "python_full_version": python_version, "extra": ""}
+        if requirement.marker is not None and not requirement.marker.evaluate(marks):
+            continue
+        if requirement.extras or not requirement.specifier.contains(environment[name], prereleases=True):
+            missing.add(name)
+    return missing
+
+
+def _dependencies(target: str) -> Iterator[Requirement]:
+    """Yield what the installed packages require; entries that cannot be parsed are left out, as tools do."""
+    for metadata in sorted(Path(target).glob("*.dist-info/METADATA")):
+        for line in metadata.read_text(errors="replace").partition("\n\n")[0].splitlines():
+            if line.startswith("Requires-Dist:"):
+                with suppress(InvalidRequirement):
+                    yield Requirement(line.partition(":")[2].strip())

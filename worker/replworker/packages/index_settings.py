@@ -31,7 +31,10 @@ _PIP_TO_UV = {  # where both exist, the option of pip and the variable of uv; li
     "cert": "SSL_CERT_FILE",
     "proxy": "HTTPS_PROXY",
 }
+_PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "https_proxy", "http_proxy", "all_proxy")
 _OURS = ("UV_CACHE_DIR", "UV_TARGET", "UV_PYTHON", "UV_PROJECT", "UV_WORKING_DIR", "PIP_TARGET", "PIP_PREFIX")
+LOOPBACK_NAME = "loopback.internal"  # for indexes on this machine; inside a sandbox 127.0.0.1 is its own
+_LOOPBACK_HOST = re.compile(r"(//(?:[^/@\s\"']*@)?)(?:localhost|127(?:\.\d+){3})(?=[:/\s\"']|$)")
 _CREDENTIALS = re.compile(r"(://)[^/@\s]+@")
 
 
@@ -43,6 +46,15 @@ class IndexSettings:
     files: dict[str, str] = field(default_factory=dict)  # name in the job's directory to contents
     paths: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+
+    def through_proxy(self) -> IndexSettings:
+        """Return the same for a sandbox with its own network, where this machine's loopback has a name."""
+        return IndexSettings(
+            {name: _name_loopback(value) for name, value in self.env.items()},
+            {name: _name_loopback(text) for name, text in self.files.items()},
+            self.paths,
+            tuple(_name_loopback(f"//{host}").removeprefix("//") for host in self.hosts),
+        )
 
 
 def read_python_settings(settings: InstallerSettings) -> IndexSettings:
@@ -65,8 +77,9 @@ def read_python_settings(settings: InstallerSettings) -> IndexSettings:
     if netrc.is_file():
         files["netrc"] = netrc.read_text()
     listed = [env.get(name, "") for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL")]
-    urls = [*own, *" ".join([*listed, env.get("UV_FIND_LINKS", "")]).split()]
-    if not any((*own, *listed)):
+    more = [env.get(name, "") for name in ("UV_FIND_LINKS", *_PROXIES)]
+    urls = [*own, *" ".join([*listed, *more]).split()]
+    if not _has_default_index(config, env):
         urls.append(_PYPI)
     paths = [*_local_paths([*urls, *env.get("UV_CONSTRAINT", "").split()]), *(env.get(name, "") for name in _FILES)]
     return IndexSettings(env, files, _existing(paths), _hosts(urls))
@@ -89,6 +102,10 @@ def redact(text: str) -> str:
     return _CREDENTIALS.sub(r"\1***@", text)
 
 
+def _name_loopback(text: str) -> str:
+    return _LOOPBACK_HOST.sub(rf"\1{LOOPBACK_NAME}", text)
+
+
 @dataclass(frozen=True, slots=True)
 class _UvConfig:
     text: str
@@ -102,6 +119,15 @@ def _read_uv_config(settings: InstallerSettings) -> _UvConfig | None:
             text = Path(path).read_text()
             return _UvConfig(text, tomllib.loads(text))
     return None
+
+
+def _has_default_index(config: _UvConfig | None, env: dict[str, str]) -> bool:
+    """Return whether another index stands in for PyPI, or none does."""
+    if any(env.get(name) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_NO_INDEX")):
+        return True
+    tables = [] if config is None else [config.table, config.table.get("pip") or {}]
+    single = any(table.get(name) for table in tables for name in ("index-url", "default-index", "no-index"))
+    return single or any(entry.get("default") for table in tables for entry in table.get("index") or [])
 
 
 def _uv_indexes(config: _UvConfig | None) -> list[str]:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from replwire.limits import MIB
+from replwire.network import NetworkRules
 from replwire.packages import InstallerSettings
 from replwire.policy import Policy, SandboxLimits
 from replwire.private_directories import make_private_directory
+from replworker.packages.index_settings import LOOPBACK_NAME
 from replworker.packages.layers import PackagePaths, link_tree
 from replworker.packages.tools import PipTool, UvTool
 from replworker.runtimes.process_start import InterpreterCommand
@@ -26,10 +28,19 @@ _LIMITS = SandboxLimits(
 
 @dataclass(frozen=True, slots=True)
 class InstallerPlace:
-    """Place where installers run: the machine, None without a sandbox, and the number of the session's host user."""
+    """Place where installers run.
+
+    Attributes:
+        machine: the machine; None without a sandbox
+        slot: number of the session's host user
+        egress: socket of the egress proxy
+        upstream_proxy: proxy of the settings that the egress proxy goes through; empty: none
+    """
 
     machine: Machine | None
     slot: int
+    egress: str = ""
+    upstream_proxy: str = ""
 
 
 class InstallerJob:
@@ -50,7 +61,8 @@ class InstallerJob:
         self.cache = f"{self._writable}/cache"
         os.makedirs(self.cache, 0o700, exist_ok=True)
         self.target = f"{self.directory}/target"
-        self._sandbox: BubblewrapSandbox | None = None
+        self.sandbox: BubblewrapSandbox | None = None
+        self.rules = NetworkRules()
 
     def begin(self, older: str | None) -> None:
         """Make the directory of the next generation, with the contents of an older one."""
@@ -73,13 +85,25 @@ class InstallerJob:
             SandboxUnavailable: the machine cannot provide the sandbox
             OSError: a path cannot be granted
         """
-        for name, text in tool.index.files.items():
-            self.write(name, text)
-        env = {**tool.index.env, "NO_COLOR": "1", **tool.environment(self.cache, self.directory)}
         if place.machine is None:
-            return InterpreterCommand(argv, {"PATH": os.defpath, "HOME": self.directory, **env})
+            for name, text in tool.index.files.items():
+                self.write(name, text)
+            own = {"PATH": os.defpath, "HOME": self.directory, "NO_COLOR": "1"}
+            return InterpreterCommand(argv, own | tool.index.env | tool.environment(self.cache, self.directory))
+        index = tool.index.through_proxy()
+        rules = self.rules = NetworkRules(
+            allowed_hosts=list(index.hosts),
+            private_networks=["0.0.0.0/0", "::/0"],  # the hosts are the operator's choice
+            host_addresses=[f"{LOOPBACK_NAME}=127.0.0.1"],
+            upstream_proxy=place.upstream_proxy,
+            origin="the hosts of the package index",
+        )
+        env = {**index.env, "NO_COLOR": "1", **tool.environment(self.cache, self.directory)}
+        for name, text in index.files.items():
+            self.write(name, text)
         policy = Policy(
-            network="host",
+            network="list",
+            allowed_hosts=rules.allowed_hosts,
             writable_paths=[self._writable],
             readable_paths=list(tool.index.paths),
             protected_paths=[],
@@ -87,12 +111,14 @@ class InstallerJob:
         )
         also = tool.paths()
         plan = prepare_plan(policy, place.machine, "installer", tool.program, env, slot=place.slot, also=also)
-        self._sandbox = BubblewrapSandbox(plan)
-        return InterpreterCommand(argv, plan.env, self._sandbox)
+        if self.sandbox is not None:
+            self.sandbox.close()
+        self.sandbox = BubblewrapSandbox(plan)
+        return InterpreterCommand(argv, plan.env, self.sandbox)
 
     def remove(self) -> None:
         """Remove the directory and the sandbox, whose processes have ended."""
-        if self._sandbox is not None:
-            self._sandbox.close()
+        if self.sandbox is not None:
+            self.sandbox.close()
         shutil.rmtree(self.directory, ignore_errors=True)
         os.close(self._lock)

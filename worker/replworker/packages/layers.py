@@ -18,7 +18,6 @@ import os
 import re
 import shutil
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -28,7 +27,6 @@ from replwire.private_directories import make_private_directory
 _DIST_INFO = re.compile(r"([A-Za-z0-9._]+)-([A-Za-z0-9._+!]+)\.dist-info")
 _RECORD = "layer.json"
 BROKER_FILE = "broker"  # pid of the broker whose session it is
-PLANTED = "replctl"  # INSTALLER of packages that stand for the environment's
 
 
 class LayerRecord(msgspec.Struct, frozen=True, rename="kebab"):
@@ -109,15 +107,27 @@ class PackageLayer:
         path = f"{self._directory}/g{record.generation}"
         shutil.rmtree(path, ignore_errors=True)  # of a worker that was killed here
         os.rename(target, path)
-        begun = Path(self._directory, f"{_RECORD}.{os.getpid()}")
-        begun.write_bytes(msgspec.json.encode(record))
-        os.rename(begun, f"{self._directory}/{_RECORD}")
-        self.record = record
+        self._write(record)
         shown = self.show()
         assert shown is not None
         if older is not None:
             shutil.rmtree(older, ignore_errors=True)
         return shown
+
+    def save_requirements(self, requirements: list[str]) -> None:
+        """Save what is requested, where the newest generation fulfils it.
+
+        Raises:
+            OSError: it cannot be written
+        """
+        if self.record.generation and requirements != self.record.requirements:
+            self._write(msgspec.structs.replace(self.record, requirements=requirements))
+
+    def _write(self, record: LayerRecord) -> None:
+        begun = Path(self._directory, f"{_RECORD}.{os.getpid()}")
+        begun.write_bytes(msgspec.json.encode(record))
+        os.rename(begun, f"{self._directory}/{_RECORD}")
+        self.record = record
 
     def copy_from(self, paths: PackagePaths, session: str, broker: int) -> None:
         """Begin with the packages of another session, if it has any for the same interpreter.
@@ -154,37 +164,10 @@ def link_tree(source: str, target: str) -> None:
                     shutil.copy2(entry.path, path, follow_symlinks=False)
 
 
-def plant(target: str, distributions: list[tuple[str, str]]) -> None:
-    """Let the tool find the environment's packages as installed in `target`, so that it keeps them where they fit.
-
-    A package tool that installs into a directory does not look at the environment beside it.
-    """
-    for name, version in distributions:
-        info = f"{name}-{version}.dist-info"
-        if not _DIST_INFO.fullmatch(info) or os.path.exists(f"{target}/{info}"):
-            continue
-        os.mkdir(f"{target}/{info}")
-        for file, text in (
-            ("METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"),
-            ("INSTALLER", PLANTED),
-            ("RECORD", "".join(f"{info}/{each},,\n" for each in ("METADATA", "INSTALLER", "RECORD"))),
-        ):
-            Path(target, info, file).write_text(text)
-
-
-def uproot(target: str) -> dict[str, str]:
-    """Remove what `plant` left, and return the installed packages with their versions."""
-    pins = {}
-    for info in os.listdir(target):
-        found = _DIST_INFO.fullmatch(info)
-        if found is None:
-            continue
-        with suppress(FileNotFoundError):
-            if Path(target, info, "INSTALLER").read_text() == PLANTED:
-                shutil.rmtree(f"{target}/{info}")
-                continue
-        pins[found[1]] = found[2]
-    return dict(sorted(pins.items()))
+def installed_versions(target: str) -> dict[str, str]:
+    """Return the packages installed in a directory with their versions, sorted by name."""
+    found = (_DIST_INFO.fullmatch(name) for name in os.listdir(target))
+    return dict(sorted((each[1], each[2]) for each in found if each is not None))
 
 
 def tree_bytes(path: str) -> int:

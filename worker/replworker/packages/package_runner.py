@@ -9,7 +9,10 @@ from typing import NamedTuple
 from replwire.limits import MIB, Limits
 from replwire.ops import Env
 from replwire.packages import InstallerSettings
+from replwire.policy import Policy
 from replworker.descriptor_watch import DescriptorWatch
+from replworker.egress.client import EgressClient
+from replworker.egress.listeners import plan_listeners
 from replworker.interpreter import Interpreter
 from replworker.output import Stream
 from replworker.packages import report
@@ -17,12 +20,15 @@ from replworker.packages.changes import (
     PackageChange,
     PackageRefused,
     environment_packages,
+    excluded_packages,
+    find_missing,
+    leave_out_present,
+    normalize,
     plan_change,
-    planted_packages,
 )
 from replworker.packages.index_settings import read_python_settings, redact
 from replworker.packages.job import InstallerJob, InstallerPlace
-from replworker.packages.layers import PackageLayer, PackagePaths, plant, tree_bytes, uproot
+from replworker.packages.layers import PackageLayer, PackagePaths, installed_versions, tree_bytes
 from replworker.packages.requirement_files import InvalidRequirementFile, parse_requirements
 from replworker.packages.tool_process import ToolProcess
 from replworker.packages.tools import InstallRequest, PipTool, UvTool, find_python_tool
@@ -72,8 +78,12 @@ class _Run:
     environment: dict[str, str] = field(default_factory=dict)
     change: PackageChange | None = None
     job: InstallerJob | None = None
+    tool: UvTool | PipTool | None = None
     process: ToolProcess | None = None
+    network: EgressClient | None = None
+    failure: str | None = None
     output: str = ""
+    missing: set[str] = field(default_factory=set)  # packages of the environment that do not fit
 
 
 class PackageRunner:
@@ -86,6 +96,7 @@ class PackageRunner:
         self._layer: PackageLayer | None = None
         self._process: ToolProcess | None = None
         self._count = 0
+        self._session = ""
 
     def assign(self, session: str, packages_of: str | None) -> str | None:
         """Return the directory of the session's packages for its interpreter, None if it has none.
@@ -93,7 +104,7 @@ class PackageRunner:
         Raises:
             OSError: they cannot be shown to it
         """
-        told = self._settings
+        told, self._session = self._settings, session
         if told.mount is None:
             return None
         self._layer = layer = PackageLayer(told.paths, session, told.executable, told.mount, told.seen_as)
@@ -138,11 +149,25 @@ class PackageRunner:
                 return
             listed = None if event.file is None else parse_requirements(event.file, event.text, self._python_version)
             run.change = plan_change(run.request.action, run.request.packages, self._layer.record, listed)
+            if run.request.action == "add" and not self._has_more_to_do(run, run.change):
+                return
             self._start_installer(run, run.change)
         except _REFUSALS as error:
             self._end(run, str(error))
         except _START_ERRORS as error:
             self._end(run, f"the installer could not be started: {error}")
+
+    def _has_more_to_do(self, run: _Run, change: PackageChange) -> bool:
+        """Leave out what is there already; end the action and return False if nothing is left."""
+        assert self._layer is not None
+        run.change, present = leave_out_present(change, self._layer.record, run.environment)
+        if present:
+            run.write("out", f"already there: {', '.join(present)}\n")
+        if run.change.install:
+            return True
+        self._layer.save_requirements(list(run.change.requirements.values()))
+        self._end(run, None)
+        return False
 
     @property
     def _python_version(self) -> str:
@@ -161,18 +186,21 @@ class PackageRunner:
         if not tool.incremental:
             change = PackageChange(change.requirements, list(change.requirements.values()), True, [], change.keep)
         job.begin(None if change.rebuild else self._layer.current)
-        plant(job.target, planted_packages(run.environment, change))
-        if not change.install:
+        if change.install:
+            self._start_tool(run, change, job, tool)
+        else:
             self._publish(run)
-            return
-        process = run.process = self._process = ToolProcess(
-            job.command(self._argv(run, change, job, tool), tool, self._settings.place)
-        )
+
+    def _start_tool(self, run: _Run, change: PackageChange, job: InstallerJob, tool: UvTool | PipTool) -> None:
+        run.tool = tool
+        command = job.command(self._argv(run, change, job, tool), tool, self._settings.place)
+        process = run.process = self._process = ToolProcess(command, waits=job.sandbox is not None)
         self._watch.add(process.output, lambda: self._read_output(run, process))
         self._watch.add(process.pidfd, lambda: self._on_exit(run, process))
 
     def _argv(self, run: _Run, change: PackageChange, job: InstallerJob, tool: UvTool | PipTool) -> list[str]:
         keep = "".join(f"{name}=={version}\n" for name, version in change.keep.items())
+        excludes = "".join(f"{name}\n" for name in excluded_packages(run.environment, change, run.missing))
         version = ".".join(self._python_version.split(".")[:2]) if self._settings.named else None
         return tool.install(
             InstallRequest(
@@ -181,6 +209,7 @@ class PackageRunner:
                 python_version=version,
                 upgrades=change.upgrades,
                 constraints=job.write("keep.txt", keep) if keep else None,
+                excludes=job.write("environment.txt", excludes) if excludes else None,
                 builds=self._settings.installer.builds,
                 dry_run=run.request.action == "resolve",
             )
@@ -190,11 +219,33 @@ class PackageRunner:
 
     def _read_output(self, run: _Run, process: ToolProcess) -> None:
         while data := process.read():
+            if process.is_waiting:
+                data = data[1:]  # the line that says so
+                self._open_network(run, process)
             text = redact(data.decode("utf-8", "replace"))
             run.output = (run.output + text)[-_OUTPUT_KEPT:]
             run.write("err", text)
         if data == b"":
             self._watch.remove(process.output)
+
+    def _open_network(self, run: _Run, process: ToolProcess) -> None:
+        """Let the tool reach the hosts of the index, and begin; kill it if that cannot be."""
+        assert run.job is not None
+        assert run.job.sandbox is not None
+        listeners = plan_listeners(run.job.rules)
+        attached = run.job.sandbox.attach(Policy(), None, None, listeners)
+        network = EgressClient(self._settings.place.egress)
+        try:
+            if attached.error is not None:
+                raise OSError(attached.error)
+            network.serve(self._session, run.job.rules, listeners, attached.sockets)
+        except OSError as error:
+            run.failure = f"the installer has no network: {error.strerror or error}"
+            network.close()
+            process.kill()
+            return
+        run.network = network
+        process.release()
 
     def _on_exit(self, run: _Run, process: ToolProcess) -> None:
         self._read_output(run, process)
@@ -202,15 +253,39 @@ class PackageRunner:
         self._watch.remove(process.pidfd)
         code = process.close()
         self._process = None
-        if code != 0:
+        refused = []
+        if run.network is not None:
+            refused = run.network.receive()
+            run.network.close()
+            run.network = None
+        for reason in refused:
+            run.write("err", f"network: {reason}\n")
+        if run.failure is not None:
+            self._end(run, run.failure)
+        elif code != 0 and refused:
+            self._end(run, f"nothing has changed: {refused[0]}")
+        elif code != 0:
             self._end(run, report.failure_reason(run.output, code))
         elif run.request.action == "resolve":
             self._end(run, None)
         else:
-            try:
+            self._on_installed(run)
+
+    def _on_installed(self, run: _Run) -> None:
+        """Publish what is installed, unless packages of the environment do not fit it and have to be installed too."""
+        assert run.job is not None
+        assert run.change is not None
+        assert run.tool is not None
+        try:
+            missing = find_missing(run.job.target, run.environment, self._python_version) - run.missing
+            missing -= {normalize(name) for name in installed_versions(run.job.target)}
+            if missing and run.tool.incremental:
+                run.missing |= missing
+                self._start_tool(run, run.change, run.job, run.tool)
+            else:
                 self._publish(run)
-            except OSError as error:
-                self._end(run, f"the packages could not be published: {error.strerror}")
+        except _START_ERRORS as error:
+            self._end(run, f"the packages could not be published: {error}")
 
     # --- after the installer ---
 
@@ -224,7 +299,7 @@ class PackageRunner:
         assert run.change is not None
         assert self._layer is not None
         before, most = self._layer.record, run.limits.max_package_bytes
-        pins = uproot(run.job.target)
+        pins = installed_versions(run.job.target)
         size = tree_bytes(run.job.target)
         if size > most and size > before.bytes:
             text = f"the session's packages would have {size // MIB} MB (limits.max-package-bytes = {most})"
@@ -247,6 +322,6 @@ class PackageRunner:
         self._end(run, event.error)
 
     def _end(self, run: _Run, error: str | None) -> None:
+        run.on_end(error)
         if run.job is not None:
             run.job.remove()
-        run.on_end(error)

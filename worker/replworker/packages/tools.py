@@ -28,6 +28,7 @@ class InstallRequest:
         python_version: version of the session's Python, where that is not the broker's
         upgrades: names of packages to upgrade
         constraints: path of a file with versions to keep, or None
+        excludes: path of a file with packages that the environment has, or None
         builds: packages may be built
         dry_run: only say what would be done
     """
@@ -37,13 +38,14 @@ class InstallRequest:
     python_version: str | None = None
     upgrades: Sequence[str] = ()
     constraints: str | None = None
+    excludes: str | None = None
     builds: bool = False
     dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class UvTool:
-    """uv: keeps what is installed in the target where it fits."""
+    """uv: keeps what is installed in the target where it fits, and leaves out what the environment has."""
 
     program: str
     index: IndexSettings
@@ -66,6 +68,7 @@ class UvTool:
         argv += ["--python-version", wanted.python_version] if wanted.python_version else []
         argv += [word for name in wanted.upgrades for word in ("--upgrade-package", name)]
         argv += ["--constraint", wanted.constraints] if wanted.constraints else []
+        argv += ["--excludes", wanted.excludes] if wanted.excludes else []
         argv += ["--dry-run"] if wanted.dry_run else []
         return [*argv, "--", *wanted.packages]
 
@@ -99,11 +102,12 @@ class PipTool:
 
 def find_python_tool(index: IndexSettings) -> UvTool | PipTool:
     """Return uv, or pip where there is no uv."""
-    program = _find_uv()
+    program = find_uv()
     return PipTool(sys.executable, index) if program is None else UvTool(program, index)
 
 
-def _find_uv() -> str | None:
+def find_uv() -> str | None:
+    """Return the program of uv: the one installed with replctl, else the one on the PATH, if any."""
     try:
         from uv import find_uv_bin
     except ImportError:

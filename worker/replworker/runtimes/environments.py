@@ -10,6 +10,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from replwire.private_directories import make_private_directory
+from replworker.packages.tools import find_uv
 from replworker.sandbox.prepare import ManagedEnvironment
 from replworker.sandbox.rights import Rights, acting_as
 
@@ -126,7 +127,7 @@ def _ensure_environment(directory: str, name: str, interpreter: str) -> str:
 
 def _create(path: str, interpreter: str) -> None:
     """Create an environment, or leave nothing."""
-    uv = shutil.which("uv")
+    uv = find_uv()
     command = [uv, "venv", "--quiet", "--python", interpreter] if uv else [interpreter, "-m", "venv"]
     try:
         done = subprocess.run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from replbroker.core.effects import Peer
+from replbroker.core.effects import Peer, StartEgress
 from replbroker.core.operations.eval_ops import EvalOps
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
 from replbroker.core.sessions.session import Session
@@ -46,6 +46,7 @@ class PackageOps:
                     raise RequestError("invalid-request", f"packages: {error}") from None
             self._check_rule(session, request, peer, now)
             session.has_packages = True
+            self._state.effects.append(StartEgress())
         self._evals.submit_request(request, peer, body, now)
 
     def _check_rule(self, session: Session, request: wire.Env, peer: Peer, now: float) -> None:
