@@ -47,6 +47,7 @@ MEASUREMENTS = {
     "sandbox": Measurement("sandbox", 300, usual=False),
     "confined": Measurement("confined", 300, usual=False),
     "network": Measurement("network", 300, usual=False),
+    "packages": Measurement("packages", 300, usual=False),
     "runtimes": Measurement("runtimes", 200, usual=False),
     "completion": Measurement("completion", 120),
     "clone": Measurement("clone", 500),
