@@ -16,6 +16,7 @@ from replbroker.core.effects import (
     Audit,
     CloseConnection,
     DeleteEnvironment,
+    DeletePackages,
     DeleteSnapshot,
     Disconnect,
     Effect,
@@ -29,6 +30,7 @@ from replbroker.core.effects import (
     SaveSession,
     SessionRecord,
     Spawn,
+    StartEgress,
     StopBroker,
     ToClient,
     ToWorker,
@@ -179,6 +181,8 @@ class CoreHarness:
         self.discarded: list[str] = []
         self.environments: set[str] = set()  # that are on the disk
         self.removing: list[str] = []
+        self.packages_deleted: list[str] = []
+        self.egress_starts = 0
         self.audited: list[Audit] = []
         self.events: list[Event] = []
         self.memory_reading: AvailableMemory | None = None  # what a look at its memory gives
@@ -232,6 +236,10 @@ class CoreHarness:
                 self._on_event(decode_declared(effect))
             elif isinstance(effect, DeleteEnvironment):
                 self.removing.append(effect.environment)
+            elif isinstance(effect, DeletePackages):
+                self.packages_deleted.append(effect.session)
+            elif isinstance(effect, StartEgress):
+                self.egress_starts += 1
             elif isinstance(effect, RereadConfig):
                 self.apply(self.core.on_config_reread(self.reread_result, effect.peer, effect.request_id, self.now))
             elif isinstance(effect, MeasureMemory):

@@ -149,6 +149,22 @@ def test_packages_take_their_turn_as_an_eval_does(harness: CoreHarness) -> None:
     assert harness.request("history", session="work")["count"] == 1
 
 
+def test_packages_go_with_the_session_that_installed_them_and_clones_begin_with_them(harness: CoreHarness) -> None:
+    session = harness.open("work")["session"]
+    harness.finish(harness.send("env", session="work", action="status"))
+    assert harness.egress_starts == 0
+    harness.finish(harness.send("env", session="work", action="add", packages=["six"]))
+    assert harness.egress_starts == 1
+    copying = harness.send("clone", session="work", name="copy")
+    harness.worker("work").send_snapshot(copying)
+    copy = harness.final_reply(copying)["session"]
+    assert harness.session("copy").packages_of == session
+    harness.open("other")
+    for name in ("work", "copy", "other"):
+        harness.request("close", session=name)
+    assert harness.packages_deleted == [session, copy]
+
+
 def test_only_python_has_environments_and_bash_has_no_packages(new_harness: Callable[..., CoreHarness]) -> None:
     harness = new_harness(runtimes=("python", "node", "bash"))
     harness.open("js", runtime="node")
