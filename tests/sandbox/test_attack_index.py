@@ -10,18 +10,22 @@ from pathlib import Path
 import pytest
 
 from attack_index import INDEXED_ATTACKS, IndexedAttack
+from package_attacks import PACKAGE_ATTACKS
 
 ROOT = Path(__file__).parents[2]
+ATTACKS = [*INDEXED_ATTACKS, *PACKAGE_ATTACKS]
 LOADERS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 
 
 def test_the_table_is_the_list() -> None:
     text = (ROOT / "docs/security.md").read_text()
-    rows = re.findall(r"^\| (broker|session|start-up|network) \| ([^|]*) \| ([^|]*) \| `([^|]*)` \|$", text, re.M)
-    assert rows == [tuple(each) for each in INDEXED_ATTACKS]
+    rows = re.findall(
+        r"^\| (broker|session|start-up|network|packages) \| ([^|]*) \| ([^|]*) \| `([^|]*)` \|$", text, re.M
+    )
+    assert rows == [tuple(each) for each in ATTACKS]
 
 
-@pytest.mark.parametrize("each", INDEXED_ATTACKS, ids=lambda each: each.attack)
+@pytest.mark.parametrize("each", ATTACKS, ids=lambda each: each.attack)
 def test_each_is_tried(each: IndexedAttack) -> None:
     file, _, name = each.test.partition("::")
     assert f"\ndef {name}(" in (ROOT / "tests" / file).read_text()

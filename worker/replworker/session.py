@@ -94,7 +94,16 @@ class WorkerSession:
         self._packages = packages = PackageRunner(interpreter, self.watch, settings.packages)
         reads = ReadHandler(streams, timers, replies.send_reply)
         self._runner = EvalRunner(
-            process, interpreter, replies, streams, reads, self._snapshots, packages, timers, settings, self._checkpoints
+            process,
+            interpreter,
+            replies,
+            streams,
+            reads,
+            self._snapshots,
+            packages,
+            timers,
+            settings,
+            self._checkpoints,
         )
         names = NameQueries(replies, interpreter, timers, streams)
         self._names = names

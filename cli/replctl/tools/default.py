@@ -290,7 +290,7 @@ TOOLS = (
         open_world=True,
         runs_code=True,
         output=_output(environment="string"),
-        text="Packages, installed without network access: add, rm, update, status, instantiate, resolve, test. "
+        text="Packages, no network needed: add, rm, update, status, instantiate, resolve, test. "
         "Environment: show, activate (restarts it).",
     ),
     ToolDefinition(
